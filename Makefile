@@ -1,0 +1,18 @@
+# `make demo` and `make test` need nothing but root on Debian 12 or 13: `setup` brings the rest.
+.PHONY: demo test setup lint clean
+
+demo: setup
+	.venv/bin/python -m tests.demo
+
+test: setup
+	.venv/bin/python -m pytest
+
+lint: setup
+	.venv/bin/tox run -e lint
+
+setup:
+	@.ci/setup
+
+clean:
+	rm -rf .venv .tox .trees dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
+	find nftproxy tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,60 @@
+"""The few ways in which nftproxy fails, by what the caller does about it.
+
+* `BadInput`: what a user or a cluster handed in can't be used.  Skip it, report it; a command exits 2.
+* `Refused`: the kernel or libnftables said no to a transaction.  Nothing of it happened; rebuild from everything.
+* `Unavailable`: the kernel side can't be reached at all (no library, no permission).  Retry, or give up.
+
+Callers ask by type, never by text.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class NftproxyError(Exception):
+    """Base of every error that nftproxy raises on purpose."""
+
+
+class Problem(msgspec.Struct, frozen=True, order=True):
+    """One thing wrong with the input, which cost only the element that it names.
+
+    `source` is a file name or "" for the API, `object` reads "Service shop/web" (or "" for a whole file), `field` is
+    a path as in "spec.ports[0].port" (or "" for the object), `message` says what is wrong with it.
+    """
+
+    source: str
+    object: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in (self.source, self.object, self.field, self.message) if part)
+
+
+class BadInput(NftproxyError):
+    """Input that can't be used at all; `problems` lists every fault found, not only the first."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+
+class TemplateError(BadInput):
+    """A template doesn't parse, fails while rendering, or renders what is no statement: file and line say where."""
+
+
+class Refused(NftproxyError):
+    """The kernel or libnftables refused a transaction; nothing of it happened.
+
+    `statement` is the nft text at fault where it could be told, else "".
+    """
+
+    def __init__(self, message: str, statement: str = "") -> None:
+        super().__init__(f"{message}\n  in: {statement}" if statement else message)
+        self.message = message
+        self.statement = statement
+
+
+class Unavailable(NftproxyError):
+    """The kernel side can't be reached: no binding, no permission, or its process died."""

@@ -1,0 +1,100 @@
+"""The pure middle as one object: events in, transactions out.
+
+    state -> compile -> render -> generation -> diff -> transaction
+
+An event touches some Services; only their ports are compiled and rendered again, only their blocks are compared, and
+only the difference is sent.  The same objects give the same generations in whatever order their events came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from nftproxy.addresses import Family
+from nftproxy.compile import PortKey, Settings, compile_service, compile_table, port_keys
+from nftproxy.facts import TableFacts
+from nftproxy.model import ObjectKey
+from nftproxy.render import Renderer
+from nftproxy.ruleset import (
+    EMPTY,
+    Block,
+    Change,
+    Generation,
+    Installed,
+    Owner,
+    Transaction,
+    change_transaction,
+    join,
+    load_transaction,
+)
+from nftproxy.state import ClusterState, Event, Touched
+
+SKELETON = "this node"
+"""The owner of each generation's skeleton and of the node's addresses in it."""
+
+
+class Pipeline:
+    """Turns what happens in the cluster into what must happen in the kernel, for the families given.
+
+    Raises:
+        TemplateError: a template fails.
+    """
+
+    def __init__(
+        self, node_name: str, settings: Settings, renderer: Renderer, families: Iterable[Family] = Family
+    ) -> None:
+        self.settings = settings
+        self.state = ClusterState(node_name, external_ips=settings.config.allow_service_external_ips)
+        self.generations = {family: Generation(family) for family in families}
+        self._renderer = renderer
+        self._owned: dict[ObjectKey, list[PortKey]] = {}
+        self._update(Touched(table=True))
+
+    def apply(self, events: Iterable[Event]) -> Transaction:
+        """Take events in; the transaction that lets the kernel follow, empty if no rule changes."""
+        touched = Touched()
+        for event in events:
+            touched.merge(self.state.apply(event))
+        changes = self._update(touched)
+        return join(change_transaction(family, change) for family, change in changes.items() if change)
+
+    def full_transaction(self, installed: Mapping[Family, Installed | None]) -> Transaction:
+        """The transaction after which the kernel holds exactly the generations, given what it holds now."""
+        return join(
+            load_transaction(generation, self._renderer.shape(self._table_facts(family)), installed.get(family))
+            for family, generation in self.generations.items()
+        )
+
+    def _update(self, touched: Touched) -> dict[Family, Change]:
+        services = sorted(self.state.services.keys() | self._owned.keys() if touched.everything else touched.services)
+        changes = {
+            family: generation.update(self._blocks(family, touched.table, services))
+            for family, generation in self.generations.items()
+        }
+        for key in services:
+            self._note_ports(key)
+        return changes
+
+    def _blocks(self, family: Family, table: bool, services: list[ObjectKey]) -> dict[Owner, Block]:
+        """The new blocks of what was touched; an empty one for each port that is no more."""
+        blocks: dict[Owner, Block] = {}
+        if table:
+            blocks[SKELETON] = self._renderer.table(self._table_facts(family))
+        for key in services:
+            for owner in self._owned.get(key, ()):
+                blocks[owner] = EMPTY
+            service = self.state.services.get(key)
+            if service is not None:
+                for owner, facts in compile_service(self.state, self.settings, family, service):
+                    blocks[owner] = self._renderer.port(facts, family.table)
+        return blocks
+
+    def _table_facts(self, family: Family) -> TableFacts:
+        return compile_table(self.state, self.settings, family)
+
+    def _note_ports(self, key: ObjectKey) -> None:
+        service = self.state.services.get(key)
+        if service is None:
+            self._owned.pop(key, None)
+        else:
+            self._owned[key] = port_keys(service)

@@ -1,0 +1,105 @@
+"""A generation as a reviewer wants to read it: one file that `nft -f` loads, ordered and commented.
+
+The order is that of the table template, then of names; each element says which Service it belongs to.  What has no
+rule is said at the top: addresses that lost a conflict, and objects that were skipped, with the reason.  Comments are
+made of names that were checked when they were parsed, and of bounded messages without control characters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nftproxy.addresses import TABLE, Family
+from nftproxy.compile import PortKey, Settings, lost_claims
+from nftproxy.errors import Problem
+from nftproxy.model import Ignored
+from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.ruleset import Declaration, Element, Generation, Kind, Owner
+
+_COMMENT_LENGTH = 300
+"""No comment is longer: nft itself has no such limit, but readers do."""
+
+
+def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
+    """The whole text, in pieces: what was left out, then a table for each family."""
+    yield _comment(f"nftproxy: rules for node {pipeline.state.node.name}")
+    yield from map(_comment, notes(pipeline, problems, ignored))
+    for generation in pipeline.generations.values():
+        yield "\n"
+        yield from _table(generation)
+
+
+def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
+    """What a reader of the rules could not tell from them, a line each."""
+    yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
+    yield from (f"bad input: {problem}" for problem in problems)
+    for family in pipeline.generations:
+        for key in sorted(pipeline.state.services):
+            service = pipeline.state.services[key]
+            for lost in lost_claims(pipeline.state, pipeline.settings, family, service):
+                name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
+                yield f"conflict: {name} does not get {lost.what}: {lost.why}"
+    yield from _affinity_notes(pipeline, pipeline.settings)
+
+
+def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
+    ipv6 = pipeline.generations.get(Family.IPV6)
+    if not settings.capabilities.wide_maps and ipv6 and any("-by-client" in name for _, name in ipv6.declarations):
+        yield (
+            "session affinity, IPv6: this nft can't remember IPv6 clients in a map (1.1 can); a hash of the client's "
+            "address picks the endpoint instead"
+        )
+
+
+def _table(generation: Generation) -> Iterator[str]:
+    yield f'table {generation.family.table} {{\n  comment "{TABLE}"\n'
+    owners = _owners(generation)
+    skeleton = dict.fromkeys(generation.blocks[SKELETON].declarations)
+    shared = sorted(set(generation.declarations.values()) - skeleton.keys(), key=lambda d: d.name)
+    sets = [declaration for declaration in (*skeleton, *shared) if declaration.kind is not Kind.CHAIN]
+    chains = [declaration for declaration in (*shared, *skeleton) if declaration.kind is Kind.CHAIN]
+    for declaration in sets:
+        yield from _declaration(declaration, owners.get(declaration.name, {}))
+    for declaration in chains:
+        yield from _declaration(declaration, {})
+    yield "}\n"
+
+
+def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
+    """Who contributes each element, by container, in the order of the owners."""
+    containers: dict[str, dict[Element, list[Owner]]] = {}
+    for owner, block in sorted(generation.blocks.items(), key=lambda item: _owner_order(item[0])):
+        for element in block.elements:
+            containers.setdefault(element.container, {}).setdefault(element, []).append(owner)
+    return containers
+
+
+def _owner_order(owner: Owner) -> tuple[str, ...]:
+    if isinstance(owner, PortKey):
+        return owner.service.namespace, owner.service.name, owner.name, owner.protocol.value
+    return ()
+
+
+def _owner_text(owners: Sequence[Owner]) -> str:
+    """The Service ports that an element belongs to: the first few, and how many more."""
+    names = list(dict.fromkeys(str(owner) for owner in owners))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _declaration(declaration: Declaration, elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
+    yield "\n"
+    yield from (f"  {comment}\n" for comment in declaration.comments)
+    yield f"  {declaration.kind.value} {declaration.name} {{\n"
+    yield from (f"    {line}\n" for line in declaration.body)
+    if elements:
+        yield "    elements = {\n"
+        yield from (f"      {element.text},  # {_owner_text(owners)}\n" for element, owners in elements.items())
+        yield "    }\n"
+    yield "  }\n"
+
+
+def _comment(text: str) -> str:
+    """A comment line; what could end it is spelt out."""
+    printable = text if text.isprintable() else repr(text)[1:-1]
+    shortened = printable if len(printable) <= _COMMENT_LENGTH else printable[: _COMMENT_LENGTH - 3] + "..."
+    return f"# {shortened}\n"

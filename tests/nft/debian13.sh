@@ -1,0 +1,64 @@
+#!/usr/bin/env bash
+# Runs a command in Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6): on this machine's kernel, in the
+# caller's network namespace, with this checkout at /src and the tests' dependencies in /venv.
+#
+#   tests/nft/debian13.sh                              prepares the tree, if it isn't there or is out of date
+#   tests/nft/debian13.sh nft --version                prepares it if needed, then runs the command
+#   unshare --net tests/nft/debian13.sh python -m pytest tests/nft
+#
+# The tree is .trees/debian13: 120 MB of Debian, 90 MB of Python packages.  Fetched are, with mmdebstrap and
+# checked by it, the packages below and what they depend on from Debian's mirror, and then, by pip, what the
+# `test` extra of pyproject.toml names.  A prepared tree needs no network.  Mounts are private to the command,
+# so nothing has to be cleaned up after it.
+set -euo pipefail
+self=$(realpath "$0")
+checkout=$(realpath "$(dirname "$self")/../..")
+tree=$checkout/.trees/debian13
+packages=python3,python3-venv,python3-nftables,nftables,iproute2,make  # what .ci/setup would ask apt for
+
+say() { echo "debian13: $*" >&2; }
+
+unpack() {
+    if ! command -v mmdebstrap >/dev/null; then
+        say "installing mmdebstrap with apt, and the keys that Debian 13 is signed with"
+        apt-get update -qq </dev/null
+        DEBIAN_FRONTEND=noninteractive \
+            apt-get install -qq -y --no-install-recommends mmdebstrap debian-archive-keyring </dev/null >/dev/null
+    fi
+    say "unpacking Debian 13 into $tree"
+    rm -rf "$tree" "$tree.part"
+    mkdir -p "$(dirname "$tree")"
+    # "essential" is Debian without apt: the tree is used as it is unpacked
+    mmdebstrap --quiet --variant=essential --include="$packages" \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' trixie "$tree.part"
+    cat /etc/resolv.conf >"$tree.part/etc/resolv.conf"
+    mkdir "$tree.part/src"
+    mv "$tree.part" "$tree"
+}
+
+inside() {
+    # The tree is bound to itself because `ip netns` wants / to be a mount point; the machine's certificates are
+    # used because it may have to trust one that Debian doesn't know.
+    unshare --mount bash -euc '
+        tree=$1 checkout=$2; shift 2
+        mount --bind "$tree" "$tree"
+        for dir in /dev /proc /sys; do mount --rbind "$dir" "$tree$dir"; done
+        for dir in /run /tmp; do mount -t tmpfs tmpfs "$tree$dir"; done
+        if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then mount --bind /etc/ssl/certs "$tree/etc/ssl/certs"; fi
+        mount --bind "$checkout" "$tree/src"
+        exec chroot "$tree" env -u VIRTUAL_ENV -u PYTHONPATH HOME=/root LC_ALL=C.UTF-8 \
+            PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin env --chdir=/src "$@"
+    ' bash "$tree" "$checkout" "$@"
+}
+
+if (( EUID )); then say "needs root, to mount and chroot"; exit 1; fi
+mkdir -p "$checkout/.trees"
+exec 9>"$checkout/.trees/lock"
+flock 9  # two test runs may both find it missing
+if [[ ! $tree -nt $self ]]; then unpack; fi
+if [[ ! $tree/venv/.nftproxy-setup -nt $checkout/pyproject.toml ]]; then
+    inside env VENV=/venv EXTRA=test .ci/setup >&2
+fi
+exec 9>&-
+if (( $# )); then inside "$@"; fi
