@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from nftproxy.addresses import Address, Protocol
+from nftproxy.addresses import Address, Protocol, family_of
 from nftproxy.model import ObjectKey, Service
 
 NODE = Address("")
@@ -39,9 +39,17 @@ class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def external_addresses(service: Service, *, external_ips: bool) -> tuple[Address, ...]:
-    """The Service's external addresses, each once: load balancer IPs, and externalIPs where the node serves these."""
+    """The Service's external addresses, each once: load balancer IPs, and externalIPs where the node serves these.
+
+    Those of a family in which the Service has no ClusterIP serve nothing, and so claim nothing from others.
+    """
     addresses = service.load_balancer_ips + (service.external_ips if external_ips else ())
-    return tuple(address for address in dict.fromkeys(addresses) if address not in service.cluster_ips)
+    families = set(map(family_of, service.cluster_ips))
+    return tuple(
+        address
+        for address in dict.fromkeys(addresses)
+        if address not in service.cluster_ips and family_of(address) in families
+    )
 
 
 class Claims:

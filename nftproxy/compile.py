@@ -74,16 +74,17 @@ class _Reach(NamedTuple):
     lost_to: str
 
 
-def nodeport_addresses(node: Node, config: Config, family: Family) -> tuple[Address, ...]:
+def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
     """The node's addresses that serve node ports (nodePortAddresses), none where the rule is every local address.
 
-    `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866).
+    `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866); CIDRs select
+    among the addresses on the node's interfaces.
     """
-    own = of_family(node.addresses, family)
     if config.node_port_addresses is None:
-        return own[:1]
-    cidrs = config.node_port_addresses
-    return tuple(sorted({address for address in own if any(contains(cidr, address) for cidr in cidrs)}))
+        return of_family(state.node.addresses, family)[:1]
+    present = state.node.addresses if state.host_addresses is None else state.host_addresses
+    selected = {a for a in present if any(contains(cidr, a) for cidr in config.node_port_addresses)}
+    return tuple(sorted(of_family(selected, family)))
 
 
 def serves_every_address(config: Config, family: Family) -> bool:
@@ -112,7 +113,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
             else (f"{ip} daddr @nodeport-ips",)
         ),
         remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
-        nodeport_addresses=() if everywhere else nodeport_addresses(state.node, config, family),
+        nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
     )
 
@@ -194,7 +195,7 @@ def _reaches(
         yield _Reach(
             _front(address, protocol, port.port), service.external_policy, address, is_external=True, lost_to=why
         )
-    if port.node_port and _serves_node_ports(state.node, settings.config, family):
+    if port.node_port and _serves_node_ports(state, settings.config, family):
         why = _taken(state, service, Claim(NODE, port.protocol, port.node_port))
         front = Front("nodeport-", f"{protocol} . {port.node_port}", str(port.node_port))
         yield _Reach(front, service.external_policy, NODE, is_external=True, lost_to=why)
@@ -209,8 +210,8 @@ def _taken(state: ClusterState, service: Service, claim: Claim) -> str:
     return "" if winner in (None, service.key) else f"it belongs to Service {winner}, which takes precedence"
 
 
-def _serves_node_ports(node: Node, config: Config, family: Family) -> bool:
-    return serves_every_address(config, family) or bool(nodeport_addresses(node, config, family))
+def _serves_node_ports(state: ClusterState, config: Config, family: Family) -> bool:
+    return serves_every_address(config, family) or bool(nodeport_addresses(state, config, family))
 
 
 def _port_facts(

@@ -46,6 +46,10 @@ class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
     zone_hints: tuple[str, ...] | None
 
 
+_Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...]]
+"""Which of several entries for one ip:port counts: by conditions, and after these whatever makes it always the same."""
+
+
 class Verdict(msgspec.Struct, frozen=True, gc=False):
     """What was decided about one candidate, for either list."""
 
@@ -73,7 +77,7 @@ def gather(slices: Iterable[EndpointSlice], port: ServicePort, family: Family, n
     One ip:port in several slices is one endpoint (a pod that moves between slices, a ghost): an entry that is not
     terminating wins over one that is, a better one over a worse one, whatever order the slices come in.
     """
-    best: dict[tuple[Address, int], tuple[tuple[bool, ...], Candidate]] = {}
+    best: dict[tuple[Address, int], tuple[_Rank, Candidate]] = {}
     for endpoint_slice in slices:
         if endpoint_slice.family is not family:
             continue
@@ -86,7 +90,7 @@ def gather(slices: Iterable[EndpointSlice], port: ServicePort, family: Family, n
 
 
 def _keep_better(
-    best: dict[tuple[Address, int], tuple[tuple[bool, ...], Candidate]], endpoint: Endpoint, port: int, node_name: str
+    best: dict[tuple[Address, int], tuple[_Rank, Candidate]], endpoint: Endpoint, port: int, node_name: str
 ) -> None:
     candidate = Candidate(
         endpoint.address,
@@ -97,9 +101,10 @@ def _keep_better(
         endpoint.node_hints,
         endpoint.zone_hints,
     )
-    rank = (not endpoint.terminating, endpoint.ready, endpoint.serving)
+    conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
+    rank = (conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or ())
     known = best.get((candidate.address, port))
-    if known is None or (rank, candidate) > known:
+    if known is None or rank > known[0]:
         best[candidate.address, port] = rank, candidate
 
 

@@ -60,6 +60,8 @@ class Pipeline:
 
     def full_transaction(self, installed: Mapping[Family, Installed | None]) -> Transaction:
         """The transaction after which the kernel holds exactly the generations, given what it holds now."""
+        for generation in self.generations.values():
+            generation.forget_unused()
         return join(
             load_transaction(generation, self._renderer.shape(self._table_facts(family)), installed.get(family))
             for family, generation in self.generations.items()

@@ -44,7 +44,9 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
 
 def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
     ipv6 = pipeline.generations.get(Family.IPV6)
-    if not settings.capabilities.wide_maps and ipv6 and any("-by-client" in name for _, name in ipv6.declarations):
+    if ipv6 is None or settings.capabilities.wide_maps:
+        return
+    if any("-by-client" in name for _, name in ipv6.used_declarations()):
         yield (
             "session affinity, IPv6: this nft can't remember IPv6 clients in a map (1.1 can); a hash of the client's "
             "address picks the endpoint instead"
@@ -55,7 +57,7 @@ def _table(generation: Generation) -> Iterator[str]:
     yield f'table {generation.family.table} {{\n  comment "{TABLE}"\n'
     owners = _owners(generation)
     skeleton = dict.fromkeys(generation.blocks[SKELETON].declarations)
-    shared = sorted(set(generation.declarations.values()) - skeleton.keys(), key=lambda d: d.name)
+    shared = sorted(set(generation.used_declarations().values()) - skeleton.keys(), key=lambda d: d.name)
     sets = [declaration for declaration in (*skeleton, *shared) if declaration.kind is not Kind.CHAIN]
     chains = [declaration for declaration in (*shared, *skeleton) if declaration.kind is Kind.CHAIN]
     for declaration in sets:
@@ -82,7 +84,7 @@ def _owner_order(owner: Owner) -> tuple[str, ...]:
 
 def _owner_text(owners: Sequence[Owner]) -> str:
     """The Service ports that an element belongs to: the first few, and how many more."""
-    names = list(dict.fromkeys(str(owner) for owner in owners))
+    names = list(dict.fromkeys(_printable(str(owner)) for owner in owners))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -98,8 +100,13 @@ def _declaration(declaration: Declaration, elements: Mapping[Element, Sequence[O
     yield "  }\n"
 
 
+def _printable(text: str) -> str:
+    """The text with whatever could end a line spelt out."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
 def _comment(text: str) -> str:
-    """A comment line; what could end it is spelt out."""
-    printable = text if text.isprintable() else repr(text)[1:-1]
+    """A comment line."""
+    printable = _printable(text)
     shortened = printable if len(printable) <= _COMMENT_LENGTH else printable[: _COMMENT_LENGTH - 3] + "..."
     return f"# {shortened}\n"

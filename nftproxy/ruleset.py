@@ -160,6 +160,15 @@ class Generation:
             for key, value in values.items():
                 yield Element(container, key, value)
 
+    def used_declarations(self) -> dict[tuple[Kind, str], Declaration]:
+        """What the blocks declare, less what is kept although no block uses it any more."""
+        used = (declaration for block in self.blocks.values() for declaration in block.declarations)
+        return {(declaration.kind, declaration.name): declaration for declaration in used}
+
+    def forget_unused(self) -> None:
+        """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""
+        self.declarations = self.used_declarations()
+
     def element_count(self) -> int:
         """How many elements the union has."""
         return sum(map(len, self._values.values()))

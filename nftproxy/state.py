@@ -10,15 +10,21 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from nftproxy.addresses import Network
+from nftproxy.addresses import Address, Network
 from nftproxy.claims import Claims
 from nftproxy.model import ClusterObject, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+
+
+class HostAddresses(msgspec.Struct, frozen=True):
+    """The addresses on this machine's interfaces, all of them; until these are known, the Node's own stand in."""
+
+    addresses: frozenset[Address]
 
 
 class Put(msgspec.Struct, frozen=True):
     """An object is there, or has changed to this."""
 
-    object: ClusterObject
+    object: ClusterObject | HostAddresses
 
 
 class Removed(msgspec.Struct, frozen=True):
@@ -57,6 +63,7 @@ class ClusterState:
 
     def __init__(self, node_name: str, *, external_ips: bool = True) -> None:
         self.node = Node(node_name)
+        self.host_addresses: frozenset[Address] | None = None
         self.services: dict[ObjectKey, Service] = {}
         self.claims = Claims(external_ips=external_ips)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
@@ -97,7 +104,7 @@ class ClusterState:
         }
         return stores[kind]
 
-    def _put(self, new: ClusterObject, touched: Touched) -> None:
+    def _put(self, new: ClusterObject | HostAddresses, touched: Touched) -> None:
         match new:
             case Service():
                 self._change_service(new.key, new, touched)
@@ -105,6 +112,9 @@ class ClusterState:
                 self._change_slice(new.key, new, touched)
             case Node() if new.name == self.node.name:
                 self._change_node(new, touched)
+            case HostAddresses() if self.host_addresses != new.addresses:
+                self.host_addresses = new.addresses
+                touched.table = touched.everything = True
             case ServiceCIDR() if self._service_cidrs.get(new.name) != new:
                 self._service_cidrs[new.name] = new
                 touched.table = True

@@ -1,0 +1,167 @@
+"""The node agent's loop: events in, transactions into the kernel, until told to stop.
+
+One loop, and every reason to wake it in sight: events, the periodic check, the end of a pause, the signal to stop.
+Each round takes all events that have come, turns them into one transaction, and applies it.
+
+* Nothing is written before every source has told all it has: a half-seen cluster deletes nothing.
+* The first change after a quiet time is applied at once; changes within `min_sync_period` of the last are gathered.
+* What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
+  changed under us) means: the next transaction is a full one, tried again with growing pauses until it goes in.
+* On stopping, the rules stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from typing import Protocol
+
+import tenacity
+
+from nftproxy.addresses import Family
+from nftproxy.errors import Refused, Unavailable
+from nftproxy.pipeline import Pipeline
+from nftproxy.ruleset import Generation, Installed, Transaction
+from nftproxy.state import Event
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.1
+"""Seconds before a failed transaction is tried again; doubles from there (client-go's limiters start as low)."""
+LONGEST_PAUSE = 30.0
+"""Seconds at the most between two tries: no longer than the syncPeriod of a default configuration."""
+
+
+class KernelSide(Protocol):
+    """What the agent needs of the kernel (kernel.py has it; the agent's tests have one that fails on demand)."""
+
+    async def apply(self, transaction: Transaction) -> None:
+        """Apply a transaction as a whole; raises Refused or Unavailable."""
+
+    async def read_back(self, family: Family) -> Installed | None:
+        """Our table of one family by name, None if there is none; raises Unavailable."""
+
+
+class Agent:
+    """Keeps the kernel's rules as the events say."""
+
+    def __init__(self, pipeline: Pipeline, kernel: KernelSide, *, sync_period: float, min_sync_period: float) -> None:
+        """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod)."""
+        self._pipeline = pipeline
+        self._kernel = kernel
+        self._sync_period = sync_period
+        self._min_sync_period = min_sync_period
+        self._pending: list[Event] = []
+        self._wake = asyncio.Event()
+        self._is_known = False
+        self._stopping = asyncio.Event()
+
+    async def run(self, *sources: AsyncIterator[Sequence[Event]]) -> None:
+        """Follow the sources until one ends or fails, or `stop` is called.
+
+        The first batch of each must be all that it has to tell: nothing is written before.
+        """
+        ready = [asyncio.Event() for _ in sources]
+        readers = [asyncio.create_task(self._read(*pair)) for pair in zip(sources, ready, strict=True)]
+        try:
+            await self._all_ready(ready)
+            while not self._stopping.is_set():
+                self._wake.clear()
+                await self._sync()
+                await self._pause(self._min_sync_period)
+                await self._until_woken()
+        finally:
+            for reader in readers:
+                reader.cancel()
+            results = await asyncio.gather(*readers, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+
+    def stop(self) -> None:
+        """End `run` after the transaction that is under way; the rules stay in the kernel."""
+        self._stopping.set()
+        self._wake.set()
+
+    async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
+        try:
+            async for events in source:
+                self._pending.extend(events)
+                ready.set()
+                self._wake.set()
+        finally:
+            self.stop()
+
+    async def _all_ready(self, ready: Sequence[asyncio.Event]) -> None:
+        while not self._stopping.is_set() and not all(event.is_set() for event in ready):
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _until_woken(self) -> None:
+        try:
+            await asyncio.wait_for(self._wake.wait(), self._sync_period)
+        except TimeoutError:
+            await self._check()
+
+    async def _sync(self) -> None:
+        """One round: everything that has come, as one transaction."""
+        events, self._pending = self._pending, []
+        transaction = self._pipeline.apply(events)
+        if not self._is_known:
+            await self._load()
+        elif transaction:
+            try:
+                await self._kernel.apply(transaction)
+            except (Refused, Unavailable) as error:
+                log.warning("a change was refused, loading everything instead: %s", error)
+                self._is_known = False
+                await self._load()
+
+    async def _load(self) -> None:
+        """Bring the kernel to the present generation whatever it holds, trying again for as long as it takes."""
+        async for attempt in tenacity.AsyncRetrying(
+            retry=tenacity.retry_if_exception_type((Refused, Unavailable)),
+            wait=tenacity.wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
+            stop=lambda _: self._stopping.is_set(),
+            sleep=self._pause,
+            before_sleep=lambda state: log.error("loading the rules failed, trying again: %s", _failure(state)),
+            reraise=True,
+        ):
+            with attempt:
+                events, self._pending = self._pending, []
+                self._pipeline.apply(events)
+                installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
+                await self._kernel.apply(self._pipeline.full_transaction(installed))
+        self._is_known = True
+        counts = (generation.element_count() for generation in self._pipeline.generations.values())
+        log.info("loaded the rules: %d elements", sum(counts))
+
+    async def _check(self) -> None:
+        """Look whether our tables still have all they should by name, and load everything if not."""
+        for family, generation in self._pipeline.generations.items():
+            try:
+                installed = await self._kernel.read_back(family)
+            except Unavailable as error:
+                log.warning("the periodic check failed: %s", error)
+                return
+            if not _has_all(installed, generation):
+                log.warning("table %s is not as it was left, loading everything", family.table)
+                self._is_known = False
+                self._wake.set()
+
+
+def _failure(state: tenacity.RetryCallState) -> BaseException | None:
+    return state.outcome.exception() if state.outcome is not None else None
+
+
+def _has_all(installed: Installed | None, generation: Generation) -> bool:
+    if installed is None:
+        return False
+    present = {(container.kind, container.name) for container in installed.containers}
+    return present >= generation.declarations.keys()

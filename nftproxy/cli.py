@@ -1,0 +1,229 @@
+"""The command line: `render`, `diff`, `check`, `run` and `cleanup`.
+
+Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
+difference or `check` a fault; 2 bad input or usage, with the file, object and field at fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from nftproxy import __version__
+from nftproxy.addresses import Family
+from nftproxy.agent import Agent
+from nftproxy.capabilities import probe
+from nftproxy.check import check_ruleset
+from nftproxy.compile import Settings
+from nftproxy.config import Config
+from nftproxy.directory import Directory
+from nftproxy.errors import BadInput, NftproxyError, Problem
+from nftproxy.kernel import AsyncKernel, Kernel
+from nftproxy.model import Capabilities
+from nftproxy.node import follow_addresses
+from nftproxy.pipeline import Pipeline
+from nftproxy.render import TEMPLATE_NAMES, Renderer
+from nftproxy.resources import templates_dir
+from nftproxy.review import review
+from nftproxy.ruleset import delete_transaction, join
+from nftproxy.source import Manifests, load, load_config
+
+log = logging.getLogger("nftproxy")
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
+
+
+def main() -> NoReturn:
+    """Run the command line; maps our errors to messages and exit statuses."""
+    try:
+        sys.exit(_commands(prog_name="nftproxy", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except BadInput as error:
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+        sys.exit(2)
+    except NftproxyError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def _commands() -> None:
+    """A Kubernetes service proxy for Linux nodes: Services and EndpointSlices in, one nftables table a family out."""
+
+
+def _options(*options: Decorator) -> Decorator:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_CONFIG = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="A KubeProxyConfiguration.", metavar="FILE"
+)
+_TEMPLATES = click.option(
+    "--templates",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Use the templates in this directory.",
+    metavar="DIR",
+)
+_OFFLINE = _options(
+    click.option("--node", required=True, help="The node whose rules these are.", metavar="NAME"),
+    _CONFIG,
+    _TEMPLATES,
+    click.option("--family", type=click.Choice([family.value for family in Family]), help="One family only."),
+    click.option("--strict", is_flag=True, help="Exit 2 if anything in the input is bad, instead of leaving it out."),
+    click.option(
+        "--ipv6-affinity",
+        type=click.Choice(["auto", *AFFINITY_MODES]),
+        default="auto",
+        show_default=True,
+        help="How IPv6 clients stick to a pod: remembered in a map, which nft 1.0.6 dies of, or hashed; auto does "
+        "what the nft library of this machine can.",
+    ),
+)
+_PATHS = click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
+
+
+@_commands.command("render")
+@_PATHS
+@_OFFLINE
+def render_command(paths: tuple[Path, ...], **options: Any) -> None:
+    """Render manifests to a whole ruleset, commented for review, that `nft -f` loads into an empty namespace.
+
+    PATHS are files or directories (not recursive) of YAML or JSON, multi-document and List kinds included.
+    """
+    for piece in _rendered(paths, **options):
+        sys.stdout.write(piece)
+
+
+@_commands.command("check")
+@_PATHS
+@_OFFLINE
+def check_command(paths: tuple[Path, ...], **options: Any) -> None:
+    """Load the rendered rules into a throw-away network namespace and say what the kernel says.
+
+    Needs no root where users may make namespaces.  Exit status 1 if the rules were refused.
+    """
+    result = check_ruleset("".join(_rendered(paths, **options)))
+    click.echo(result)
+    sys.exit(0 if result.ok else 1)
+
+
+@_commands.command("diff")
+@click.argument("old", type=click.Path(path_type=Path))
+@click.argument("new", type=click.Path(path_type=Path))
+@_OFFLINE
+def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
+    """Print the transaction from one set of manifests to another, as nft text.
+
+    Exit status 1 if there is one, 0 if nothing differs.
+    """
+    pipeline = _pipeline(**options)
+    pipeline.apply(_loaded([old], strict).listing())
+    transaction = pipeline.apply(_loaded([new], strict).listing())
+    sys.stdout.write(transaction.text)
+    sys.exit(1 if transaction else 0)
+
+
+@_commands.command("run")
+@_CONFIG
+@_TEMPLATES
+@click.option("--hostname-override", help="This node's name in the cluster.", metavar="NAME")
+@click.option(
+    "--source",
+    required=True,
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Follow the manifests in this directory.",
+    metavar="DIR",
+)
+def run_command(config_file: Path | None, templates: Path | None, hostname_override: str | None, source: Path) -> None:
+    """Keep this machine's rules as the manifests say, until told to stop; the rules stay then."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    config = _config(config_file)
+    found = probe()
+    if found.reason:
+        log.warning("session affinity for IPv6 goes by a hash of the client's address: %s", found.reason)
+    node = (hostname_override or config.hostname_override or platform.node()).lower()
+    pipeline = Pipeline(node, Settings(config, found.capabilities), _renderer(templates))
+    asyncio.run(_follow(pipeline, config, Directory(source)))
+
+
+async def _follow(pipeline: Pipeline, config: Config, directory: Directory) -> None:
+    kernel = AsyncKernel()
+    agent = Agent(pipeline, kernel, sync_period=config.sync_period, min_sync_period=config.min_sync_period)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, agent.stop)
+    try:
+        await agent.run(directory.follow(), follow_addresses())
+    finally:
+        kernel.close()
+
+
+@_commands.command("cleanup")
+@_CONFIG
+def cleanup_command(config_file: Path | None) -> None:
+    """Remove this proxy's tables, whether or not they are there; nothing else is touched."""
+    _config(config_file)
+    Kernel().apply(join(map(delete_transaction, Family)))
+
+
+def _rendered(paths: Sequence[Path], strict: bool, **options: Any) -> list[str]:
+    pipeline = _pipeline(**options)
+    manifests = _loaded(paths, strict)
+    pipeline.apply(manifests.listing())
+    return list(review(pipeline, manifests.problems, manifests.ignored))
+
+
+def _pipeline(
+    node: str, config_file: Path | None, templates: Path | None, family: str | None, ipv6_affinity: str
+) -> Pipeline:
+    families = [Family(family)] if family else list(Family)
+    capabilities = AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities
+    return Pipeline(node, Settings(_config(config_file), capabilities), _renderer(templates), families)
+
+
+def _config(file: Path | None) -> Config:
+    if file is None:
+        return Config()
+    config, warnings = load_config(file)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return config
+
+
+def _renderer(directory: Path | None) -> Renderer:
+    """The templates of a directory, or our own.
+
+    Raises:
+        TemplateError: one is missing, or doesn't parse.
+    """
+    where = directory or templates_dir()
+    return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})
+
+
+def _loaded(paths: Sequence[Path], strict: bool) -> Manifests:
+    manifests = load(paths)
+    if strict and manifests.problems:
+        raise BadInput(list(manifests.problems))
+    for problem in manifests.problems:
+        click.echo(f"warning: {problem}", err=True)
+    return manifests
