@@ -3,54 +3,27 @@
 `load` reads the paths that kubectl's -f would (files, directories, "-"), and goes on after whatever is wrong with one:
 a file that can't be read, a document that doesn't parse, an object that isn't right are Problems, the rest is loaded.
 
-JSON is handed on as bytes, and never becomes dicts unless it is faulty (parse.py).  YAML is cut into documents first,
-at the lines that begin with "---": YAML allows such lines nowhere else, not even in quoted text, so that a document
-that doesn't parse costs no other.  What a document says is built straight from libyaml's events, for two reasons:
-
-* Speed.
-* YAML's traps.  kubectl turns YAML into JSON and goes on from there; so does `_Builder`, with the same scalars (a bare
-  `no` is false, a time stays text), and refuses what has no place in a manifest: a key given twice, tags that make
-  other things than JSON has, nesting beyond reason, and aliases that unfold to more than any manifest may hold.
+JSON is handed on as bytes, and never becomes dicts unless it is faulty (parse.py); all else goes by documents.py.
 """
 
 from __future__ import annotations
 
-import functools
-import itertools
-import json
-import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import yaml
-from yaml.events import (
-    AliasEvent,
-    DocumentStartEvent,
-    MappingEndEvent,
-    MappingStartEvent,
-    ScalarEvent,
-    SequenceEndEvent,
-)
+from typing import NamedTuple
 
 from nftproxy.config import Config, parse_config
+from nftproxy.documents import Document, json_documents, yaml_documents
 from nftproxy.errors import BadInput, Problem
 from nftproxy.model import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.parse import parse_manifest, parse_manifest_json
-from nftproxy.shape import show
 from nftproxy.state import Event, Listed, key_of
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The files of a directory that count, as for kubectl."""
 
 STANDARD_INPUT = Path("-")
-
-MAX_DEPTH = 100
-"""Levels of nesting in YAML; the deepest built-in kinds of Kubernetes have some 20."""
-
-MAX_UNFOLDED = 3_000_000
-"""Characters that the aliases of a document may stand for: the API takes no request of more than 3 MiB."""
 
 
 class FileContents(NamedTuple):
@@ -125,7 +98,7 @@ def merge(files: Iterable[FileContents]) -> Manifests:
         for value in file.values:
             name = value.object if isinstance(value, Ignored) else f"{type(value).__name__} {key_of(value)}"
             if name in found:
-                problems.append(Problem(file.source, name, "", f"was given in {found[name][1]} already: this counts"))
+                problems.append(Problem(file.source, name, "", f"was in {found[name][1]} already: this one counts"))
             found[name] = (value, file.source)
     values = [value for value, _ in found.values()]
     return Manifests(
@@ -182,15 +155,7 @@ def _may_be_json(path: Path, data: bytes) -> bool:
     return path.suffix == ".json" or data[:100].lstrip().startswith(b"{")
 
 
-class _Document(NamedTuple):
-    """One document of a file: the line where it begins, and what it holds, or why it doesn't parse."""
-
-    line: int
-    value: object
-    fault: str = ""
-
-
-def _documents(path: Path, data: bytes, problems: list[Problem]) -> Iterator[_Document]:
+def _documents(path: Path, data: bytes, problems: list[Problem]) -> Iterator[Document]:
     """The documents of a YAML or JSON file; one that doesn't parse is a Problem instead."""
     try:
         text = data.decode()
@@ -205,217 +170,9 @@ def _documents(path: Path, data: bytes, problems: list[Problem]) -> Iterator[_Do
             yield document
 
 
-def _split(path: Path, data: bytes, text: str) -> Iterable[_Document]:
+def _split(path: Path, data: bytes, text: str) -> Iterable[Document]:
     if _may_be_json(path, data):
-        documents = list(_json_documents(text))
+        documents = list(json_documents(text))
         if path.suffix == ".json" or not any(document.fault for document in documents):
             return documents
-    return _yaml_documents(text)
-
-
-# JSON
-
-
-_NOT_BLANK = re.compile(r"[^ \t\n\r]")
-
-
-def _json_documents(text: str) -> Iterator[_Document]:
-    """JSON texts one after the other, by the decoder of the standard library: slow, but it tells where one ends."""
-    decoder = json.JSONDecoder()
-    begin = _NOT_BLANK.search(text)
-    while begin:
-        line = 1 + text.count("\n", 0, begin.start())
-        try:
-            value, end = decoder.raw_decode(text, begin.start())
-        except json.JSONDecodeError as error:
-            yield _Document(error.lineno, None, f"is not JSON: {error.msg} (column {error.colno})")
-            return
-        except (ValueError, RecursionError):
-            yield _Document(line, None, "can't be read as JSON: a number is too long, or values are nested too deeply")
-            return
-        yield _Document(line, value)
-        begin = _NOT_BLANK.search(text, end)
-
-
-# YAML
-
-
-class _Malformed(Exception):
-    """Why a document can't be read, and at which line of the text, from 0."""
-
-    def __init__(self, message: str, line: int) -> None:
-        super().__init__(message)
-        self.message = message
-        self.line = line
-
-
-_DOCUMENT_START = re.compile(r"^(?:%.*\n)*---(?=\s|\Z)", re.MULTILINE)
-
-
-def _yaml_documents(text: str) -> Iterator[_Document]:
-    """The documents of YAML text.  What stands before the first "---" is one, if it is anything."""
-    starts = [match.start() for match in _DOCUMENT_START.finditer(text)]
-    line = 1
-    for begin, end in itertools.pairwise([0, *starts, len(text)]):
-        if begin != end:
-            yield from _read_yaml(text[begin:end], line)
-            line += text.count("\n", begin, end)
-
-
-def _read_yaml(text: str, line: int) -> Iterator[_Document]:
-    """The documents in one piece of the text, which starts at `line`; there may be more than one, after "..."."""
-    try:
-        for value, offset in _Builder(text).documents():
-            yield _Document(line + offset, value)
-    except _Malformed as error:
-        yield _Document(line + error.line, None, f"is not YAML for a manifest: {error.message}")
-    except yaml.MarkedYAMLError as error:
-        offset = error.problem_mark.line if error.problem_mark else 0
-        yield _Document(line + offset, None, f"is not YAML: {error.problem or error.context}")
-    except yaml.reader.ReaderError as error:
-        offset = text.count("\n", 0, error.position)
-        yield _Document(line + offset, None, f"is not YAML: {error.reason}")
-
-
-_CORE = "tag:yaml.org,2002:"
-_PLAIN_TAGS = frozenset({f"{_CORE}int", f"{_CORE}float", f"{_CORE}bool", f"{_CORE}null"})
-_TEXT_TAGS = frozenset({None, "!", f"{_CORE}str"})
-_MAPPING_TAGS = frozenset({None, "!", f"{_CORE}map"})
-_SEQUENCE_TAGS = frozenset({None, "!", f"{_CORE}seq"})
-
-
-class _Anchored(NamedTuple):
-    """What an alias stands for, and of how many characters that is, its own aliases unfolded."""
-
-    value: object
-    size: int
-
-
-class _Builder:
-    """Builds the values of YAML text from libyaml's events."""
-
-    def __init__(self, text: str) -> None:
-        # Of the loader only the parser is used; the pure one does as well, slowly, where PyYAML was built without C.
-        self._next: Callable[[], Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(text).get_event
-        self._anchors: dict[str, _Anchored] = {}
-        self._unfolded = 0
-
-    def documents(self) -> Iterator[tuple[object, int]]:
-        """Each document's value, and the line at which it starts, from 0.
-
-        Raises:
-            _Malformed: it is YAML, but has no place in a manifest.
-            yaml.YAMLError: it is no YAML.
-        """
-        self._next()  # the start of the stream
-        while isinstance(start := self._next(), DocumentStartEvent):
-            self._anchors.clear()
-            self._unfolded = 0
-            yield self._value(self._next(), 0), start.start_mark.line
-            self._next()  # the end of the document
-
-    def _value(self, event: Any, depth: int) -> object:
-        kind = type(event)
-        if kind is AliasEvent:
-            return self._unfold(event)
-        unfolded_before = self._unfolded
-        value: object
-        if kind is ScalarEvent:
-            value, end = _scalar(event), event
-        elif depth == MAX_DEPTH:
-            raise _Malformed(f"nested more than {MAX_DEPTH} deep", event.start_mark.line)
-        elif kind is MappingStartEvent:
-            value, end = self._mapping(event, depth + 1)
-        else:
-            value, end = self._sequence(event, depth + 1)
-        if event.anchor is not None:
-            size = end.end_mark.index - event.start_mark.index + self._unfolded - unfolded_before
-            self._anchors[event.anchor] = _Anchored(value, size)
-        return value
-
-    def _mapping(self, start: Any, depth: int) -> tuple[dict[str, object], Any]:
-        """The entries until the mapping's end, and that event."""
-        _check_tag(start, _MAPPING_TAGS)
-        found: dict[str, object] = {}
-        next_event = self._next
-        while type(event := next_event()) is not MappingEndEvent:
-            if type(event) is not ScalarEvent:
-                raise _Malformed("a key is not a scalar", event.start_mark.line)
-            key = event.value
-            if key in found:
-                raise _Malformed(f"the key {show(key)} is given twice", event.start_mark.line)
-            inner = next_event()
-            # Most values are scalars without an anchor: these few need no call.
-            plain = type(inner) is ScalarEvent and inner.anchor is None
-            found[key] = _scalar(inner) if plain else self._value(inner, depth)
-        if "<<" in found:
-            _merge(found, start.start_mark.line)
-        return found, event
-
-    def _sequence(self, start: Any, depth: int) -> tuple[list[object], Any]:
-        """The items until the sequence's end, and that event."""
-        _check_tag(start, _SEQUENCE_TAGS)
-        found: list[object] = []
-        while type(event := self._next()) is not SequenceEndEvent:
-            found.append(self._value(event, depth))
-        return found, event
-
-    def _unfold(self, event: Any) -> object:
-        anchored = self._anchors.get(event.anchor)
-        if anchored is None:
-            raise _Malformed(f"the alias {show(event.anchor)} has no anchor before it", event.start_mark.line)
-        self._unfolded += anchored.size
-        if self._unfolded > MAX_UNFOLDED:
-            raise _Malformed(f"aliases stand for more than {MAX_UNFOLDED} characters", event.start_mark.line)
-        return anchored.value
-
-
-def _check_tag(event: Any, allowed: frozenset[str | None]) -> None:
-    if event.tag not in allowed:
-        raise _Malformed(f"the tag {show(event.tag)} means nothing here", event.start_mark.line)
-
-
-def _merge(found: dict[str, object], line: int) -> None:
-    """Take in what "<<" names, a mapping or several, less the keys that are there already (YAML 1.1 merge keys)."""
-    named = found.pop("<<")
-    for mapping in named if isinstance(named, list) else [named]:
-        if not isinstance(mapping, dict):
-            raise _Malformed("<< is followed by what is no mapping", line)
-        for key, value in mapping.items():
-            found.setdefault(key, value)
-
-
-def _scalar(event: Any) -> object:
-    if event.implicit[0]:
-        return _plain(event.value)
-    if event.tag in _TEXT_TAGS:
-        return event.value
-    _check_tag(event, _PLAIN_TAGS)
-    return _plain(event.value)
-
-
-_WORDS: dict[str, bool | None] = (
-    dict.fromkeys(("", "~", "null", "Null", "NULL"))
-    | dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"), True)
-    | dict.fromkeys(("false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"), False)
-)
-_NUMBER = re.compile(
-    r"(?P<sign>[-+]?)(?:(?P<decimal>0|[1-9][0-9]*)|0x(?P<hex>[0-9a-fA-F]+)|0o?(?P<octal>[0-7]+)|0b(?P<binary>[01]+)"
-    r"|(?P<float>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)|\.(?P<special>inf|Inf|INF|nan|NaN|NAN))"
-)
-_BASES = {"decimal": 10, "hex": 16, "octal": 8, "binary": 2}
-_LONGEST_NUMBER = 40
-"""Characters: more than any number in the API has; what is longer stays text, which is no number either."""
-
-
-@functools.lru_cache(maxsize=65536)
-def _plain(text: str) -> object:
-    """What a scalar without quotes is, by the rules of kubectl's YAML (YAML 1.1, less times and base 60)."""
-    if text in _WORDS:
-        return _WORDS[text]
-    found = _NUMBER.fullmatch(text) if text[0] in "+-.0123456789" and len(text) <= _LONGEST_NUMBER else None
-    if found is None:
-        return text
-    form = found.lastgroup or ""
-    digits = found[form]
-    return int(found["sign"] + digits, _BASES[form]) if form in _BASES else float(found["sign"] + digits)
+    return yaml_documents(text)

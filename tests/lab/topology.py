@@ -1,0 +1,73 @@
+"""Where everything is, seen from the lab's node: addresses, routes, and where connections come from.
+
+    pods of this node                   node-a                    everything else
+    10.1.0.0/24    cni0 10.1.0.1/24  ┌──────────┐ eth0 192.168.0.2/24   192.168.0.0/24   other nodes
+    fd00:1::/64   ───────────────────┤          ├────────────────────   10.1.1.0/24 ...  their pods
+                      fd00:1::1/64   └──────────┘ fd00:c0a8::2/64       198.51.100.0/24  clients outside
+                                                                        203.0.113.0/24   load balancers' addresses
+
+Whatever the node has no other route for, service addresses among it, leaves through the uplink.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+
+NODE_NAME = "node-a"
+UPLINK = "eth0"  # the node's interface to everything that isn't one of its pods
+PODS = "cni0"  # the default name of its interface to them
+
+NODE_IP, NODE_IP6 = "192.168.0.2", "fd00:c0a8::2"
+GATEWAY, GATEWAY6 = "192.168.0.1", "fd00:c0a8::1"
+NODE_NETWORK, NODE_NETWORK6 = "192.168.0.0/24", "fd00:c0a8::/64"
+NODE_POD_IP, NODE_POD_IP6 = "10.1.0.1", "fd00:1::1"  # the node's own address among its pods
+POD_CIDR, POD_CIDR6 = "10.1.0.0/24", "fd00:1::/64"
+REMOTE_POD_CIDRS = ("10.1.1.0/24", "10.1.2.0/24")
+REMOTE_POD_CIDRS6 = ("fd00:1:0:1::/64", "fd00:1:0:2::/64")
+CLUSTER_CIDR, CLUSTER_CIDR6 = "10.1.0.0/16", "fd00:1::/48"
+SERVICE_CIDR, SERVICE_CIDR6 = "10.96.0.0/16", "fd00:96::/112"
+OUTSIDE_CIDR, OUTSIDE_CIDR6 = "198.51.100.0/24", "2001:db8:100::/64"
+LOAD_BALANCER_CIDR, LOAD_BALANCER_CIDR6 = "203.0.113.0/24", "2001:db8:113::/64"
+
+
+class Origin(Enum):
+    """Where a connection comes from; the value is for humans."""
+
+    POD = "pod"  # one of the node's own, in through the pods interface
+    NODE = "node"  # the node's own sockets
+    OUTSIDE = "outside"  # in through the uplink
+    REMOTE_POD = "remote pod"  # in through the uplink, from another node's pod
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+# The address that connections have unless they say another; the node's is the kernel's choice.
+DEFAULT_SOURCES: Mapping[Origin, tuple[str, str]] = MappingProxyType(
+    {
+        Origin.POD: ("10.1.0.200", "fd00:1::c8"),
+        Origin.OUTSIDE: ("198.51.100.200", "2001:db8:100::c8"),
+        Origin.REMOTE_POD: ("10.1.1.200", "fd00:1:0:1::c8"),
+    }
+)
+
+# What every node that forwards has; and no refusal is held back by a rate limit, no address waits for DAD.
+NODE_SYSCTLS: Mapping[str, str] = MappingProxyType(
+    {
+        "ipv4/ip_forward": "1",
+        "ipv4/conf/all/rp_filter": "0",
+        "ipv4/conf/default/rp_filter": "0",
+        "ipv4/conf/all/send_redirects": "0",
+        "ipv4/conf/default/send_redirects": "0",
+        "ipv4/icmp_ratelimit": "0",
+        "ipv4/icmp_ratemask": "0",  # also exempts from icmp_msgs_per_sec
+        "ipv6/conf/all/forwarding": "1",
+        "ipv6/conf/default/forwarding": "1",
+        "ipv6/conf/all/accept_dad": "0",
+        "ipv6/conf/default/accept_dad": "0",
+        "ipv6/icmp/ratelimit": "0",
+        "ipv6/icmp/ratemask": "",
+    }
+)
