@@ -25,7 +25,7 @@ from nftproxy.check import check_ruleset
 from nftproxy.compile import Settings
 from nftproxy.config import Config
 from nftproxy.directory import Directory
-from nftproxy.errors import BadInput, NftproxyError, Problem
+from nftproxy.errors import BadInput, NftproxyError
 from nftproxy.kernel import AsyncKernel, Kernel
 from nftproxy.model import Capabilities
 from nftproxy.node import follow_addresses

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import collapse_addresses, ip_network
 from typing import NamedTuple
 
-from nftproxy.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
+from nftproxy.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
 from nftproxy.claims import NODE, Claim, external_addresses
 from nftproxy.config import Config, DetectLocalMode
 from nftproxy.endpoints import Candidate, Choice, choose, gather
@@ -33,7 +33,6 @@ DISCARD = "discard"
 HASH_SEED = "0x6e667470"
 """Any constant will do ("nftp"): with none, nft draws another one at each load, and clients would move."""
 
-ADDRESS_TYPE = {Family.IPV4: "ipv4_addr", Family.IPV6: "ipv6_addr"}
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
@@ -78,13 +77,16 @@ def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> t
     """The node's addresses that serve node ports (nodePortAddresses), none where the rule is every local address.
 
     `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866); CIDRs select
-    among the addresses on the node's interfaces.
+    among the addresses on the node's interfaces.  Loopback addresses never serve: what a node sends to these has a
+    loopback source, which no endpoint could answer.
     """
     if config.node_port_addresses is None:
-        return of_family(state.node.addresses, family)[:1]
-    present = state.node.addresses if state.host_addresses is None else state.host_addresses
-    selected = {a for a in present if any(contains(cidr, a) for cidr in config.node_port_addresses)}
-    return tuple(sorted(of_family(selected, family)))
+        selected = of_family(state.node.addresses, family)[:1]
+    else:
+        present = state.node.addresses if state.host_addresses is None else state.host_addresses
+        matching = {a for a in present if any(contains(cidr, a) for cidr in config.node_port_addresses)}
+        selected = of_family(sorted(matching), family)
+    return tuple(address for address in selected if not is_loopback(address))
 
 
 def serves_every_address(config: Config, family: Family) -> bool:
@@ -101,7 +103,6 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
     return TableFacts(
         table=family.table,
         ip=ip,
-        address_type=ADDRESS_TYPE[family],
         protocols=("tcp", "udp", "sctp"),
         mark=f"{bit:#x}",
         unmark=f"{bit ^ 0xFFFFFFFF:#x}",
@@ -321,16 +322,13 @@ class _ListShaper(NamedTuple):
         hashes = self.timeout is not None and not self.remembers
         address = "" if front.prefix else f"{ip} daddr . "
         asked = "" if front.prefix else f"ct original {ip} daddr . "
-        address_type = ADDRESS_TYPE[self.family]
         return ChainFacts(
             table=self.family.table,
             ip=ip,
-            address_type=address_type,
             protocol=self.protocol,
             list=f"{front.prefix}{self.protocol}-{scope}endpoints",
             where=f"{address}{self.protocol} dport",
             asked=f"{asked}{self.protocol} dport",
-            asked_type="inet_service" if front.prefix else f"{address_type} . inet_service",
             count=count,
             draw=f"jhash {ip} saddr mod {count} seed {HASH_SEED}" if hashes else f"numgen random mod {count}",
             suffix="-by-client" if hashes else "",

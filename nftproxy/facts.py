@@ -14,7 +14,7 @@ from nftproxy.addresses import Address
 class TableFacts(msgspec.Struct, frozen=True):
     """What the skeleton of one family's table depends on: the node and the configuration, no Service.
 
-    `ip` is nft's keyword for the family's header ("ip", "ip6"), `address_type` the type of its addresses.
+    `ip` is nft's keyword for the family's header ("ip", "ip6").
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match that tells a local source (pods of this cluster or node), or nothing.
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
@@ -24,7 +24,6 @@ class TableFacts(msgspec.Struct, frozen=True):
 
     table: str
     ip: str
-    address_type: str
     protocols: tuple[str, ...]
     mark: str
     unmark: str
@@ -40,18 +39,16 @@ class ChainFacts(msgspec.Struct, frozen=True):
     """A way of choosing among `count` endpoints of one list; every Service port with such a list shares it.
 
     `list` names the map of slots ("tcp-endpoints"), `where` is its key less the slot, as packet fields; `asked` is the
-    same for a packet whose address has been overwritten, and `asked_type` its type.  `draw` is the nft expression that
-    picks the slot, `suffix` what its chain's name ends in.  `affinities` holds the timeout in seconds, or nothing.
+    same for a packet whose address has been overwritten.  `draw` is the nft expression that picks the slot, `suffix`
+    what its chain's name ends in.  `affinities` holds the timeout in seconds, or nothing.
     """
 
     table: str
     ip: str
-    address_type: str
     protocol: str
     list: str
     where: str
     asked: str
-    asked_type: str
     count: int
     draw: str
     suffix: str

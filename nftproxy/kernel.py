@@ -71,9 +71,9 @@ class Kernel:
         if not transaction:
             return
         with self._lock:
-            if self._context is None:
-                self._context = _new_context()
-            _commit(self._context, transaction.text)
+            context, self._context = self._context or _new_context(), None
+            _commit(context, transaction.text)
+            self._context = context  # one that failed is not used again: answers may be waiting in its socket
         if len(transaction.text) >= TRIM_CHARACTERS:
             _trim()
 

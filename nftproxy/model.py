@@ -104,7 +104,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """This node: `zone` is "" without the label topology.kubernetes.io/zone; addresses are in status.addresses' order."""
+    """This node: `zone` is "" without the label topology.kubernetes.io/zone; addresses are ordered as in the status."""
 
     name: str
     zone: str = ""

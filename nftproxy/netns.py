@@ -6,7 +6,7 @@ The child is a new interpreter, neither forked nor made by `multiprocessing`: a 
 0.1 s.  The function, its arguments and its result travel as pickles, so the function must be importable by name.
 
 A new network namespace needs CAP_SYS_ADMIN.  Without it the child makes a user namespace first, in which it is root:
-libnftables behaves the same there, but for a smaller limit on a transaction (net.core.wmem_max of the host).
+libnftables behaves the same there, but for a smaller limit on a transaction (kernel.py, TooLarge).
 """
 
 from __future__ import annotations

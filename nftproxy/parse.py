@@ -14,6 +14,7 @@ be read at all is a Problem and a None.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import msgspec
 
@@ -21,13 +22,15 @@ from nftproxy import wire
 from nftproxy.errors import Problem
 from nftproxy.kinds import KINDS, Kind
 from nftproxy.model import ClusterObject, Ignored, ObjectKey
-from nftproxy.shape import Report, convert, salvage, show
+from nftproxy.shape import REFUSALS, Report, convert, salvage, show
 from nftproxy.values import is_label
 
 Outcome = ClusterObject | Ignored | None
 """A value, or why it isn't for this proxy, or None: of a kind that doesn't matter, or lost and reported."""
 
 Json = bytes | msgspec.Raw
+
+T = TypeVar("T")
 
 DEFAULT_NAMESPACE = "default"
 """Where an object goes that names no namespace, as kubectl has it."""
@@ -66,7 +69,7 @@ def parse_object(
         return None
     try:
         given = msgspec.convert(raw, kind.shape)
-    except msgspec.ValidationError:
+    except REFUSALS:
         salvaged = salvage(raw, kind.shape, _reporter(source, _subject_of(raw, kind, place), problems))
         if salvaged is None:
             return None
@@ -80,7 +83,7 @@ def parse_json(
     """One object from its JSON text; else as `parse_object`."""
     try:
         if kind is None:
-            head = msgspec.json.decode(raw, type=wire.TypeMeta)
+            head = _decode(raw, wire.TypeMeta)
             kind = _kind_of(head.kind, head.api_version, _reporter(source, place, problems))
             if kind is None:
                 return None
@@ -90,11 +93,19 @@ def parse_json(
     return _understand(given, kind, source, problems, place)
 
 
+def _decode(raw: Json, wanted: type[T]) -> T:
+    """What is in a JSON text; nesting that is too deep is a ValueError too."""
+    try:
+        return msgspec.json.decode(raw, type=wanted)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
 def _parse_faulty(raw: Json, source: str, problems: list[Problem], place: str, kind: Kind | None) -> Outcome:
     """What msgspec refused, perhaps only for a type in it."""
     try:
-        value = msgspec.json.decode(raw)
-    except (ValueError, RecursionError) as error:
+        value = _decode(raw, object)
+    except ValueError as error:
         _reporter(source, place, problems)("", f"can't be read as JSON: {error}")
         return None
     return parse_object(value, source, problems, place=place, kind=kind)
@@ -137,11 +148,9 @@ def parse_manifest_json(data: Json, source: str, problems: list[Problem]) -> lis
         ValueError: it is not one JSON text.
     """
     try:
-        head = msgspec.json.decode(data, type=_Items)
+        head = _decode(data, _Items)
     except msgspec.ValidationError:
-        return parse_manifest(msgspec.json.decode(data), source, problems)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+        return parse_manifest(_decode(data, object), source, problems)
     name = head.kind or ""
     if name not in _LISTS:
         return _present([parse_json(data, source, problems)])
@@ -162,8 +171,8 @@ def parse_key(raw: Json, kind: Kind) -> ObjectKey | str | None:
     For a deletion nothing else counts, and an object that is Ignored or lost has no other way to tell.
     """
     try:
-        given = msgspec.json.decode(raw, type=wire.ApiObject)
-    except (ValueError, RecursionError):
+        given = _decode(raw, wire.ApiObject)
+    except ValueError:
         return None
     key = _key(given.metadata or wire.ObjectMeta(), kind, _nowhere)
     return key if key is None or kind.is_namespaced else key.name
@@ -190,6 +199,8 @@ def _kind_of(name: object, api_version: object, report: Report) -> Kind | None:
             return None
     kind = KINDS.get(str(name))
     version = str(api_version)
+    if name in _LISTS and kind is None:
+        report("kind", f"a {name} within a list is not read")
     if kind is None or version in kind.api_versions:
         return kind
     if version.rpartition("/")[0] == kind.api_versions[0].rpartition("/")[0]:
@@ -197,7 +208,7 @@ def _kind_of(name: object, api_version: object, report: Report) -> Kind | None:
     return None
 
 
-def _key(metadata: wire.ObjectMeta, kind: Kind, report: Report) -> ObjectKey | None:
+def _key(metadata: wire.Names, kind: Kind, report: Report) -> ObjectKey | None:
     """Namespace and name, the namespace "" for kinds that are in none."""
     name = metadata.name or ""
     namespace = (metadata.namespace or DEFAULT_NAMESPACE) if kind.is_namespaced else ""
@@ -220,7 +231,7 @@ def _subject(kind: Kind, key: ObjectKey | None, place: str) -> str:
 
 
 def _subject_of(raw: Mapping[object, object], kind: Kind, place: str) -> str:
-    metadata = convert(raw.get("metadata"), wire.ObjectMeta, _nowhere) or wire.ObjectMeta()
+    metadata = convert(raw.get("metadata"), wire.Names, _nowhere) or wire.Names()
     return _subject(kind, _key(metadata, kind, _nowhere), place)
 
 

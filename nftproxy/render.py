@@ -67,12 +67,10 @@ class Renderer:
         sample = ChainFacts(
             table=facts.table,
             ip=facts.ip,
-            address_type=facts.address_type,
             protocol=facts.protocols[0],
             list=f"{facts.protocols[0]}-endpoints",
             where=f"{facts.ip} daddr . tcp dport",
             asked=f"ct original {facts.ip} daddr . tcp dport",
-            asked_type=f"{facts.address_type} . inet_service",
             count=2,
             draw="numgen random mod 2",
             suffix="",

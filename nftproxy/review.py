@@ -1,13 +1,15 @@
 """A generation as a reviewer wants to read it: one file that `nft -f` loads, ordered and commented.
 
-The order is that of the table template, then of names; each element says which Service it belongs to.  What has no
-rule is said at the top: addresses that lost a conflict, and objects that were skipped, with the reason.  Comments are
-made of names that were checked when they were parsed, and of bounded messages without control characters.
+The order is that of the table template, with what Services share in its middle; each element says which Service it
+belongs to, and what a template explains is explained once a table.  What has no rule is said at the top: addresses that
+lost a conflict, and objects that were skipped, with the reason.  Comments are made of names that were checked when they
+were parsed, and of bounded messages without control characters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nftproxy.addresses import TABLE, Family
 from nftproxy.compile import PortKey, Settings, lost_claims
@@ -19,11 +21,15 @@ from nftproxy.ruleset import Declaration, Element, Generation, Kind, Owner
 _COMMENT_LENGTH = 300
 """No comment is longer: nft itself has no such limit, but readers do."""
 
+_SHARED = "# ---- where endpoints are, and how one is drawn ---------------------------------------------------------"
+"""The heading, in the form of the table template's, of what endpoints.nft.j2 declares."""
+
 
 def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
     """The whole text, in pieces: what was left out, then a table for each family."""
     yield _comment(f"nftproxy: rules for node {pipeline.state.node.name}")
-    yield from map(_comment, notes(pipeline, problems, ignored))
+    once = dict.fromkeys(notes(pipeline, problems, ignored))  # a node port may be lost in both families
+    yield from map(_comment, once)
     for generation in pipeline.generations.values():
         yield "\n"
         yield from _table(generation)
@@ -47,10 +53,7 @@ def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
     if ipv6 is None or settings.capabilities.wide_maps:
         return
     if any("-by-client" in name for _, name in ipv6.used_declarations()):
-        yield (
-            "session affinity, IPv6: this nft can't remember IPv6 clients in a map (1.1 can); a hash of the client's "
-            "address picks the endpoint instead"
-        )
+        yield "session affinity, IPv6: by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
 
 
 def _table(generation: Generation) -> Iterator[str]:
@@ -58,13 +61,18 @@ def _table(generation: Generation) -> Iterator[str]:
     owners = _owners(generation)
     skeleton = dict.fromkeys(generation.blocks[SKELETON].declarations)
     shared = sorted(set(generation.used_declarations().values()) - skeleton.keys(), key=lambda d: d.name)
-    sets = [declaration for declaration in (*skeleton, *shared) if declaration.kind is not Kind.CHAIN]
-    chains = [declaration for declaration in (*shared, *skeleton) if declaration.kind is Kind.CHAIN]
-    for declaration in sets:
-        yield from _declaration(declaration, owners.get(declaration.name, {}))
-    for declaration in chains:
-        yield from _declaration(declaration, {})
+    said: set[tuple[str, ...]] = set()
+    yield from _declarations(filter(_has_elements, skeleton), owners, said)
+    if shared:
+        yield f"\n  {_SHARED}"  # as a comment of what comes next
+    yield from _declarations(filter(_has_elements, shared), owners, said)
+    yield from _declarations(itertools.filterfalse(_has_elements, shared), {}, said)
+    yield from _declarations(itertools.filterfalse(_has_elements, skeleton), {}, said)
     yield "}\n"
+
+
+def _has_elements(declaration: Declaration) -> bool:
+    return declaration.kind is not Kind.CHAIN
 
 
 def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
@@ -88,16 +96,31 @@ def _owner_text(owners: Sequence[Owner]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _declaration(declaration: Declaration, elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
-    yield "\n"
-    yield from (f"  {comment}\n" for comment in declaration.comments)
-    yield f"  {declaration.kind.value} {declaration.name} {{\n"
-    yield from (f"    {line}\n" for line in declaration.body)
+def _declarations(
+    declarations: Iterable[Declaration],
+    owners: Mapping[str, Mapping[Element, Sequence[Owner]]],
+    said: set[tuple[str, ...]],
+) -> Iterator[str]:
+    """Declarations with their elements; comments that were `said` above another one are not repeated."""
+    for declaration in declarations:
+        yield "\n"
+        if declaration.comments not in said:
+            yield from (f"  {comment}\n" for comment in declaration.comments)
+            said.add(declaration.comments)
+        yield f"  {declaration.kind.value} {declaration.name} {{\n"
+        yield from (f"    {line}\n" for line in declaration.body)
+        yield from _elements(owners.get(declaration.name, {}))
+        yield "  }\n"
+
+
+def _elements(elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
+    """What a set or map holds; what the node itself contributes needs no owner."""
     if elements:
         yield "    elements = {\n"
-        yield from (f"      {element.text},  # {_owner_text(owners)}\n" for element, owners in elements.items())
+        for element, owners in elements.items():
+            owner = "" if owners == [SKELETON] else f"  # {_owner_text(owners)}"
+            yield f"      {element.text},{owner}\n"
         yield "    }\n"
-    yield "  }\n"
 
 
 def _printable(text: str) -> str:

@@ -19,15 +19,22 @@ class TypeMeta(Shape):
     kind: str | None = None
 
 
-class ObjectMeta(Shape):
-    """metadata (meta/v1 ObjectMeta)."""
+class Names(Shape):
+    """What tells an object from others of its kind, in metadata."""
 
     name: str | None = None
     namespace: str | None = None
+
+    essential: ClassVar = frozenset({"name", "namespace"})
+
+
+class ObjectMeta(Names):
+    """metadata (meta/v1 ObjectMeta)."""
+
     labels: dict[str, object] | None = None
     creation_timestamp: object = None
 
-    essential: ClassVar = frozenset({"name", "namespace", "labels"})
+    essential: ClassVar = Names.essential | {"labels"}
 
 
 class ApiObject(Shape):
@@ -163,7 +170,7 @@ class EndpointSlice(ApiObject):
     endpoints: list[Endpoint] | None = None
     ports: list[EndpointPort] | None = None
 
-    essential: ClassVar = frozenset({"metadata", "addressType"})
+    essential: ClassVar = ApiObject.essential | {"addressType"}
 
 
 class NodeSpec(Shape):

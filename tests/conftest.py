@@ -1,0 +1,70 @@
+"""What many tests need: a network namespace to break things in, and someone who isn't root."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+CHECKOUT = Path(__file__).resolve().parent.parent
+NOBODY = 65534
+
+Run = Callable[[str], str]
+
+
+@pytest.fixture
+def namespace() -> Iterator[None]:
+    """Put the test into a network namespace of its own, and so every thread and process that it starts."""
+    if os.geteuid() != 0:
+        pytest.skip("making a network namespace takes root")
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        assert libc.unshare(CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+        yield
+        assert libc.setns(before, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
+    finally:
+        os.close(before)
+
+
+@pytest.fixture
+def user_namespaces() -> None:
+    """Require that a user without rights can make a user namespace."""
+    if os.geteuid() != 0:
+        pytest.skip("becoming another user takes root")
+    code = f"import ctypes; raise SystemExit(ctypes.CDLL(None).unshare({CLONE_NEWUSER}))"
+    tried = subprocess.run(["/usr/bin/python3", "-c", code], user=NOBODY, group=NOBODY, check=False)
+    if tried.returncode != 0:
+        pytest.skip("users can't make user namespaces here; in a chroot nobody can")
+
+
+@pytest.fixture
+def as_nobody(user_namespaces: None) -> Run:  # noqa: ARG001 -- what such a user does here takes one
+    """Give a function that runs Python code as a user without rights, and returns what it prints."""
+    os.seteuid(NOBODY)
+    try:
+        readable = all(os.access(path, os.R_OK, effective_ids=True) for path in (CHECKOUT, sys.executable))
+    finally:
+        os.seteuid(0)
+    if not readable:
+        pytest.skip("nobody may not read this checkout or its Python")
+    return _run_as_nobody
+
+
+def _run_as_nobody(code: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        user=NOBODY,
+        group=NOBODY,
+        extra_groups=[],
+        cwd=CHECKOUT,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    ).stdout
