@@ -20,12 +20,12 @@ import click
 from nftproxy import __version__
 from nftproxy.addresses import Family
 from nftproxy.agent import Agent
-from nftproxy.capabilities import probe
+from nftproxy.capabilities import missing_features, probe
 from nftproxy.check import check_ruleset
 from nftproxy.compile import Settings
 from nftproxy.config import Config
 from nftproxy.directory import Directory
-from nftproxy.errors import BadInput, NftproxyError
+from nftproxy.errors import BadInput, NftproxyError, Unavailable
 from nftproxy.kernel import AsyncKernel, Kernel
 from nftproxy.model import Capabilities
 from nftproxy.node import follow_addresses
@@ -173,9 +173,19 @@ async def _follow(pipeline: Pipeline, config: Config, directory: Directory) -> N
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, agent.stop)
     try:
-        await agent.run(directory.follow(), follow_addresses())
+        await asyncio.gather(agent.run(directory.follow(), follow_addresses()), _report_missing_features())
     finally:
         kernel.close()
+
+
+async def _report_missing_features() -> None:
+    """Name what this machine lacks: the kernel only says "No such file or directory"."""
+    try:
+        missing = await asyncio.to_thread(missing_features)
+    except Unavailable as error:
+        missing = [str(error)]
+    for feature in missing:
+        log.error("this machine lacks what the rules need: %s", feature)
 
 
 @_commands.command("cleanup")
