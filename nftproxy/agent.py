@@ -5,6 +5,7 @@ Each round takes all events that have come, turns them into one transaction, and
 
 * Nothing is written before every source has told all it has: a half-seen cluster deletes nothing.
 * The first change after a quiet time is applied at once; changes within `min_sync_period` of the last are gathered.
+* The periodic check is made every `sync_period`, however much happens in between.
 * What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
   changed under us) means: the next transaction is a full one, tried again with growing pauses until it goes in.
 * On stopping, the rules stay.
@@ -56,6 +57,7 @@ class Agent:
         self._pending: list[Event] = []
         self._wake = asyncio.Event()
         self._is_known = False
+        self._check_due = 0.0
         self._stopping = asyncio.Event()
 
     async def run(self, *sources: AsyncIterator[Sequence[Event]]) -> None:
@@ -67,10 +69,11 @@ class Agent:
         readers = [asyncio.create_task(self._read(*pair)) for pair in zip(sources, ready, strict=True)]
         try:
             await self._all_ready(ready)
+            self._plan_check()
             while not self._stopping.is_set():
                 self._wake.clear()
-                await self._sync()
-                await self._pause(self._min_sync_period)
+                if await self._sync():
+                    await self._pause(self._min_sync_period)
                 await self._until_woken()
         finally:
             for reader in readers:
@@ -104,13 +107,18 @@ class Agent:
             await asyncio.wait_for(self._stopping.wait(), seconds)
 
     async def _until_woken(self) -> None:
-        try:
-            await asyncio.wait_for(self._wake.wait(), self._sync_period)
-        except TimeoutError:
+        """Wait for a reason to go on; meanwhile, or when it comes too late, make the periodic check that is due."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), max(0.0, self._check_due - _now()))
+        if _now() >= self._check_due and not self._stopping.is_set():
+            self._plan_check()
             await self._check()
 
-    async def _sync(self) -> None:
-        """One round: everything that has come, as one transaction."""
+    def _plan_check(self) -> None:
+        self._check_due = _now() + self._sync_period
+
+    async def _sync(self) -> bool:
+        """One round: everything that has come, as one transaction; whether there was any."""
         events, self._pending = self._pending, []
         transaction = self._pipeline.apply(events)
         if not self._is_known:
@@ -122,22 +130,31 @@ class Agent:
                 log.warning("a change was refused, loading everything instead: %s", error)
                 self._is_known = False
                 await self._load()
+        else:
+            return False
+        return True
 
     async def _load(self) -> None:
-        """Bring the kernel to the present generation whatever it holds, trying again for as long as it takes."""
-        async for attempt in tenacity.AsyncRetrying(
-            retry=tenacity.retry_if_exception_type((Refused, Unavailable)),
-            wait=tenacity.wait_exponential_jitter(initial=FIRST_PAUSE, max=LONGEST_PAUSE),
-            stop=lambda _: self._stopping.is_set(),
-            sleep=self._pause,
-            before_sleep=lambda state: log.error("loading the rules failed, trying again: %s", _failure(state)),
-            reraise=True,
-        ):
-            with attempt:
-                events, self._pending = self._pending, []
-                self._pipeline.apply(events)
-                installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
-                await self._kernel.apply(self._pipeline.full_transaction(installed))
+        """Bring the kernel to the present generation whatever it holds, trying until it works or `stop` is called."""
+        try:
+            async for attempt in tenacity.AsyncRetrying(
+                retry=tenacity.retry_if_exception_type((Refused, Unavailable)),
+                wait=tenacity.wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
+                stop=lambda _: self._stopping.is_set(),
+                sleep=self._pause,
+                before_sleep=lambda state: log.error("loading the rules failed, trying again: %s", _failure(state)),
+                reraise=True,
+            ):
+                with attempt:
+                    await self._load_once()
+        except (Refused, Unavailable) as error:
+            log.error("loading the rules failed, and this is told to stop: %s", error)
+
+    async def _load_once(self) -> None:
+        events, self._pending = self._pending, []
+        self._pipeline.apply(events)
+        installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
+        await self._kernel.apply(self._pipeline.full_transaction(installed))
         self._is_known = True
         counts = (generation.element_count() for generation in self._pipeline.generations.values())
         log.info("loaded the rules: %d elements", sum(counts))
@@ -154,6 +171,11 @@ class Agent:
                 log.warning("table %s is not as it was left, loading everything", family.table)
                 self._is_known = False
                 self._wake.set()
+
+
+def _now() -> float:
+    """The loop's own time, in seconds."""
+    return asyncio.get_running_loop().time()
 
 
 def _failure(state: tenacity.RetryCallState) -> BaseException | None:

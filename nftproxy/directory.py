@@ -4,7 +4,8 @@ What can go wrong is being too quick.  An editor saves by writing beside the fil
 there is no file; a tool writes in pieces, so that for a moment there is half a file; and half a file may well be valid
 YAML with half the Services.  Hence:
 
-* A file is read when its writer has closed it or renamed it into place, never while it is being written.
+* A file is read when its writer has closed it or renamed it into place, never while it is being written; one that is
+  new and empty is about to be.  If it has changed while it was read, what was read doesn't count.
 * Changes are acted upon after a short silence, and while they do not stop, after a longer while all the same.
 * A file that can't be read or doesn't parse keeps what it last said, and the fault is reported.
 
@@ -14,13 +15,16 @@ The directory may be a mounted ConfigMap or Secret, whose files change by the re
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator
+import stat
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import NamedTuple
 
 from asyncinotify import Event, Inotify, Mask
 
+from nftproxy.errors import Problem
 from nftproxy.source import FileContents, manifest_files, merge, read_file
 from nftproxy.state import Event as ClusterEvent
 
@@ -41,6 +45,7 @@ _WATCHED = (
     | Mask.DELETE_SELF
     | Mask.MOVE_SELF
 )
+_SELF_GONE = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED
 _ENDS_WRITING = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
 
 
@@ -57,6 +62,36 @@ class _Signature(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+class _Events:
+    """What an inotify tells, with a time limit: its own `get`, when cancelled, may lose events that it has read."""
+
+    def __init__(self, inotify: Inotify) -> None:
+        self._inotify = inotify
+        self._coming: asyncio.Task[Event] | None = None
+
+    async def next(self) -> Event:
+        """The next event."""
+        event = None
+        while event is None:
+            event = await self.within(None)
+        return event
+
+    async def within(self, seconds: float | None) -> Event | None:
+        """The next event, or None if it doesn't come in time."""
+        self._coming = self._coming or asyncio.create_task(self._inotify.get())
+        done, _ = await asyncio.wait([self._coming], timeout=seconds)
+        if not done:
+            return None
+        event, self._coming = self._coming.result(), None
+        return event
+
+    async def close(self) -> None:
+        """Wait for no event any more; to be called before the inotify is closed."""
+        if self._coming:
+            self._coming.cancel()
+            await asyncio.wait([self._coming])
+
+
 class Directory:
     """The manifests of one directory, read again file by file as they change."""
 
@@ -64,46 +99,61 @@ class Directory:
         self._path = path
         self._files: dict[Path, tuple[_Signature, FileContents]] = {}
         self._being_written: set[str] = set()
+        self._has_told = False
+        self._doubles: set[Problem] = set()  # what is said of objects that are given twice
 
-    async def follow(self) -> AsyncIterator[list[ClusterEvent]]:
+    async def follow(self) -> AsyncGenerator[list[ClusterEvent]]:
         """Whole listings: one at once, and one whenever something has changed; ends only with the task."""
         while True:
             try:
                 with Inotify() as inotify:
                     inotify.add_watch(self._path, _WATCHED)
-                    if self._reread():
-                        yield self._listing()
-                    while await self._settled(inotify):
-                        if self._reread():
-                            yield self._listing()
+                    async with contextlib.aclosing(self._follow(_Events(inotify))) as listings:
+                        async for listing in listings:
+                            yield listing
             except FileNotFoundError:
                 await asyncio.sleep(LONGEST_WAIT)  # gone as a whole: the rules stay until it is back
 
-    async def _settled(self, inotify: Inotify) -> bool:
-        """Wait for a change and the silence after it; False if the directory itself has gone."""
-        is_there = self._note(await inotify.get())
-        end = asyncio.get_running_loop().time() + LONGEST_WAIT
-        while is_there:
-            remaining = min(SILENCE, end - asyncio.get_running_loop().time())
-            try:
-                is_there = self._note(await asyncio.wait_for(inotify.get(), max(remaining, 0)))
-            except TimeoutError:
-                return True
-        return False
+    async def _follow(self, events: _Events) -> AsyncGenerator[list[ClusterEvent]]:
+        """The same until the directory itself has gone."""
+        try:
+            # Whoever makes it anew gets the time to fill it: the first moment would look like an empty cluster.
+            is_there = not self._has_told or await self._settled(events, LONGEST_WAIT)
+            while is_there:
+                if self._reread():
+                    yield self._listing()
+                is_there = self._note(await events.next()) and await self._settled(events, SILENCE)
+        finally:
+            await events.close()
+
+    async def _settled(self, events: _Events, silence: float) -> bool:
+        """Wait for some seconds without changes, or for `LONGEST_WAIT`; False if the directory itself has gone."""
+        now = asyncio.get_running_loop().time
+        end = now() + LONGEST_WAIT
+        while (remaining := end - now()) > 0 and (event := await events.within(min(silence, remaining))):
+            if not self._note(event):
+                return False
+        return True
 
     def _note(self, event: Event) -> bool:
         """Keep count of the files that are being written; False if the directory itself has gone."""
-        if event.mask & (Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.IGNORED):
+        if event.mask & (_SELF_GONE | Mask.Q_OVERFLOW):  # an overflow may have swallowed that a writer closed its file
             self._being_written.clear()
-            return False
-        if event.mask & Mask.MODIFY:
+        elif event.mask & Mask.MODIFY or (event.mask & Mask.CREATE and self._is_empty(str(event.name))):
             self._being_written.add(str(event.name))
         elif event.mask & _ENDS_WRITING:
             self._being_written.discard(str(event.name))
-        return True
+        return not event.mask & _SELF_GONE
+
+    def _is_empty(self, name: str) -> bool:
+        """Whether this is a file without contents: a link or a directory is none."""
+        with contextlib.suppress(OSError):
+            status = (self._path / name).lstat()
+            return stat.S_ISREG(status.st_mode) and not status.st_size
+        return False
 
     def _reread(self) -> bool:
-        """Read what has changed; whether anything is different from before."""
+        """Read what has changed; whether there is anything to tell."""
         before = dict(self._files)
         present = {path: signature for path in manifest_files(self._path) if (signature := _signature(path))}
         for path in self._files.keys() - present.keys():
@@ -111,10 +161,14 @@ class Directory:
         for path, signature in present.items():
             if path.name not in self._being_written and self._files.get(path, (None,))[0] != signature:
                 self._read(path, signature)
-        return self._files != before or not before
+        if self._has_told:
+            return self._files != before
+        return self._files.keys() == present.keys()
 
     def _read(self, path: Path, signature: _Signature) -> None:
         contents = read_file(path)
+        if _signature(path) != signature:
+            return  # someone has begun to write, or to replace it: events are on their way
         for problem in contents.problems:
             log.warning("%s", problem)
         if contents.is_broken and path in self._files:
@@ -122,7 +176,13 @@ class Directory:
         self._files[path] = signature, contents
 
     def _listing(self) -> list[ClusterEvent]:
-        return merge(self._files[path][1] for path in sorted(self._files)).listing()
+        self._has_told = True
+        manifests = merge(self._files[path][1] for path in sorted(self._files))
+        doubles = set(manifests.problems).difference(*(contents.problems for _, contents in self._files.values()))
+        for problem in sorted(doubles - self._doubles):
+            log.warning("%s", problem)
+        self._doubles = doubles
+        return manifests.listing()
 
 
 def _signature(path: Path) -> _Signature | None:

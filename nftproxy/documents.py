@@ -44,7 +44,7 @@ MAX_UNFOLDED = 3_000_000
 
 
 class Document(NamedTuple):
-    """One document of a file: the line where it begins, and what it holds, or why it doesn't parse."""
+    """One document of a file: the line where it begins, and what it holds; or why it doesn't parse, and where."""
 
     line: int
     value: object
@@ -108,7 +108,8 @@ def _read_yaml(text: str, line: int) -> Iterator[Document]:
     except _Malformed as error:
         yield Document(line + error.line, None, f"is not YAML for a manifest: {error.message}")
     except yaml.MarkedYAMLError as error:
-        offset = error.problem_mark.line if error.problem_mark else 0
+        # What is found at the end of the text is said of its last line: the end may be on the line after.
+        offset = min(error.problem_mark.line if error.problem_mark else 0, text.rstrip().count("\n"))
         yield Document(line + offset, None, f"is not YAML: {error.problem or error.context}")
     except yaml.reader.ReaderError as error:
         offset = text.count("\n", 0, error.position)
@@ -229,12 +230,12 @@ def _merge(found: dict[str, object], line: int) -> None:
 
 
 def _scalar(event: Any) -> object:
-    if event.implicit[0]:
-        return _plain(event.value)
-    if event.tag in _TEXT_TAGS:
-        return event.value
-    _check_tag(event, _PLAIN_TAGS)
-    return _plain(event.value)
+    text = event.value
+    if not event.implicit[0]:
+        if event.tag in _TEXT_TAGS:
+            return text
+        _check_tag(event, _PLAIN_TAGS)
+    return _plain(text) if len(text) <= _LONGEST_NUMBER else text
 
 
 _WORDS: dict[str, bool | None] = (
@@ -251,12 +252,12 @@ _LONGEST_NUMBER = 40
 """Characters: more than any number in the API has; what is longer stays text, which is no number either."""
 
 
-@functools.lru_cache(maxsize=65536)
+@functools.lru_cache(maxsize=16384)
 def _plain(text: str) -> object:
     """What a scalar without quotes is, by the rules of kubectl's YAML (YAML 1.1, less times and base 60)."""
     if text in _WORDS:
         return _WORDS[text]
-    found = _NUMBER.fullmatch(text) if text[0] in "+-.0123456789" and len(text) <= _LONGEST_NUMBER else None
+    found = _NUMBER.fullmatch(text) if text[0] in "+-.0123456789" else None
     if found is None:
         return text
     form = found.lastgroup or ""

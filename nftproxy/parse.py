@@ -35,7 +35,6 @@ T = TypeVar("T")
 DEFAULT_NAMESPACE = "default"
 """Where an object goes that names no namespace, as kubectl has it."""
 
-_DECODERS = {kind.name: msgspec.json.Decoder(kind.shape) for kind in KINDS.values()}
 _LISTS: dict[str, str] = {"List": ""} | {f"{name}List": name for name in KINDS}
 
 
@@ -87,18 +86,25 @@ def parse_json(
             kind = _kind_of(head.kind, head.api_version, _reporter(source, place, problems))
             if kind is None:
                 return None
-        given = _DECODERS[kind.name].decode(raw)
-    except (ValueError, RecursionError):
+        given = _decode(raw, kind.shape)
+    except (msgspec.ValidationError, ValueError):
         return _parse_faulty(raw, source, problems, place, kind)
     return _understand(given, kind, source, problems, place)
 
 
 def _decode(raw: Json, wanted: type[T]) -> T:
-    """What is in a JSON text; nesting that is too deep is a ValueError too."""
+    """What is in a JSON text.
+
+    Raises:
+        msgspec.ValidationError: it is JSON, but not of this type.
+        ValueError: it isn't JSON, or isn't UTF-8, or is nested too deeply.
+    """
     try:
         return msgspec.json.decode(raw, type=wanted)
-    except RecursionError as error:
-        raise ValueError("nested too deeply") from error
+    except msgspec.ValidationError:
+        raise
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from error
 
 
 def _parse_faulty(raw: Json, source: str, problems: list[Problem], place: str, kind: Kind | None) -> Outcome:
@@ -172,7 +178,7 @@ def parse_key(raw: Json, kind: Kind) -> ObjectKey | str | None:
     """
     try:
         given = _decode(raw, wire.ApiObject)
-    except ValueError:
+    except (msgspec.ValidationError, ValueError):
         return None
     key = _key(given.metadata or wire.ObjectMeta(), kind, _nowhere)
     return key if key is None or kind.is_namespaced else key.name

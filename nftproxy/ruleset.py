@@ -162,8 +162,8 @@ class Generation:
 
     def used_declarations(self) -> dict[tuple[Kind, str], Declaration]:
         """What the blocks declare, less what is kept although no block uses it any more."""
-        used = (declaration for block in self.blocks.values() for declaration in block.declarations)
-        return {(declaration.kind, declaration.name): declaration for declaration in used}
+        used = {(each.kind, each.name) for block in self.blocks.values() for each in block.declarations}
+        return {identity: declaration for identity, declaration in self.declarations.items() if identity in used}
 
     def forget_unused(self) -> None:
         """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""

@@ -6,7 +6,6 @@ gives None (or the default that it names).  None raises.
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
@@ -33,19 +32,16 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-@functools.lru_cache(maxsize=65536)
 def is_label(text: str) -> bool:
     """Whether this is a DNS label (RFC 1123), at most 63 characters: a namespace, a Service, a port name."""
     return _LABEL.fullmatch(text) is not None
 
 
-@functools.lru_cache(maxsize=65536)
 def is_subdomain(text: str) -> bool:
     """Whether this is a DNS subdomain (RFC 1123), at most 253 characters: a Node, an EndpointSlice, a ServiceCIDR."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
 
 
-@functools.lru_cache(maxsize=1024)
 def is_label_value(text: str) -> bool:
     """Whether this may be the value of a label, at most 63 characters, and not empty: a zone."""
     return _LABEL_VALUE.fullmatch(text) is not None
