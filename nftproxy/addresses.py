@@ -118,9 +118,3 @@ def contains(network: Network, address: Address) -> bool:
 def is_loopback(address: Address) -> bool:
     """Whether the address is this machine's, in every machine."""
     return ipaddress.ip_address(address).is_loopback
-
-
-def address_order(address: Address) -> tuple[int, int]:
-    """A sort key that orders addresses as numbers, IPv4 before IPv6."""
-    parsed = ipaddress.ip_address(address)
-    return parsed.version, int(parsed)

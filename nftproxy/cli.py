@@ -12,7 +12,7 @@ import logging
 import platform
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -36,6 +36,7 @@ from nftproxy.resources import templates_dir
 from nftproxy.review import review
 from nftproxy.ruleset import delete_transaction, join
 from nftproxy.source import Manifests, load, load_config
+from nftproxy.state import Event
 
 log = logging.getLogger("nftproxy")
 
@@ -175,7 +176,10 @@ async def _follow(pipeline: Pipeline, config: Config, directory: Directory) -> N
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, agent.stop)
     try:
-        await asyncio.gather(agent.run(directory.follow(), follow_addresses()), _report_missing_features())
+        sources: list[AsyncIterator[list[Event]]] = [directory.follow()]
+        if config.node_port_addresses is not None:  # else no rule depends on what the interfaces have
+            sources.append(follow_addresses())
+        await asyncio.gather(agent.run(*sources), _report_missing_features())
     finally:
         kernel.close()
 

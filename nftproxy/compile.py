@@ -168,12 +168,16 @@ def lost_claims(state: ClusterState, settings: Settings, family: Family, service
     """What a Service claims in one family but does not get, and why."""
     if not of_family(service.cluster_ips, family):
         return []
-    return [
+    lost = [
         Lost(service.key, port.name, reach.front.match, reach.lost_to)
         for port in service.ports
         for reach in _reaches(state, settings, family, service, port)
         if reach.lost_to
     ]
+    health_check = service.health_check_node_port
+    if health_check and (why := _taken(state, service, Claim(NODE, Protocol.TCP, health_check))):
+        lost.append(Lost(service.key, "", f"health-check node port {health_check}", why))
+    return lost
 
 
 def _reaches(

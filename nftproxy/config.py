@@ -54,8 +54,8 @@ class Conntrack(msgspec.Struct, frozen=True):
 class Config(msgspec.Struct, frozen=True):
     """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
 
-    That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours cost
-    what changed, and wait a tenth.
+    That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
+    cost what changed, and wait a tenth.
 
     `cluster_cidrs` has at most one of each family.  `node_port_addresses` is None for "primary", the node's own
     addresses.  `bind_address` is a hint for the node's address, None where it says any.  `healthz_bind_address` and

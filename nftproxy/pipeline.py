@@ -48,14 +48,14 @@ class Pipeline:
         self.generations = {family: Generation(family) for family in families}
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
-        self._update(Touched(table=True))
+        self._touched = Touched(table=True)
+        self._update()
 
     def apply(self, events: Iterable[Event]) -> Transaction:
         """Take events in; the transaction that lets the kernel follow, empty if no rule changes."""
-        touched = Touched()
         for event in events:
-            touched.merge(self.state.apply(event))
-        changes = self._update(touched)
+            self._touched.merge(self.state.apply(event))
+        changes = self._update()
         return join(change_transaction(family, change) for family, change in changes.items() if change)
 
     def full_transaction(self, installed: Mapping[Family, Installed | None]) -> Transaction:
@@ -67,14 +67,15 @@ class Pipeline:
             for family, generation in self.generations.items()
         )
 
-    def _update(self, touched: Touched) -> dict[Family, Change]:
+    def _update(self) -> dict[Family, Change]:
+        """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
+        touched = self._touched
         services = sorted(self.state.services.keys() | self._owned.keys() if touched.everything else touched.services)
-        changes = {
-            family: generation.update(self._blocks(family, touched.table, services))
-            for family, generation in self.generations.items()
-        }
+        blocks = {family: self._blocks(family, touched.table, services) for family in self.generations}
+        changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
         for key in services:
             self._note_ports(key)
+        self._touched = Touched()
         return changes
 
     def _blocks(self, family: Family, table: bool, services: list[ObjectKey]) -> dict[Owner, Block]:

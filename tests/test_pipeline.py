@@ -1,0 +1,409 @@
+"""The pure middle as a whole: the same objects give the same rules, and a change costs what it changes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nftproxy.addresses import Family
+from nftproxy.compile import PortKey, Settings
+from nftproxy.errors import TemplateError
+from nftproxy.facts import PortFacts
+from nftproxy.model import EndpointSlice, Service
+from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.render import TABLE_TEMPLATE, Renderer
+from nftproxy.ruleset import Block, Declaration, Kind, Transaction
+from nftproxy.state import Event, Listed, Put, Removed
+from tests.factories import (
+    IPV4,
+    IPV6,
+    Ledger,
+    elements,
+    key,
+    node,
+    pipeline,
+    renderer,
+    service,
+    service_cidr,
+    slice_of,
+    templates,
+)
+from tests.strategies import Told, all_settings, batches, clusters, histories, quick, survivors
+
+THREE = slice_of(endpoints=["10.1.1.4", "10.1.1.5", "10.1.1.6"])
+TWO = slice_of(endpoints=["10.1.1.4", "10.1.1.5"])
+ONE = slice_of(endpoints=["10.1.1.4"])
+
+
+class Counting(Renderer):
+    """A renderer that counts the blocks that it renders."""
+
+    def __init__(self) -> None:
+        super().__init__(templates())
+        self.ports = 0
+
+    def port(self, facts: PortFacts, table: str) -> Block:
+        """Count one."""
+        self.ports += 1
+        return super().port(facts, table)
+
+
+def fresh(settings: Settings, objects: Iterable[Told]) -> Pipeline:
+    """A pipeline that was told all of these at once."""
+    made = Pipeline("node-a", settings, renderer())
+    made.apply([Put(each) for each in objects])
+    return made
+
+
+def ledger_of(*pipelines: Pipeline) -> Ledger:
+    """What a kernel holds after each of these has loaded everything, one after the other."""
+    ledger = Ledger()
+    for made in pipelines:
+        ledger.apply(made.full_transaction({family: ledger.installed(family) for family in Family}))
+    return ledger
+
+
+# Transactions
+
+
+def test_adding_an_endpoint_is_two_elements() -> None:
+    """Where the chain for that many is known, an endpoint more is its element, and a verdict that moves."""
+    made = pipeline(service(), THREE)
+    made.apply([Put(TWO)])
+    assert made.apply([Put(THREE)]).text == (
+        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-2 }\n"
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-3 }\n"
+        "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 2 : 10.1.1.6 . 8080 }\n"
+    )
+
+
+def test_removing_an_endpoint_is_two_elements() -> None:
+    """An endpoint less is its element, and a verdict that moves; slot 0 is the last to go."""
+    made = pipeline(service(), TWO)
+    made.apply([Put(ONE)])
+    assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8080"}
+    assert made.apply([Put(slice_of(endpoints=[]))]).text == (
+        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-1 }\n"
+        "delete element ip nftproxy untranslated { 10.96.0.10 . tcp . 80 : goto discard }\n"
+        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.4 . 8080 }\n"
+        "add element ip nftproxy untranslated { 10.96.0.10 . tcp . 80 : goto refuse }\n"
+    )
+
+
+def test_replacing_an_endpoint_is_one_element() -> None:
+    """The same number of endpoints needs no verdict to move."""
+    made = pipeline(service(), ONE)
+    assert made.apply([Put(slice_of(endpoints=["10.1.1.5"]))]).text == (
+        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.4 . 8080 }\n"
+        "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.5 . 8080 }\n"
+    )
+
+
+def test_a_new_number_of_endpoints_is_a_new_chain() -> None:
+    """The first Service with so many endpoints brings the chain that draws one, before the verdict that goes there."""
+    transaction = pipeline(service(), ONE).apply([Put(TWO)])
+    assert transaction.text.startswith(
+        "add chain ip nftproxy tcp-endpoints-of-2\nflush chain ip nftproxy tcp-endpoints-of-2\ntable ip nftproxy {\n"
+    )
+    assert transaction.text.endswith(
+        "\nadd element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 1 : 10.1.1.5 . 8080 }\n"
+    )
+
+
+def test_both_families_change_in_one_transaction() -> None:
+    """What a dual-stack Service changes in both tables happens at once."""
+    made = pipeline()
+    text = made.apply([Put(service(cluster_ips=["10.96.0.10", "fd00:96::10"]))]).text
+    assert text == (
+        "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
+        "add element ip nftproxy untranslated { 10.96.0.10 . tcp . 80 : goto refuse }\n"
+        "add element ip6 nftproxy cluster-ips { fd00:96::10 }\n"
+        "add element ip6 nftproxy untranslated { fd00:96::10 . tcp . 80 : goto refuse }\n"
+    )
+
+
+def test_only_the_families_asked_for_are_made() -> None:
+    """A pipeline for one family has nothing of the other."""
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), families=[IPV6])
+    assert list(made.generations) == [IPV6]
+    assert "table ip nftproxy" not in made.full_transaction({}).text
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [Put(service())],
+        [Put(slice_of("shop/other"))],
+        [Put(service(ports=["81"])), Put(service())],
+        [Removed(Service, key("shop/web")), Put(service())],
+        [Listed(Service, ()), Listed(Service, (service(),))],
+        [Put(slice_of(endpoints=[*TWO.endpoints, *TWO.endpoints]))],
+        [Put(node("node-b"))],
+        [Put(slice_of(endpoints=["10.1.1.5", "10.1.1.4 zone=a"]))],
+    ],
+)
+def test_what_changes_no_rule_is_no_transaction(events: list[Event]) -> None:
+    """Events that leave the rules as they are, in the end, make an empty transaction."""
+    assert pipeline(service(), TWO).apply(events) == Transaction()
+
+
+def test_a_change_of_the_node_redoes_its_chains() -> None:
+    """Pod CIDRs that come late change the chains that tell local sources, flushed and refilled in one transaction."""
+    made = pipeline(detect_local_mode="NodeCIDR", families=[IPV4])
+    text = made.apply([Put(node(pod_cidrs=["10.1.7.0/24"]))]).text
+    redone = ["services", "local-policy", "nodeport-local-policy"]
+    head = "".join(f"add chain ip nftproxy {name}\nflush chain ip nftproxy {name}\n" for name in redone)
+    assert text.startswith(f"{head}table ip nftproxy {{\n  chain services {{\n")
+    assert "    ip saddr 10.1.7.0/24 ip daddr . meta l4proto . th dport vmap @short-circuit\n" in text
+
+
+def test_service_cidrs_are_followed() -> None:
+    """A second range is merged with the first: what was one element becomes another."""
+    made = pipeline(service_cidr("10.96.0.0/16"))
+    assert made.apply([Put(service_cidr("10.97.0.0/16", name="more"))]).text == (
+        "delete element ip nftproxy service-cidrs { 10.96.0.0/16 }\n"
+        "add element ip nftproxy service-cidrs { 10.96.0.0/15 }\n"
+    )
+
+
+def test_a_full_transaction_leaves_out_what_is_no_longer_used() -> None:
+    """Chains of a past number of endpoints are deleted with the next full transaction, and made again when needed."""
+    made = pipeline(service(), THREE)
+    ledger = ledger_of(made)
+    ledger.apply(made.apply([Put(TWO)]))
+    assert (Kind.CHAIN, "tcp-endpoints-of-3") in chains(ledger)
+    ledger.apply(made.full_transaction({family: ledger.installed(family) for family in Family}))
+    assert (Kind.CHAIN, "tcp-endpoints-of-3") not in chains(ledger)
+    ledger.apply(made.apply([Put(THREE)]))
+    assert (Kind.CHAIN, "tcp-endpoints-of-3") in chains(ledger)
+
+
+def chains(ledger: Ledger) -> set[tuple[Kind, str]]:
+    """What is declared in the IPv4 table, by name."""
+    return {(kind, name) for kind, name, _ in ledger.declared(IPV4)}
+
+
+def test_session_affinity_survives_a_full_transaction() -> None:
+    """A reload neither flushes nor declares anew what packets have written."""
+    made = pipeline(service(affinity_timeout=60), TWO)
+    ledger = ledger_of(made)
+    ledger.elements["ip nftproxy"]["tcp-affinity-60"] = {"198.51.100.7 . 10.96.0.10 . 80": "10.1.1.4"}
+    ledger.apply(made.full_transaction({family: ledger.installed(family) for family in Family}))
+    assert ledger.elements["ip nftproxy"]["tcp-affinity-60"] == {"198.51.100.7 . 10.96.0.10 . 80": "10.1.1.4"}
+
+
+def test_another_versions_table_is_replaced() -> None:
+    """Rules of other templates go as a whole, whatever they were."""
+    old = templates()[TABLE_TEMPLATE].replace("chain discard", "chain lose")
+    text = old.replace("cluster-ips", "virtual-ips")
+    service_text = templates()["service.nft.j2"].replace("cluster-ips", "virtual-ips").replace("discard", "lose")
+    other = Renderer({**templates(), TABLE_TEMPLATE: text, "service.nft.j2": service_text})
+    made = pipeline(service())
+    ledger = ledger_of(pipeline(service("shop/cart"), renderer=other), made)
+    assert ledger.held(IPV4) == set(made.generations[IPV4].elements())
+    assert (Kind.SET, "virtual-ips") not in chains(ledger)
+
+
+def test_a_bad_template_is_told_at_once() -> None:
+    """A table template that can't be rendered fails the pipeline when it is made."""
+    with pytest.raises(TemplateError, match=r"^table\.nft\.j2: line 1: UndefinedError: 'nothing' is undefined$"):
+        pipeline(renderer=Renderer({**templates(), TABLE_TEMPLATE: "{{ nothing }}\n"}))
+
+
+def test_what_a_template_failed_for_is_made_up_for() -> None:
+    """A Service that a template fails for holds up others, but no event is lost: when it has gone, all is well."""
+    failing = templates()["service.nft.j2"] + "{% if '10.96.0.66' in cluster_ips %}\n{{ nothing }}\n{% endif %}\n"
+    made = pipeline(renderer=Renderer({**templates(), "service.nft.j2": failing}))
+    with pytest.raises(TemplateError, match=r"^service\.nft\.j2: line \d+: UndefinedError: 'nothing' is undefined$"):
+        made.apply([Put(service("blog/bad", cluster_ips=["10.96.0.66"])), Put(service())])
+    made.apply([Removed(Service, key("blog/bad"))])
+    assert elements(made, IPV4, "cluster-ips") == {"10.96.0.10": ""}
+
+
+# Cost
+
+
+@pytest.mark.parametrize(
+    ("event", "renders"),
+    [
+        (Put(slice_of("shop/s3", ["10.1.9.9"])), 2),
+        (Put(service("shop/s3", cluster_ips=["10.96.0.103", "fd00:96::103"], ports=["a:80", "b:81"])), 4),
+        (Put(service("shop/new", cluster_ips=["10.96.0.200"], ports=["a:80", "b:81"])), 2),
+        (Removed(Service, key("shop/s3")), 0),
+        (Put(service_cidr()), 0),
+        (Put(service("shop/new", cluster_ips=["10.96.0.104"])), 3),
+    ],
+    ids=["a slice", "two ports more", "a new Service", "a Service less", "a ServiceCIDR", "a contested address"],
+)
+def test_a_change_costs_what_it_touches(event: Event, renders: int) -> None:
+    """Only the ports of what is touched are rendered, once a family, and all other blocks are the very same objects."""
+    counting = Counting()
+    many = [
+        service(f"shop/s{number}", cluster_ips=[f"10.96.0.{100 + number}", f"fd00:96::{100 + number}"])
+        for number in range(20)
+    ]
+    made = pipeline(*many, *(slice_of(str(each.key)) for each in many), renderer=counting)
+    before = {family: dict(generation.blocks) for family, generation in made.generations.items()}
+    counting.ports = 0
+    made.apply([event])
+    assert counting.ports == renders
+    touched = {"shop/s3", "shop/new", "shop/s4"}
+    for family, generation in made.generations.items():
+        for owner, block in before[family].items():
+            if isinstance(owner, PortKey) and str(owner.service) not in touched:
+                assert generation.blocks[owner] is block
+
+
+@quick()
+@given(clusters, st.sampled_from(["blog/api", "shop/cart", "shop/web"]))
+def test_a_slice_changes_only_its_services_blocks(cluster: list[Told], name: str) -> None:
+    """Whatever the cluster, a slice more leaves the blocks of all other Services the very same objects."""
+    made = pipeline(*cluster, node=None)
+    before = {family: dict(generation.blocks) for family, generation in made.generations.items()}
+    made.apply([Put(slice_of(name, ["10.1.0.9@node-a"], ports=["80", "web:80", "dns:53/udp"], suffix="more"))])
+    for family, generation in made.generations.items():
+        others = {o: b for o, b in before[family].items() if not (isinstance(o, PortKey) and o.service == key(name))}
+        assert all(generation.blocks[owner] is block for owner, block in others.items())
+
+
+# Properties
+
+
+@quick()
+@given(all_settings, histories)
+def test_incremental_equals_from_scratch(settings: Settings, history: list[list[Event]]) -> None:
+    """After any events each generation is that of a pipeline which was told only what there is in the end.
+
+    Its declarations are a part of what the incremental one has declared, as that keeps what it no longer uses.
+    """
+    made = fresh(settings, [])
+    for batch in history:
+        made.apply(batch)
+    whole = fresh(settings, survivors(history))
+    for family in Family:
+        one, other = made.generations[family], whole.generations[family]
+        assert one.blocks == other.blocks
+        assert set(one.elements()) == set(other.elements())
+        assert one.used_declarations() == other.used_declarations() == other.declarations
+        assert other.declarations.items() <= one.declarations.items()
+
+
+@quick()
+@given(all_settings, histories)
+def test_transactions_make_sense_and_follow_the_generations(settings: Settings, history: list[list[Event]]) -> None:
+    """Each transaction deletes what exists, adds what doesn't, refers to what is there, and ends at the generation.
+
+    A full transaction at the end, over all that, changes none of it.
+    """
+    made = fresh(settings, [])
+    ledger = ledger_of(made)
+    for batch in history:
+        ledger.apply(made.apply(batch))
+        assert_holds(ledger, made, unused=True)
+    ledger.apply(made.full_transaction({family: ledger.installed(family) for family in Family}))
+    assert_holds(ledger, made, unused=False)
+
+
+def assert_holds(ledger: Ledger, made: Pipeline, *, unused: bool) -> None:
+    """Assert that the ledger holds what the generations do, with or without declarations that aren't used."""
+    for family, generation in made.generations.items():
+        declared: Iterable[Declaration] = generation.declarations.values()
+        assert ledger.held(family) == set(generation.elements())
+        assert ledger.declared(family) == {(each.kind, each.name, each.body) for each in declared}
+        assert unused or generation.declarations == generation.used_declarations()
+
+
+@quick()
+@given(st.data(), all_settings, clusters)
+def test_the_order_of_events_does_not_matter(data: st.DataObject, settings: Settings, cluster: list[Told]) -> None:
+    """The same objects make the same blocks and elements in whatever order, and however batched, they came."""
+    one, other = fresh(settings, cluster), fresh(settings, [])
+    for batch in data.draw(batches(cluster)):
+        other.apply(batch)
+    for family in Family:
+        assert one.generations[family].blocks == other.generations[family].blocks
+        assert set(one.generations[family].elements()) == set(other.generations[family].elements())
+
+
+_DRAWS = re.compile(r"goto (?P<list>.*endpoints)-of-(?P<count>\d+)(?P<how>-by-client|-sticky-\d+)?")
+
+
+@quick()
+@given(all_settings, clusters)
+def test_every_verdict_finds_its_endpoints(settings: Settings, cluster: list[Told]) -> None:
+    """A verdict to draw one of N finds just the slots 0 to N-1 of that address and port in the map it draws from."""
+    made = fresh(settings, cluster)
+    for family, generation in made.generations.items():
+        wanted = set()
+        for prefix in ("", "nodeport-"):
+            verdicts = [
+                *elements(made, family, f"{prefix}services").items(),
+                *elements(made, family, f"{prefix}short-circuit").items(),
+            ]
+            for front, verdict in verdicts:
+                match = _DRAWS.fullmatch(verdict)
+                assert match, verdict
+                assert (Kind.CHAIN, verdict.removeprefix("goto ")) in generation.declarations
+                *address, _, port = front.split(" . ") if not prefix else ("", *front.split(" . "))
+                where = " . ".join(part for part in (*address, port) if part)
+                wanted |= {(match["list"], f"{where} . {slot}") for slot in range(int(match["count"]))}
+        lists = re.compile(r"(nodeport-)?(tcp|udp|sctp)-(local-)?endpoints")
+        held = {(each.container, each.key) for each in generation.elements() if lists.fullmatch(each.container)}
+        assert held == wanted
+
+
+@quick()
+@given(all_settings, clusters)
+def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Told]) -> None:
+    """What is served is known, a front has one external policy, and only what is guarded has allowed sources."""
+    made = fresh(settings, cluster)
+    for family in Family:
+        for prefix in ("", "nodeport-"):
+            fronts = {
+                name: elements(made, family, f"{prefix}{name}").keys()
+                for name in ("services", "masqueraded", "local-policy", "short-circuit", "untranslated", "affinity")
+            }
+            assert all(each <= fronts["untranslated"] for each in fronts.values())
+            assert fronts["short-circuit"] <= fronts["local-policy"]
+            assert not fronts["local-policy"] & fronts["masqueraded"]
+            assert fronts["affinity"] <= fronts["services"] | fronts["short-circuit"]
+        guarded = elements(made, family, "guarded").keys()
+        assert {allowed.rpartition(" . ")[0] for allowed in elements(made, family, "allowed")} == guarded
+        assert guarded <= elements(made, family, "untranslated").keys()
+
+
+def test_skeleton_blocks_are_the_nodes() -> None:
+    """Each generation has one block of the node's own beside those of Service ports."""
+    made = pipeline(service(), slice_of())
+    for generation in made.generations.values():
+        assert [owner for owner in generation.blocks if not isinstance(owner, PortKey)] == [SKELETON]
+        assert generation.blocks[SKELETON].declarations
+
+
+def test_ports_that_go_take_their_blocks_along() -> None:
+    """A Service that loses a port, or all, leaves no block of it behind."""
+    made = pipeline(service(ports=["a:80", "b:81"]))
+    made.apply([Put(service(ports=["b:81"]))])
+    assert owners(made) == ["shop/web:b"]
+    made.apply([Put(service(ports=[]))])
+    assert owners(made) == ["shop/web"]
+    made.apply([Put(service(cluster_ips=["fd00:96::10"]))])
+    assert owners(made) == []
+    assert list(made.generations[IPV4].elements()) == list(made.generations[IPV4].blocks[SKELETON].elements)
+
+
+def owners(made: Pipeline) -> list[str]:
+    """The Service ports that have a block in the IPv4 table."""
+    return [str(owner) for owner in made.generations[IPV4].blocks if isinstance(owner, PortKey)]
+
+
+def test_a_kind_that_is_listed_anew_is_replaced() -> None:
+    """A list of EndpointSlices takes away the endpoints of those it lacks."""
+    made = pipeline(service(), TWO)
+    made.apply([Listed(EndpointSlice, ())])
+    assert elements(made, IPV4, "tcp-endpoints") == {}
