@@ -1,0 +1,211 @@
+"""README.md and docs/ keep their word: the commands that they show are run, their links lead somewhere.
+
+A block fenced as `console` holds commands after a prompt, `$` or `#`, each followed by what it prints.  A line `...`
+stands for any lines, `...` in a line for any text.  Each block runs in one shell, in a throw-away network namespace and
+a directory with nothing but the examples and the templates.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+import pytest
+
+from nftproxy.cli import _commands
+from tests.lab import obstacle
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+README = CHECKOUT / "README.md"
+ARCHITECTURE = CHECKOUT / "docs" / "architecture.md"
+SEMANTICS = CHECKOUT / "docs" / "semantics.md"
+PAGES = (README, ARCHITECTURE, SEMANTICS, CHECKOUT / "examples" / "README.md")
+
+NOT_RUN_HERE = ("make ", ".venv/bin/tox ")
+"""Commands that run the tests, or the whole of the setup, so that they would run this test again."""
+
+needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+class Command(NamedTuple):
+    """A command as a page shows it, and the lines that it shows of the output; none where it shows nothing."""
+
+    text: str
+    shown: tuple[str, ...]
+
+
+def fenced(page: Path, language: str) -> list[str]:
+    """The contents of a page's fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def commands(block: str) -> list[Command]:
+    """The commands in a console block.  A `#` that is no prompt begins a comment, and so no line of a result."""
+    found: list[Command] = []
+    for line in block.splitlines():
+        if prompt := re.match(r"[$#] (?=[a-z./])(?!nftproxy: )", line):
+            found.append(Command(line[prompt.end() :], ()))
+        else:
+            found[-1] = found[-1]._replace(shown=(*found[-1].shown, line))
+    return found
+
+
+BLOCKS = [commands(block) for page in PAGES for block in fenced(page, "console")]
+RUN_HERE = [block for block in BLOCKS if not any(command.text.startswith(NOT_RUN_HERE) for command in block)]
+NAMED = [command.text for block in BLOCKS if block not in RUN_HERE for command in block]
+
+
+def pattern(shown: tuple[str, ...]) -> str:
+    """A regular expression for the output that these lines show."""
+    parts = [
+        r"(?:.*\n)*?" if line.strip() == "..." else ".*".join(map(re.escape, line.strip().split("..."))) + r"\n"
+        for line in shown
+    ]
+    return "".join(parts)
+
+
+def run(block: list[Command], directory: Path) -> list[tuple[int, str]]:
+    """Each command's exit status and output (indentation left out), of a block that is run in a directory."""
+    mark = "---- the end of a command ----"
+    script = "".join(f"{{ {command.text}\n}} 2>&1; echo '{mark}' $?\n" for command in block)
+    done = subprocess.run(
+        ["unshare", "--net", "bash", "-c", script],
+        cwd=directory,
+        env=os.environ | {"PATH": f"{directory}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    found = re.findall(rf"(.*?)^{mark} (\d+)\n", done.stdout, re.MULTILINE | re.DOTALL)
+    return [(int(status), re.sub(r"^[ \t]+", "", output, flags=re.MULTILINE)) for output, status in found]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory as a page's commands expect it, where `nftproxy` is what is under test."""
+    for name in ("examples", "templates"):
+        shutil.copytree(CHECKOUT / name, tmp_path / name)
+    script = tmp_path / "bin" / "nftproxy"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nPYTHONPATH="{CHECKOUT}" exec "{sys.executable}" -m nftproxy "$@"\n')
+    script.chmod(0o755)
+    return tmp_path
+
+
+@needs_root
+@pytest.mark.parametrize("block", RUN_HERE, ids=lambda block: block[-1].text.partition(" --")[0])
+def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> None:
+    """Each command prints what is shown below it; one with nothing below it succeeds."""
+    for command, (status, output) in zip(block, run(block, directory), strict=True):
+        if command.shown:
+            assert re.fullmatch(pattern(command.shown), output), f"{command.text}\n{output}"
+        else:
+            assert status == 0, f"{command.text}\n{output}"
+
+
+@pytest.mark.parametrize("text", NAMED)
+def test_commands_that_are_not_run_here_exist(text: str) -> None:
+    """A command that would run these tests is a target of the Makefile, or an environment of tox."""
+    name = text.split()[-1]
+    if text.startswith("make "):
+        assert re.search(rf"^{name}:", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
+    else:
+        assert f"[testenv:{name}]" in (CHECKOUT / "tox.ini").read_text()
+
+
+def test_ci_runs_the_tests_as_the_readme_does() -> None:
+    """What README.md tells everyone to run is what CI runs."""
+    assert {"make demo", "make test"} <= set(NAMED)
+    assert "part make test" in (CHECKOUT / ".ci" / "run").read_text()
+
+
+def test_packages_to_install_are_those_that_setup_needs() -> None:
+    """Every package that README.md names to apt is one that .ci/setup asks for too."""
+    packages = {
+        word for line in re.findall(r"apt-get install ([-a-z0-9 ]+)", README.read_text()) for word in line.split()
+    }
+    needed = set(re.findall(r"^need ([-a-z0-9]+)", (CHECKOUT / ".ci" / "setup").read_text(), re.MULTILINE))
+    assert packages
+    assert packages <= needed
+
+
+LINK = re.compile(r"\]\(([^)\s#]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^-\w ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every link within the project names a file, and a heading of it where it names one."""
+    for path, anchor in LINK.findall(page.read_text()):
+        target = (page.parent / path) if path else page
+        assert target.exists(), path
+        assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
+
+
+def test_every_command_is_described() -> None:
+    """README.md has a row for each command of nftproxy, and no other."""
+    assert isinstance(_commands, click.Group)
+    described = re.findall(r"^\| `nftproxy ([a-z]+)", README.read_text(), re.MULTILINE)
+    assert sorted(described) == sorted(_commands.commands)
+
+
+def test_every_option_is_described() -> None:
+    """README.md names each option of each command."""
+    assert isinstance(_commands, click.Group)
+    text = README.read_text()
+    options = {name for each in _commands.commands.values() for option in each.params for name in option.opts}
+    missing = {name for name in options if name.startswith("--") and name not in text}
+    assert not missing
+
+
+def test_every_set_and_map_of_the_skeleton_is_described() -> None:
+    """docs/architecture.md names every set and map that table.nft.j2 declares, less the prefix of node ports'."""
+    template = (CHECKOUT / "templates" / "table.nft.j2").read_text()
+    names = re.findall(r"^  (?:set|map) ([-a-z]+) \{$", template, re.MULTILINE)
+    text = ARCHITECTURE.read_text()
+    missing = [
+        name
+        for name in names
+        if f"| `{name}`" not in text and f"| `{name.removeprefix('nodeport-')}` + twin" not in text
+    ]
+    assert names
+    assert not missing
+
+
+def test_every_deviation_that_is_referred_to_is_explained() -> None:
+    """Each deviation that docs/semantics.md refers to has its row in the table, and no two have one number."""
+    rules, _, table = SEMANTICS.read_text().partition("## Deviations from kube-proxy")
+    explained = re.findall(r"^\| \*\*(D\d+[a-z]?)\*\* \|", table, re.MULTILINE)
+    assert set(re.findall(r"\*\*(D\d+)\*\*", rules)) <= set(explained)
+    assert len(set(explained)) == len(explained)
+
+
+@needs_root
+def test_the_measurements_can_be_made_again(tmp_path: Path) -> None:
+    """The script in docs/architecture.md runs, here for a small cluster, and ends with the memory that it took."""
+    (script,) = fenced(ARCHITECTURE, "python")
+    (tmp_path / "measure.py").write_text(script)
+    done = subprocess.run(
+        ["unshare", "--net", sys.executable, "measure.py", "20", "3"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\nmemory: \d+ MB at most\n\Z", done.stdout)
