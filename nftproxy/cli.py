@@ -12,6 +12,7 @@ import logging
 import platform
 import signal
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -167,6 +168,7 @@ def run_command(config_file: Path | None, templates: Path | None, hostname_overr
         log.warning("session affinity for IPv6 goes by a hash of the client's address: %s", found.reason)
     node = (hostname_override or config.hostname_override or platform.node()).lower()
     pipeline = Pipeline(node, Settings(config, found.capabilities), _renderer(templates))
+    threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     asyncio.run(_follow(pipeline, config, Directory(source)))
 
 
@@ -179,15 +181,15 @@ async def _follow(pipeline: Pipeline, config: Config, directory: Directory) -> N
         sources: list[AsyncIterator[list[Event]]] = [directory.follow()]
         if config.node_port_addresses is not None:  # else no rule depends on what the interfaces have
             sources.append(follow_addresses())
-        await asyncio.gather(agent.run(*sources), _report_missing_features())
+        await agent.run(*sources)
     finally:
         kernel.close()
 
 
-async def _report_missing_features() -> None:
+def _report_missing_features() -> None:
     """Name what this machine lacks: the kernel only says "No such file or directory"."""
     try:
-        missing = await asyncio.to_thread(missing_features)
+        missing = missing_features()
     except Unavailable as error:
         missing = [str(error)]
     for feature in missing:

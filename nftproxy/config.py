@@ -195,7 +195,9 @@ def _config(given: _KubeProxyConfiguration, report: Report) -> Config:
         detect_local_mode=mode,
         cluster_cidrs=_cluster_cidrs(given.cluster_cidr or "", report),
         bridge_interface=_interface(local.bridge_interface, "detectLocal.bridgeInterface", report),
-        interface_name_prefix=_interface(local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report),
+        interface_name_prefix=_interface(
+            local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report, longest=14
+        ),
         node_port_addresses=_node_port_addresses(given.node_port_addresses, report),
         allow_service_external_ips=_feature_gate(given.feature_gates, "AllowServiceExternalIPs", report),
         hostname_override=_hostname(given.hostname_override or "", report),
@@ -306,9 +308,10 @@ _INTERFACE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.@-]{1,15}")
 otherwise: quotes, stars, other signs, anything beyond ASCII."""
 
 
-def _interface(value: str | None, path: str, report: Report) -> str:
-    if value and not _INTERFACE.fullmatch(value):
-        report(path, f"{show(value)} is not an interface's name (1 to 15 of A-Z a-z 0-9 _ . @ -)")
+def _interface(value: str | None, path: str, report: Report, *, longest: int = 15) -> str:
+    """An interface's name, or the beginning of one: this has to leave room for the star that nft writes after it."""
+    if value and (not _INTERFACE.fullmatch(value) or len(value) > longest):
+        report(path, f"{show(value)} is not an interface's name (1 to {longest} of A-Z a-z 0-9 _ . @ -)")
     return value or ""
 
 

@@ -149,13 +149,16 @@ def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _node(given: wire.Node, key: ObjectKey, report: Report) -> Node:
+    spec = given.spec or wire.NodeSpec()
     addresses = (given.status or wire.NodeStatus()).addresses
     return Node(
         name=key.name,
         zone=_zone(given.labels.get(ZONE), report),
         internal_ips=_node_ips(addresses, "InternalIP", report),
         external_ips=_node_ips(addresses, "ExternalIP", report),
-        pod_cidrs=_pod_cidrs(given.spec or wire.NodeSpec(), report),
+        pod_cidrs=_pod_cidrs(spec, report),
+        is_deleted=given.metadata is not None and given.metadata.deletion_timestamp is not None,
+        taints=tuple(dict.fromkeys(taint.key for taint in spec.taints or () if taint.key)),
     )
 
 

@@ -104,13 +104,18 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """This node: `zone` is "" without the label topology.kubernetes.io/zone; addresses are ordered as in the status."""
+    """This node: `zone` is "" without the label topology.kubernetes.io/zone; addresses are ordered as in the status.
+
+    `is_deleted` says that the API has been told to delete it (metadata.deletionTimestamp).  `taints` are keys only.
+    """
 
     name: str
     zone: str = ""
     internal_ips: tuple[Address, ...] = ()
     external_ips: tuple[Address, ...] = ()
     pod_cidrs: tuple[Network, ...] = ()
+    is_deleted: bool = False
+    taints: tuple[str, ...] = ()
 
     @property
     def addresses(self) -> tuple[Address, ...]:

@@ -162,8 +162,10 @@ class ClusterState:
             touched.services.add(new.service)
 
     def _change_node(self, new: Node, touched: Touched) -> None:
-        if new != self.node:
-            self.node = new
+        old, self.node = self.node, new
+        if old != msgspec.structs.replace(
+            new, is_deleted=old.is_deleted, taints=old.taints
+        ):  # no rule depends on these
             self.claims.set_node_addresses(frozenset(new.addresses))
             touched.table = touched.everything = True
 

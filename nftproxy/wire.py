@@ -33,6 +33,7 @@ class ObjectMeta(Names):
 
     labels: dict[str, object] | None = None
     creation_timestamp: object = None
+    deletion_timestamp: object = None
 
     essential: ClassVar = Names.essential | {"labels"}
 
@@ -173,11 +174,20 @@ class EndpointSlice(ApiObject):
     essential: ClassVar = ApiObject.essential | {"addressType"}
 
 
+class Taint(Shape):
+    """spec.taints[] of a Node."""
+
+    key: str | None = None
+
+    essential: ClassVar = frozenset({"key"})
+
+
 class NodeSpec(Shape):
     """spec of a Node."""
 
     pod_cidr: str | None = None
     pod_cidrs: list[object] | None = None
+    taints: list[Taint] | None = None
 
 
 class NodeAddress(Shape):

@@ -258,7 +258,7 @@ def test_interface_names(name: str) -> None:
 @pytest.mark.parametrize("name", ["x" * 16, "a b", "a/b", "a*", 'a"', "a\n", "a\0", ".", "..", "é"])
 def test_bad_interface_names(name: str) -> None:
     """What is no interface's name, or would mean more to nft, is refused."""
-    (fault,) = faults(detectLocal={"interfaceNamePrefix": name})
+    (fault,) = faults(detectLocal={"bridgeInterface": name})
     assert fault.endswith("is not an interface's name (1 to 15 of A-Z a-z 0-9 _ . @ -)")
 
 
@@ -360,3 +360,10 @@ def test_anything_at_all(field: str, value: object, section: str, data: st.DataO
         warnings = list(map(str, error.problems))
         assert warnings
     assert all(warning.isprintable() and len(warning) < 400 for warning in warnings)
+
+
+def test_an_interface_prefix_leaves_room_for_its_star() -> None:
+    """A prefix of 15 characters is refused, as nft would refuse it with the star after it."""
+    raw = {**HEAD, "detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": "p" * 15}}
+    with pytest.raises(BadInput, match="1 to 14 of"):
+        parse_config(raw, "config.yaml")

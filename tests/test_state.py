@@ -253,3 +253,10 @@ def _contents(made: ClusterState) -> object:
     places = [f"{place} {port}" for place in ("10.96.0.10", "203.0.113.7") for port in ("80/tcp", "53/udp")]
     owners = [made.claims.winner(claim(place)) for place in [*places, "30080/tcp", "32000/tcp"]]
     return made.services, slices, owners, made.node, made.host_addresses, made.service_cidrs
+
+
+def test_a_taint_touches_no_rule() -> None:
+    """A Node that only gets a taint, or is to be deleted, makes nothing be compiled again."""
+    made = state(node())
+    assert made.apply(Put(node(taints=("x",), is_deleted=True))) == NOTHING
+    assert made.node.taints == ("x",)
