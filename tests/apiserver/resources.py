@@ -1,0 +1,137 @@
+"""The resources that the server knows, a row each, and how a path names one.
+
+Another resource is another row: nothing else in the package knows any of them by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_VERSION = "v1"  # of every group here; no older one is served
+
+
+@dataclass(frozen=True, eq=False)
+class Resource:
+    """One kind of object, and the URLs that it has.
+
+    Args:
+        group: the API group, "" for core.
+        plural: what URLs, RBAC and errors call it.
+        kind: what its objects call themselves.
+        namespaced: whether its objects live in namespaces.
+        has_status: whether there is a `/status` to write to.
+        fields: what a field selector may ask for, beside metadata.name and metadata.namespace.
+        empty: what an object of this kind with nothing in it still has, as JSON: a bookmark is such an object.
+        short_name: what kubectl also takes.
+    """
+
+    group: str
+    plural: str
+    kind: str
+    namespaced: bool
+    has_status: bool = False
+    fields: tuple[str, ...] = ()
+    empty: str = ""
+    short_name: str = ""
+
+    @property
+    def api_version(self) -> str:
+        """What objects of this kind have as apiVersion."""
+        return f"{self.group}/{_VERSION}" if self.group else _VERSION
+
+    @property
+    def opening(self) -> bytes:
+        """The JSON that an object begins with when it stands alone; as an item of a list it is sent without."""
+        return f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
+
+    def bookmark(self, revision: int, *, ends_initial_events: bool = False) -> bytes:
+        """The line of a BOOKMARK event."""
+        note = ',"annotations":{"k8s.io/initial-events-end":"true"}' if ends_initial_events else ""
+        rest = f'"metadata":{{"resourceVersion":"{revision}"{note}}}{self.empty}}}'
+        return b'{"type":"BOOKMARK","object":' + self.opening + rest.encode() + b"}\n"
+
+
+RESOURCES = (
+    Resource(
+        "", "services", "Service", namespaced=True, has_status=True, short_name="svc",
+        fields=("spec.clusterIP", "spec.type"), empty=',"spec":{},"status":{"loadBalancer":{}}',
+    ),
+    Resource(
+        "", "nodes", "Node", namespaced=False, has_status=True, short_name="no",
+        fields=("spec.unschedulable",),
+        empty=',"spec":{},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"nodeInfo":{"machineID":""}}',
+    ),
+    Resource(
+        "discovery.k8s.io", "endpointslices", "EndpointSlice", namespaced=True,
+        empty=',"addressType":"","endpoints":null,"ports":null',
+    ),
+    Resource(
+        "networking.k8s.io", "servicecidrs", "ServiceCIDR", namespaced=False, has_status=True,
+        empty=',"spec":{},"status":{}',
+    ),
+    Resource(
+        "events.k8s.io", "events", "Event", namespaced=True, short_name="ev",
+        fields=("reason", "type", "regarding.kind", "regarding.name", "regarding.namespace"),
+        empty=',"eventTime":null,"regarding":{},"deprecatedSource":{}',
+    ),
+)  # fmt: skip
+
+_BY_NAME = {name: resource for resource in RESOURCES for name in (resource.kind, resource.plural)}
+_BY_PATH = {(resource.group, resource.plural): resource for resource in RESOURCES}
+_PATH = re.compile(
+    r"(?:/api|/apis/(?P<group>[^/]+))/(?P<version>[^/]+)"
+    r"(?:/namespaces/(?P<namespace>[^/]+))?/(?P<plural>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<subresource>[^/]+))?)?"
+)
+
+
+class Target(NamedTuple):
+    """What a path is about: a resource's objects, or one of them.
+
+    The namespace is "" for all of them, the name "" for all objects, and the subresource "" for the object itself.
+    """
+
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def rbac_resource(self) -> str:
+        """What a Role calls it: `services`, `services/status`."""
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
+
+def resource_named(name: str) -> Resource:
+    """A resource by its kind or plural.
+
+    Raises:
+        KeyError: the server doesn't have it.
+    """
+    return _BY_NAME[name]
+
+
+def resource_of(document: Mapping[str, Any]) -> Resource:
+    """The resource of an object that names its kind.
+
+    Raises:
+        KeyError: the server doesn't have it.
+    """
+    return _BY_NAME[document["kind"]]
+
+
+def target_of(path: str) -> Target | None:
+    """What a path is about, None if it is none of the resources'."""
+    match = _PATH.fullmatch(path)
+    if match is None or match["version"] != _VERSION:
+        return None
+    resource = _BY_PATH.get((match["group"] or "", match["plural"]))
+    if resource is None or (match["namespace"] and not resource.namespaced):
+        return None
+    if match["name"] and resource.namespaced and not match["namespace"]:
+        return None
+    if match["subresource"] and not (match["subresource"] == "status" and resource.has_status):
+        return None
+    return Target(resource, match["namespace"] or "", match["name"] or "", match["subresource"] or "")
