@@ -16,13 +16,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Protocol
 
 import tenacity
 
 from nftproxy.addresses import Family
 from nftproxy.errors import Refused, Unavailable
+from nftproxy.metrics import Vitals
 from nftproxy.pipeline import Pipeline
 from nftproxy.ruleset import Generation, Installed, Transaction
 from nftproxy.state import Event
@@ -48,10 +49,25 @@ class KernelSide(Protocol):
 class Agent:
     """Keeps the kernel's rules as the events say."""
 
-    def __init__(self, pipeline: Pipeline, kernel: KernelSide, *, sync_period: float, min_sync_period: float) -> None:
-        """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod)."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        kernel: KernelSide,
+        vitals: Vitals,
+        when_settled: Callable[[], Awaitable[None]],
+        *,
+        sync_period: float,
+        min_sync_period: float,
+    ) -> None:
+        """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod).
+
+        `vitals` is told of all work, for health and metrics.  `when_settled` is awaited after each round in which the
+        kernel has come to hold what the events ask for: what else follows the cluster's state, follows there.
+        """
         self._pipeline = pipeline
         self._kernel = kernel
+        self._vitals = vitals
+        self._when_settled = when_settled
         self._sync_period = sync_period
         self._min_sync_period = min_sync_period
         self._pending: list[Event] = []
@@ -92,6 +108,7 @@ class Agent:
         try:
             async for events in source:
                 self._pending.extend(events)
+                self._vitals.queued(events)
                 ready.set()
                 self._wake.set()
         finally:
@@ -119,20 +136,33 @@ class Agent:
 
     async def _sync(self) -> bool:
         """One round: everything that has come, as one transaction; whether there was any."""
-        events, self._pending = self._pending, []
-        transaction = self._pipeline.apply(events)
+        events, transaction = self._take()
+        has_work = bool(transaction) or not self._is_known
+        if self._is_known and transaction:
+            await self._change(transaction)
+        elif self._is_known and events:
+            self._vitals.applied(transaction, full=False)  # they alter no rule, and need not wait for one
         if not self._is_known:
             await self._load()
-        elif transaction:
-            try:
-                await self._kernel.apply(transaction)
-            except (Refused, Unavailable) as error:
-                log.warning("a change was refused, loading everything instead: %s", error)
-                self._is_known = False
-                await self._load()
-        else:
-            return False
-        return True
+        if self._is_known and (events or has_work):
+            await self._when_settled()
+        return has_work
+
+    async def _change(self, transaction: Transaction) -> None:
+        """Apply a change; after a refusal it isn't known what the kernel holds."""
+        try:
+            await self._kernel.apply(transaction)
+            self._vitals.applied(transaction, full=False)
+        except (Refused, Unavailable) as error:
+            log.warning("a change was refused, loading everything instead: %s", error)
+            self._vitals.failed(full=False)
+            self._is_known = False
+
+    def _take(self) -> tuple[list[Event], Transaction]:
+        """All events that have come, and the transaction that they ask for."""
+        events, self._pending = self._pending, []
+        self._vitals.taken()
+        return events, self._pipeline.apply(events)
 
     async def _load(self) -> None:
         """Bring the kernel to the present generation whatever it holds, trying until it works or `stop` is called."""
@@ -142,7 +172,7 @@ class Agent:
                 wait=tenacity.wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
                 stop=lambda _: self._stopping.is_set(),
                 sleep=self._pause,
-                before_sleep=lambda state: log.error("loading the rules failed, trying again: %s", _failure(state)),
+                before_sleep=self._note_failure,
                 reraise=True,
             ):
                 with attempt:
@@ -151,13 +181,19 @@ class Agent:
             log.error("loading the rules failed, and this is told to stop: %s", error)
 
     async def _load_once(self) -> None:
-        events, self._pending = self._pending, []
-        self._pipeline.apply(events)
+        self._take()
         installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
-        await self._kernel.apply(self._pipeline.full_transaction(installed))
+        transaction = self._pipeline.full_transaction(installed)
+        await self._kernel.apply(transaction)
         self._is_known = True
+        self._vitals.applied(transaction, full=True)
         counts = (generation.element_count() for generation in self._pipeline.generations.values())
         log.info("loaded the rules: %d elements", sum(counts))
+
+    def _note_failure(self, state: tenacity.RetryCallState) -> None:
+        self._vitals.failed(full=True)
+        error = state.outcome.exception() if state.outcome is not None else None
+        log.error("loading the rules failed, trying again: %s", error)
 
     async def _check(self) -> None:
         """Look whether our tables still have all they should by name, and load everything if not."""
@@ -169,17 +205,16 @@ class Agent:
                 return
             if not _has_all(installed, generation):
                 log.warning("table %s is not as it was left, loading everything", family.table)
+                self._vitals.damaged(family)
                 self._is_known = False
                 self._wake.set()
+        if self._is_known:
+            self._vitals.checked()
 
 
 def _now() -> float:
     """The loop's own time, in seconds."""
     return asyncio.get_running_loop().time()
-
-
-def _failure(state: tenacity.RetryCallState) -> BaseException | None:
-    return state.outcome.exception() if state.outcome is not None else None
 
 
 def _has_all(installed: Installed | None, generation: Generation) -> bool:

@@ -13,6 +13,7 @@ import platform
 import signal
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -28,7 +29,9 @@ from nftproxy.compile import Settings
 from nftproxy.config import Config
 from nftproxy.directory import Directory
 from nftproxy.errors import BadInput, NftproxyError, Unavailable
+from nftproxy.health import Health, health_check_addresses, health_checks
 from nftproxy.kernel import AsyncKernel, Kernel
+from nftproxy.metrics import Metrics, Vitals
 from nftproxy.model import Capabilities
 from nftproxy.node import follow_addresses
 from nftproxy.pipeline import Pipeline
@@ -36,6 +39,7 @@ from nftproxy.render import TEMPLATE_NAMES, Renderer
 from nftproxy.resources import templates_dir
 from nftproxy.review import review
 from nftproxy.ruleset import delete_transaction, join
+from nftproxy.servers import Servers
 from nftproxy.source import Manifests, load, load_config
 from nftproxy.state import Event
 
@@ -174,14 +178,22 @@ def run_command(config_file: Path | None, templates: Path | None, hostname_overr
 
 async def _follow(pipeline: Pipeline, config: Config, directory: Directory) -> None:
     kernel = AsyncKernel()
-    agent = Agent(pipeline, kernel, sync_period=config.sync_period, min_sync_period=config.min_sync_period)
+    vitals = Vitals(Health(config.sync_period, pipeline.generations), Metrics(pipeline, started=time.time()))
+    servers = Servers(pipeline, vitals)
+
+    async def follow_checks() -> None:
+        await servers.follow(health_checks(pipeline.state), health_check_addresses(pipeline.state, config))
+
+    periods = {"sync_period": config.sync_period, "min_sync_period": config.min_sync_period}
+    agent = Agent(pipeline, kernel, vitals, follow_checks, **periods)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, agent.stop)
     try:
         sources: list[AsyncIterator[list[Event]]] = [directory.follow()]
         if config.node_port_addresses is not None:  # else no rule depends on what the interfaces have
             sources.append(follow_addresses())
-        await agent.run(*sources)
+        async with servers:  # health is answered before there are rules
+            await agent.run(*sources)
     finally:
         kernel.close()
 

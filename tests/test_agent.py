@@ -15,6 +15,8 @@ import pytest
 from nftproxy.addresses import Family
 from nftproxy.agent import FIRST_PAUSE, LONGEST_PAUSE, Agent
 from nftproxy.errors import Refused, Unavailable
+from nftproxy.health import Health, Moment
+from nftproxy.metrics import Metrics, Vitals
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.ruleset import Installed, Transaction
 from nftproxy.state import Event, Listed, Put, Removed, key_of
@@ -152,9 +154,20 @@ class World:
         self.kernel = kernel or FakeKernel()
         self.pipeline = pipeline(node=None)
         self.ended = 0.0
+        self.settled: list[float] = []
+        self.vitals = Vitals(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(self.pipeline), self._clocks)
         periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
         self._periods = periods | tweaks
         self._plans: list[tuple[float, Callable[[], object]]] = []
+
+    async def _note_settled(self) -> None:
+        self.settled.append(now())
+
+    def _clocks(self) -> Moment:
+        try:
+            return Moment(now(), now())
+        except RuntimeError:  # no loop runs yet
+            return Moment(0.0, 0.0)
 
     def at(self, when: float, do: Callable[..., object], *arguments: object, **options: object) -> World:
         """Plan to call something at some time."""
@@ -165,7 +178,7 @@ class World:
         """Run the agent until it ends, or is told to stop at `until`."""
 
         async def main() -> None:
-            agent = Agent(self.pipeline, self.kernel, **self._periods)
+            agent = Agent(self.pipeline, self.kernel, self.vitals, self._note_settled, **self._periods)
             for when, do in [*self._plans, (until, agent.stop)]:
                 asyncio.get_running_loop().call_at(when, do)
             try:
@@ -426,3 +439,19 @@ def test_a_source_that_ends_is_the_end() -> None:
         await asyncio.sleep(7)
 
     assert World().run(ending(), until=100).ended == 7
+
+
+def test_what_follows_the_state_follows_after_the_kernel() -> None:
+    """Health-check ports and the like are brought up to date after each commit, and not before the first."""
+    world = World().run(source((1, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=9)
+    assert world.settled == world.kernel.times == [1, 5]
+
+
+def test_health_tells_the_truth_about_the_kernel() -> None:
+    """While the kernel refuses, a change waits unapplied, and after 2 x syncPeriod the proxy is not healthy."""
+    world = World(FakeKernel(*[Refused("no")] * 1000))
+    seen: list[bool] = []
+    for when in (SYNC_PERIOD, 2 * SYNC_PERIOD + 1):
+        world.at(when, lambda: seen.append(world.vitals.health.status(Moment(now(), now())).is_healthy))
+    world.run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
+    assert seen == [True, False]

@@ -28,6 +28,7 @@ PURE_LAYERS = (
     {"endpoints"},
     {"facts"},
     {"compile"},
+    {"flows", "health"},
     {"ruleset"},
     {"render"},
     {"pipeline"},

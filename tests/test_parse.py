@@ -102,6 +102,46 @@ def test_a_bare_node(bare: Raw) -> None:
     assert read({"apiVersion": "v1", "kind": "Node"} | bare) == (Node("a"), [])
 
 
+def test_a_node_that_is_about_to_go() -> None:
+    """That a Node is being deleted is read, and of its taints the keys, each once."""
+    raw = changed(NODE, "metadata.deletionTimestamp", "2024-05-01T10:20:30Z")
+    raw["spec"]["taints"] = [
+        {"key": "ToBeDeletedByClusterAutoscaler", "value": "1714558830", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"},
+        {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute"},
+        {"effect": "NoSchedule"},
+    ]
+    node, problems = read(raw)
+    assert isinstance(node, Node)
+    assert node.is_deleted
+    assert node.taints == ("ToBeDeletedByClusterAutoscaler", "node.kubernetes.io/unreachable")
+    assert problems == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value"), [("metadata.deletionTimestamp", None), ("spec.taints", None), ("spec.taints", [])]
+)
+def test_a_node_that_stays(path: str, value: object) -> None:
+    """A Node without a time of deletion and without taints is not about to go."""
+    node, problems = read(changed(NODE, path, value))
+    assert isinstance(node, Node)
+    assert (node.is_deleted, node.taints, problems) == (False, (), [])
+
+
+@pytest.mark.parametrize(
+    ("bad", "problem"),
+    [
+        ({"key": 5}, "Node node-a: spec.taints[0].key: 5 is not a string"),
+        ("x", "Node node-a: spec.taints[0]: 'x' is not an object"),
+    ],
+)
+def test_a_bad_taint(bad: object, problem: str) -> None:
+    """A taint that can't be read is lost and reported, and the others stay."""
+    node, problems = read(changed(NODE, "spec.taints", [bad, {"key": "a"}]))
+    assert isinstance(node, Node)
+    assert (node.taints, problems) == (("a",), [problem])
+
+
 # ---- which objects count ---------------------------------------------------------------------------------------------
 
 
