@@ -10,10 +10,8 @@ import asyncio
 import gc
 import logging
 import platform
-import signal
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,16 +20,15 @@ import click
 
 from nftproxy import __version__
 from nftproxy.addresses import Family
-from nftproxy.agent import Agent
 from nftproxy.capabilities import missing_features, probe
 from nftproxy.check import check_ruleset
 from nftproxy.compile import Settings
 from nftproxy.config import Config
+from nftproxy.daemon import Daemon, log_event
 from nftproxy.directory import Directory
 from nftproxy.errors import BadInput, NftproxyError, Unavailable
-from nftproxy.health import Health, health_check_addresses, health_checks
-from nftproxy.kernel import AsyncKernel, Kernel
-from nftproxy.metrics import Metrics, Vitals
+from nftproxy.kernel import Kernel
+from nftproxy.leftovers import MODES, remove_leftovers
 from nftproxy.model import Capabilities
 from nftproxy.node import follow_addresses
 from nftproxy.pipeline import Pipeline
@@ -39,7 +36,6 @@ from nftproxy.render import TEMPLATE_NAMES, Renderer
 from nftproxy.resources import templates_dir
 from nftproxy.review import review
 from nftproxy.ruleset import delete_transaction, join
-from nftproxy.servers import Servers
 from nftproxy.source import Manifests, load, load_config
 from nftproxy.state import Event
 
@@ -173,29 +169,14 @@ def run_command(config_file: Path | None, templates: Path | None, hostname_overr
     node = (hostname_override or config.hostname_override or platform.node()).lower()
     pipeline = Pipeline(node, Settings(config, found.capabilities), _renderer(templates))
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    asyncio.run(_follow(pipeline, config, Directory(source)))
+    asyncio.run(_follow(pipeline, Directory(source)))
 
 
-async def _follow(pipeline: Pipeline, config: Config, directory: Directory) -> None:
-    kernel = AsyncKernel()
-    vitals = Vitals(Health(config.sync_period, pipeline.generations), Metrics(pipeline, started=time.time()))
-    servers = Servers(pipeline, vitals)
-
-    async def follow_checks() -> None:
-        await servers.follow(health_checks(pipeline.state), health_check_addresses(pipeline.state, config))
-
-    periods = {"sync_period": config.sync_period, "min_sync_period": config.min_sync_period}
-    agent = Agent(pipeline, kernel, vitals, follow_checks, **periods)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, agent.stop)
-    try:
-        sources: list[AsyncIterator[list[Event]]] = [directory.follow()]
-        if config.node_port_addresses is not None:  # else no rule depends on what the interfaces have
-            sources.append(follow_addresses())
-        async with servers:  # health is answered before there are rules
-            await agent.run(*sources)
-    finally:
-        kernel.close()
+async def _follow(pipeline: Pipeline, directory: Directory) -> None:
+    sources: list[AsyncIterator[list[Event]]] = [directory.follow()]
+    if pipeline.settings.config.node_port_addresses is not None:  # else no rule depends on what the interfaces have
+        sources.append(follow_addresses())
+    await Daemon(pipeline, log_event).run(sources)
 
 
 def _report_missing_features() -> None:
@@ -210,9 +191,16 @@ def _report_missing_features() -> None:
 
 @_commands.command("cleanup")
 @_CONFIG
-def cleanup_command(config_file: Path | None) -> None:
+@click.option(
+    "--kube-proxy", "mode", type=click.Choice(MODES), help="Remove what kube-proxy left in this mode instead."
+)
+def cleanup_command(config_file: Path | None, mode: str | None) -> None:
     """Remove this proxy's tables, whether or not they are there; nothing else is touched."""
     _config(config_file)
+    if mode:
+        for line in remove_leftovers(mode):
+            click.echo(line, err=True)
+        return
     Kernel().apply(join(map(delete_transaction, Family)))
 
 

@@ -228,10 +228,13 @@ class Metrics:
         """A table was not as it was left."""
         self._counters["nftproxy_repairs_total"].add(1, FAMILY_NAMES[family])
 
-    def found(self, *, conflicts: int, skipped: int) -> None:
-        """How many addresses and ports are claimed in vain, and how many problems the input has."""
-        self._gauges["nftproxy_conflicts"].set(conflicts)
-        self._gauges["nftproxy_skipped_objects"].set(skipped)
+    def conflicts(self, count: int) -> None:
+        """So many addresses and ports are claimed in vain at present."""
+        self._gauges["nftproxy_conflicts"].set(count)
+
+    def skipped(self, count: int) -> None:
+        """The input has so many problems at present."""
+        self._gauges["nftproxy_skipped_objects"].set(count)
 
     def built(self, version: str, libnftables: str, kernel: str) -> None:
         """Which versions these are: our own, the library's, the machine's."""

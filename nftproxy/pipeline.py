@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from nftproxy.addresses import Family
-from nftproxy.compile import PortKey, Settings, compile_service, compile_table, port_keys
+from nftproxy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
 from nftproxy.facts import TableFacts
+from nftproxy.flows import Flows
 from nftproxy.model import ObjectKey
 from nftproxy.render import Renderer
 from nftproxy.ruleset import (
@@ -36,6 +37,8 @@ SKELETON = "this node"
 class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
 
+    `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go.
+
     Raises:
         TemplateError: a template fails.
     """
@@ -46,8 +49,10 @@ class Pipeline:
         self.settings = settings
         self.state = ClusterState(node_name, external_ips=settings.config.allow_service_external_ips)
         self.generations = {family: Generation(family) for family in families}
+        self.flows = Flows(settings, self.generations)
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
+        self.losses: dict[ObjectKey, list[Lost]] = {}
         self._touched = Touched(table=True)
         self._update()
 
@@ -75,6 +80,8 @@ class Pipeline:
         changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
         for key in services:
             self._note_ports(key)
+            self._note_losses(key)
+        self.flows.update(self.state, services)
         self._touched = Touched()
         return changes
 
@@ -94,6 +101,15 @@ class Pipeline:
 
     def _table_facts(self, family: Family) -> TableFacts:
         return compile_table(self.state, self.settings, family)
+
+    def _note_losses(self, key: ObjectKey) -> None:
+        """Keep what a Service claims but doesn't get, a node port that is lost in both families once."""
+        self.losses.pop(key, None)
+        service = self.state.services.get(key)
+        if service is not None:
+            lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
+            if lost:
+                self.losses[key] = list(dict.fromkeys(lost))
 
     def _note_ports(self, key: ObjectKey) -> None:
         service = self.state.services.get(key)

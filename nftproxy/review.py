@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nftproxy.addresses import TABLE, Family
-from nftproxy.compile import PortKey, Settings, lost_claims
+from nftproxy.compile import PortKey, Settings
 from nftproxy.errors import Problem
 from nftproxy.model import Ignored
 from nftproxy.pipeline import SKELETON, Pipeline
@@ -28,8 +28,7 @@ _SHARED = "# ---- where endpoints are, and how one is drawn --------------------
 def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
     """The whole text, in pieces: what was left out, then a table for each family."""
     yield _comment(f"nftproxy: rules for node {pipeline.state.node.name}")
-    once = dict.fromkeys(notes(pipeline, problems, ignored))  # a node port may be lost in both families
-    yield from map(_comment, once)
+    yield from map(_comment, notes(pipeline, problems, ignored))
     for generation in pipeline.generations.values():
         yield "\n"
         yield from _table(generation)
@@ -39,12 +38,10 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     """What a reader of the rules could not tell from them, a line each."""
     yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
     yield from (f"bad input: {problem}" for problem in problems)
-    for family in pipeline.generations:
-        for key in sorted(pipeline.state.services):
-            service = pipeline.state.services[key]
-            for lost in lost_claims(pipeline.state, pipeline.settings, family, service):
-                name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
-                yield f"conflict: {name} does not get {lost.what}: {lost.why}"
+    for key in sorted(pipeline.losses):
+        for lost in pipeline.losses[key]:
+            name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
+            yield f"conflict: {name} does not get {lost.what}: {lost.why}"
     yield from _affinity_notes(pipeline, pipeline.settings)
 
 

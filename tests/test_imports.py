@@ -34,7 +34,7 @@ PURE_LAYERS = (
     {"pipeline"},
     {"review"},
 )
-ENTRY_LAYERS = ({"agent"}, {"cli"}, {"__main__"})
+ENTRY_LAYERS = ({"agent"}, {"daemon"}, {"cli"}, {"__main__"})
 PURE = frozenset[str]().union(*PURE_LAYERS)
 RANK = {name: rank for rank, layer in enumerate(PURE_LAYERS) for name in layer}
 # Between the two stands every other module: those do I/O, and may use each other.

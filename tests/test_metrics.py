@@ -402,7 +402,8 @@ def test_probes(what: str) -> None:
 def test_what_is_set() -> None:
     """What the agent sets is told as it is."""
     metrics = Metrics(pipeline())
-    metrics.found(conflicts=3, skipped=2)
+    metrics.conflicts(3)
+    metrics.skipped(2)
     metrics.built("0.1.0", "1.0.6", "6.18.1")
     metrics.repaired(IPV4)
     assert series(metrics, "nftproxy_conflicts", "nftproxy_skipped", "nftproxy_build", "nftproxy_repairs") == {

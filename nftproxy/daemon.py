@@ -1,0 +1,86 @@
+"""What `nftproxy run` runs: the agent, and all that follows the cluster's state beside the rules."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import platform
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from nftproxy import __version__, sysctl
+from nftproxy.agent import Agent
+from nftproxy.conntrack import Conntrack
+from nftproxy.events import Events, Post, of_conflict, of_listener, of_start
+from nftproxy.health import Health, health_check_addresses, health_checks
+from nftproxy.kernel import AsyncKernel, Kernel
+from nftproxy.metrics import Metrics, Vitals
+from nftproxy.pipeline import Pipeline
+from nftproxy.servers import CannotListen, Servers
+from nftproxy.state import Event
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """Everything that one process of the proxy does, put together; made inside the event loop."""
+
+    def __init__(self, pipeline: Pipeline, post: Post) -> None:
+        """`post` takes the Events that are to be sent to the API."""
+        config = pipeline.settings.config
+        node = pipeline.state.node.name
+        self._pipeline = pipeline
+        self._kernel = AsyncKernel()
+        self._events = Events(node, post)
+        self._metrics = Metrics(pipeline, started=time.time())
+        self._metrics.built(__version__, Kernel().version(), platform.release())
+        self._conntrack = Conntrack(self._metrics.reconciled)
+        vitals = Vitals(Health(config.sync_period, pipeline.generations), self._metrics)
+        self._servers = Servers(pipeline, vitals, self._tell_failure)
+        self._agent = Agent(
+            pipeline,
+            self._kernel,
+            vitals,
+            self._follow_rules,
+            sync_period=config.sync_period,
+            min_sync_period=config.min_sync_period,
+        )
+        self._has_settled = False
+
+    async def run(self, sources: Sequence[AsyncIterator[Sequence[Event]]]) -> None:
+        """Follow the sources until SIGTERM or SIGINT; the rules stay."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
+        sending = asyncio.create_task(self._events.run())
+        self._events.tell([of_start(self._pipeline.state.node.name)])
+        try:
+            async with self._servers:  # health is answered before there are rules
+                await self._agent.run(*sources)
+        finally:
+            sending.cancel()
+            self._conntrack.close()
+            self._kernel.close()
+
+    async def _follow_rules(self) -> None:
+        """After the kernel: conntrack, health-check node ports, and what is to be told."""
+        if not self._has_settled:  # conntrack's settings exist only once rules have made the kernel load it
+            self._has_settled = True
+            config = self._pipeline.settings.config
+            sysctl.apply(sysctl.wanted(config, os.cpu_count() or 1))
+        if sweeps := self._pipeline.flows.take():
+            self._conntrack.begin(sweeps)
+        state, config = self._pipeline.state, self._pipeline.settings.config
+        await self._servers.follow(health_checks(state), health_check_addresses(state, config))
+        losses = [lost for losses in self._pipeline.losses.values() for lost in losses]
+        self._metrics.conflicts(len(losses))
+        self._events.tell(map(of_conflict, losses))
+
+    def _tell_failure(self, failure: CannotListen) -> None:
+        self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
+
+
+async def log_event(_namespace: str, body: bytes) -> None:
+    """Where Events go that no API takes."""
+    log.debug("event: %s", body.decode())
