@@ -1,0 +1,82 @@
+"""Two versions of nft take turns with one table: this machine's, and Debian 13's in its tree (debian13.sh).
+
+A node's image may be updated or rolled back at any time.  So whichever version finds a table that the other one wrote
+must read it, load it anew and change it, and no client may notice.  Each turn is a process of its own, as in life.
+"""
+
+import sys
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from nftproxy.addresses import Family
+from nftproxy.kernel import Kernel
+from nftproxy.pipeline import Pipeline
+from nftproxy.state import Event, Put
+from tests.lab import Lab, Origin, Outcome, obstacle
+from tests.packets.cluster import IP, IP6
+from tests.town import STICKY_VIPS, endpoints, everywhere, goes_right, town
+
+CHECKOUT = Path(__file__).resolve().parent.parent.parent
+DEBIAN13 = CHECKOUT / "tests" / "nft" / "debian13.sh"
+STAMP = CHECKOUT / ".trees" / "debian13" / "venv" / ".nftproxy-setup"
+IS_PREPARED = STAMP.exists() and STAMP.stat().st_mtime > (CHECKOUT / "pyproject.toml").stat().st_mtime
+
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
+    pytest.mark.skipif(not IS_PREPARED, reason="no Debian 13 here, or none of late: run tests/nft/debian13.sh"),
+]
+
+CODE = "from tests.nft.test_versions import take_turn; take_turn()"
+COMMANDS = {
+    "here": ["env", f"PYTHONPATH={CHECKOUT}", sys.executable, "-c", CODE],
+    "in Debian 13": [str(DEBIAN13), "python", "-c", CODE],
+}
+
+
+def take_turn() -> None:
+    """Be one version: see what is there, load it anew, change it, and print the version."""
+    kernel = Kernel()
+    made = town()
+    installed = {family: kernel.read_back(family) for family in Family}
+    if installed[Family.IPV4]:  # IPv6 affinity depends on the version
+        assert holds(kernel, made, Family.IPV4)
+    kernel.apply(made.full_transaction(installed))
+    changes: list[list[Event]] = [
+        [Put(endpoints([IP.away])), Put(endpoints([IP6.here], ip=IP6))],
+        [Put(endpoints([IP.here, IP.away])), Put(endpoints([IP6.here, IP6.away], ip=IP6))],
+    ]
+    for events in changes:
+        kernel.apply(made.apply(events))
+        assert all(holds(kernel, made, family) for family in Family)
+    print(kernel.version())  # noqa: T201 -- the answer to the process that started this one
+
+
+def holds(kernel: Kernel, made: Pipeline, family: Family) -> bool:
+    """Whether the kernel has the sets, maps, chains and elements that the pipeline has, as this version reads them."""
+    installed, generation = kernel.read_back(family), made.generations[family]
+    assert installed is not None
+    found = {(container.kind, container.name) for container in installed.containers}
+    return found >= generation.declarations.keys() and kernel.elements(family) == frozenset(generation.elements())
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    """A lab of its own."""
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.mark.parametrize("order", [list(COMMANDS), list(reversed(COMMANDS))], ids=lambda order: f"first {order[0]}")
+def test_versions_take_turns_with_a_table(lab: Lab, order: list[str]) -> None:
+    """Each version reads, loads anew and changes what the other one left, and connections go where they should."""
+    homes: set[Outcome] = set()
+    for where in order * 2:
+        version = lab.node.run(COMMANDS[where]).strip()
+        print(f"{where}: nft {version}")  # noqa: T201 -- for whoever reads the test's output
+        outcomes = lab.connect_many(islice(everywhere(), 300))
+        assert [outcome for outcome in outcomes if not goes_right(outcome)] == []
+        homes.add(lab.connect(Origin.POD, STICKY_VIPS[0], 80))
+    assert len(homes) == 1  # affinity outlives each turn
