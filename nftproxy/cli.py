@@ -9,35 +9,35 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import platform
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
 
-from nftproxy import __version__
+from nftproxy import __version__, sysctl
 from nftproxy.addresses import Family
 from nftproxy.capabilities import missing_features, probe
 from nftproxy.check import check_ruleset
 from nftproxy.compile import Settings
 from nftproxy.config import Config
-from nftproxy.daemon import Daemon, log_event
-from nftproxy.directory import Directory
+from nftproxy.daemon import follow_cluster, follow_directory
 from nftproxy.errors import BadInput, NftproxyError, Unavailable
+from nftproxy.flags import FLAGS
 from nftproxy.kernel import Kernel
 from nftproxy.leftovers import MODES, remove_leftovers
 from nftproxy.model import Capabilities
-from nftproxy.node import follow_addresses
 from nftproxy.pipeline import Pipeline
 from nftproxy.render import TEMPLATE_NAMES, Renderer
 from nftproxy.resources import templates_dir
 from nftproxy.review import review
 from nftproxy.ruleset import delete_transaction, join
 from nftproxy.source import Manifests, load, load_config
-from nftproxy.state import Event
 
 log = logging.getLogger("nftproxy")
 
@@ -151,32 +151,58 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
 @_commands.command("run")
 @_CONFIG
 @_TEMPLATES
-@click.option("--hostname-override", help="This node's name in the cluster.", metavar="NAME")
 @click.option(
     "--source",
-    required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Follow the manifests in this directory.",
+    help="Follow the manifests in this directory instead of the API server.",
     metavar="DIR",
 )
-def run_command(config_file: Path | None, templates: Path | None, hostname_override: str | None, source: Path) -> None:
-    """Keep this machine's rules as the manifests say, until told to stop; the rules stay then."""
+@click.option(
+    "--api-server",
+    "api_servers",
+    multiple=True,
+    help="Another address of the API server, for a node on which its ClusterIP is not served yet.",
+    metavar="URL",
+)
+@click.option("--init-only", is_flag=True, help="Set the sysctls that the configuration asks for, and end.")
+@_options(
+    *(
+        click.option(f"--{flag.name}", help=f"As kube-proxy's: {flag.path}. {flag.help}", metavar="TEXT")
+        for flag in FLAGS
+    )
+)
+def run_command(
+    config_file: Path | None,
+    templates: Path | None,
+    source: Path | None,
+    api_servers: tuple[str, ...],
+    init_only: bool,
+    **flags: str | None,
+) -> None:
+    """Keep this node's rules as the cluster says, until told to stop; the rules stay then.
+
+    The cluster is what the API server says, by clientConnection.kubeconfig or a pod's service account, or what the
+    manifests in a directory say.
+    """
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    config = _config(config_file)
+    config = _config(config_file, {name.replace("_", "-"): text for name, text in flags.items() if text is not None})
+    if init_only:
+        sysctl.apply(sysctl.wanted(config, os.cpu_count() or 1))
+        return
     found = probe()
     if found.reason:
         log.warning("session affinity for IPv6 goes by a hash of the client's address: %s", found.reason)
-    node = (hostname_override or config.hostname_override or platform.node()).lower()
+    node = config.hostname_override or platform.node().lower()
     pipeline = Pipeline(node, Settings(config, found.capabilities), _renderer(templates))
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    asyncio.run(_follow(pipeline, Directory(source)))
+    asyncio.run(_follow(pipeline, source, api_servers))
 
 
-async def _follow(pipeline: Pipeline, directory: Directory) -> None:
-    sources: list[AsyncIterator[list[Event]]] = [directory.follow()]
-    if pipeline.settings.config.node_port_addresses is not None:  # else no rule depends on what the interfaces have
-        sources.append(follow_addresses())
-    await Daemon(pipeline, log_event).run(sources)
+async def _follow(pipeline: Pipeline, source: Path | None, api_servers: Sequence[str]) -> None:
+    if source is None:
+        await follow_cluster(pipeline, api_servers)
+    else:
+        await follow_directory(pipeline, source)
 
 
 def _report_missing_features() -> None:
@@ -220,10 +246,8 @@ def _pipeline(
     return Pipeline(node, Settings(_config(config_file), capabilities), _renderer(templates), families)
 
 
-def _config(file: Path | None) -> Config:
-    if file is None:
-        return Config()
-    config, warnings = load_config(file)
+def _config(file: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> Config:
+    config, warnings = load_config(file, flags)
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     return config

@@ -24,6 +24,7 @@ from nftproxy.values import FAMILY_NAMES, is_subdomain, network, node_address
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
+EMPTY_CONFIG = {"apiVersion": API_VERSION, "kind": KIND}
 
 # The ports that kube-proxy has (pkg/cluster/ports).
 HEALTHZ_PORT = 10256

@@ -9,17 +9,21 @@ import platform
 import signal
 import time
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 
 from nftproxy import __version__, sysctl
 from nftproxy.agent import Agent
 from nftproxy.conntrack import Conntrack
+from nftproxy.directory import Directory
 from nftproxy.events import Events, Post, of_conflict, of_listener, of_start
 from nftproxy.health import Health, health_check_addresses, health_checks
 from nftproxy.kernel import AsyncKernel, Kernel
 from nftproxy.metrics import Metrics, Vitals
+from nftproxy.node import follow_addresses
 from nftproxy.pipeline import Pipeline
 from nftproxy.servers import CannotListen, Servers
 from nftproxy.state import Event
+from nftproxy.watch import Cluster
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +85,26 @@ class Daemon:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
 
 
-async def log_event(_namespace: str, body: bytes) -> None:
+async def follow_directory(pipeline: Pipeline, directory: Path) -> None:
+    """Run with the manifests of a directory; Events have nowhere to go but the log."""
+    await Daemon(pipeline, _log_event).run([Directory(directory).follow(), *_own_sources(pipeline)])
+
+
+async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None:
+    """Run with what the API server says.
+
+    Raises:
+        BadInput: there are no credentials, or they can't be read, or an address is no URL.
+    """
+    cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers)
+    await Daemon(pipeline, _log_event).run([*cluster.sources(pipeline.state.node.name), *_own_sources(pipeline)])
+
+
+def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:
+    """What this machine itself has to tell, as far as rules depend on it."""
+    return [] if pipeline.settings.config.node_port_addresses is None else [follow_addresses()]
+
+
+async def _log_event(_namespace: str, body: bytes) -> None:
     """Where Events go that no API takes."""
     log.debug("event: %s", body.decode())

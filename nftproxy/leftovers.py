@@ -169,7 +169,7 @@ def _iptables() -> Iterator[str]:
 def _removed(tool: str, removal: Removal) -> Iterator[str]:
     _run([f"{tool}-restore", "--noflush", f"--wait={LOCK_SECONDS}"], removal.text)
     name = Path(tool).name
-    yield f"removed {removal.removed} chains and the jumps to them from the table {removal.table} of {name}"
+    yield f"removed kube-proxy's chains ({removal.removed}) from the table {removal.table} of {name}"
     for chain in removal.kept:
         yield f"kept the chain {chain} in the table {removal.table} of {name}: rules that are not kube-proxy's use it"
 

@@ -248,10 +248,12 @@ def change_transaction(family: Family, change: Change) -> Transaction:
 
 
 def load_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
-    """What makes the kernel hold exactly `generation`, whatever it holds now, without a moment in between.
+    """What makes the kernel hold exactly `generation`, whatever it holds now, in one transaction.
 
     `shape` names the set, map and base chain declarations; a table of another shape is replaced whole, since the kernel
-    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone.
+    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone.  A
+    refill loses no connection; of those that begin in the instant of a replacement, one may be dropped, as the old and
+    the new base chains do not change places all at once.
     """
     table = generation.family.table
     head = [f'table {table} {{\n  comment "{TABLE} {shape}"\n}}\n']

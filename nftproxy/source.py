@@ -9,13 +9,15 @@ JSON is handed on as bytes, and never becomes dicts unless it is faulty (parse.p
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from nftproxy.config import Config, parse_config
+from nftproxy.config import EMPTY_CONFIG, Config, parse_config
 from nftproxy.documents import Document, json_documents, yaml_documents
 from nftproxy.errors import BadInput, Problem
+from nftproxy.flags import override
 from nftproxy.model import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.parse import parse_manifest, parse_manifest_json
 from nftproxy.state import Event, Listed, key_of
@@ -108,12 +110,22 @@ def merge(files: Iterable[FileContents]) -> Manifests:
     )
 
 
-def load_config(path: Path) -> tuple[Config, list[str]]:
+def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[str]]:
     """The KubeProxyConfiguration in a YAML or JSON file, and warnings about fields that aren't known.
+
+    Args:
+        path: the file; without one, the defaults are what flags go before.
+        flags: texts of kube-proxy's flags by their names (flags.py).
 
     Raises:
         BadInput: the file can't be read, or isn't one document, or the configuration is wrong; with every fault.
     """
+    raw = EMPTY_CONFIG if path is None else _config_document(path)
+    overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
+    return parse_config(overridden, "flags" if path is None else str(path))
+
+
+def _config_document(path: Path) -> object:
     problems: list[Problem] = []
     data = _read(path, problems)
     documents = [] if data is None else [it.value for it in _documents(path, data, problems) if it.value is not None]
@@ -121,7 +133,7 @@ def load_config(path: Path) -> tuple[Config, list[str]]:
         problems.append(Problem(str(path), "", "", f"holds {len(documents)} documents where one is needed"))
     if problems:
         raise BadInput(problems)
-    return parse_config(documents[0], str(path))
+    return documents[0]
 
 
 # Files

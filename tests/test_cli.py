@@ -27,7 +27,7 @@ from nftproxy.resources import templates_dir
 from nftproxy.ruleset import Element, Transaction, delete_transaction, join
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted(path for path in (CHECKOUT / "examples").iterdir() if path.is_dir())
+EXAMPLES = sorted(path for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
 PROMISE = 0.2
 """Seconds within which the kernel's rules follow an edit."""
 
@@ -184,7 +184,7 @@ USAGE = {
     "no such file to compare": ["diff", "{web}", "{web}.yaml", "--node", "node-a"],
     "unknown family": ["render", "{web}", "--node", "node-a", "--family", "inet"],
     "no such templates": ["render", "{web}", "--node", "node-a", "--templates", "{web}.d"],
-    "no source": ["run"],
+    "no such mode": ["cleanup", "--kube-proxy", "userspace"],
     "no such source": ["run", "--source", "{web}.d"],
 }
 

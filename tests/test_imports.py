@@ -48,12 +48,9 @@ PURE_MAY_IMPORT = frozenset(
 )
 # What still reads something: files, the clock, and the parts of the above that do.  YAML is for documents.py.
 PURE_MAY_NOT_CALL = frozenset(
-    "open input print exec eval __import__ "
-    "read_text read_bytes write_text write_bytes now utcnow today".split()
+    "open input print exec eval __import__ read_text read_bytes write_text write_bytes now utcnow today".split()
 )
-PURE_MAY_NOT_NAME = frozenset(
-    "FileSystemLoader PackageLoader ModuleLoader FileSystemBytecodeCache yaml toml".split()
-)
+PURE_MAY_NOT_NAME = frozenset("FileSystemLoader PackageLoader ModuleLoader FileSystemBytecodeCache yaml toml".split())
 ONLY_IMPORTER = {
     "nftables": "kernel",
     "kr8s": "watch",

@@ -227,7 +227,7 @@ def test_chains_of_iptables_mode_go_and_nothing_else(tool: str) -> None:
     restore(tool, IPTABLES_MODE)
     assert saved(tool).count("KUBE-S") > before.count("KUBE-S")
     assert clean("iptables") == [
-        f"removed {count} chains and the jumps to them from the table {table} of {tool}"
+        f"removed kube-proxy's chains ({count}) from the table {table} of {tool}"
         for table, count in sorted(
             {"mangle": 1, "nat": 12, "filter": 6}.items(), key=lambda item: before.index(item[0])
         )
