@@ -73,6 +73,7 @@ class Listener:
         if self._loop is None or self._thread is None:
             return
         self.stop()
+        self._run(self._abandon())
         self._run(self._loop.shutdown_default_executor())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -92,6 +93,13 @@ class Listener:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         assert self._loop is not None
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def _abandon(self) -> None:
+        """End what asyncio still does for connections that came in at the end, such as TLS handshakes."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     async def _open(self) -> None:
         if self._servers:
