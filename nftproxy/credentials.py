@@ -14,11 +14,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
 from nftproxy.documents import yaml_documents
 from nftproxy.errors import BadInput, Problem
+from nftproxy.shape import show
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token and the cluster's certificate authority."""
@@ -62,6 +64,19 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
         authority=_read(account / "ca.crt"),
         token=_token(account / "token"),
     )
+
+
+def other_address(text: str, configured: str) -> str:
+    """The URL of another address, which must be as safe as the configured one: it will be sent the same token.
+
+    Raises:
+        BadInput: it isn't, or is no URL.
+    """
+    with contextlib.suppress(ValueError):  # what brackets and ports raise
+        parts = urlsplit(text)
+        if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
+            return text.rstrip("/")
+    raise BadInput([Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}")])
 
 
 def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:

@@ -31,17 +31,16 @@ log = logging.getLogger(__name__)
 class Daemon:
     """Everything that one process of the proxy does, put together; made inside the event loop."""
 
-    def __init__(self, pipeline: Pipeline, post: Post) -> None:
-        """`post` takes the Events that are to be sent to the API."""
+    def __init__(self, pipeline: Pipeline) -> None:
         config = pipeline.settings.config
         node = pipeline.state.node.name
         self._pipeline = pipeline
         self._kernel = AsyncKernel()
-        self._events = Events(node, post)
-        self._metrics = Metrics(pipeline, started=time.time())
-        self._metrics.built(__version__, Kernel().version(), platform.release())
-        self._conntrack = Conntrack(self._metrics.reconciled)
-        vitals = Vitals(Health(config.sync_period, pipeline.generations), self._metrics)
+        self._events = Events(node)
+        self.metrics = Metrics(pipeline, started=time.time())
+        self.metrics.built(__version__, Kernel().version(), platform.release())
+        self._conntrack = Conntrack(self.metrics.reconciled)
+        vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
         self._servers = Servers(pipeline, vitals, self._tell_failure)
         self._agent = Agent(
             pipeline,
@@ -53,11 +52,11 @@ class Daemon:
         )
         self._has_settled = False
 
-    async def run(self, sources: Sequence[AsyncIterator[Sequence[Event]]]) -> None:
-        """Follow the sources until SIGTERM or SIGINT; the rules stay."""
+    async def run(self, sources: Sequence[AsyncIterator[Sequence[Event]]], post: Post) -> None:
+        """Follow the sources until SIGTERM or SIGINT; the rules stay.  `post` takes the Events that are to be sent."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
-        sending = asyncio.create_task(self._events.run())
+        sending = asyncio.create_task(self._events.run(post))
         self._events.tell([of_start(self._pipeline.state.node.name)])
         try:
             async with self._servers:  # health is answered before there are rules
@@ -78,7 +77,7 @@ class Daemon:
         state, config = self._pipeline.state, self._pipeline.settings.config
         await self._servers.follow(health_checks(state), health_check_addresses(state, config))
         losses = [lost for losses in self._pipeline.losses.values() for lost in losses]
-        self._metrics.conflicts(len(losses))
+        self.metrics.conflicts(len(losses))
         self._events.tell(map(of_conflict, losses))
 
     def _tell_failure(self, failure: CannotListen) -> None:
@@ -87,7 +86,7 @@ class Daemon:
 
 async def follow_directory(pipeline: Pipeline, directory: Path) -> None:
     """Run with the manifests of a directory; Events have nowhere to go but the log."""
-    await Daemon(pipeline, _log_event).run([Directory(directory).follow(), *_own_sources(pipeline)])
+    await Daemon(pipeline).run([Directory(directory).follow(), *_own_sources(pipeline)], _log_event)
 
 
 async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None:
@@ -96,8 +95,10 @@ async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None
     Raises:
         BadInput: there are no credentials, or they can't be read, or an address is no URL.
     """
-    cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers)
-    await Daemon(pipeline, _log_event).run([*cluster.sources(pipeline.state.node.name), *_own_sources(pipeline)])
+    daemon = Daemon(pipeline)
+    cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers, tell_problems=daemon.metrics.skipped)
+    sources = [*cluster.sources(pipeline.state.node.name), *_own_sources(pipeline)]
+    await daemon.run(sources, cluster.post)
 
 
 def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:

@@ -92,9 +92,8 @@ def event_json(happening: Happening, node: str, now: datetime.datetime) -> tuple
 class Events:
     """Sends what is told, in its own time."""
 
-    def __init__(self, node: str, post: Post) -> None:
+    def __init__(self, node: str) -> None:
         self._node = node
-        self._post = post
         self._said: dict[Happening, float] = {}
         self._waiting = asyncio.Queue[Happening](WAITING)
 
@@ -107,21 +106,22 @@ class Events:
                 self._said[happening] = now
                 self._waiting.put_nowait(happening)
 
-    async def run(self) -> None:
+    async def run(self, post: Post) -> None:
         """Send what waits; ends only with the task."""
         while True:
             happening = await self._waiting.get()
             namespace, body = event_json(happening, self._node, datetime.datetime.now(datetime.UTC))
             try:
-                await self._send(namespace, body)
+                await _send(post, namespace, body)
             except Unavailable as error:
                 log.warning("an Event could not be sent: %s: %s", error, happening.note)
 
-    @tenacity.retry(
-        retry=tenacity.retry_if_exception_type(Unavailable),
-        wait=tenacity.wait_random_exponential(multiplier=1, max=30),
-        stop=tenacity.stop_after_attempt(5),
-        reraise=True,
-    )
-    async def _send(self, namespace: str, body: bytes) -> None:
-        await self._post(namespace, body)
+
+@tenacity.retry(
+    retry=tenacity.retry_if_exception_type(Unavailable),
+    wait=tenacity.wait_random_exponential(multiplier=1, max=30),
+    stop=tenacity.stop_after_attempt(5),
+    reraise=True,
+)
+async def _send(post: Post, namespace: str, body: bytes) -> None:
+    await post(namespace, body)

@@ -202,7 +202,7 @@ def _expect_readable(saved: str, family: Family, tool: str) -> None:
 def _run(command: list[str], text: str = "") -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise Unavailable(f"{Path(command[0]).name}: {done.stderr.strip()}")
+        raise Unavailable(f"{Path(command[0]).name}: {done.stderr.strip() or f'status {done.returncode}'}")
     return done.stdout
 
 

@@ -3,11 +3,11 @@
 What to ask and what the answers mean is decided in reflector.py; here is all that waits: sockets, pauses, files.  Each
 resource is followed by itself, over a connection of its own, and nothing that happens to one is felt by another.
 
-Of kr8s only `Api.call_api` is used, with `raise_for_status=False`; else kr8s answers a 401 or 403 by closing the session
-with all its streams, and asks three times more at once.  An `Api` is never awaited, as that asks for the server's
-version, fails if there is no server yet, and warns of versions that it doesn't know.  Credentials are handed to it as a kubeconfig that we have read: kr8s doesn't know `tokenFile`, keeps a
-newline that ends a token, and leaves keys behind in temporary files.  It writes no file then, also not to the home
-directory, so a root file system may be read-only.
+Of kr8s only `Api.call_api` is used, with `raise_for_status=False`: else kr8s answers a 401 or 403 by closing the
+session with all its streams, and asks three times more at once.  An `Api` is never awaited, as that asks for the
+server's version, fails if there is no server yet, and warns of versions that it doesn't know.  Credentials are handed
+to it as a kubeconfig that we have read: kr8s doesn't know `tokenFile`, keeps a newline that ends a token, and leaves
+keys behind in temporary files.  So it writes no file at all, and the root file system may be read-only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import httpx
 import kr8s
@@ -31,8 +30,8 @@ from kr8s.asyncio import Api
 
 from nftproxy import __version__
 from nftproxy.answers import read_refusal
-from nftproxy.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, read_credentials
-from nftproxy.errors import BadInput, Problem
+from nftproxy.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
+from nftproxy.errors import BadInput, Unavailable
 from nftproxy.reflector import Reflector, Request, Times
 from nftproxy.selection import Resource, resources
 from nftproxy.state import Event
@@ -90,8 +89,8 @@ class Cluster:
             kubeconfig: the path of one; "" for the service account of a pod.
             api_servers: URLs to try beside the one in the kubeconfig or the environment.  Their certificates must be
                 from the same authority, for the host in the URL or the kubeconfig's tls-server-name.
-            times: see there.
-            patience: see there.
+            times: how long the reflectors take.
+            patience: how long to wait for the server.
             account: where a pod's service account is.
             tell_problems: told how many faults the objects have at present, whenever that changes.
 
@@ -104,7 +103,7 @@ class Cluster:
         self._read = functools.partial(read_credentials, kubeconfig, account)
         self._credentials = self._read()
         self._fault = ""
-        self._others = [_url(text, self._credentials.server) for text in api_servers]
+        self._others = [other_address(text, self._credentials.server) for text in api_servers]
         self._failed = 0
         self._tell_problems = tell_problems
         self._problems = Counter[str]()
@@ -131,6 +130,35 @@ class Cluster:
                     self._note_failure(reflector, error)
                 self._complain(reflector)
                 await self._pause(reflector)
+
+    async def post(self, namespace: str, body: bytes) -> None:
+        """Create an Event (events.k8s.io/v1) in a namespace.
+
+        Raises:
+            Unavailable: the API can't be reached, or is not able to take it now.
+        """
+        url = f"namespaces/{namespace}/events"
+        headers = _HEADERS | {"content-type": "application/json"}
+        try:
+            async with (
+                _Connection(self) as connection,
+                (await connection.current()).call_api(
+                    method="POST",
+                    version="events.k8s.io/v1",
+                    url=url,
+                    content=body,
+                    headers=headers,
+                    timeout=self.patience.connect,
+                    raise_for_status=False,
+                ) as response,
+            ):
+                status = response.status_code
+        except _EXPECTED as error:
+            raise Unavailable(f"{type(error).__name__}: {error}") from error
+        if status >= 500 or status in (401, 429):
+            raise Unavailable(f"the API answered {status}")
+        if status >= 300:
+            log.warning("the API doesn't take our Events: %d", status)
 
     def credentials(self) -> Credentials:
         """The credentials as the files have them now, or if these can't be read, as they last were."""
@@ -179,10 +207,10 @@ class Cluster:
     def _backoff(self, failures: int) -> float:
         """Seconds to wait after so many failures in a row."""
         first, longest = self.patience.first_pause / 2, self.patience.longest_pause / 2
-        sure = tenacity.wait_exponential(multiplier=first, max=longest)
         state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
         state.attempt_number = failures
-        return (sure + tenacity.wait_random_exponential(multiplier=first, max=longest))(state)
+        half = tenacity.wait_exponential(multiplier=first, max=longest)
+        return (half + tenacity.wait_random_exponential(multiplier=first, max=longest))(state)
 
 
 def _now() -> float:
@@ -190,26 +218,13 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _url(text: str, configured: str) -> str:
-    """A URL that is as safe as the configured one.
-
-    Raises:
-        BadInput: it isn't.
-    """
-    with contextlib.suppress(ValueError):  # what brackets and ports raise
-        parts = urlsplit(text)
-        if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
-            return text.rstrip("/")
-    raise BadInput([Problem("", "", "--api-server", f"{text!r} is not a URL like {configured}")])
-
-
 async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGenerator[list[Event]]:
     """One request, and all that is told in its answer."""
     request = reflector.request(_now(), random.random())
     async with connection.answer_to(request) as response:
         if response.status_code != 200:
-            body, retry_after = await response.aread(), response.headers.get("retry-after", "")
-            refusal = read_refusal(body, response.status_code, retry_after)
+            retry_after = response.headers.get("retry-after", "")
+            refusal = read_refusal(await response.aread(), response.status_code, retry_after)
             if events := reflector.receive_refusal(refusal, _now()):
                 yield events
             return
@@ -263,7 +278,7 @@ class _Connection:
     @asynccontextmanager
     async def answer_to(self, request: Request) -> AsyncIterator[httpx.Response]:
         """Make a request; its body is yet to be read."""
-        api = await self._current()
+        api = await self.current()
         patience = self._cluster.patience
         read = patience.silence if request.is_watch else patience.answer
         async with api.call_api(
@@ -281,7 +296,8 @@ class _Connection:
         elif response.status_code == 401:
             await self._close()
 
-    async def _current(self) -> Api:
+    async def current(self) -> Api:
+        """The client for what files and names say now."""
         wanted = self._cluster.credentials(), self._cluster.address
         if self._api is None or wanted != self._is_for:
             await self._close()
@@ -298,4 +314,5 @@ class _Connection:
         api, self._api = self._api, None
         self._files.close()
         if api is not None and api._session is not None:  # nothing else closes it
-            await api._session.aclose()
+            with contextlib.suppress(Exception):  # it is of no use any more, however it ends
+                await api._session.aclose()

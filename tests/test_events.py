@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 from nftproxy.compile import Lost
 from nftproxy.errors import Unavailable
 from nftproxy.events import NOTE_LENGTH, Events, Happening, event_json, of_conflict, of_listener, of_start
 from nftproxy.servers import CannotListen, Place
+from nftproxy.watch import Cluster
+from tests.apiserver import ApiServer
 from tests.factories import addresses, key
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
@@ -35,8 +40,8 @@ def sent(*tellings: Happening, failures: int = 0) -> list[str]:
         notes.append(json.loads(body)["note"])
 
     async def main() -> None:
-        events = Events("node-a", post)
-        task = asyncio.create_task(events.run())
+        events = Events("node-a")
+        task = asyncio.create_task(events.run(post))
         for happening in tellings:
             events.tell([happening])
         await asyncio.sleep(0.05 if not failures else 2.5)
@@ -93,3 +98,20 @@ def test_the_same_is_said_once() -> None:
 def test_sending_is_tried_again() -> None:
     """An API that is away for a moment gets the event later."""
     assert sent(CONFLICT, failures=1) == [CONFLICT.note]
+
+
+def test_events_reach_the_api(tmp_path: Path) -> None:
+    """What is told is created in the namespace of what it is about, with the agent's credentials."""
+    with ApiServer(tls=True, authenticate=True) as server:
+        cluster = Cluster(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
+        asyncio.run(cluster.post(*event_json(CONFLICT, "node-a", NOW)))
+        (event,) = server.objects("Event")
+    assert (event["metadata"]["namespace"], event["regarding"]["name"]) == ("shop", "web")
+
+
+def test_an_api_that_is_away_is_no_end(tmp_path: Path) -> None:
+    """While the API can't be reached an Event can't be sent, which is to be tried again."""
+    with ApiServer() as server:
+        kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
+    with pytest.raises(Unavailable, match="ConnectError"):
+        asyncio.run(Cluster(str(kubeconfig)).post(*event_json(CONFLICT, "node-a", NOW)))

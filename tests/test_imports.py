@@ -32,6 +32,8 @@ PURE_LAYERS = (
     {"ruleset"},
     {"render"},
     {"pipeline"},
+    {"answers", "complaints", "selection"},
+    {"reflector"},
     {"review"},
 )
 ENTRY_LAYERS = ({"agent"}, {"daemon"}, {"cli"}, {"__main__"})

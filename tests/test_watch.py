@@ -682,6 +682,21 @@ def test_a_kind_that_is_not_there(server: ApiServer, cluster: Cluster) -> None:
     asyncio.run(run())
 
 
+def test_a_kind_that_never_comes(server: ApiServer, cluster: Cluster) -> None:
+    """A kind that isn't there is looked for seldom: in each of its versions, and then not for a while."""
+    server.faults.add(Fault(Respond(404), resource="servicecidrs", count=None))
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.ready()
+            began = time.monotonic()
+            await asyncio.sleep(5 * TIMES.absent)
+            assert seen.requests(status=404) <= 2 * (2 + (time.monotonic() - began) / TIMES.absent)
+            assert len(seen.batches["servicecidrs"]) == 1
+
+    asyncio.run(run())
+
+
 # Credentials
 
 
