@@ -34,7 +34,7 @@ from tests.lab import (
 from tests.test_cli import nftproxy
 
 CHECKOUT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if path.is_dir())
+EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
 POD, HOST, OUTSIDE, REMOTE_POD = Origin.POD, Origin.NODE, Origin.OUTSIDE, Origin.REMOTE_POD
 
 CONNECTIONS = 64

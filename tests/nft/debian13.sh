@@ -14,7 +14,7 @@ set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 tree=$checkout/.trees/debian13
-packages=python3,python3-venv,python3-nftables,nftables,iproute2,make  # what .ci/setup would ask apt for
+packages=python3,python3-venv,python3-nftables,nftables,iproute2,iptables,ipset,make  # what .ci/setup would ask apt for
 
 say() { echo "debian13: $*" >&2; }
 
@@ -45,7 +45,10 @@ inside() {
         mount --bind "$tree" "$tree"
         for dir in /dev /proc /sys; do mount --rbind "$dir" "$tree$dir"; done
         for dir in /run /tmp; do mount -t tmpfs tmpfs "$tree$dir"; done
-        if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then mount --bind /etc/ssl/certs "$tree/etc/ssl/certs"; fi
+        if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then
+            mount --bind /etc/ssl/certs "$tree/etc/ssl/certs"
+            mount -o remount,bind,ro "$tree/etc/ssl/certs"  # they are the machine'"'"'s
+        fi
         mount --bind "$checkout" "$tree/src"
         exec chroot "$tree" env -u VIRTUAL_ENV -u PYTHONPATH HOME=/root LC_ALL=C.UTF-8 \
             PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin env --chdir=/src "$@"

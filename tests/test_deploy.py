@@ -1,0 +1,331 @@
+"""What examples/deploy has is what the API, systemd and nftproxy itself take, and grants no more than is said here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import kubernetes_validate
+import pytest
+import yaml
+
+from nftproxy import __version__
+from nftproxy.addresses import Family
+from nftproxy.cli import _commands
+from nftproxy.config import Config, parse_config
+from nftproxy.kernel import Kernel
+from nftproxy.leftovers import MODES
+from tests.conftest import CHECKOUT, NOBODY
+from tests.nft import image
+from tests.nft.image import packages, setting, stages
+
+DEPLOY = CHECKOUT / "examples" / "deploy"
+GUIDE = (DEPLOY / "kubeadm.md").read_text()
+UNIT = (DEPLOY / "nftproxy.service").read_text()
+BUILD, IMAGE = stages((DEPLOY / "Containerfile").read_text())
+
+API_VERSIONS = ("1.34", "1.35", "1.36")
+"""Of Kubernetes: the releases that were maintained when this was written."""
+
+RIGHTS = {
+    ("", "services"): {"list", "watch"},
+    ("discovery.k8s.io", "endpointslices"): {"list", "watch"},
+    ("networking.k8s.io", "servicecidrs"): {"list", "watch"},
+    ("", "nodes"): {"get", "list", "watch"},
+    ("events.k8s.io", "events"): {"create", "patch"},
+}
+"""All that the proxy may do with the API, by group and resource."""
+
+OBJECTS: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all((DEPLOY / "daemonset.yaml").read_text())}
+CLEANUP = yaml.safe_load("".join(re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.MULTILINE | re.DOTALL)))
+POD = OBJECTS["DaemonSet"]["spec"]["template"]["spec"]
+(SYSCTLS,) = POD["initContainers"]
+(PROXY,) = POD["containers"]
+
+
+# ---- daemonset.yaml ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", API_VERSIONS)
+@pytest.mark.parametrize("kind", [*OBJECTS, "Pod"])
+def test_objects_are_what_the_api_takes(kind: str, version: str) -> None:
+    """Every object has the fields of its kind in that version of Kubernetes, and no others."""
+    kubernetes_validate.validate(CLEANUP if kind == "Pod" else OBJECTS[kind], version, strict=True)
+
+
+def test_a_wrong_field_would_be_found() -> None:
+    """The schemas are strict: a misspelt field is no field."""
+    wrong = OBJECTS["ServiceAccount"] | {"automountServiceAccountTokens": False}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(wrong, API_VERSIONS[-1], strict=True)
+
+
+def test_objects_belong_together() -> None:
+    """The names that one object has for another are those of that other."""
+    assert list(OBJECTS) == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]
+    assert {each["metadata"]["name"] for each in OBJECTS.values()} == {"nftproxy"}
+    assert POD["serviceAccountName"] == OBJECTS["ServiceAccount"]["metadata"]["name"]
+    binding = OBJECTS["ClusterRoleBinding"]
+    assert binding["roleRef"]["name"] == OBJECTS["ClusterRole"]["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "nftproxy", "namespace": "kube-system"}]
+    assert POD["volumes"][0]["configMap"]["name"] == OBJECTS["ConfigMap"]["metadata"]["name"]
+    template = OBJECTS["DaemonSet"]["spec"]["template"]
+    assert OBJECTS["DaemonSet"]["spec"]["selector"]["matchLabels"] == template["metadata"]["labels"]
+
+
+def test_rights_are_those_that_are_needed() -> None:
+    """The role allows what `RIGHTS` says, and nothing else."""
+    found = {
+        (group, resource): set(rule["verbs"])
+        for rule in OBJECTS["ClusterRole"]["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+    }
+    assert found == RIGHTS
+
+
+def config() -> Config:
+    """The configuration in the ConfigMap, which is without warnings."""
+    (text,) = OBJECTS["ConfigMap"]["data"].values()
+    found, warnings = parse_config(yaml.safe_load(text), "daemonset.yaml")
+    assert warnings == []
+    return found
+
+
+def test_the_configuration_is_one() -> None:
+    """The ConfigMap's file is taken without a warning, and sets apart from the cluster's range only what it must."""
+    ranges = config().cluster_cidrs
+    assert [str(each) for each in ranges] == ["10.244.0.0/16"]
+    assert config() == Config(cluster_cidrs=ranges, oom_score_adj=-997)  # which the kubelet has set
+
+
+def test_containers_find_their_configuration() -> None:
+    """The path in each command line is the ConfigMap's file where it is mounted."""
+    (file,) = OBJECTS["ConfigMap"]["data"]
+    for container in (SYSCTLS, PROXY):
+        (mount,) = (each for each in container["volumeMounts"] if each["name"] == "config")
+        assert f"--config={mount['mountPath']}/{file}" in container["args"]
+
+
+def test_ports_agree_with_the_configuration() -> None:
+    """The probes ask where the health server listens, and the metrics are for the node alone."""
+    (port,) = PROXY["ports"]
+    assert config().healthz_bind_address == f"0.0.0.0:{port['containerPort']}"
+    assert config().metrics_bind_address == "127.0.0.1:10249"
+    probes = {name: PROXY[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")}
+    assert {name: probe["path"] for name, probe in probes.items()} == {
+        "livenessProbe": "/livez",
+        "readinessProbe": "/healthz",
+    }
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
+
+
+def options(command: list[str]) -> set[str]:
+    """The options in a command line of nftproxy's, each of which is one of that command's."""
+    assert isinstance(_commands, click.Group)
+    known = {name for each in _commands.commands[command[0]].params for name in each.opts}
+    used = {word.partition("=")[0] for word in command[1:] if word.startswith("-")}
+    assert used <= known
+    return used
+
+
+def test_command_lines_are_nftproxys() -> None:
+    """The containers and the unit give options that the command line has, and the node's name is the pod's node's."""
+    assert options(PROXY["args"]) == {"--config", "--hostname-override"}
+    assert options(SYSCTLS["args"]) == {"--config", "--init-only"}
+    assert options(CLEANUP["spec"]["containers"][0]["args"]) == {"--kube-proxy"}
+    assert "--hostname-override=$(NODE_NAME)" in PROXY["args"]
+    (name,) = (each for each in PROXY["env"] if each["name"] == "NODE_NAME")
+    assert name["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
+
+
+def test_the_proxy_has_one_right() -> None:
+    """The container that stays has NET_ADMIN and nothing else, and is not root."""
+    assert PROXY["securityContext"] == {
+        "runAsNonRoot": True,
+        "runAsUser": 65532,
+        "runAsGroup": 65532,
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN"]},
+    }
+    assert POD["securityContext"] == {"seccompProfile": {"type": "RuntimeDefault"}}
+    assert SYSCTLS["securityContext"]["privileged"] is True
+    assert not any("hostPath" in volume for volume in POD["volumes"])
+    assert not {"hostPID", "hostIPC"} & set(POD)
+
+
+def test_a_node_that_boots_gets_it() -> None:
+    """It runs before anything else can: on every node, in the node's network, by the API's own address."""
+    assert POD["hostNetwork"] is True
+    assert POD["tolerations"] == [{"operator": "Exists"}]
+    assert POD["priorityClassName"] == "system-node-critical"
+    assert POD["dnsPolicy"] == "Default"
+    assert {"KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"} <= {each["name"] for each in PROXY["env"]}
+    assert OBJECTS["DaemonSet"]["spec"]["updateStrategy"]["rollingUpdate"] == {"maxUnavailable": "10%"}
+
+
+def test_images_have_the_version_of_the_package() -> None:
+    """Every mention of the image has the tag of this version."""
+    texts = [path.read_text() for path in DEPLOY.iterdir()]
+    assert {tag for text in texts for tag in re.findall(r"\bnftproxy:(\d[\w.]*)", text)} == {__version__}
+    assert {each["image"] for each in (PROXY, SYSCTLS, CLEANUP["spec"]["containers"][0])} == {f"nftproxy:{__version__}"}
+
+
+# ---- kubeadm.md ----------------------------------------------------------------------------------------------------
+
+
+def commands() -> list[str]:
+    """The commands in the guide."""
+    return re.findall(r"^    (\S.*)$", re.sub(r"```.*?```", "", GUIDE, flags=re.DOTALL), re.MULTILINE)
+
+
+def patches() -> Iterator[Any]:
+    """The patches in the guide's commands."""
+    for command in commands():
+        yield from (json.loads(text) for text in re.findall(r"--patch '([^']*)'", command))
+
+
+def test_commands_of_the_guide_are_shell() -> None:
+    """Every command can be parsed."""
+    assert len(commands()) > 10
+    subprocess.run(["bash", "-n"], input="\n".join(commands()), text=True, check=True)
+
+
+def test_the_guide_switches_by_one_label() -> None:
+    """The label that keeps kube-proxy away is the one that nftproxy waits for, and the last step takes that out."""
+    affinity, removal = patches()
+    (term,) = affinity["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ]["nodeSelectorTerms"]
+    (expression,) = term["matchExpressions"]
+    assert expression == {"key": "proxy", "operator": "NotIn", "values": [POD["nodeSelector"]["proxy"]]}
+    assert removal == [{"op": "remove", "path": "/spec/template/spec/nodeSelector/proxy"}]
+    assert "kubectl label node NODE proxy=nftproxy" in commands()
+    assert "kubectl label node NODE proxy-" in commands()
+
+
+def test_the_guide_names_every_mode() -> None:
+    """The modes that `cleanup --kube-proxy` knows are those that the guide names."""
+    (sentence,) = re.findall(r"the mode from step 1 \((.*?)\)", GUIDE)
+    assert set(re.findall(r"`(\w+)`", sentence)) == set(MODES)
+
+
+def test_links_lead_somewhere() -> None:
+    """The files that the guide links to are there, and each file here is linked to."""
+    linked = set(re.findall(r"\]\(([^)#]+)\)", GUIDE))
+    assert linked | {"kubeadm.md"} == {path.name for path in DEPLOY.iterdir()}
+
+
+# ---- nftproxy.service ----------------------------------------------------------------------------------------------
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """`systemd-analyze verify` has nothing to say, once the program is one that exists here."""
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("there is no systemd-analyze")
+    file = tmp_path / "nftproxy.service"
+    file.write_text(UNIT.replace("/opt/nftproxy/bin/nftproxy", sys.executable))
+    done = subprocess.run(["systemd-analyze", "verify", file], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def test_the_unit_gives_one_right() -> None:
+    """The program has one capability, no way to more, and its score is what the configuration's default asks for."""
+    settings = dict(line.split("=", 1) for line in UNIT.splitlines() if re.match(r"[A-Z]\w+=", line))
+    assert settings["CapabilityBoundingSet"] == settings["AmbientCapabilities"] == "CAP_NET_ADMIN"
+    assert settings["DynamicUser"] == settings["NoNewPrivileges"] == "yes"
+    assert settings["OOMScoreAdjust"] == str(Config().oom_score_adj)
+    assert options(settings["ExecStart"].split()[1:]) == {"--config"}
+    assert settings["ExecStartPre"].startswith("+")
+    assert options(settings["ExecStartPre"].split()[1:]) == {"--config", "--init-only"}
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_user_with_that_one_right_can_write_rules() -> None:
+    """With an ambient CAP_NET_ADMIN anybody can change a network namespace's rules, as a DynamicUser will."""
+    if not shutil.which("setpriv"):
+        pytest.skip("there is no setpriv")
+    only = "-all,+net_admin"
+    rights = [f"--inh-caps={only}", f"--ambient-caps={only}", f"--bounding-set={only}", "--no-new-privs"]
+    user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+    code = "from nftproxy.capabilities import apply_texts; apply_texts(['table ip nftproxy {}\\n'])"
+    if not os.access(CHECKOUT, os.X_OK):
+        pytest.skip("nobody may not read this checkout")
+    subprocess.run(["setpriv", *user, *rights, sys.executable, "-c", code], cwd=CHECKOUT, check=True)
+    assert Kernel().read_back(Family.IPV4) is not None
+
+
+# ---- Containerfile -------------------------------------------------------------------------------------------------
+
+
+def test_packages_are_those_that_setup_asks_for() -> None:
+    """The image has what .ci/setup asks apt for, less what only tests need, and what `cleanup` and the user need."""
+    setup = set(re.findall(r"^need ([-a-z0-9]+)", (CHECKOUT / ".ci" / "setup").read_text(), re.MULTILINE))
+    assert packages(BUILD) == {"python3-venv", "python3-nftables"}
+    assert packages(IMAGE) == {"python3-nftables", "nftables", "iptables", "libcap2-bin"}
+    assert packages(BUILD) | packages(IMAGE) - {"iptables", "libcap2-bin"} <= setup
+    assert "trixie" in (CHECKOUT / "tests" / "nft" / "debian13.sh").read_text()
+    assert {setting(stage, "FROM").split()[0] for stage in (BUILD, IMAGE)} == {"debian:trixie-slim"}
+
+
+def test_what_is_copied_is_there() -> None:
+    """Every file that the image is built from is in the checkout, and all that building the wheel takes is copied."""
+    copied = {name for line in BUILD if line.instruction == "COPY" for name in line.text.split()[:-1]}
+    assert copied == {"pyproject.toml", "README.md", "LICENSE", "nftproxy", "templates"}
+    assert all((CHECKOUT / name).exists() for name in copied)
+
+
+def test_the_image_is_what_the_daemonset_expects() -> None:
+    """The user is the same, and the program of the proxy's container is the one that has the capability."""
+    assert setting(IMAGE, "USER") == f"{PROXY['securityContext']['runAsUser']}:{PROXY['securityContext']['runAsGroup']}"
+    assert PROXY["command"] == ["/venv/bin/python-net-admin", "-m", "nftproxy"]
+    assert f"setcap cap_net_admin=ep {PROXY['command'][0]}" in "".join(line.text for line in IMAGE)
+    assert json.loads(setting(IMAGE, "ENTRYPOINT")) == ["/venv/bin/nftproxy"]
+
+
+needs_image = pytest.mark.skipif(
+    os.geteuid() != 0 or not image.is_built(), reason="there is no image (python -m tests.nft.image builds it, as root)"
+)
+EXAMPLE = "/tmp/examples/cluster-ip"
+ARGUMENTS = [f"{EXAMPLE}/manifests", "--config", f"{EXAMPLE}/config.yaml", "--node", "node-a"]
+
+
+@needs_image
+@pytest.mark.usefixtures("namespace")
+def test_the_image_runs_as_the_daemonset_says() -> None:
+    """As a user that isn't root, on a read-only root: it tells its version, renders rules, and checks them."""
+    assert image.run("nftproxy", "--version").stdout.startswith("nftproxy, version ")
+    assert image.run("touch", "/etc/x").stderr.endswith("Read-only file system\n")
+    assert "goto tcp-endpoints-of-3" in image.run("nftproxy", "render", *ARGUMENTS).stdout
+    done = image.run(*PROXY["command"], "check", *ARGUMENTS)
+    assert done.stdout.startswith("loaded in "), done.stderr
+    assert "libnftables 1.1." in done.stdout
+
+
+@needs_image
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize("user", [None, 0], ids=["not root", "root"])
+def test_the_image_can_write_rules(user: int | None) -> None:
+    """In the network namespace that it is given the proxy writes its rules, which stay when it is stopped."""
+    program = PROXY["command"] if user is None else ["nftproxy"]
+    where = ["--source", f"{EXAMPLE}/manifests", "--config", f"{EXAMPLE}/config.yaml", "--hostname-override", "node-a"]
+    done = image.run(*program, "run", *where, user=user, seconds=4)
+    assert "loaded the rules: 13 elements" in done.stderr, done.stderr
+    assert Kernel().read_back(Family.IPV4) is not None
+
+
+@needs_image
+@pytest.mark.usefixtures("namespace")
+def test_only_the_one_program_has_the_right() -> None:
+    """Other programs in the image can't change rules, whoever is the user's."""
+    assert "no permission" in image.run("nftproxy", "cleanup").stderr
+    assert image.run(*PROXY["command"], "cleanup").returncode == 0
