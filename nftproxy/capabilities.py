@@ -6,9 +6,9 @@ Versions are not compared: distributions carry fixes back, and kernels are built
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from string import Template
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -16,8 +16,11 @@ from nftproxy.addresses import Family
 from nftproxy.errors import Refused, Unavailable
 from nftproxy.kernel import Kernel
 from nftproxy.model import Capabilities
-from nftproxy.netns import in_scratch_namespace
+from nftproxy.netns import ChildDied, in_child, in_scratch_namespace
 from nftproxy.ruleset import Transaction
+
+Texts = tuple[str, ...]
+Result = TypeVar("Result")
 
 # Affinity as the templates write it, in the two steps in which it comes to be.
 WIDE_MAPS = (
@@ -128,7 +131,7 @@ def probe() -> Probe:
     What can't be tried counts as missing, since using it might kill the process.
     """
     try:
-        in_scratch_namespace(apply_texts, WIDE_MAPS)
+        _tried(check_texts, WIDE_MAPS)
     except (Refused, Unavailable) as error:
         return Probe(Capabilities(wide_maps=False), f"no maps with keys wider than 16 bytes: {error}")
     return Probe(Capabilities(wide_maps=True))
@@ -140,30 +143,49 @@ def missing_features(features: Iterable[Feature] = FEATURES) -> list[str]:
     Raises:
         Unavailable: it can't be tried: no libnftables, no namespaces, or it took the process down.
     """
-    return in_scratch_namespace(_missing, tuple(features))
+    rows = [(feature, family) for feature in features for family in Family]
+    answers = _tried(refused_texts, tuple(_table(feature, family) for feature, family in rows))
+    return [
+        f"{feature.name} for {family.value} ({feature.source}): {answer}"
+        for (feature, family), answer in zip(rows, answers, strict=True)
+        if answer
+    ]
 
 
-def apply_texts(texts: Iterable[str]) -> None:
-    """Apply transactions one after the other (in the namespace that this runs in).
+def _tried(function: Callable[[Texts], Result], texts: Texts) -> Result:
+    """What a function that makes dry runs returns: in a scratch namespace, or else in ours, where they leave nothing.
+
+    A container that drops all capabilities but CAP_NET_ADMIN can't make a namespace, and a user without it can't do
+    anything in ours.
+    """
+    try:
+        return in_scratch_namespace(function, texts)
+    except ChildDied:
+        raise
+    except Unavailable:
+        return in_child(function, texts)
+
+
+def check_texts(texts: Texts) -> None:
+    """Have the kernel prepare a transaction of these texts, and drop it.
 
     Raises:
-        Refused: one of them was.
+        Refused: it can't be done.
         Unavailable: there is no libnftables, or no permission.
     """
-    kernel = Kernel()
+    Kernel().check(Transaction("".join(texts)))
+
+
+def refused_texts(texts: Texts) -> list[str]:
+    """For each text what is said against it, "" if nothing is."""
+    answers = []
     for text in texts:
-        kernel.apply(Transaction(text))
-
-
-def _missing(features: Iterable[Feature]) -> list[str]:
-    found = []
-    for feature in features:
-        for family in Family:
-            try:
-                apply_texts([_table(feature, family), f"delete table {family.value} probe\n"])
-            except Refused as error:
-                found.append(f"{feature.name} for {family.value} ({feature.source}): {error.message}")
-    return found
+        try:
+            check_texts((text,))
+            answers.append("")
+        except Refused as error:
+            answers.append(error.message)
+    return answers
 
 
 def _table(feature: Feature, family: Family) -> str:

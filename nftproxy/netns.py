@@ -1,4 +1,4 @@
-"""Running a function in a network namespace of its own, in a process that may die.
+"""Running a function in a process that may die, and in a network namespace of its own.
 
 The child is a new interpreter, neither forked nor made by `multiprocessing`: a fork of a process with threads may hang
 (and warns since Python 3.12), a user namespace can be entered only by a process without threads, and a spawned
@@ -50,20 +50,34 @@ def in_scratch_namespace(
         Unavailable: this process may not make network namespaces.
         Exception: what the function raises, with the child's traceback as a note.
     """
-    script = f"import sys; sys.path[:] = {sys.path!r}; from nftproxy.netns import answer; answer()"
+    return _ask_child("_enter_scratch_namespace", pickle.dumps((function, args, kwargs)))  # type: ignore[return-value]
+
+
+def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    """Call an importable function in a process that may die, in the network namespace that this one is in.
+
+    Raises:
+        ChildDied: the function, or the library that it calls, took the process down.
+        Exception: what the function raises, with the child's traceback as a note.
+    """
+    return _ask_child("_stay", pickle.dumps((function, args, kwargs)))  # type: ignore[return-value]
+
+
+def _ask_child(enter: str, call: bytes) -> object:
+    script = f"import sys; sys.path[:] = {sys.path!r}; from nftproxy import netns; netns.answer(netns.{enter})"
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         try:
-            output, last_words = child.communicate(pickle.dumps((function, args, kwargs)), TIMEOUT)
+            output, last_words = child.communicate(call, TIMEOUT)
         except subprocess.TimeoutExpired:
             child.kill()
-            raise ChildDied(f"no answer from a network namespace in {TIMEOUT:.0f} s") from None
+            raise ChildDied(f"no answer from a process in {TIMEOUT:.0f} s") from None
     if not output:
         raise ChildDied(_cause_of_death(child.returncode, last_words.decode(errors="replace")))
     succeeded, value = pickle.loads(output)
     if not succeeded:
         raise value
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def _cause_of_death(code: int, last_words: str) -> str:
@@ -72,13 +86,13 @@ def _cause_of_death(code: int, last_words: str) -> str:
     return f"the process that used libnftables {how}" + (f": {words}" if words else "")
 
 
-def answer() -> None:
-    """Be the child: read a call from standard input, make it, and write its outcome to standard output."""
+def answer(enter: Callable[[], None]) -> None:
+    """Be the child: read a call from standard input, make it where it is to be made, and write what came of it."""
     output = os.dup(1)
     os.dup2(2, 1)  # whatever else is printed is not the answer
     try:
         function, args, kwargs = pickle.load(sys.stdin.buffer)
-        _enter_scratch_namespace()
+        enter()
         _leave_no_core()
         outcome = True, function(*args, **kwargs)
     except Exception as error:  # noqa: BLE001 -- it is the caller's, who gets it
@@ -92,6 +106,10 @@ def _leave_no_core() -> None:
     """Keep the death of a library, which may be expected, from leaving a core file or starting a collector of cores."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _stay() -> None:
+    """The network namespace is right as it is."""
 
 
 def _enter_scratch_namespace() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy import capabilities
 from nftproxy.addresses import Family
 from nftproxy.capabilities import FEATURES, Feature, declare, missing_features, probe
 from nftproxy.errors import Unavailable
@@ -99,3 +100,16 @@ def test_a_missing_feature_is_named() -> None:
     assert fun_ip == "fun for ip (CONFIG_FUN): Could not process rule: No such file or directory"
     assert fun_ip6 == "fun for ip6 (CONFIG_FUN): Could not process rule: No such file or directory"
     assert ipv4.startswith("IPv4 for ip (CONFIG_INET): ")
+
+
+def test_where_no_namespace_can_be_made_the_answer_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a container with CAP_NET_ADMIN alone dry runs in its own namespace tell the same, and leave nothing."""
+    expected = probe().capabilities
+    probe.cache_clear()
+
+    def refuse(*_: object) -> None:
+        raise Unavailable("can't make a network namespace")
+
+    monkeypatch.setattr(capabilities, "in_scratch_namespace", refuse)
+    assert (probe().capabilities, missing_features()) == (expected, [])
+    assert [Kernel().read_back(family) for family in Family] == [None, None]

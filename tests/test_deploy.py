@@ -257,7 +257,10 @@ def test_a_user_with_that_one_right_can_write_rules() -> None:
     only = "-all,+net_admin"
     rights = [f"--inh-caps={only}", f"--ambient-caps={only}", f"--bounding-set={only}", "--no-new-privs"]
     user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    code = "from nftproxy.capabilities import apply_texts; apply_texts(['table ip nftproxy {}\\n'])"
+    code = (
+        "from nftproxy.kernel import Kernel, Transaction; Kernel().apply(Transaction('table ip nftproxy {}\\n'));"
+        "from nftproxy.capabilities import missing_features; assert missing_features() == []"
+    )
     if not os.access(CHECKOUT, os.X_OK):
         pytest.skip("nobody may not read this checkout")
     subprocess.run(["setpriv", *user, *rights, sys.executable, "-c", code], cwd=CHECKOUT, check=True)

@@ -1,0 +1,48 @@
+"""The agent that the tests of one module share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.apiserver import ApiServer
+from tests.faults.bench import PERMISSIONS, Bench, furnish
+from tests.faults.hasty import BOOKMARKS
+from tests.lab import Lab, obstacle
+
+
+@pytest.fixture(scope="module")
+def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A lab, an API server with TLS and tokens on its node, and an agent that runs.
+
+    The tests are skipped where there can be no lab.  A module's AGENT says which program the agent is.
+    """
+    if why := obstacle():
+        pytest.skip(why)
+    with Lab() as lab, ApiServer(tls=True, authenticate=True, make_socket=lab.node.socket) as server:
+        server.rbac = PERMISSIONS
+        furnish(server)
+        server.settings.bookmark_interval = BOOKMARKS
+        program = getattr(request.module, "AGENT", "nftproxy")
+        with Bench(lab, server, tmp_path_factory.mktemp("agent"), program) as bench:
+            bench.start()
+            yield bench
+            assert "Traceback" not in bench.log(), bench.log()
+
+
+@pytest.fixture
+def bench(shared_bench: Bench) -> Iterator[Bench]:
+    """An agent whose rules are right; at the end no fault is left, and all has been allowed that was asked for."""
+    server = shared_bench.server
+    shared_bench.wait_until_right()
+    shared_bench.count_anew()
+    yield shared_bench
+    server.faults.clear()
+    server.rbac = PERMISSIONS
+
+
+@pytest.fixture
+def server(bench: Bench) -> ApiServer:
+    """The API server that the agent follows."""
+    return bench.server
