@@ -25,7 +25,7 @@ from nftproxy.addresses import Family
 from nftproxy.errors import Refused, Unavailable
 from nftproxy.metrics import Vitals
 from nftproxy.pipeline import Pipeline
-from nftproxy.ruleset import Generation, Installed, Transaction
+from nftproxy.ruleset import Commit, Generation, Installed, Transaction
 from nftproxy.state import Event
 
 log = logging.getLogger(__name__)
@@ -39,8 +39,11 @@ LONGEST_PAUSE = 30.0
 class KernelSide(Protocol):
     """What the agent needs of the kernel (kernel.py has it; the agent's tests have one that fails on demand)."""
 
-    async def apply(self, transaction: Transaction) -> None:
-        """Apply a transaction as a whole; raises Refused or Unavailable."""
+    async def apply(self, transaction: Transaction) -> Commit:
+        """Apply a transaction as a whole, and tell the generations around it; raises Refused or Unavailable."""
+
+    async def generation(self) -> int:
+        """The ruleset's generation; raises Unavailable."""
 
     async def read_back(self, family: Family) -> Installed | None:
         """Our table of one family by name, None if there is none; raises Unavailable."""
@@ -73,6 +76,7 @@ class Agent:
         self._pending: list[Event] = []
         self._wake = asyncio.Event()
         self._is_known = False
+        self._left: int | None = None  # the generation that we left, None where others have committed since
         self._check_due = 0.0
         self._stopping = asyncio.Event()
 
@@ -151,7 +155,8 @@ class Agent:
     async def _change(self, transaction: Transaction) -> None:
         """Apply a change; after a refusal it isn't known what the kernel holds."""
         try:
-            await self._kernel.apply(transaction)
+            commit = await self._kernel.apply(transaction)
+            self._left = commit.after if commit.is_alone and commit.before == self._left else None
             self._vitals.applied(transaction, full=False)
         except (Refused, Unavailable) as error:
             log.warning("a change was refused, loading everything instead: %s", error)
@@ -184,7 +189,8 @@ class Agent:
         self._take()
         installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
         transaction = self._pipeline.full_transaction(installed)
-        await self._kernel.apply(transaction)
+        commit = await self._kernel.apply(transaction)
+        self._left = commit.after if commit.is_alone else None
         self._is_known = True
         self._vitals.applied(transaction, full=True)
         counts = (generation.element_count() for generation in self._pipeline.generations.values())
@@ -196,20 +202,25 @@ class Agent:
         log.error("loading the rules failed, trying again: %s", error)
 
     async def _check(self) -> None:
-        """Look whether our tables still have all they should by name, and load everything if not."""
-        for family, generation in self._pipeline.generations.items():
-            try:
-                installed = await self._kernel.read_back(family)
-            except Unavailable as error:
-                log.warning("the periodic check failed: %s", error)
+        """Load everything if anyone else has committed since we did.
+
+        That may have been to other tables; but to look whether ours are as they were costs as much as to load them.
+        Names that are missing are told, and counted as damage.
+        """
+        try:
+            if await self._kernel.generation() == self._left:
+                self._vitals.checked()
                 return
-            if not _has_all(installed, generation):
+            found = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
+        except Unavailable as error:
+            log.warning("the periodic check failed: %s", error)
+            return
+        self._is_known = False
+        self._wake.set()
+        for family, generation in self._pipeline.generations.items():
+            if not _has_all(found[family], generation):
                 log.warning("table %s is not as it was left, loading everything", family.table)
                 self._vitals.damaged(family)
-                self._is_known = False
-                self._wake.set()
-        if self._is_known:
-            self._vitals.checked()
 
 
 def _now() -> float:

@@ -31,7 +31,7 @@ from nftproxy import nfnetlink
 from nftproxy.addresses import TABLE, Family
 from nftproxy.errors import NftproxyError, Refused, Unavailable
 from nftproxy.refusal import explain
-from nftproxy.ruleset import Container, Element, Installed, Kind, Transaction
+from nftproxy.ruleset import Commit, Container, Element, Installed, Kind, Transaction
 
 # libnftables takes some 45 bytes per byte of text, and glibc keeps them: 200 MB after 130,000 elements.  Giving them
 # back costs 1 ms here and 20 ms after 4 MB, 2 % of what the transaction itself takes.
@@ -60,22 +60,32 @@ class Kernel:
         self._lock = threading.Lock()
         self._context: Nftables = None
 
-    def apply(self, transaction: Transaction) -> None:
-        """Make the transaction happen, as a whole.
+    def apply(self, transaction: Transaction) -> Commit:
+        """Make the transaction happen, as a whole; the generations before and after it.
 
         Raises:
             Refused: nothing of it happened; the error names the statement at fault.
             TooLarge: nothing of it happened; the machine's own root has no such limit.
             Unavailable: there is no libnftables, no permission, or no way to tell whether it happened.
         """
-        if not transaction:
-            return
         with self._lock:
-            context, self._context = self._context or _new_context(), None
-            _commit(context, transaction.text)
-            self._context = context  # one that failed is not used again: answers may be waiting in its socket
+            before = nfnetlink.generation()
+            if transaction:
+                context, self._context = self._context or _new_context(), None
+                _commit(context, transaction.text)
+                self._context = context  # one that failed is not used again: answers may be waiting in its socket
+            after = nfnetlink.generation()
         if len(transaction.text) >= TRIM_CHARACTERS:
             _trim()
+        return Commit(before, after)
+
+    def generation(self) -> int:
+        """The number of the ruleset's generation.
+
+        Raises:
+            Unavailable: no permission.
+        """
+        return nfnetlink.generation()
 
     def check(self, transaction: Transaction) -> None:
         """Let libnftables and the kernel try the transaction, and take it back.
@@ -170,9 +180,13 @@ class AsyncKernel:
         self._kernel = Kernel()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
 
-    async def apply(self, transaction: Transaction) -> None:
+    async def apply(self, transaction: Transaction) -> Commit:
         """See `Kernel.apply`."""
-        await self._run(self._kernel.apply, transaction)
+        return await self._run(self._kernel.apply, transaction)
+
+    async def generation(self) -> int:
+        """See `Kernel.generation`."""
+        return await self._run(self._kernel.generation)
 
     async def check(self, transaction: Transaction) -> None:
         """See `Kernel.check`."""

@@ -233,6 +233,18 @@ class Transaction(msgspec.Struct, frozen=True):
         return bool(self.text)
 
 
+class Commit(msgspec.Struct, frozen=True):
+    """The kernel's ruleset generations around a transaction; every commit of anyone's adds one."""
+
+    before: int
+    after: int
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else committed in the moment between the two looks."""
+        return self.after == self.before + 1
+
+
 def join(transactions: Iterable[Transaction]) -> Transaction:
     """All of them as one transaction, in their order."""
     return Transaction("".join(transaction.text for transaction in transactions))

@@ -18,7 +18,7 @@ from nftproxy.errors import Refused, Unavailable
 from nftproxy.health import Health, Moment
 from nftproxy.metrics import Metrics, Vitals
 from nftproxy.model import EndpointSlice, Service
-from nftproxy.ruleset import Installed, Transaction
+from nftproxy.ruleset import Commit, Installed, Transaction
 from nftproxy.state import Event, Listed, Put, Removed, key_of
 from tests.factories import IPV4, IPV6, Ledger, node, pipeline, service, slice_of
 
@@ -87,8 +87,9 @@ class FakeKernel:
         self.delay = 0.0
         self.tries: list[float] = []
         self.applied: list[tuple[float, Transaction]] = []
+        self.commits = 0
 
-    async def apply(self, transaction: Transaction) -> None:
+    async def apply(self, transaction: Transaction) -> Commit:
         """Apply as a whole, or raise and change nothing."""
         self.tries.append(now())
         if self.faults:
@@ -101,6 +102,14 @@ class FakeKernel:
             raise Refused(str(error)) from error
         self.ledger = after
         self.applied.append((now(), transaction))
+        self.commits += 1
+        return Commit(self.commits - 1, self.commits)
+
+    async def generation(self) -> int:
+        """How many transactions there were, those of others included."""
+        if self.deaf:
+            raise self.deaf
+        return self.commits
 
     async def read_back(self, family: Family) -> Installed | None:
         """What is there by name."""
@@ -116,6 +125,7 @@ class FakeKernel:
     def drop(self, family: Family, *, chain: str = "", container: str = "") -> None:
         """Let someone else delete a chain, a set or the whole table."""
         table = family.table
+        self.commits += 1
         if chain:
             del self.ledger.chains[table][chain]
         elif container:
@@ -455,3 +465,19 @@ def test_health_tells_the_truth_about_the_kernel() -> None:
         world.at(when, lambda: seen.append(world.vitals.health.status(Moment(now(), now())).is_healthy))
     world.run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
     assert seen == [True, False]
+
+
+def test_what_others_commit_leads_to_a_full_load() -> None:
+    """Whatever anyone else commits may have changed our rules, so everything is loaded at the next check; once."""
+    world = World()
+    world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
+    world.run(source((0, EVERYTHING)), until=4 * SYNC_PERIOD)
+    assert world.kernel.times == [0, SYNC_PERIOD]
+
+
+def test_a_change_does_not_hide_what_others_committed() -> None:
+    """What others committed before a change of ours is noticed all the same."""
+    world = World()
+    world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
+    world.run(source((0, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=2 * SYNC_PERIOD - 1)
+    assert world.kernel.times == [0, 5, SYNC_PERIOD]

@@ -318,4 +318,4 @@ def test_replacing_a_table_of_another_shape_sends_no_connection_astray(lab: Lab)
     astray = [each for each in tries if not goes_right(each.outcome)]
     assert {each.outcome for each in astray} <= {DROPPED, UNTOUCHED}
     assert all(len(churn.in_force(each.began, each.ended)) > 1 for each in astray)
-    assert len(astray) < churn.count
+    assert len(astray) < len(tries) / 50  # how many meet that moment depends on how busy the machine is
