@@ -12,9 +12,11 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from nftproxy import __version__, sysctl
+from nftproxy.addresses import Family
 from nftproxy.agent import Agent
 from nftproxy.conntrack import Conntrack
 from nftproxy.directory import Directory
+from nftproxy.errors import Unavailable
 from nftproxy.events import Events, Post, of_conflict, of_listener, of_start
 from nftproxy.health import Health, health_check_addresses, health_checks
 from nftproxy.kernel import AsyncKernel, Kernel
@@ -37,7 +39,7 @@ class Daemon:
         self._pipeline = pipeline
         self._kernel = AsyncKernel()
         self._events = Events(node)
-        self.metrics = Metrics(pipeline, started=time.time())
+        self.metrics = Metrics(pipeline, started=time.time(), count_clients=_count_clients)
         self.metrics.built(__version__, Kernel().version(), platform.release())
         self._conntrack = Conntrack(self.metrics.reconciled)
         vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
@@ -104,6 +106,13 @@ async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None
 def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:
     """What this machine itself has to tell, as far as rules depend on it."""
     return [] if pipeline.settings.config.node_port_addresses is None else [follow_addresses()]
+
+
+def _count_clients(family: Family) -> dict[str, int]:
+    try:
+        return Kernel().client_counts(family)
+    except Unavailable:
+        return {}  # metrics are asked for also while nothing else works
 
 
 async def _log_event(_namespace: str, body: bytes) -> None:

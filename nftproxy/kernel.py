@@ -118,6 +118,15 @@ class Kernel:
         containers += [Container(_kind(each), each.name, each.is_dynamic) for each in nfnetlink.sets(family, TABLE)]
         return Installed(_shape(comment), tuple(sorted(containers, key=lambda c: (c.kind.value, c.name))))
 
+    def client_counts(self, family: Family) -> dict[str, int]:
+        """How many entries the maps have that packets write, by name, as far as the kernel tells.
+
+        Raises:
+            Unavailable: no permission.
+        """
+        found = nfnetlink.sets(family, TABLE)
+        return {each.name: each.count for each in found if each.is_dynamic and each.count is not None}
+
     def elements(self, family: Family) -> frozenset[Element]:
         """Every element of our table's sets and maps, less dynamic ones, in the text that `Element` has.
 

@@ -28,11 +28,13 @@ from nftproxy.values import (
     network,
     node_address,
     several,
+    timestamp,
     virtual_address,
 )
 
 HEADLESS = "service.kubernetes.io/headless"
 SERVICE_NAME = "kubernetes.io/service-name"
+TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 ZONE = "topology.kubernetes.io/zone"
 
 # EndpointSlices
@@ -62,8 +64,14 @@ def _slice(given: wire.EndpointSlice, key: ObjectKey, report: Report) -> Endpoin
             family=family,
             ports=tuple(_slice_ports(given, report)),
             endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
+            triggered=_triggered(given, report),
         )
     return None
+
+
+def _triggered(given: wire.EndpointSlice, report: Report) -> float:
+    annotations = given.metadata.annotations if given.metadata is not None else None
+    return timestamp((annotations or {}).get(TRIGGER_TIME), f"metadata.annotations.{TRIGGER_TIME}", report)
 
 
 def _slice_ports(given: wire.EndpointSlice, report: Report) -> Iterator[EndpointPort]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
 from typing import NamedTuple
 
@@ -76,6 +76,7 @@ _GAUGES = (
         ("ip_family", "traffic_policy"),
     ),
     _Row("nftproxy_elements", "Elements of the table's sets and maps, less those that packets add"),
+    _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
@@ -147,8 +148,18 @@ _CHANGES: dict[type[ClusterObject], str] = {Service: "service", EndpointSlice: "
 class Metrics:
     """All metrics of one agent.  Points in time are in seconds since the epoch, durations in seconds."""
 
-    def __init__(self, pipeline: Pipeline, *, started: float = 0.0) -> None:
-        """The pipeline is looked at when `text` is asked for; `started` is when this process began to look around."""
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        started: float = 0.0,
+        count_clients: Callable[[Family], Mapping[str, int]] = lambda _: {},
+    ) -> None:
+        """The pipeline is looked at when `text` is asked for; `started` is when this process began to look around.
+
+        `count_clients` tells how many clients each map of a family remembers; it is asked then, too.
+        """
+        self._count_clients = count_clients
         self._pipeline = pipeline
         self._families = [FAMILY_NAMES[family] for family in pipeline.generations]
         self._started = started
@@ -167,6 +178,8 @@ class Metrics:
         for family, generation in self._pipeline.generations.items():
             name = FAMILY_NAMES[family]
             self._gauges["nftproxy_elements"].set(generation.element_count(), name)
+            for container, count in self._count_clients(family).items():
+                self._gauges["nftproxy_affinity_entries"].set(count, name, container)
             for policy, count in without_local_endpoints(self._pipeline.state, family).items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
         for kind, name in _CHANGES.items():
@@ -255,6 +268,12 @@ def _told(event: Event, kind: type[ClusterObject]) -> int:
     return count if event.kind is kind else 0
 
 
+def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
+    """When what changed EndpointSlices tell of had happened; a listing tells nothing new."""
+    slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
+    return [(each.family, each.triggered) for each in slices if each.triggered]
+
+
 def read_clocks() -> Moment:
     """Now."""
     return Moment(time.monotonic(), time.time())
@@ -268,12 +287,15 @@ class Vitals:
         self.metrics = metrics
         self._clocks = clocks
         self._began = clocks()
+        self._queued_triggers: list[tuple[Family, float]] = []
+        self._taken_triggers: list[tuple[Family, float]] = []
 
     def queued(self, events: Sequence[Event]) -> None:
         """These events have come."""
         now = self._clocks()
         self.health.queued(now)
         self.metrics.queued(events, now.wall)
+        self._queued_triggers += _triggers(events)
 
     def damaged(self, family: Family) -> None:
         """A table is not as it was left: a change waits until that is mended."""
@@ -285,11 +307,16 @@ class Vitals:
         self._began = self._clocks()
         self.health.taken()
         self.metrics.taken()
+        self._taken_triggers += self._queued_triggers
+        self._queued_triggers.clear()
 
     def applied(self, transaction: Transaction, *, full: bool) -> None:
         """The kernel holds what the events taken ask for, by this transaction."""
         now = self._clocks()
         self.health.applied(now)
+        for family, triggered in self._taken_triggers:
+            self.metrics.programmed(family, triggered, now.wall)
+        self._taken_triggers.clear()
         self.metrics.synced(now.steady - self._began.steady, now.wall, full=full, size=len(transaction.text))
 
     def failed(self, *, full: bool) -> None:

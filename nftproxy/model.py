@@ -94,13 +94,18 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
-    """An EndpointSlice of type IPv4 or IPv6 that belongs to a Service (label kubernetes.io/service-name)."""
+    """An EndpointSlice of type IPv4 or IPv6 that belongs to a Service (label kubernetes.io/service-name).
+
+    `triggered` is when what it tells of happened, in seconds since the epoch, 0 if that isn't known (annotation
+    endpoints.kubernetes.io/last-change-trigger-time).
+    """
 
     key: ObjectKey
     service: ObjectKey
     family: Family
     ports: tuple[EndpointPort, ...]
     endpoints: tuple[Endpoint, ...]
+    triggered: float = 0.0
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -37,7 +37,7 @@ FAMILY_NUMBER = {Family.IPV4: 2, Family.IPV6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
 TABLE_NAME, TABLE_USERDATA = 1, 6
 COMMENT = 0  # NFTNL_UDATA_TABLE_COMMENT, of libnftnl
 CHAIN_TABLE, CHAIN_NAME = 1, 3
-SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE = 1, 2, 3, 4, 6
+SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_COUNT = 1, 2, 3, 4, 6, 20
 ANONYMOUS, MAP, DYNAMIC = 0x01, 0x08, 0x20  # NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_EVAL
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
@@ -54,6 +54,7 @@ class NamedSet(msgspec.Struct, frozen=True):
     """A set or map that has a name.
 
     `key_type` and `data_type` are nft's type numbers, six bits per part of a concatenation; `data_type` is 0 in a set.
+    `count` is how many elements it has, None from kernels that don't tell (6.1 does not, 6.18 does).
     """
 
     name: str
@@ -61,6 +62,7 @@ class NamedSet(msgspec.Struct, frozen=True):
     is_dynamic: bool
     key_type: int
     data_type: int
+    count: int | None
 
 
 class _Interrupted(Exception):
@@ -116,6 +118,7 @@ def _named_set(attributes: Attributes) -> NamedSet:
         is_dynamic=bool(_flags(attributes) & DYNAMIC),
         key_type=_number(attributes[SET_KEY_TYPE]),
         data_type=_number(attributes.get(SET_DATA_TYPE, b"")),
+        count=_number(attributes[SET_COUNT]) if SET_COUNT in attributes else None,
     )
 
 

@@ -71,8 +71,8 @@ def build_service(given: wire.Service, key: ObjectKey, report: Report) -> Servic
         external = TrafficPolicy.CLUSTER
     return Service(
         key=key,
-        created=timestamp(
-            (given.metadata or wire.ObjectMeta()).creation_timestamp, "metadata.creationTimestamp", report
+        created=int(
+            timestamp((given.metadata or wire.ObjectMeta()).creation_timestamp, "metadata.creationTimestamp", report)
         ),
         type=kind,
         cluster_ips=cluster_ips,

@@ -122,7 +122,7 @@ def several(
     return tuple(dict.fromkeys(value for value in judged if value is not None))
 
 
-def timestamp(value: object, path: str, report: Report) -> int:
+def timestamp(value: object, path: str, report: Report) -> float:
     """A point in time in seconds since the epoch; 0 for null, for what came before, and, reported, for no such thing.
 
     The API writes RFC 3339.  YAML's loaders may have made a datetime of that; one without a zone is UTC (YAML 1.1).
@@ -133,7 +133,7 @@ def timestamp(value: object, path: str, report: Report) -> int:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)  # type: ignore[arg-type]
         if moment.tzinfo is None and isinstance(value, str):
             raise ValueError("RFC 3339 wants a zone")
-        return max(0, int(moment.replace(tzinfo=moment.tzinfo or UTC).timestamp()))
+        return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
     except (ValueError, TypeError, OverflowError):
         report(path, f"{show(value)} is not a time as in 2024-05-01T10:20:30Z: taken as the oldest")
         return 0

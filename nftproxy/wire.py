@@ -32,6 +32,7 @@ class ObjectMeta(Names):
     """metadata (meta/v1 ObjectMeta)."""
 
     labels: dict[str, object] | None = None
+    annotations: dict[str, object] | None = None
     creation_timestamp: object = None
     deletion_timestamp: object = None
 

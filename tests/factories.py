@@ -160,6 +160,7 @@ def slice_of(
     ports: Iterable[str] = ("http:8080/tcp",),
     suffix: str = "1",
     family: Family | None = None,
+    triggered: float = 0.0,
 ) -> EndpointSlice:
     """An EndpointSlice of the Service `name`, named like it with a suffix; its family is its first endpoint's."""
     made = tuple(each if isinstance(each, Endpoint) else endpoint(each) for each in endpoints)
@@ -170,6 +171,7 @@ def slice_of(
         family=family or (family_of(made[0].address) if made else IPV4),
         ports=tuple(map(endpoint_port, ports)),
         endpoints=made,
+        triggered=triggered,
     )
 
 

@@ -549,3 +549,17 @@ def test_the_event_loop_runs_meanwhile() -> None:
 def test_the_version_is_a_number() -> None:
     """The library's version is told, for messages."""
     assert re.fullmatch(r"\d+\.\d+(\.\d+)?", Kernel().version())
+
+
+def test_clients_are_counted() -> None:
+    """The maps that packets write are counted, where the kernel tells, without their elements being listed."""
+    kernel = Kernel()
+    elements = ", ".join(f"10.0.0.{number} : 10.1.0.1" for number in range(5))
+    kernel.apply(
+        Transaction(
+            f"table {Family.IPV4.table} {{\n  map clients {{\n    typeof ip saddr : ip daddr\n    size 1000\n"
+            "    flags dynamic,timeout\n    timeout 1h\n  }\n  set others { typeof ip saddr; }\n}\n"
+            f"add element {Family.IPV4.table} clients {{ {elements} }}\n"
+        )
+    )
+    assert kernel.client_counts(Family.IPV4) in ({"clients": 5}, {})  # Linux 6.1 doesn't tell

@@ -60,6 +60,7 @@ gauge ip_family nftproxy_elements
 counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
 counter ip_family nftproxy_repairs_total
+gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_conflicts
 gauge - nftproxy_skipped_objects
 gauge kernel,libnftables,version nftproxy_build_info
@@ -79,7 +80,8 @@ class Clock:
 
 def vitals(pipeline: Pipeline, clock: Clock | None = None, started: float = 0.0) -> Vitals:
     """The vitals of an agent with this pipeline."""
-    return Vitals(Health(30.0), Metrics(pipeline, started=started), clock or Clock())
+    metrics = Metrics(pipeline, started=started, count_clients=lambda family: {f"{family.value}-affinity": 3})
+    return Vitals(Health(30.0), metrics, clock or Clock())
 
 
 def series(metrics: Metrics, *names: str) -> Series:
@@ -452,3 +454,27 @@ def test_the_hot_path() -> None:
         made.taken()
         made.applied(Transaction("x"), full=False)
     assert (time.perf_counter() - began) / 1000 < 0.0005
+
+
+def test_remembered_clients_are_counted() -> None:
+    """The gauge of affinity entries has what the kernel counts, by family and map."""
+    assert series(vitals(pipeline()).metrics, "nftproxy_affinity_entries") == {
+        'nftproxy_affinity_entries{ip_family="IPv4",map="ip-affinity"}': 3,
+        'nftproxy_affinity_entries{ip_family="IPv6",map="ip6-affinity"}': 3,
+    }
+
+
+def test_programming_latency_counts_from_the_trigger() -> None:
+    """A changed slice that says when it was triggered is measured once its rules are in the kernel, and only then."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    name = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
+    made.queued([Put(slice_of(triggered=4999.0)), Put(slice_of("shop/other"))])
+    made.taken()
+    made.failed(full=False)
+    assert name not in series(made.metrics, name)
+    clock.seconds = 2.5
+    made.taken()
+    made.applied(Transaction("x"), full=True)
+    made.applied(Transaction("x"), full=False)
+    assert series(made.metrics, name) == {name: 3.5}

@@ -202,3 +202,10 @@ def test_a_bad_range_of_a_service_cidr() -> None:
     outcome, problems = read(changed(CIDR, "spec.cidrs.0", "10.96.0.0/x"))
     assert outcome == ServiceCIDR("kubernetes", (parse_network("fd00:96::/112"),))
     assert problems == ["ServiceCIDR kubernetes: spec.cidrs[0]: '10.96.0.0/x' is not a CIDR"]
+
+
+def test_the_trigger_time_is_kept() -> None:
+    """What an EndpointSlice says of when its change was triggered is kept to the fraction of a second."""
+    annotations = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00.25Z"}
+    value, problems = endpoint_slice("metadata|annotations", annotations)
+    assert (value.triggered, problems) == (1767225600.25, [])
