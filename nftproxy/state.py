@@ -128,7 +128,8 @@ class ClusterState:
             elif kind is EndpointSlice:
                 self._change_slice(key, None, touched)
         elif kind is Node and key == self.node.name:
-            self._change_node(Node(self.node.name), touched)
+            nameless = Node(self.node.name)  # what is known of a Node that never was, or is no more
+            self._change_node(msgspec.structs.replace(nameless, is_deleted=self.node != nameless), touched)
         elif kind is ServiceCIDR and key in self._service_cidrs:
             del self._service_cidrs[key]
             touched.table = True

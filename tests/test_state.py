@@ -117,7 +117,7 @@ def test_a_node_that_is_gone_leaves_its_name() -> None:
     """Without its Node object the node has no zone, addresses or pod CIDRs."""
     made = state(node())
     assert made.apply(Removed(Node, "node-a")) == EVERYTHING
-    assert made.node == Node("node-a")
+    assert made.node == Node("node-a", is_deleted=True)
     assert made.apply(Removed(Node, "node-a")) == NOTHING
 
 
