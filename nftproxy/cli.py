@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import platform
 import sys
 import threading
@@ -187,7 +186,7 @@ def run_command(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     config = _config(config_file, {name.replace("_", "-"): text for name, text in flags.items() if text is not None})
     if init_only:
-        sysctl.apply(sysctl.wanted(config, os.cpu_count() or 1))
+        sysctl.set_up(config)
         return
     found = probe()
     if found.reason:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import platform
 import signal
 import time
@@ -70,13 +69,12 @@ class Daemon:
 
     async def _follow_rules(self) -> None:
         """After the kernel: conntrack, health-check node ports, and what is to be told."""
+        state, config = self._pipeline.state, self._pipeline.settings.config
         if not self._has_settled:  # conntrack's settings exist only once rules have made the kernel load it
             self._has_settled = True
-            config = self._pipeline.settings.config
-            sysctl.apply(sysctl.wanted(config, os.cpu_count() or 1))
+            sysctl.set_up(config)
         if sweeps := self._pipeline.flows.take():
             self._conntrack.begin(sweeps)
-        state, config = self._pipeline.state, self._pipeline.settings.config
         await self._servers.follow(health_checks(state), health_check_addresses(state, config))
         losses = [lost for losses in self._pipeline.losses.values() for lost in losses]
         self.metrics.conflicts(len(losses))

@@ -7,6 +7,7 @@ made, as in a container whose /proc/sys is read-only, that is a warning and not 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -42,6 +43,11 @@ def wanted(config: Config, cores: int) -> dict[str, int]:
     found |= {_conntrack(name): max(1, int(seconds)) for name, seconds in timeouts.items() if seconds}
     found[_conntrack("tcp_be_liberal")] = int(conntrack.tcp_be_liberal)
     return {path: value for path, value in found.items() if value} | {OOM_SCORE_ADJ: config.oom_score_adj}
+
+
+def set_up(config: Config) -> None:
+    """Make the settings that the configuration asks for, on this machine."""
+    apply(wanted(config, os.cpu_count() or 1))
 
 
 def _conntrack(name: str) -> str:
