@@ -20,6 +20,7 @@ import errno
 import functools
 import ipaddress
 import os
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -59,6 +60,11 @@ class Kernel:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._context: Nftables = None
+        self._asking: socket.socket | None = None
+
+    def __del__(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
 
     def apply(self, transaction: Transaction) -> Commit:
         """Make the transaction happen, as a whole; the generations before and after it.
@@ -69,12 +75,19 @@ class Kernel:
             Unavailable: there is no libnftables, no permission, or no way to tell whether it happened.
         """
         with self._lock:
-            before = nfnetlink.generation()
-            if transaction:
-                context, self._context = self._context or _new_context(), None
-                _commit(context, transaction.text)
-                self._context = context  # one that failed is not used again: answers may be waiting in its socket
-            after = nfnetlink.generation()
+            # What failed is not used again: answers may be waiting in a socket.
+            asking, self._asking = self._asking or nfnetlink.open_socket(), None
+            try:
+                before = nfnetlink.generation_by(asking)
+                if transaction:
+                    context, self._context = self._context or _new_context(), None
+                    _commit(context, transaction.text)
+                    self._context = context
+                after = nfnetlink.generation_by(asking)
+            except BaseException:
+                asking.close()
+                raise
+            self._asking = asking
         if len(transaction.text) >= TRIM_CHARACTERS:
             _trim()
         return Commit(before, after)

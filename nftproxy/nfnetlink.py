@@ -79,6 +79,19 @@ def generation() -> int:
     return _number(attributes[1])
 
 
+def generation_by(kernel: socket.socket) -> int:
+    """The same by a socket that stays open (`open_socket`), as for each transaction.
+
+    Raises:
+        Unavailable: the kernel does not answer; the socket is of no use any more.
+    """
+    try:
+        (attributes,) = _exchange(kernel, GET_GENERATION, 0, b"", ACKNOWLEDGE)
+    except OSError as error:
+        raise Unavailable(_why(error)) from error
+    return _number(attributes[1])
+
+
 def table_comment(family: Family, table: str) -> str | None:
     """The comment of a table, "" if it has none; None if there is no such table.
 
@@ -147,12 +160,25 @@ def _why(error: OSError) -> str:
 
 
 def _ask_once(request: int, family: int, attributes: bytes, flags: int) -> list[Attributes]:
+    with open_socket() as kernel:
+        return _exchange(kernel, request, family, attributes, flags)
+
+
+def open_socket() -> socket.socket:
+    """A socket to ask by, in the network namespace of this thread.
+
+    To close one after a commit takes 10 ms: the kernel first finishes what the commit has left to be freed.
+    """
+    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
+    kernel.settimeout(ANSWER_SECONDS)
+    return kernel
+
+
+def _exchange(kernel: socket.socket, request: int, family: int, attributes: bytes, flags: int) -> list[Attributes]:
     body = GENERAL.pack(family, 0, 0) + attributes
     header = HEADER.pack(HEADER.size + len(body), SUBSYSTEM << 8 | request, REQUEST | flags, 1, 0)
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER) as kernel:
-        kernel.settimeout(ANSWER_SECONDS)
-        kernel.sendto(header + body, (0, 0))
-        return list(_answers(kernel))
+    kernel.sendto(header + body, (0, 0))
+    return list(_answers(kernel))
 
 
 def _answers(kernel: socket.socket) -> Iterator[Attributes]:
