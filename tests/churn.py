@@ -26,10 +26,10 @@ from typing import Generic, NamedTuple, Self, TypeVar
 
 from nftproxy.addresses import Family
 from nftproxy.kernel import Kernel
+from nftproxy.lab import Lab, LabError, Outcome, Probe
 from nftproxy.pipeline import Pipeline
 from nftproxy.ruleset import Transaction
 from nftproxy.state import Event
-from tests.lab import Lab, LabError, Outcome, Probe
 
 SWITCH_INTERVAL = 50e-6
 """Seconds after which one thread must let another one run.  With Python's own 5 ms, the thread that connects would keep

@@ -26,8 +26,8 @@ import yaml
 
 from nftproxy.addresses import Family
 from nftproxy.kernel import Kernel
-from tests.lab import Namespace, RealHost, RealNetwork, RealNode, obstacle, topology
-from tests.lab.echo import KINDS, Answer
+from nftproxy.lab import Namespace, RealHost, RealNetwork, RealNode, obstacle, topology
+from nftproxy.lab.echo import KINDS, Answer
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 EXAMPLE = CHECKOUT / "examples" / "everything"

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from nftproxy.capabilities import probe
+from nftproxy.lab import Address, Kind, Lab, Origin, Probe, obstacle
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.render import ENDPOINTS_TEMPLATE, Renderer
 from nftproxy.state import Put
 from tests.churn import Churn, Step, cycle, full_transaction, loaded
 from tests.factories import pipeline, service, slice_of, templates
-from tests.lab import Address, Kind, Lab, Origin, Probe, obstacle
 from tests.packets.cluster import IP, IP6, Ip, each_ip, each_protocol
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())

@@ -16,6 +16,7 @@ import httpx
 import pytest
 import yaml
 
+from nftproxy.lab import LabError, Namespace
 from tests.apiserver import ApiServer, Permission, Proof, documents, permissions_of, watches
 from tests.apiserver.clients import (
     SERVICES,
@@ -31,7 +32,6 @@ from tests.apiserver.clients import (
     short,
     watching,
 )
-from tests.lab import LabError, Namespace
 
 
 @pytest.fixture

@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from nftproxy.capabilities import probe
+from nftproxy.lab import DROPPED, UNTOUCHED, Kind, Lab, Origin, Outcome, obstacle
+from nftproxy.lab import endpoint as to
 from nftproxy.model import Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.render import ENDPOINTS_TEMPLATE, TABLE_TEMPLATE, Renderer
 from nftproxy.state import Event, Put, Removed, key_of
 from tests.churn import Churn, Step, Try, cycle, full_transaction, loaded
 from tests.factories import pipeline, service_cidr, templates
-from tests.lab import DROPPED, UNTOUCHED, Kind, Lab, Origin, Outcome, obstacle
-from tests.lab import endpoint as to
 from tests.packets.cluster import IP, IP6, Ip
 from tests.town import (
     DELIVERED,

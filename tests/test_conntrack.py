@@ -30,11 +30,11 @@ from nftproxy.addresses import Address, Family
 from nftproxy.conntrack import Conntrack, Question, questions, sweep_family
 from nftproxy.errors import Unavailable
 from nftproxy.flows import NO_ENDPOINTS, AddressPort, Sweeps
+from nftproxy.lab import PORT_UNREACHABLE, UNTOUCHED, Lab, Origin, Outcome, RealNetwork, obstacle
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.state import Put, Removed
 from tests.conftest import CLONE_NEWNET, Run
 from tests.factories import IPV4, IPV6, pipeline, service, slice_of
-from tests.lab import PORT_UNREACHABLE, UNTOUCHED, Lab, Origin, Outcome, RealNetwork, obstacle
 from tests.packets.cluster import IP, Cluster, Ip, each_ip
 
 in_a_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.lab import obstacle
 from tests.conftest import Run
 from tests.demo import EXAMPLE, Report, manifests, pods_of
-from tests.lab import obstacle
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 

@@ -15,9 +15,7 @@ import pytest
 
 from nftproxy.capabilities import probe
 from nftproxy.check import check_ruleset
-from nftproxy.model import Node
-from nftproxy.source import load, load_config
-from tests.lab import (
+from nftproxy.lab import (
     DROPPED,
     NODE,
     PORT_UNREACHABLE,
@@ -31,6 +29,8 @@ from tests.lab import (
     obstacle,
     topology,
 )
+from nftproxy.model import Node
+from nftproxy.source import load, load_config
 from tests.test_cli import nftproxy
 
 CHECKOUT = Path(__file__).resolve().parent.parent

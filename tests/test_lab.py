@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.lab import (
+from nftproxy.lab import (
     DROPPED,
     NODE,
     PORT_UNREACHABLE,
@@ -32,12 +32,12 @@ from tests.lab import (
     is_even,
     obstacle,
 )
-from tests.lab.frames import PROTOCOLS, crc32c, is_intact, packet
-from tests.lab.lab import FIRST_PORT, LAST_PORT
+from nftproxy.lab.frames import PROTOCOLS, crc32c, is_intact, packet
+from nftproxy.lab.lab import FIRST_PORT, LAST_PORT
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
-SHARED_MAPS = Path(__file__).parent / "lab" / "shared-maps.nft"
+SHARED_MAPS = Path(__file__).parent / "shared-maps.nft"
 
 
 class Addresses(NamedTuple):
@@ -445,7 +445,7 @@ def test_a_lab_leaves_nothing_behind() -> None:
 
 def test_a_lost_marker_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """When frames are lost on the lab's own ways nothing is said about connections, least of all "dropped"."""
-    monkeypatch.setattr("tests.lab.wire.PATIENCE", 0.05)
+    monkeypatch.setattr("nftproxy.lab.wire.PATIENCE", 0.05)
     with Lab() as lab:
         lab.load('table netdev t { chain c { type filter hook ingress device "eth0" priority 0; drop; }; }')
         with pytest.raises(LabError, match="marker"):
@@ -493,7 +493,7 @@ def test_labs_can_stand_side_by_side() -> None:
 def test_a_killed_process_leaves_no_namespace() -> None:
     """Namespaces are anonymous: they end with the process, and so do the processes in them, however it ends."""
     script = (
-        "import os; from tests.lab import Lab; lab = Lab(); lab.node.popen(['sleep', '60'], stdout=-3, stderr=-3);"
+        "import os; from nftproxy.lab import Lab; lab = Lab(); lab.node.popen(['sleep', '60'], stdout=-3, stderr=-3);"
         "print(lab.node.run(['readlink', '/proc/self/ns/net']), flush=True); os.kill(os.getpid(), 9)"
     )
     root = Path(__file__).parent.parent

@@ -17,9 +17,9 @@ import pytest
 
 from nftproxy.addresses import Protocol
 from nftproxy.config import DetectLocalMode
+from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, Outcome, Probe, endpoint, obstacle
 from nftproxy.model import ClusterObject, Service, TrafficPolicy
 from tests.factories import service, slice_of
-from tests.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, Outcome, Probe, endpoint, obstacle
 from tests.packets.cluster import IP, IP6, Cluster, Ip
 
 # ---- what decides --------------------------------------------------------------------------------------------------

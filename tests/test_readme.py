@@ -19,7 +19,7 @@ import click
 import pytest
 
 from nftproxy.cli import _commands
-from tests.lab import obstacle
+from nftproxy.lab import obstacle
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 README = CHECKOUT / "README.md"

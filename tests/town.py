@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 from nftproxy.addresses import Family
 from nftproxy.capabilities import probe
+from nftproxy.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe
+from nftproxy.lab import endpoint as to
 from nftproxy.model import ClusterObject, EndpointSlice, Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from tests.factories import pipeline, service, service_cidr, slice_of
-from tests.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe
-from tests.lab import endpoint as to
 from tests.packets.cluster import IP, IP6, Ip
 
 

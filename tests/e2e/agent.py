@@ -26,10 +26,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from nftproxy.lab import Lab, Namespace, Origin, Outcome, Probe, endpoint
+from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
 from tests.apiserver import ApiServer
 from tests.e2e.objects import Object, node, service, service_cidr, slice_of
-from tests.lab import Lab, Namespace, Origin, Outcome, Probe, endpoint
-from tests.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
 from tests.packets.cluster import CONNECTIONS, IP, IP6, Outcomes
 
 CHECKOUT = Path(__file__).resolve().parents[2]

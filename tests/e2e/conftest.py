@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from nftproxy.lab import obstacle
 from tests.e2e.agent import World
-from tests.lab import obstacle
 
 
 @pytest.fixture(scope="session")

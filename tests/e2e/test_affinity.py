@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import Address, Origin
 from tests.e2e.agent import World
 from tests.e2e.objects import Object, service, slice_of
-from tests.lab import Address, Origin
 from tests.packets.cluster import IP, Ip, each_ip
 
 CLIENTS = 24

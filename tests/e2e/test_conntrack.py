@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import DROPPED, PORT_UNREACHABLE, Kind, Origin, Outcome, endpoint
 from tests.e2e.agent import World, eventually
 from tests.e2e.objects import Object, service, slice_of
-from tests.lab import DROPPED, PORT_UNREACHABLE, Kind, Origin, Outcome, endpoint
 from tests.packets.cluster import IP6, Ip, each_ip
 
 _sports = itertools.count(3000)

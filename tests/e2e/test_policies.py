@@ -10,9 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from nftproxy.lab import DROPPED, TCP_RESET, Origin
 from tests.e2e.agent import World, eventually
 from tests.e2e.objects import Object, node, service, slice_of
-from tests.lab import DROPPED, TCP_RESET, Origin
 from tests.packets.cluster import IP, IP6, Ip, Outcomes, at, each_ip, everywhere, seen
 
 NOWHERE = frozenset({DROPPED})

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nftproxy.lab import RealHost, RealNetwork, RealNode, obstacle
+from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 from tests.apiserver import ApiServer
 from tests.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.e2e.objects import Object, node, service, service_cidr, slice_of
-from tests.lab import RealHost, RealNetwork, RealNode, obstacle
-from tests.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 from tests.packets.cluster import IP, IP6, Ip, each_ip
 
 _beacons = itertools.count(1024)

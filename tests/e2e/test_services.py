@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Kind, Origin, Outcome
 from tests.e2e.agent import World
 from tests.e2e.objects import Object, external_name, service, service_cidr, slice_of
-from tests.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Kind, Origin, Outcome
 from tests.packets.cluster import IP, IP6, Ip, at, each_ip, each_protocol, everywhere, seen
 
 

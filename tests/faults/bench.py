@@ -26,6 +26,8 @@ from nftproxy.addresses import Family
 from nftproxy.capabilities import probe
 from nftproxy.compile import Settings
 from nftproxy.kernel import Kernel
+from nftproxy.lab import Lab
+from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
 from nftproxy.model import Ignored
 from nftproxy.parse import parse_object
 from nftproxy.pipeline import Pipeline
@@ -35,8 +37,6 @@ from nftproxy.source import load_config
 from nftproxy.state import Listed
 from tests.apiserver import ApiServer, Request
 from tests.factories import renderer
-from tests.lab import Lab
-from tests.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
 from tests.packets.manifests import Manifest, service_manifest, slice_manifest
 
 ROOT = Path(__file__).resolve().parent.parent.parent

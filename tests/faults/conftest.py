@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from nftproxy.lab import Lab, obstacle
 from tests.apiserver import ApiServer
 from tests.faults.bench import PERMISSIONS, Bench, furnish
 from tests.faults.hasty import BOOKMARKS
-from tests.lab import Lab, obstacle
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from nftproxy.lab import DROPPED, TCP_RESET, Origin, endpoint
 from tests.apiserver import (
     Action,
     ApiServer,
@@ -27,7 +28,6 @@ from tests.apiserver import (
     unknown_event,
 )
 from tests.faults.bench import CROWD, PERMISSIONS, PLURALS, Bench, change, endpoints, pod, service, vip
-from tests.lab import DROPPED, TCP_RESET, Origin, endpoint
 
 AGENT = "tests.faults.hasty"
 MOST = 8

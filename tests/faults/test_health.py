@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from nftproxy.lab import Lab, Origin, endpoint
 from tests.apiserver import ApiServer
 from tests.faults.bench import SYNC_PERIOD, Bench, endpoints, node, service, vip
-from tests.lab import Lab, Origin, endpoint
 
 CHECK_PORT = 32100
 FAILURES = 'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"}'

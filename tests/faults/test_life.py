@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 
+from nftproxy.lab import Origin, Outcome, Probe, endpoint
 from tests.apiserver import ApiServer
 from tests.faults.bench import PLURALS, Bench, pod, service, vip
-from tests.lab import Origin, Outcome, Probe, endpoint
 
 LOADED = "loaded the rules"
 """What the agent says when it has."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.addresses import Family
+from nftproxy.lab import Origin, endpoint
 from tests.faults.bench import SYNC_PERIOD, Bench, pod, vip
-from tests.lab import Origin, endpoint
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from nftproxy.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, endpoint
 from tests.apiserver import ApiServer
 from tests.faults.bench import Bench, endpoints, service, vip
-from tests.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, endpoint
 from tests.packets.manifests import Manifest
 
 DNS = 80

@@ -13,9 +13,9 @@ import pytest
 
 from nftproxy.addresses import Family
 from nftproxy.kernel import Kernel
+from nftproxy.lab import Lab, Origin, Outcome, obstacle
 from nftproxy.pipeline import Pipeline
 from nftproxy.state import Event, Put
-from tests.lab import Lab, Origin, Outcome, obstacle
 from tests.packets.cluster import IP, IP6
 from tests.town import STICKY_VIPS, endpoints, everywhere, goes_right, town
 

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from nftproxy.lab import Lab, Origin, Outcome, Probe, endpoint
 from nftproxy.model import ClusterObject, EndpointSlice, Service
 from nftproxy.state import Event, HostAddresses, Put, Removed, key_of
 from tests.factories import pipeline
-from tests.lab import Lab, Origin, Outcome, Probe, endpoint
 
 CONNECTIONS = 64
 """How many show every one of up to four endpoints, but for once in 25 million times."""

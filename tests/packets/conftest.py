@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.lab import Lab, obstacle
+from nftproxy.lab import Lab, obstacle
 from tests.packets.cluster import IP, IP6
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from nftproxy.errors import Problem
+from nftproxy.lab import Lab
 from nftproxy.model import EndpointSlice, Ignored, Service
 from nftproxy.parse import parse_manifest
 from nftproxy.state import Listed
-from tests.lab import Lab
 from tests.packets.cluster import IP, Cluster
 
 Manifest = dict[str, Any]

@@ -14,9 +14,9 @@ from nftproxy.addresses import Family
 from nftproxy.capabilities import probe
 from nftproxy.config import DetectLocalMode
 from nftproxy.kernel import Kernel
+from nftproxy.lab import Address, Kind, Lab, Origin, Probe, is_even
 from nftproxy.model import Service
 from tests.factories import pipeline, service, slice_of
-from tests.lab import Address, Kind, Lab, Origin, Probe, is_even
 from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol
 
 LONG = 10800  # seconds: the default, longer than any test

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from nftproxy.lab import NODE, TCP_RESET, UNTOUCHED, Lab, Origin
 from tests.factories import node, slice_of
-from tests.lab import NODE, TCP_RESET, UNTOUCHED, Lab, Origin
 from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, everywhere
 from tests.packets.rivals import one, slices, two
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from nftproxy.lab import Kind, Lab, Origin, is_even
 from tests.factories import node, service, slice_of
-from tests.lab import Kind, Lab, Origin, is_even
 from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol
 
 POD, OUTSIDE = Origin.POD, Origin.OUTSIDE

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import DROPPED, NODE, TCP_RESET, Lab, Origin
 from tests.factories import service, slice_of
-from tests.lab import DROPPED, NODE, TCP_RESET, Lab, Origin
 from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, everywhere
 from tests.packets.rivals import one, slices, two
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import UNTOUCHED, Lab, Origin
 from tests.factories import service, slice_of
-from tests.lab import UNTOUCHED, Lab, Origin
 from tests.packets.cluster import Cluster, Ip, at, each_ip, each_protocol
 
 POD = Origin.POD

@@ -11,10 +11,7 @@ from typing import Any
 import pytest
 
 from nftproxy.addresses import Family
-from nftproxy.model import Service, ServiceCIDR
-from nftproxy.state import Removed
-from tests.factories import pipeline, service, service_cidr, slice_of
-from tests.lab import (
+from nftproxy.lab import (
     DROPPED,
     NODE,
     PORT_UNREACHABLE,
@@ -26,8 +23,11 @@ from tests.lab import (
     RealNetwork,
     obstacle,
 )
-from tests.lab.frames import internet_checksum
-from tests.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from nftproxy.lab.frames import internet_checksum
+from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from nftproxy.model import Service, ServiceCIDR
+from nftproxy.state import Removed
+from tests.factories import pipeline, service, service_cidr, slice_of
 from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 
 REFUSED = {"tcp": TCP_RESET, "udp": PORT_UNREACHABLE, "sctp": PORT_UNREACHABLE}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import NODE, UNTOUCHED, Lab, Origin
 from nftproxy.model import Service
 from tests.factories import host_addresses, node, service, slice_of
-from tests.lab import NODE, UNTOUCHED, Lab, Origin
 from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 
 PORT = 30080

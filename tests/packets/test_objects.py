@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.lab import TCP_RESET, UNTOUCHED, Kind, Lab, Origin
+from nftproxy.lab import TCP_RESET, UNTOUCHED, Kind, Lab, Origin
 from tests.packets.cluster import IP, IP6, Ip, at, each_ip
 from tests.packets.manifests import Manifest, Manifests, labelled, service_manifest, slice_manifest
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nftproxy.config import DetectLocalMode
+from nftproxy.lab import DROPPED, Lab, Origin, Outcome
 from tests.factories import node, service, slice_of
-from tests.lab import DROPPED, Lab, Origin, Outcome
 from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 
 # Which origins count as local sources: pod, remote pod, node, outside.

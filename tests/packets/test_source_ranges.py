@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin
 from nftproxy.model import Service
 from tests.factories import node, service, slice_of
-from tests.lab import DROPPED, TCP_RESET, Lab, Origin
 from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 from tests.packets.manifests import Manifests, service_manifest, slice_manifest
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from nftproxy.lab import DROPPED, NODE, UNTOUCHED, Kind, Lab, Origin
 from tests.factories import service, slice_of
-from tests.lab import DROPPED, NODE, UNTOUCHED, Kind, Lab, Origin
 from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 from tests.packets.manifests import Manifest, Manifests, service_manifest, slice_manifest
 

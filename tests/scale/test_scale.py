@@ -22,13 +22,13 @@ from nftproxy.addresses import Family
 from nftproxy.capabilities import probe
 from nftproxy.compile import Settings
 from nftproxy.kernel import Kernel
+from nftproxy.lab import Namespace, obstacle
 from nftproxy.model import Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.ruleset import Transaction
 from nftproxy.source import load
 from nftproxy.state import Event, Put, Removed
 from tests.factories import renderer, service, slice_of
-from tests.lab import Namespace, obstacle
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 SERVICES = 10_000 if IS_LONG else 1_000

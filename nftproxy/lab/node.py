@@ -6,8 +6,8 @@ import importlib
 import socket
 from pathlib import Path
 
-from tests.lab.namespace import LabError, Namespace
-from tests.lab.topology import NODE_SYSCTLS
+from nftproxy.lab.namespace import LabError, Namespace
+from nftproxy.lab.topology import NODE_SYSCTLS
 
 
 class Node(Namespace):

@@ -11,8 +11,8 @@ import threading
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from tests.lab.namespace import Namespace
-from tests.lab.outcome import Address
+from nftproxy.lab.namespace import Namespace
+from nftproxy.lab.outcome import Address
 
 KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 

@@ -20,15 +20,15 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from tests.lab import topology
-from tests.lab.flight import Flight, packed, text
-from tests.lab.frames import PROTOCOLS, What, packet
-from tests.lab.links import add_addresses, join
-from tests.lab.namespace import LabError, Namespace
-from tests.lab.node import Node
-from tests.lab.outcome import Address, Outcome, Probe
-from tests.lab.topology import PODS, UPLINK, Origin
-from tests.lab.wire import BATCH, FAR_MAC, NODE_MAC, OWN, Sending, Wire
+from nftproxy.lab import topology
+from nftproxy.lab.flight import Flight, packed, text
+from nftproxy.lab.frames import PROTOCOLS, What, packet
+from nftproxy.lab.links import add_addresses, join
+from nftproxy.lab.namespace import LabError, Namespace
+from nftproxy.lab.node import Node
+from nftproxy.lab.outcome import Address, Outcome, Probe
+from nftproxy.lab.topology import PODS, UPLINK, Origin
+from nftproxy.lab.wire import BATCH, FAR_MAC, NODE_MAC, OWN, Sending, Wire
 
 FIRST_PORT, LAST_PORT = 20000, 65535  # source ports that are handed out: those below are the tests' own
 # Flows that conntrack is left to remember.  The node has 64,512 ports to masquerade with for each endpoint, and the

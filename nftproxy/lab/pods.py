@@ -18,11 +18,11 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from tests.lab import topology
-from tests.lab.echo import Answer, Conversation, EchoServer
-from tests.lab.links import add_addresses, join
-from tests.lab.namespace import Namespace
-from tests.lab.node import Node
+from nftproxy.lab import topology
+from nftproxy.lab.echo import Answer, Conversation, EchoServer
+from nftproxy.lab.links import add_addresses, join
+from nftproxy.lab.namespace import Namespace
+from nftproxy.lab.node import Node
 
 
 class RealHost:

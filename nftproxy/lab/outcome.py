@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from tests.lab.topology import Origin
+from nftproxy.lab.topology import Origin
 
 
 class Address(NamedTuple):

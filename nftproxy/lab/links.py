@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from tests.lab.namespace import LabError, Namespace
+from nftproxy.lab.namespace import LabError, Namespace
 
 SIOCGIFFLAGS, IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
 RTF_LOCAL = 0x80000000  # linux/ipv6_route.h

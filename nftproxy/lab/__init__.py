@@ -1,12 +1,12 @@
-"""Tests with real packets: a node in a network namespace, and what its rules do to connections.
+"""Real packets: a node in a network namespace, and what its rules do to connections.
 
 `Lab` tries many single packets a second and knows what became of each; `RealNetwork` has whole connections between
 real servers and clients.
 """
 
-from tests.lab.lab import Lab, obstacle
-from tests.lab.namespace import LabError, Namespace
-from tests.lab.outcome import (
+from nftproxy.lab.lab import Lab, obstacle
+from nftproxy.lab.namespace import LabError, Namespace
+from nftproxy.lab.outcome import (
     DROPPED,
     NODE,
     PORT_UNREACHABLE,
@@ -19,8 +19,8 @@ from tests.lab.outcome import (
     endpoint,
     is_even,
 )
-from tests.lab.pods import RealHost, RealNetwork, RealNode
-from tests.lab.topology import Origin
+from nftproxy.lab.pods import RealHost, RealNetwork, RealNode
+from nftproxy.lab.topology import Origin
 
 __all__ = [
     "DROPPED",

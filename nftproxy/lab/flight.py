@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 from typing import NamedTuple
 
-from tests.lab.frames import PROTOCOLS, Packet, What, packet
-from tests.lab.outcome import Address, Kind, Outcome, Probe
-from tests.lab.wire import OWN, Sending, Sighting
+from nftproxy.lab.frames import PROTOCOLS, Packet, What, packet
+from nftproxy.lab.outcome import Address, Kind, Outcome, Probe
+from nftproxy.lab.wire import OWN, Sending, Sighting
 
 
 class Flight(NamedTuple):

@@ -23,8 +23,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.lab import frames
-from tests.lab.namespace import LabError, Namespace
+from nftproxy.lab import frames
+from nftproxy.lab.namespace import LabError, Namespace
 
 ETH_P_ALL, ETH_P_IP, ETH_P_IPV6 = 0x0003, 0x0800, 0x86DD
 ETH_P_MARKER = 0x88B5  # IEEE 802: for local experiments
