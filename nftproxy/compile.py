@@ -10,7 +10,7 @@ which chain its verdict names follow from its kind and the traffic policy:
     external, Local          local list                 cluster list                      the node only
 
 External means externalIPs, load balancer IPs and node ports.  A front whose list is empty gets no verdict; then, or if
-a packet slips between two generations, `untranslated` says what becomes of it.
+a packet slips between two generations, it is refused if the front is in `no-endpoints`, and dropped if not.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from nftproxy.endpoints import Candidate, Choice, choose, gather
 from nftproxy.facts import ChainFacts, Front, PortFacts, Slots, TableFacts
 from nftproxy.model import Capabilities, Node, ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.state import ClusterState
-
-REFUSE = "refuse"
-DISCARD = "discard"
 
 HASH_SEED = "0x6e667470"
 """Any constant will do ("nftp"): with none, nft draws another one at each load, and clients would move."""
@@ -242,12 +239,14 @@ def _port_facts(
         reach.front for reach in reaches if own.allowed and reach.is_external and reach.address in own.load_balancer_ips
     )
     external = [reach for reach in reaches if reach.is_external]
+    fronts = tuple(reach.front for reach in reaches)
     return PortFacts(
         protocol=shaper.protocol,
         cluster_ips=cluster_ips,
         services=tuple(services),
         short_circuits=tuple(short_circuits),
-        untranslated=tuple((reach.front, DISCARD if choice.has_endpoints else REFUSE) for reach in reaches),
+        fronts=fronts,
+        no_endpoints=() if choice.has_endpoints else fronts,
         masqueraded=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.CLUSTER),
         local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
         guarded=guarded,

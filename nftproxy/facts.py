@@ -85,15 +85,16 @@ class Slots(msgspec.Struct, frozen=True, gc=False):
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """One Service port in one family, as memberships: each field is a set or map and who is in it.
 
-    `services` and `short_circuits` are rows of (front, chain), `untranslated` of (front, chain that refuses),
-    `allowed` of (front, address or CIDR), `affinities` of (front, chain that remembers).
+    `services` and `short_circuits` are rows of (front, chain), `allowed` of (front, address or CIDR), `affinities` of
+    (front, chain that remembers).  `no_endpoints` are those of the fronts that no endpoint serves on any node.
     """
 
     protocol: str
     cluster_ips: tuple[Address, ...]
     services: tuple[tuple[Front, str], ...] = ()
     short_circuits: tuple[tuple[Front, str], ...] = ()
-    untranslated: tuple[tuple[Front, str], ...] = ()
+    fronts: tuple[Front, ...] = ()
+    no_endpoints: tuple[Front, ...] = ()
     masqueraded: tuple[Front, ...] = ()
     local_policy: tuple[Front, ...] = ()
     guarded: tuple[Front, ...] = ()

@@ -125,7 +125,7 @@ def test_render_reads_directories_and_files(tmp_path: Path, web: Path) -> None:
     )
     done = render(web, directory)
     assert "10.96.0.10 . tcp . 80 " in done.out
-    assert "10.96.0.11 . tcp . 443 " in done.out
+    assert "10.96.0.11 . tcp . 443," in done.out
 
 
 @pytest.mark.parametrize(("family", "tables"), [("ip", ["ip"]), ("ip6", ["ip6"])])
@@ -283,8 +283,8 @@ def change(file: Path, old: str, new: str) -> int:
 
 def test_templates_can_be_given(web: Path, templates: Path) -> None:
     """The rules come from the templates in the directory that is named."""
-    change(templates / TABLE_TEMPLATE, "chain discard {\n    drop", "chain discard {\n    counter drop")
-    assert "    counter drop\n" in render(web, "--templates", templates).out
+    change(templates / TABLE_TEMPLATE, "@fronts drop", "@fronts counter drop")
+    assert "@fronts counter drop\n" in render(web, "--templates", templates).out
 
 
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
@@ -336,11 +336,12 @@ def test_check_reports_what_was_loaded(web: Path) -> None:
 @pytest.mark.usefixtures("namespace")
 def test_check_reports_what_was_refused(web: Path, templates: Path) -> None:
     """Rules that do not load are told with the kernel's words and the rule, and the exit status is 1."""
-    change(templates / TABLE_TEMPLATE, "chain discard {\n    drop", "chain discard {\n    goto nowhere")
+    change(templates / TABLE_TEMPLATE, "@fronts drop", "@fronts goto nowhere")
     done = nftproxy("check", web, "--node", "node-a", "--templates", templates)
     assert (done.status, done.err) == (1, "")
     assert done.out.startswith("refused by libnftables ")
-    assert "in: table ip nftproxy { chain discard { goto nowhere" in done.out
+    assert "in: table ip nftproxy { chain untranslated { " in done.out
+    assert "@fronts goto nowhere" in done.out
 
 
 # ---- diff ----------------------------------------------------------------------------------------------------------

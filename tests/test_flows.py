@@ -163,8 +163,8 @@ def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Told]
     made.apply([Put(each) for each in cluster])
     for family in made.generations:
         served = {front: usable for front, usable in _told(made).items() if family_of(front.address) is family}
-        assert served.keys() == _ruled(made, family, "untranslated").keys()
-        refused = {front for front, verdict in _ruled(made, family, "untranslated").items() if verdict == "goto refuse"}
+        assert served.keys() == _ruled(made, family, "fronts").keys()
+        refused = _ruled(made, family, "no-endpoints").keys()
         assert {front for front, usable in served.items() if not usable} == refused
         for front, endpoint in _slots(made, family):
             assert endpoint in served[front]

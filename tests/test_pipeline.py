@@ -88,9 +88,8 @@ def test_removing_an_endpoint_is_two_elements() -> None:
     assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8080"}
     assert made.apply([Put(slice_of(endpoints=[]))]).text == (
         "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-1 }\n"
-        "delete element ip nftproxy untranslated { 10.96.0.10 . tcp . 80 : goto discard }\n"
         "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.4 . 8080 }\n"
-        "add element ip nftproxy untranslated { 10.96.0.10 . tcp . 80 : goto refuse }\n"
+        "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }\n"
     )
 
 
@@ -120,9 +119,11 @@ def test_both_families_change_in_one_transaction() -> None:
     text = made.apply([Put(service(cluster_ips=["10.96.0.10", "fd00:96::10"]))]).text
     assert text == (
         "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
-        "add element ip nftproxy untranslated { 10.96.0.10 . tcp . 80 : goto refuse }\n"
+        "add element ip nftproxy fronts { 10.96.0.10 . tcp . 80 }\n"
+        "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }\n"
         "add element ip6 nftproxy cluster-ips { fd00:96::10 }\n"
-        "add element ip6 nftproxy untranslated { fd00:96::10 . tcp . 80 : goto refuse }\n"
+        "add element ip6 nftproxy fronts { fd00:96::10 . tcp . 80 }\n"
+        "add element ip6 nftproxy no-endpoints { fd00:96::10 . tcp . 80 }\n"
     )
 
 
@@ -199,9 +200,9 @@ def test_session_affinity_survives_a_full_transaction() -> None:
 
 def test_another_versions_table_is_replaced() -> None:
     """Rules of other templates go as a whole, whatever they were."""
-    old = templates()[TABLE_TEMPLATE].replace("chain discard", "chain lose")
+    old = templates()[TABLE_TEMPLATE].replace("refuse", "reset")
     text = old.replace("cluster-ips", "virtual-ips")
-    service_text = templates()["service.nft.j2"].replace("cluster-ips", "virtual-ips").replace("discard", "lose")
+    service_text = templates()["service.nft.j2"].replace("cluster-ips", "virtual-ips")
     other = Renderer({**templates(), TABLE_TEMPLATE: text, "service.nft.j2": service_text})
     made = pipeline(service())
     ledger = ledger_of(pipeline(service("shop/cart"), renderer=other), made)
@@ -366,15 +367,23 @@ def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Tol
         for prefix in ("", "nodeport-"):
             fronts = {
                 name: elements(made, family, f"{prefix}{name}").keys()
-                for name in ("services", "masqueraded", "local-policy", "short-circuit", "untranslated", "affinity")
+                for name in (
+                    "services",
+                    "masqueraded",
+                    "local-policy",
+                    "short-circuit",
+                    "fronts",
+                    "no-endpoints",
+                    "affinity",
+                )
             }
-            assert all(each <= fronts["untranslated"] for each in fronts.values())
+            assert all(each <= fronts["fronts"] for each in fronts.values())
             assert fronts["short-circuit"] <= fronts["local-policy"]
             assert not fronts["local-policy"] & fronts["masqueraded"]
             assert fronts["affinity"] <= fronts["services"] | fronts["short-circuit"]
         guarded = elements(made, family, "guarded").keys()
         assert {allowed.rpartition(" . ")[0] for allowed in elements(made, family, "allowed")} == guarded
-        assert guarded <= elements(made, family, "untranslated").keys()
+        assert guarded <= elements(made, family, "fronts").keys()
 
 
 def test_skeleton_blocks_are_the_nodes() -> None:

@@ -277,7 +277,15 @@ def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -
         *(
             f"{prefix}{name}"
             for prefix in ("", "nodeport-")
-            for name in ("services", "masqueraded", "local-policy", "short-circuit", "untranslated", "affinity")
+            for name in (
+                "services",
+                "masqueraded",
+                "local-policy",
+                "short-circuit",
+                "fronts",
+                "no-endpoints",
+                "affinity",
+            )
         ),
     }
 
@@ -291,7 +299,7 @@ def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -
         (TABLE_TEMPLATE, "  set cluster-ips {\n", "  set service-ips {\n"),
         (TABLE_TEMPLATE, "    flags interval\n", "    flags interval\n    auto-merge\n"),
         (TABLE_TEMPLATE, "hook output priority -110", "hook output priority -111"),
-        (TABLE_TEMPLATE, "  chain discard {\n", "  chain lose {\n"),
+        (TABLE_TEMPLATE, "  chain refuse {\n", "  chain reset {\n"),
         (ENDPOINTS_TEMPLATE, "size 1048576", "size 65536"),
     ],
 )
