@@ -17,7 +17,7 @@ from nftproxy.conntrack import Conntrack
 from nftproxy.directory import Directory
 from nftproxy.errors import Unavailable
 from nftproxy.events import Events, Post, of_conflict, of_listener, of_start
-from nftproxy.health import Health, health_check_addresses, health_checks
+from nftproxy.health import Health, health_check_addresses
 from nftproxy.kernel import AsyncKernel, Kernel
 from nftproxy.metrics import Metrics, Vitals
 from nftproxy.node import follow_addresses
@@ -75,10 +75,8 @@ class Daemon:
             sysctl.set_up(config)
         if sweeps := self._pipeline.flows.take():
             self._conntrack.begin(sweeps)
-        await self._servers.follow(health_checks(state), health_check_addresses(state, config))
-        losses = [lost for losses in self._pipeline.losses.values() for lost in losses]
-        self.metrics.conflicts(len(losses))
-        self._events.tell(map(of_conflict, losses))
+        await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
+        self._events.tell(map(of_conflict, self._pipeline.take_losses()))
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])

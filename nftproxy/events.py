@@ -100,7 +100,8 @@ class Events:
     def tell(self, happenings: Iterable[Happening]) -> None:
         """Have these sent, but for those that were said a short while ago."""
         now = asyncio.get_running_loop().time()
-        self._said = {happening: when for happening, when in self._said.items() if now - when < SILENCE}
+        while self._said and now - self._said[oldest := next(iter(self._said))] >= SILENCE:
+            del self._said[oldest]
         for happening in happenings:
             if happening not in self._said and not self._waiting.full():
                 self._said[happening] = now

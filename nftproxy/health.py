@@ -10,7 +10,7 @@ is stricter: there, a proxy that has never written any rules is healthy for as l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -202,14 +202,32 @@ def health_check(check: HealthCheck, *, is_healthy: bool) -> Answer:
     return Answer(200 if check.local_endpoints and is_healthy else 503, headers, body.encode())
 
 
-def health_checks(state: ClusterState) -> dict[int, HealthCheck]:
-    """The ports on which this node must answer (healthCheckNodePort), each for the Service that owns it."""
-    asking = [service for service in state.services.values() if service.health_check_node_port]
-    return {
-        service.health_check_node_port: HealthCheck(service.key, _local_endpoints(state, service))
-        for service in asking
-        if state.claims.winner(Claim(NODE, Protocol.TCP, service.health_check_node_port)) == service.key
-    }
+class HealthChecks:
+    """The ports on which this node must answer (healthCheckNodePort), each for the Service that owns it.
+
+    `by_port` is replaced whole when anything in it changes, so that whoever keeps it sees what was at that time.
+    """
+
+    def __init__(self) -> None:
+        self.by_port: Mapping[int, HealthCheck] = {}
+        self._ports: dict[ObjectKey, int] = {}
+
+    def update(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
+        """Follow the state in what was touched of it."""
+        services = tuple(services)
+        old = {port: self.by_port[port] for port in filter(None, (self._ports.pop(key, 0) for key in services))}
+        new = dict(_checks(state, services))
+        self._ports |= {check.service: port for port, check in new.items()}
+        if old != new:
+            kept = {port: check for port, check in self.by_port.items() if port not in old}
+            self.by_port = kept | new
+
+
+def _checks(state: ClusterState, services: Iterable[ObjectKey]) -> Iterator[tuple[int, HealthCheck]]:
+    for service in filter(None, map(state.services.get, services)):
+        port = service.health_check_node_port
+        if port and state.claims.winner(Claim(NODE, Protocol.TCP, port)) == service.key:
+            yield port, HealthCheck(service.key, _local_endpoints(state, service))
 
 
 def _local_endpoints(state: ClusterState, service: Service) -> int:

@@ -182,6 +182,7 @@ class Metrics:
                 self._gauges["nftproxy_affinity_entries"].set(count, name, container)
             for policy, count in without_local_endpoints(self._pipeline.state, family).items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
+        self._gauges["nftproxy_conflicts"].set(sum(map(len, self._pipeline.losses.values())))
         for kind, name in _CHANGES.items():
             self._gauges[f"kubeproxy_sync_proxy_rules_{name}_changes_pending"].set(self._pending[kind])
         return generate_latest(self._registry)
@@ -240,10 +241,6 @@ class Metrics:
     def repaired(self, family: Family) -> None:
         """A table was not as it was left."""
         self._counters["nftproxy_repairs_total"].add(1, FAMILY_NAMES[family])
-
-    def conflicts(self, count: int) -> None:
-        """So many addresses and ports are claimed in vain at present."""
-        self._gauges["nftproxy_conflicts"].set(count)
 
     def skipped(self, count: int) -> None:
         """The input has so many problems at present."""

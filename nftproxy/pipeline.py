@@ -14,6 +14,7 @@ from nftproxy.addresses import Family
 from nftproxy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
 from nftproxy.facts import TableFacts
 from nftproxy.flows import Flows
+from nftproxy.health import HealthChecks
 from nftproxy.model import ObjectKey
 from nftproxy.render import Renderer
 from nftproxy.ruleset import (
@@ -37,7 +38,8 @@ SKELETON = "this node"
 class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
 
-    `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go.
+    `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go, `health_checks`
+    what health-check node ports answer.
 
     Raises:
         TemplateError: a template fails.
@@ -52,7 +54,9 @@ class Pipeline:
         self.flows = Flows(settings, self.generations)
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
+        self.health_checks = HealthChecks()
         self.losses: dict[ObjectKey, list[Lost]] = {}
+        self._fresh_losses: list[Lost] = []
         self._touched = Touched(table=True)
         self._update()
 
@@ -72,6 +76,11 @@ class Pipeline:
             for family, generation in self.generations.items()
         )
 
+    def take_losses(self) -> list[Lost]:
+        """What Services don't get of those that were touched since this was last asked; each is told once."""
+        losses, self._fresh_losses = self._fresh_losses, []
+        return losses
+
     def _update(self) -> dict[Family, Change]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
         touched = self._touched
@@ -82,6 +91,7 @@ class Pipeline:
             self._note_ports(key)
             self._note_losses(key)
         self.flows.update(self.state, services)
+        self.health_checks.update(self.state, services)
         self._touched = Touched()
         return changes
 
@@ -110,6 +120,7 @@ class Pipeline:
             lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
+                self._fresh_losses += self.losses[key]
 
     def _note_ports(self, key: ObjectKey) -> None:
         service = self.state.services.get(key)

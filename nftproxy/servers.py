@@ -152,6 +152,7 @@ class Servers:
         self._report = report
         self._config = pipeline.settings.config
         self._checks: Mapping[int, HealthCheck] = {}
+        self._addresses: tuple[Address, ...] = ()
         self._lock = asyncio.Lock()
         self._node_ports: dict[Place, _Listener] = {}
         self._fixed = [
@@ -178,8 +179,14 @@ class Servers:
         await self._close()
 
     async def follow(self, checks: Mapping[int, HealthCheck], addresses: Iterable[Address]) -> None:
-        """Serve these health-check node ports, each at all of these addresses, and no others."""
-        self._checks = checks
+        """Serve these health-check node ports, each at all of these addresses, and no others.
+
+        The same mapping at the same addresses is what is being served already.
+        """
+        addresses = tuple(addresses)
+        if checks is self._checks and addresses == self._addresses:
+            return
+        self._checks, self._addresses = checks, addresses
         async with self._lock:
             wanted = {Place(address, port): check.service for address in addresses for port, check in checks.items()}
             unwanted = [place for place, known in self._node_ports.items() if not _is_same(known, wanted.get(place))]

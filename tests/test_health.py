@@ -19,14 +19,13 @@ from nftproxy.health import (
     Status,
     health_check,
     health_check_addresses,
-    health_checks,
     healthz,
     is_eligible,
     livez,
     without_local_endpoints,
 )
 from nftproxy.model import Service
-from nftproxy.state import ClusterState
+from nftproxy.state import ClusterState, Put, Removed
 from tests.factories import (
     IPV4,
     IPV6,
@@ -259,7 +258,7 @@ def state_of(*objects: Any) -> ClusterState:
 
 def test_no_health_checks() -> None:
     """Services without a health-check node port ask for none."""
-    assert health_checks(state_of(service(), slice_of())) == {}
+    assert pipeline(service(), slice_of()).health_checks.by_port == {}
 
 
 @pytest.mark.parametrize(
@@ -277,7 +276,7 @@ def test_no_health_checks() -> None:
 )
 def test_local_endpoints(endpoints: list[str], count: int) -> None:
     """Endpoints on this node that are ready count; not those that only serve while they terminate."""
-    checks = health_checks(state_of(balanced(), slice_of(endpoints=endpoints)))
+    checks = pipeline(balanced(), slice_of(endpoints=endpoints)).health_checks.by_port
     assert checks == {32000: HealthCheck(key("shop/web"), count)}
 
 
@@ -289,7 +288,7 @@ def test_local_endpoints_are_pods() -> None:
         slice_of(endpoints=["10.1.0.4@node-a", "10.1.0.5@node-a"], ports=["http:8080"], suffix="2"),
         slice_of(endpoints=["10.1.0.6@node-a"], ports=["other:9"], suffix="3"),
     ]
-    assert health_checks(state_of(web, *slices)) == {32000: HealthCheck(key("shop/web"), 2)}
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 2)}
 
 
 def test_local_endpoints_of_two_families() -> None:
@@ -299,20 +298,41 @@ def test_local_endpoints_of_two_families() -> None:
         slice_of(endpoints=["fd00:1::4@node-a", "fd00:1::5@node-a"], suffix="2"),
     ]
     web = balanced(cluster_ips=["10.96.0.10", "fd00:96::10"])
-    assert health_checks(state_of(web, *slices)) == {32000: HealthCheck(key("shop/web"), 2)}
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 2)}
 
 
 def test_a_contested_health_check_port() -> None:
     """Of two Services with one port the older has it, and the other takes over when that lets go."""
     old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
-    assert health_checks(state_of(new, old, slice_of("shop/new"))) == {32000: HealthCheck(key("shop/old"), 0)}
-    assert health_checks(state_of(new, slice_of("shop/new"))) == {32000: HealthCheck(key("shop/new"), 1)}
+    assert pipeline(new, old, slice_of("shop/new")).health_checks.by_port == {32000: HealthCheck(key("shop/old"), 0)}
+    assert pipeline(new, slice_of("shop/new")).health_checks.by_port == {32000: HealthCheck(key("shop/new"), 1)}
+
+
+def test_health_checks_follow_what_happens() -> None:
+    """A port passes from Service to Service; what somebody keeps of before stays as it was."""
+    old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
+    made = pipeline(old, new, slice_of("shop/new"))
+    before = made.health_checks.by_port
+    made.apply([Removed(Service, old.key)])
+    assert made.health_checks.by_port == {32000: HealthCheck(new.key, 1)}
+    made.apply([Put(slice_of("shop/new", [])), Put(old)])
+    assert made.health_checks.by_port == {32000: HealthCheck(old.key, 0)}
+    made.apply([Removed(Service, old.key), Removed(Service, new.key)])
+    assert (before, made.health_checks.by_port) == ({32000: HealthCheck(old.key, 0)}, {})
+
+
+def test_a_change_elsewhere_leaves_health_checks_alone() -> None:
+    """As long as nothing in them changes they are the same object, so that nobody has to compare them."""
+    made = pipeline(balanced(), slice_of())
+    before = made.health_checks.by_port
+    made.apply([Put(service("shop/cart", cluster_ips=["10.96.0.11"])), Put(balanced(affinity_timeout=60))])
+    assert made.health_checks.by_port is before
 
 
 def test_a_health_check_port_that_is_a_node_port() -> None:
     """A node port that an older Service has is not to be had for health checks."""
     old = service("shop/old", type="NodePort", ports=["http:80:32000"], created=1)
-    assert health_checks(state_of(old, balanced(created=2, cluster_ips=["10.96.0.11"]))) == {}
+    assert pipeline(old, balanced(created=2, cluster_ips=["10.96.0.11"])).health_checks.by_port == {}
 
 
 @pytest.mark.parametrize(

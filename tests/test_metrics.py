@@ -402,14 +402,15 @@ def test_probes(what: str) -> None:
 
 
 def test_what_is_set() -> None:
-    """What the agent sets is told as it is."""
-    metrics = Metrics(pipeline())
-    metrics.conflicts(3)
+    """Conflicts are counted when that is asked for; what the agent sets is told as it is."""
+    ports = ["a:80:30080", "b:81:30081"]
+    loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
+    metrics = Metrics(pipeline(service(ports=ports), loser))
     metrics.skipped(2)
     metrics.built("0.1.0", "1.0.6", "6.18.1")
     metrics.repaired(IPV4)
     assert series(metrics, "nftproxy_conflicts", "nftproxy_skipped", "nftproxy_build", "nftproxy_repairs") == {
-        "nftproxy_conflicts": 3,
+        "nftproxy_conflicts": 2,
         "nftproxy_skipped_objects": 2,
         'nftproxy_build_info{kernel="6.18.1",libnftables="1.0.6",version="0.1.0"}': 1,
         'nftproxy_repairs_total{ip_family="IPv4"}': 1,

@@ -322,13 +322,15 @@ def assert_holds(ledger: Ledger, made: Pipeline, *, unused: bool) -> None:
 @quick()
 @given(st.data(), all_settings, clusters)
 def test_the_order_of_events_does_not_matter(data: st.DataObject, settings: Settings, cluster: list[Told]) -> None:
-    """The same objects make the same blocks and elements in whatever order, and however batched, they came."""
+    """The same objects make the same blocks, elements and health checks in whatever order and batches they came."""
     one, other = fresh(settings, cluster), fresh(settings, [])
     for batch in data.draw(batches(cluster)):
         other.apply(batch)
     for family in Family:
         assert one.generations[family].blocks == other.generations[family].blocks
         assert set(one.generations[family].elements()) == set(other.generations[family].elements())
+    assert one.health_checks.by_port == other.health_checks.by_port
+    assert one.losses == other.losses
 
 
 _DRAWS = re.compile(r"goto (?P<list>.*endpoints)-of-(?P<count>\d+)(?P<how>-by-client|-sticky-\d+)?")
