@@ -140,7 +140,7 @@ class Agent:
 
     async def _sync(self) -> bool:
         """One round: everything that has come, as one transaction; whether there was any."""
-        events, transaction = self._take()
+        events, transaction = await self._take()
         has_work = bool(transaction) or not self._is_known
         if self._is_known and transaction:
             await self._change(transaction)
@@ -163,11 +163,17 @@ class Agent:
             self._vitals.failed(full=False)
             self._is_known = False
 
-    def _take(self) -> tuple[list[Event], Transaction]:
-        """All events that have come, and the transaction that they ask for."""
+    async def _take(self) -> tuple[list[Event], Transaction]:
+        """All events that have come, and the transaction that they ask for; others on the loop get their turns."""
         events, self._pending = self._pending, []
         self._vitals.taken()
-        return events, self._pipeline.apply(events)
+        steps = self._pipeline.applying(events)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return events, end.value
+            await asyncio.sleep(0)
 
     async def _load(self) -> None:
         """Bring the kernel to the present generation whatever it holds, trying until it works or `stop` is called."""
@@ -186,7 +192,7 @@ class Agent:
             log.error("loading the rules failed, and this is told to stop: %s", error)
 
     async def _load_once(self) -> None:
-        self._take()
+        await self._take()
         installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
         transaction = self._pipeline.full_transaction(installed)
         commit = await self._kernel.apply(transaction)

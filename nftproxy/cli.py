@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
-from nftproxy import __version__, sysctl
+from nftproxy import __version__, memory, sysctl
 from nftproxy.addresses import Family
 from nftproxy.capabilities import missing_features, probe
 from nftproxy.check import check_ruleset
@@ -188,6 +188,7 @@ def run_command(
     if init_only:
         sysctl.set_up(config)
         return
+    memory.expect_many_objects()
     found = probe()
     if found.reason:
         log.warning("session affinity for IPv6 goes by a hash of the client's address: %s", found.reason)

@@ -56,7 +56,7 @@ class Config(msgspec.Struct, frozen=True):
     """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
 
     That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
-    cost what changed, and wait a tenth.
+    cost what changed, and wait 20 ms.
 
     `cluster_cidrs` has at most one of each family.  `node_port_addresses` is None for "primary", the node's own
     addresses.  `bind_address` is a hint for the node's address, None where it says any.  `healthz_bind_address` and
@@ -76,7 +76,7 @@ class Config(msgspec.Struct, frozen=True):
     bind_address: Address | None = None
     kubeconfig: str = ""
     sync_period: float = 30.0
-    min_sync_period: float = 0.1
+    min_sync_period: float = 0.02
     config_sync_period: float = 900.0
     healthz_bind_address: str = f"0.0.0.0:{HEALTHZ_PORT}"
     metrics_bind_address: str = f"127.0.0.1:{METRICS_PORT}"

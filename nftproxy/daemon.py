@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from nftproxy import __version__, sysctl
+from nftproxy import __version__, memory, sysctl
 from nftproxy.addresses import Family
 from nftproxy.agent import Agent
 from nftproxy.conntrack import Conntrack
@@ -70,9 +70,10 @@ class Daemon:
     async def _follow_rules(self) -> None:
         """After the kernel: conntrack, health-check node ports, and what is to be told."""
         state, config = self._pipeline.state, self._pipeline.settings.config
-        if not self._has_settled:  # conntrack's settings exist only once rules have made the kernel load it
+        if not self._has_settled:
             self._has_settled = True
-            sysctl.set_up(config)
+            sysctl.set_up(config)  # conntrack's settings exist only once rules have made the kernel load it
+            memory.keep_all()
         if sweeps := self._pipeline.flows.take():
             self._conntrack.begin(sweeps)
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))

@@ -15,9 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
-import functools
 import ipaddress
 import os
 import socket
@@ -28,7 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from nftproxy import nfnetlink
+from nftproxy import memory, nfnetlink
 from nftproxy.addresses import TABLE, Family
 from nftproxy.errors import NftproxyError, Refused, Unavailable
 from nftproxy.refusal import explain
@@ -89,7 +87,7 @@ class Kernel:
                 raise
             self._asking = asking
         if len(transaction.text) >= TRIM_CHARACTERS:
-            _trim()
+            memory.give_back()
         return Commit(before, after)
 
     def generation(self) -> int:
@@ -156,7 +154,7 @@ class Kernel:
                 kind = _kind(each).value
                 (listed,) = self._listed(f"list {kind} {family.table} {each.name}")
                 found += (_element(each, entry) for entry in listed[kind].get("elem", ()))
-        _trim()
+        memory.give_back()
         return frozenset(found)
 
     def listing(self, family: Family) -> str:
@@ -276,17 +274,6 @@ def _failure(text: str, path: str, error: str) -> NftproxyError:
     if os.strerror(errno.ENOBUFS) in message:
         return Unavailable(f"{message}: the kernel's answer was lost, and so whether it happened")
     return Refused(message, statement)
-
-
-def _trim() -> None:
-    """Give free memory back to the machine, where the C library can (musl can't)."""
-    if trim := _malloc_trim():
-        trim(0)
-
-
-@functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
-    return getattr(ctypes.CDLL(None), "malloc_trim", None)
 
 
 def _kind(named: nfnetlink.NamedSet) -> Kind:

@@ -8,7 +8,7 @@ only the difference is sent.  The same objects give the same generations in what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
 from nftproxy.addresses import Family
 from nftproxy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
@@ -34,6 +34,9 @@ from nftproxy.state import ClusterState, Event, Touched
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
 
+STEP = 250
+"""Services that are compiled before others get their turn: with 10 endpoints each this takes 20 ms."""
+
 
 class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
@@ -58,13 +61,25 @@ class Pipeline:
         self.losses: dict[ObjectKey, list[Lost]] = {}
         self._fresh_losses: list[Lost] = []
         self._touched = Touched(table=True)
-        self._update()
+        self.apply(())
 
     def apply(self, events: Iterable[Event]) -> Transaction:
         """Take events in; the transaction that lets the kernel follow, empty if no rule changes."""
+        steps = self.applying(events)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+    def applying(self, events: Iterable[Event]) -> Generator[None, None, Transaction]:
+        """As `apply`, but stopping after each `STEP` Services: good moments to do something else.
+
+        Until the end nothing of it is to be seen but in `state`.
+        """
         for event in events:
             self._touched.merge(self.state.apply(event))
-        changes = self._update()
+        changes = yield from self._update()
         return join(change_transaction(family, change) for family, change in changes.items() if change)
 
     def full_transaction(self, installed: Mapping[Family, Installed | None]) -> Transaction:
@@ -81,11 +96,16 @@ class Pipeline:
         losses, self._fresh_losses = self._fresh_losses, []
         return losses
 
-    def _update(self) -> dict[Family, Change]:
+    def _update(self) -> Generator[None, None, dict[Family, Change]]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
         touched = self._touched
         services = sorted(self.state.services.keys() | self._owned.keys() if touched.everything else touched.services)
-        blocks = {family: self._blocks(family, touched.table, services) for family in self.generations}
+        blocks = {family: self._table_blocks(family, touched.table) for family in self.generations}
+        for start in range(0, len(services), STEP):
+            if start:
+                yield
+            for family in self.generations:
+                blocks[family] |= self._blocks(family, services[start : start + STEP])
         changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
         for key in services:
             self._note_ports(key)
@@ -95,11 +115,13 @@ class Pipeline:
         self._touched = Touched()
         return changes
 
-    def _blocks(self, family: Family, table: bool, services: list[ObjectKey]) -> dict[Owner, Block]:
-        """The new blocks of what was touched; an empty one for each port that is no more."""
+    def _table_blocks(self, family: Family, table: bool) -> dict[Owner, Block]:
+        """The skeleton, if it was touched."""
+        return {SKELETON: self._renderer.table(self._table_facts(family))} if table else {}
+
+    def _blocks(self, family: Family, services: list[ObjectKey]) -> dict[Owner, Block]:
+        """The new blocks of some Services; an empty one for each port that is no more."""
         blocks: dict[Owner, Block] = {}
-        if table:
-            blocks[SKELETON] = self._renderer.table(self._table_facts(family))
         for key in services:
             for owner in self._owned.get(key, ()):
                 blocks[owner] = EMPTY

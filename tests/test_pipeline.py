@@ -14,7 +14,7 @@ from nftproxy.compile import PortKey, Settings
 from nftproxy.errors import TemplateError
 from nftproxy.facts import PortFacts
 from nftproxy.model import EndpointSlice, Service
-from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.render import TABLE_TEMPLATE, Renderer
 from nftproxy.ruleset import Block, Declaration, Kind, Transaction
 from nftproxy.state import Event, Listed, Put, Removed
@@ -111,6 +111,22 @@ def test_a_new_number_of_endpoints_is_a_new_chain() -> None:
     assert transaction.text.endswith(
         "\nadd element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 1 : 10.1.1.5 . 8080 }\n"
     )
+
+
+def test_much_work_is_done_in_steps() -> None:
+    """Others get their turns after each step; nothing is to be seen before the end, which is as without steps."""
+    many = [
+        service(f"shop/s{number}", cluster_ips=[f"10.96.{number >> 8}.{number & 255}"]) for number in range(2 * STEP)
+    ]
+    made, counting = pipeline(), Counting()
+    stepping = pipeline(renderer=counting)
+    steps = stepping.applying([Listed(Service, tuple(many))])
+    next(steps)
+    assert counting.ports == STEP
+    assert not elements(stepping, IPV4, "cluster-ips")
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value == made.apply([Listed(Service, tuple(many))])
 
 
 def test_both_families_change_in_one_transaction() -> None:
