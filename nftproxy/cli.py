@@ -25,7 +25,6 @@ from nftproxy.capabilities import missing_features, probe
 from nftproxy.check import check_ruleset
 from nftproxy.compile import Settings
 from nftproxy.config import Config
-from nftproxy.daemon import follow_cluster, follow_directory
 from nftproxy.errors import BadInput, NftproxyError, Unavailable
 from nftproxy.flags import FLAGS
 from nftproxy.kernel import Kernel
@@ -199,6 +198,8 @@ def run_command(
 
 
 async def _follow(pipeline: Pipeline, source: Path | None, api_servers: Sequence[str]) -> None:
+    from nftproxy.daemon import follow_cluster, follow_directory  # HTTP and all: half a second that others save
+
     if source is None:
         await follow_cluster(pipeline, api_servers)
     else:
