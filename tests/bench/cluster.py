@@ -18,7 +18,10 @@ NAMESPACE = "crowd"
 NODE = "node-0"
 CLUSTER_CIDR, SERVICE_CIDR = "10.0.0.0/10", "10.96.0.0/13"
 NODES = 1000
-ADDRESSES, STEP = 4194023, 2654435761  # a prime just below what 10.0.1.0 to 10.63.255.255 has, and where the next pod is
+ADDRESSES, STEP = (
+    4194023,
+    2654435761,
+)  # a prime just below what 10.0.1.0 to 10.63.255.255 has, and where the next pod is
 SPARE = 1 << 21  # the number of the first pod that no Service has at the beginning
 
 SERVICES = f"/api/v1/namespaces/{NAMESPACE}/services"
@@ -198,7 +201,10 @@ _SLICE_FIELDS = _managed(
         "f:metadata": {
             "f:generateName": {},
             "f:labels": {
-                ".": {}, "f:app": {}, "f:endpointslice.kubernetes.io/managed-by": {}, "f:kubernetes.io/service-name": {},
+                ".": {},
+                "f:app": {},
+                "f:endpointslice.kubernetes.io/managed-by": {},
+                "f:kubernetes.io/service-name": {},
             },
             "f:ownerReferences": {".": {}, 'k:{"uid":"0"}': {}},
         },

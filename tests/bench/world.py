@@ -22,6 +22,7 @@ from tests.bench.listener import Listener
 from tests.bench.processes import AgentProcess, ApiProcess
 
 LOADING = 300.0  # seconds
+SETTLING = 3.0  # seconds: conntrack is swept, memory given back, and the first Events sent
 LOOK = 0.005  # seconds between two looks at the kernel's generation while everything is loaded
 
 
@@ -91,6 +92,10 @@ class World:
         counts = [each.count for family in Family for each in nfnetlink.sets(family, TABLE)]
         assert None not in counts, "this kernel doesn't tell how many elements a set has; Linux 6.18 does"
         return sum(filter(None, counts)) >= self.size.services * (1 + self.size.endpoints)
+
+    def settle(self) -> None:
+        """Wait until what follows the rules after they were loaded is done, so that nothing else goes on."""
+        time.sleep(SETTLING)
 
     def stop_agent(self) -> None:
         """End it; its rules stay."""

@@ -1,0 +1,38 @@
+"""`python -m tests.bench`: measures, and prints a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nftproxy.lab import obstacle
+from tests.bench import figures as records
+from tests.bench.rows import ALL_SIZES, ROWS, Session
+from tests.bench.targets import table
+
+SIZES = {str(size.services): size for size in ALL_SIZES}
+NAMES = [row.name for row in ROWS]
+
+
+@click.command()
+@click.option("--only", "names", multiple=True, type=click.Choice(NAMES), help="Measure this row; repeatable.")
+@click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="So many Services; repeatable.")
+@click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
+def main(names: tuple[str, ...], sizes: tuple[str, ...], path: Path | None) -> None:
+    """Measure the agent as its users see it, and print what was promised beside what was found."""
+    if why := obstacle():
+        raise click.ClickException(why)
+    figures = records.load(path)
+    with Session(figures) as session:
+        try:
+            chosen = [row for row in ROWS if not names or row.name in names]
+            session.run(chosen, [size for name, size in SIZES.items() if not sizes or name in sizes])
+        finally:
+            if path:
+                records.save(figures, path)
+    click.echo(table(figures))
+
+
+if __name__ == "__main__":
+    main()
