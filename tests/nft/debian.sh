@@ -1,39 +1,45 @@
 #!/usr/bin/env bash
-# Runs a command in Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6): on this machine's kernel, in the
-# caller's network namespace, with this checkout at /src and the tests' dependencies in /venv.
+# Runs a command in another release of Debian, for its nft: on this machine's kernel, in the caller's network
+# namespace, with this checkout at /src and the tests' dependencies in /venv.
 #
-#   tests/nft/debian13.sh                              prepares the tree, if it isn't there or is out of date
-#   tests/nft/debian13.sh nft --version                prepares it if needed, then runs the command
-#   unshare --net tests/nft/debian13.sh python -m pytest tests/nft
+#   tests/nft/debian.sh RELEASE              prepares the tree, if it isn't there or is out of date
+#   tests/nft/debian.sh sid nft --version    prepares it if needed, then runs the command
+#   unshare --net tests/nft/debian.sh trixie python -m pytest tests/nft
 #
-# The tree is .trees/debian13: 120 MB of Debian, 90 MB of Python packages.  Fetched are, with mmdebstrap and
+# Releases go by their code names.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
+# newest nft is, whatever that is on the day that the tree is unpacked.
+#
+# The tree is .trees/RELEASE: 120 MB of Debian, 90 MB of Python packages.  Fetched are, with mmdebstrap and
 # checked by it, the packages below and what they depend on from Debian's mirror, and then, by pip, what the
 # `test` extra of pyproject.toml names.  A prepared tree needs no network.  Mounts are private to the command,
 # so nothing has to be cleaned up after it.
 set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
-tree=$checkout/.trees/debian13
 packages=python3,python3-venv,python3-nftables,nftables,iproute2,iptables,ipset,make  # what .ci/setup would ask apt for
 
-say() { echo "debian13: $*" >&2; }
+say() { echo "debian.sh: $*" >&2; }
+
+if [[ ! ${1-} =~ ^[a-z]+$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
+release=$1; shift
+tree=$checkout/.trees/$release
 
 unpack() {
     if ! command -v mmdebstrap >/dev/null; then
-        say "installing mmdebstrap with apt, and the keys that Debian 13 is signed with"
+        say "installing mmdebstrap with apt, and the keys that Debian is signed with"
         apt-get update -qq </dev/null
         DEBIAN_FRONTEND=noninteractive \
             apt-get install -qq -y --no-install-recommends mmdebstrap debian-archive-keyring </dev/null >/dev/null
     fi
-    say "unpacking Debian 13 into $tree"
+    say "unpacking Debian $release into $tree"
     rm -rf "$tree" "$tree.part"
-    mkdir -p "$(dirname "$tree")"
-    # "essential" is Debian without apt: the tree is used as it is unpacked
-    mmdebstrap --quiet --variant=essential --include="$packages" \
+    # "essential" is Debian without apt: the tree is used as it is unpacked.  Signatures are checked, but not how old the
+    # list of packages is: sid's is good for a week, and some mirrors are behind.
+    mmdebstrap --quiet --variant=essential --include="$packages" --aptopt='Acquire::Check-Valid-Until "false"' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
-        --dpkgopt='path-exclude=/usr/share/locale/*' trixie "$tree.part"
+        --dpkgopt='path-exclude=/usr/share/locale/*' "$release" "$tree.part"
     cat /etc/resolv.conf >"$tree.part/etc/resolv.conf"
-    mkdir "$tree.part/src"
+    mkdir -p "$tree.part/src" "$tree.part/etc/ssl/certs"
     mv "$tree.part" "$tree"
 }
 
@@ -57,7 +63,7 @@ inside() {
 
 if (( EUID )); then say "needs root, to mount and chroot"; exit 1; fi
 mkdir -p "$checkout/.trees"
-exec 9>"$checkout/.trees/lock"
+exec 9>"$tree.lock"
 flock 9  # two test runs may both find it missing
 if [[ ! $tree -nt $self ]]; then unpack; fi
 if [[ ! $tree/venv/.nftproxy-setup -nt $checkout/pyproject.toml ]]; then

@@ -1,0 +1,47 @@
+"""How much the properties here try, and the account of what was tried.
+
+By default each tries so little that all of them take seconds; NFTPROXY_TESTS=long makes it thousands of examples, new
+ones each time (`tox run -e fuzz`).  Passing says little without a figure, so each test counts what it tried, and the
+figures stand at the end of the test run (conftest.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+
+from hypothesis import HealthCheck, Phase, settings
+
+IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
+
+
+def effort(short: int, long: int, *, steps: int = 50) -> settings:
+    """Settings for a property that is to try so many examples; `steps` are those of a state machine.
+
+    The long form looks for what nobody has seen, so it starts from other random numbers each time, in CI too.
+    """
+    return settings(
+        max_examples=long if IS_LONG else short,
+        stateful_step_count=steps,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        phases=[phase for phase in Phase if phase is not Phase.explain],  # traces every line on Python 3.11
+        print_blob=True,
+        derandomize=not IS_LONG and settings().derandomize,
+    )
+
+
+class Tally:
+    """How often what was tried, for one module of tests: `tally.count("clusters")`."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+        self._counts = Counter[str]()
+
+    def count(self, what: str, number: int = 1) -> None:
+        """Add to what was tried; `what` is a plural, as it will be printed."""
+        self._counts[what] += number
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{number:,} {what}" for what, number in self._counts.items())
+        return f"{self.module}: {counts or 'nothing'}"
