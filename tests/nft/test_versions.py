@@ -1,4 +1,4 @@
-"""Two versions of nft take turns with one table: this machine's, and Debian 13's in its tree (debian13.sh).
+"""Two versions of nft take turns with one table: this machine's, and those of other Debians in their trees (debian.sh).
 
 A node's image may be updated or rolled back at any time.  So whichever version finds a table that the other one wrote
 must read it, load it anew and change it, and no client may notice.  Each turn is a process of its own, as in life.
@@ -6,7 +6,7 @@ must read it, load it anew and change it, and no client may notice.  Each turn i
 
 import sys
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, permutations
 from pathlib import Path
 
 import pytest
@@ -20,20 +20,22 @@ from tests.packets.cluster import IP, IP6
 from tests.town import STICKY_VIPS, endpoints, everywhere, goes_right, town
 
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
-DEBIAN13 = CHECKOUT / "tests" / "nft" / "debian13.sh"
-STAMP = CHECKOUT / ".trees" / "debian13" / "venv" / ".nftproxy-setup"
-IS_PREPARED = STAMP.exists() and STAMP.stat().st_mtime > (CHECKOUT / "pyproject.toml").stat().st_mtime
-
-pytestmark = [
-    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
-    pytest.mark.skipif(not IS_PREPARED, reason="no Debian 13 here, or none of late: run tests/nft/debian13.sh"),
-]
-
+SCRIPT = CHECKOUT / "tests" / "nft" / "debian.sh"
+RELEASES = ("trixie", "sid")
 CODE = "from tests.nft.test_versions import take_turn; take_turn()"
 COMMANDS = {
     "here": ["env", f"PYTHONPATH={CHECKOUT}", sys.executable, "-c", CODE],
-    "in Debian 13": [str(DEBIAN13), "python", "-c", CODE],
+    **{release: [str(SCRIPT), release, "python", "-c", CODE] for release in RELEASES},
 }
+
+
+def is_prepared(release: str) -> bool:
+    """Whether the tree of a release is there, and of late."""
+    stamp = CHECKOUT / ".trees" / release / "venv" / ".nftproxy-setup"
+    return stamp.exists() and stamp.stat().st_mtime > (CHECKOUT / "pyproject.toml").stat().st_mtime
+
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def take_turn() -> None:
@@ -69,11 +71,14 @@ def lab() -> Iterator[Lab]:
         yield lab
 
 
-@pytest.mark.parametrize("order", [list(COMMANDS), list(reversed(COMMANDS))], ids=lambda order: f"first {order[0]}")
-def test_versions_take_turns_with_a_table(lab: Lab, order: list[str]) -> None:
+@pytest.mark.parametrize("pair", list(permutations(COMMANDS, 2)), ids=", then ".join)
+def test_versions_take_turns_with_a_table(lab: Lab, pair: tuple[str, str]) -> None:
     """Each version reads, loads anew and changes what the other one left, and connections go where they should."""
+    for release in set(pair) - {"here"}:
+        if not is_prepared(release):
+            pytest.skip(f"no tree of Debian {release} here, or none of late: run tests/nft/debian.sh {release}")
     homes: set[Outcome] = set()
-    for where in order * 2:
+    for where in pair * 2:
         version = lab.node.run(COMMANDS[where]).strip()
         print(f"{where}: nft {version}")  # noqa: T201 -- for whoever reads the test's output
         outcomes = lab.connect_many(islice(everywhere(), 300))
