@@ -54,6 +54,12 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
         """Whether packets write it: such a set is session affinity, and survives reloads."""
         return self.kind is not Kind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
 
+    @property
+    def has_default_policy(self) -> bool:
+        """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
+        is_base = self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
+        return is_base and not any("policy" in line for line in self.body)
+
     def text(self, indent: str = "  ") -> str:
         """The declaration as a block of nft text, to stand in a `table` block."""
         lines = "".join(f"{indent}  {line}\n" for line in self.body)
@@ -282,14 +288,22 @@ def delete_transaction(family: Family) -> Transaction:
 
 
 def _emptied(generation: Generation, installed: Installed) -> list[str]:
-    """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements."""
+    """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements.
+
+    A base chain that is there would keep the policy that somebody gave it, so it is told the one that nft would choose.
+    Before that the table is named, which wakes one that somebody made dormant; later the kernel would not allow it.
+    """
     table = generation.family.table
     static = [container for container in installed.containers if not container.is_dynamic]
     unused = [c for c in installed.containers if (c.kind, c.name) not in generation.declarations]
     chains_first = sorted(unused, key=lambda container: (container.kind is not Kind.CHAIN, container.name))
+    present = {(container.kind, container.name) for container in installed.containers}
+    default = [each for identity, each in generation.declarations.items() if identity in present]
     return [
+        f"add table {table}\n",
         *(f"flush {container.kind.value} {table} {container.name}\n" for container in static),
         *(f"delete {container.kind.value} {table} {container.name}\n" for container in chains_first),
+        *(f"add chain {table} {each.name} {{ policy accept; }}\n" for each in default if each.has_default_policy),
     ]
 
 

@@ -278,8 +278,10 @@ class Ledger:
                 case ["delete", "table", ip, name]:
                     for held in (self.comments, self.chains, self.sets, self.elements):
                         del held[f"{ip} {name}"]
+                case ["add", "table", ip, name]:
+                    self.comments.setdefault(f"{ip} {name}", "")
                 case ["add", "chain", ip, name, chain]:
-                    self.chains[f"{ip} {name}"].setdefault(chain, ())
+                    self.chains[f"{ip} {name}"].setdefault(chain.removesuffix(" { policy accept; }"), ())
                 case ["add" | "delete" as verb, "element", ip, name, rest]:
                     self._change_elements(f"{ip} {name}", verb, *rest.removesuffix(" }").split(" { "))
                 case ["flush" | "delete" as verb, kind, ip, name, container]:

@@ -438,6 +438,25 @@ def test_reloading_one_shape_keeps_what_packets_wrote() -> None:
     assert "\t\tdrop\n" not in kernel.listing(Family.IPV4)
 
 
+@pytest.mark.parametrize(
+    "harm",
+    [
+        "add chain ip nftproxy nat-prerouting { policy drop; }\n",
+        "add table ip nftproxy { flags dormant; }\n",
+        "add table ip nftproxy { flags dormant; }\nadd chain ip nftproxy nat-prerouting { policy drop; }\n",
+    ],
+)
+def test_a_reload_repairs_what_has_no_rules(harm: str) -> None:
+    """A base chain gets its policy back, and a table that somebody made dormant is awake again."""
+    kernel = Kernel()
+    load(kernel, web())
+    before = kernel.listing(Family.IPV4)
+    kernel.apply(Transaction(harm))
+    assert kernel.listing(Family.IPV4) != before
+    load(kernel, web())
+    assert kernel.listing(Family.IPV4) == before
+
+
 def test_a_reload_twice_is_the_same() -> None:
     """Loading what is there already changes nothing that one could list."""
     kernel = Kernel()

@@ -301,7 +301,7 @@ HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
         (None, HEAD),
         (Installed(), f"delete table ip nftproxy\n{HEAD}"),
         (Installed("4567", (Container(Kind.SET, "vips"),)), f"delete table ip nftproxy\n{HEAD}"),
-        (Installed("0123"), ""),
+        (Installed("0123"), "add table ip nftproxy\n"),
         (
             Installed(
                 "0123",
@@ -314,6 +314,7 @@ HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
                     Container(Kind.CHAIN, "unused"),
                 ),
             ),
+            "add table ip nftproxy\n"
             "flush chain ip nftproxy refuse\n"
             "flush map ip nftproxy services\n"
             "flush set ip nftproxy vips\n"
@@ -329,6 +330,18 @@ def test_loading_starts_from_what_is_there(installed: Installed | None, first: s
     """A table of another shape is replaced whole; one of the same is refilled, but for what packets wrote."""
     made = generation(node=block(VIPS, CLIENTS, REFUSE, A))
     assert load_transaction(made, "0123", installed).text == first + LOADED
+
+
+def test_loading_gives_base_chains_their_policy_back() -> None:
+    """A base chain that is there is told nft's own policy, unless its declaration has one; a new one needs none."""
+    made = Generation(IPV4)
+    closed = Declaration(Kind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
+    made.update({"node": block(HOOK, closed, REFUSE)})
+    installed = Installed("0123", tuple(Container(Kind.CHAIN, name) for name in ("nat", "closed", "refuse")))
+    told = "add chain ip nftproxy nat { policy accept; }\n"
+    assert load_transaction(made, "0123", installed).text.count("policy") == 2
+    assert told in load_transaction(made, "0123", installed).text
+    assert told not in load_transaction(made, "0123", Installed("0123")).text
 
 
 def test_deleting_works_without_a_table() -> None:
