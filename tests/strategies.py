@@ -342,3 +342,44 @@ hostile_names = st.text(max_size=12) | st.sampled_from(
     ["a\n}\nflush ruleset", "a\r}", "a\u2028}", "a\x85b", '"', "# }", "goto x", "{{ table }}", "a\x00", "\ud800", ", "]
 )
 """What no name should be."""
+
+
+# ---- what happens to a part of an object, and back -----------------------------------------------------------------
+
+
+def updates(of: Told) -> st.SearchStrategy[Told]:
+    """The same object with one field as another object of its kind has it; still such as the API server would admit."""
+    if isinstance(of, HostAddresses):
+        return host_addresses
+    fields = [name for name in of.__struct_fields__ if name not in ("key", "name")]
+    return st.tuples(KINDS[type(of)], st.sampled_from(fields)).map(lambda drawn: _with_field(of, *drawn))
+
+
+def _with_field(of: ClusterObject, other: ClusterObject, field: str) -> ClusterObject:
+    match of, other:
+        case EndpointSlice(), EndpointSlice() if field == "family":
+            return structs.replace(of, family=other.family, endpoints=other.endpoints)
+        case EndpointSlice(), EndpointSlice() if field == "endpoints" and of.family is not other.family:
+            return structs.replace(of, endpoints=())
+        case _:
+            changed = structs.replace(of, **{field: getattr(other, field)})
+            return _admitted(changed) if isinstance(changed, Service) else changed
+
+
+def _admitted(service: Service) -> Service:
+    """The Service less what its type and policy don't have."""
+    if service.type is not ServiceType.LOAD_BALANCER:
+        service = structs.replace(service, load_balancer_ips=(), source_ranges=(), health_check_node_port=0)
+    if service.external_policy is not TrafficPolicy.LOCAL:
+        service = structs.replace(service, health_check_node_port=0)
+    if service.type is ServiceType.CLUSTER_IP:
+        service = structs.replace(service, ports=tuple(map(_without_node_port, service.ports)))
+    return service
+
+
+def undoing(before: Iterable[Told], after: Iterable[Told]) -> list[Event]:
+    """The events that lead from what is there after some events back to what was there before them."""
+    old, new = ({identity(value): value for value in values} for values in (before, after))
+    gone = [value for known, value in new.items() if known not in old and not isinstance(value, HostAddresses)]
+    changed = [value for known, value in old.items() if new.get(known) != value]
+    return [*(Removed(type(value), key_of(value)) for value in gone), *map(Put, changed)]
