@@ -22,6 +22,7 @@ Identity = tuple[Kind, str]
 _CONTAINER = re.compile(r"^\t(set|map|chain) (\S+) \{(?: # handle \d+)?\n(.*?)^\t\}\n", re.MULTILINE | re.DOTALL)
 _ELEMENTS = re.compile(r"^\t\telements = \{ (.*?) \}\n", re.MULTILINE | re.DOTALL)
 _BETWEEN = re.compile(r",\s+")
+_COUNT = re.compile(r"\s+# count \d+")  # nft 1.1.7 says so of sets that packets write
 _LIFETIME = re.compile(r" (?:timeout|expires) \w+")
 
 
@@ -44,7 +45,7 @@ class Contents(NamedTuple):
         declared: dict[Identity, str] = {}
         elements: list[Element] = []
         remembered: list[Element] = []
-        for kind, name, body in _CONTAINER.findall(listing):
+        for kind, name, body in _CONTAINER.findall(_COUNT.sub("", listing)):
             declared[Kind(kind), name] = text = body if kind == "chain" else _ELEMENTS.sub("", body)
             if text is not body and (found := _ELEMENTS.search(body)):
                 held = remembered if "flags dynamic" in text else elements
