@@ -16,7 +16,7 @@ from nftproxy.facts import PortFacts
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.render import TABLE_TEMPLATE, Renderer
-from nftproxy.ruleset import Block, Declaration, Kind, Transaction
+from nftproxy.ruleset import Block, Kind, Transaction
 from nftproxy.state import Event, Listed, Put, Removed
 from tests.factories import (
     IPV4,
@@ -32,7 +32,7 @@ from tests.factories import (
     slice_of,
     templates,
 )
-from tests.strategies import Told, all_settings, batches, clusters, histories, quick, survivors
+from tests.strategies import Told, all_settings, clusters, quick
 
 THREE = slice_of(endpoints=["10.1.1.4", "10.1.1.5", "10.1.1.6"])
 TWO = slice_of(endpoints=["10.1.1.4", "10.1.1.5"])
@@ -289,64 +289,6 @@ def test_a_slice_changes_only_its_services_blocks(cluster: list[Told], name: str
 
 
 # Properties
-
-
-@quick()
-@given(all_settings, histories)
-def test_incremental_equals_from_scratch(settings: Settings, history: list[list[Event]]) -> None:
-    """After any events each generation is that of a pipeline which was told only what there is in the end.
-
-    Its declarations are a part of what the incremental one has declared, as that keeps what it no longer uses.
-    """
-    made = fresh(settings, [])
-    for batch in history:
-        made.apply(batch)
-    whole = fresh(settings, survivors(history))
-    for family in Family:
-        one, other = made.generations[family], whole.generations[family]
-        assert one.blocks == other.blocks
-        assert set(one.elements()) == set(other.elements())
-        assert one.used_declarations() == other.used_declarations() == other.declarations
-        assert other.declarations.items() <= one.declarations.items()
-
-
-@quick()
-@given(all_settings, histories)
-def test_transactions_make_sense_and_follow_the_generations(settings: Settings, history: list[list[Event]]) -> None:
-    """Each transaction deletes what exists, adds what doesn't, refers to what is there, and ends at the generation.
-
-    A full transaction at the end, over all that, changes none of it.
-    """
-    made = fresh(settings, [])
-    ledger = ledger_of(made)
-    for batch in history:
-        ledger.apply(made.apply(batch))
-        assert_holds(ledger, made, unused=True)
-    ledger.apply(made.full_transaction({family: ledger.installed(family) for family in Family}))
-    assert_holds(ledger, made, unused=False)
-
-
-def assert_holds(ledger: Ledger, made: Pipeline, *, unused: bool) -> None:
-    """Assert that the ledger holds what the generations do, with or without declarations that aren't used."""
-    for family, generation in made.generations.items():
-        declared: Iterable[Declaration] = generation.declarations.values()
-        assert ledger.held(family) == set(generation.elements())
-        assert ledger.declared(family) == {(each.kind, each.name, each.body) for each in declared}
-        assert unused or generation.declarations == generation.used_declarations()
-
-
-@quick()
-@given(st.data(), all_settings, clusters)
-def test_the_order_of_events_does_not_matter(data: st.DataObject, settings: Settings, cluster: list[Told]) -> None:
-    """The same objects make the same blocks, elements and health checks in whatever order and batches they came."""
-    one, other = fresh(settings, cluster), fresh(settings, [])
-    for batch in data.draw(batches(cluster)):
-        other.apply(batch)
-    for family in Family:
-        assert one.generations[family].blocks == other.generations[family].blocks
-        assert set(one.generations[family].elements()) == set(other.generations[family].elements())
-    assert one.health_checks.by_port == other.health_checks.by_port
-    assert one.losses == other.losses
 
 
 _DRAWS = re.compile(r"goto (?P<list>.*endpoints)-of-(?P<count>\d+)(?P<how>-by-client|-sticky-\d+)?")

@@ -259,7 +259,7 @@ def assert_readable(problem: Problem) -> None:
     assert str(problem).isprintable()
 
 
-@effort(300, 60_000)
+@effort(200, 50_000)
 @given(corrupted())
 def test_anything_at_all(tally: Tally, raw: object) -> None:
     """Whatever JSON stands anywhere in an object, parsing never raises, and what it makes is sound."""
@@ -271,7 +271,7 @@ def test_anything_at_all(tally: Tally, raw: object) -> None:
     tally.count("objects with anything in them")
 
 
-@effort(150, 30_000)
+@effort(100, 30_000)
 @given(corrupted())
 def test_anything_at_all_as_bytes(tally: Tally, raw: object) -> None:
     """The same from bytes, which says the same unless it refuses the text."""
@@ -495,7 +495,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
     return made
 
 
-@effort(100, 20_000)
+@effort(60, 20_000)
 @given(data=damaged(GOOD_YAML) | damaged(GOOD_JSON))
 @example(data=b"[" * 100_000)
 @example(data=b"- " * 50_000)
@@ -516,7 +516,7 @@ def test_a_damaged_file(tally: Tally, directory: Path, suffix: str, data: bytes)
     tally.count("damaged files")
 
 
-@effort(100, 20_000)
+@effort(60, 20_000)
 @given(page=damaged(GOOD_PAGE), stream=damaged(GOOD_WATCH), cut=st.integers(1, 500))
 @example(page=b"[" * 100_000, stream=b"[" * 100_000 + b"\n", cut=500)
 def test_damaged_answers(tally: Tally, page: bytes, stream: bytes, cut: int) -> None:
