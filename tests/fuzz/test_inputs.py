@@ -37,12 +37,10 @@ from nftproxy.selection import resources
 from nftproxy.source import read_file
 from nftproxy.state import Event, Listed, Put
 from tests.factories import pipeline, renderer, service, settings, slice_of
-from tests.fuzz.effort import IS_LONG, Tally, effort
+from tests.fuzz.effort import Tally, effort
 from tests.fuzz.grammar import assert_typed, line_forms
 from tests.fuzz.host import Host
 from tests.raw import CIDR, NODE, SERVICE, SLICE
-
-pytestmark = pytest.mark.timeout(24 * 3600 if IS_LONG else 300)
 
 MARK = "zqx"
 """In every name that comes in, and in nothing that a template writes."""

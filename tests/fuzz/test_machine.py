@@ -30,7 +30,7 @@ from nftproxy.render import TABLE_TEMPLATE, Renderer
 from nftproxy.ruleset import Element, Kind, Transaction
 from nftproxy.state import Event, HostAddresses, Put
 from tests.factories import renderer, templates
-from tests.fuzz.effort import IS_LONG, Tally, effort
+from tests.fuzz.effort import Tally, effort
 from tests.fuzz.host import Contents, Host, Printed
 from tests.strategies import Told, all_settings, clusters, events, families, survivors, undoing, updates
 
@@ -259,7 +259,6 @@ def harms(family: Family, contents: Contents) -> st.SearchStrategy[str]:
     return st.one_of(parts)
 
 
-@pytest.mark.timeout(24 * 3600 if IS_LONG else 400)
 def test_the_kernel_follows(tally: Tally) -> None:
     """Through hundreds of steps of any kind the kernel holds just what the objects that are there ask for."""
     with closing(Printed()) as printed:
