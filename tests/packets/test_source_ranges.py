@@ -100,6 +100,21 @@ def test_ranges_apply_to_an_address_on_the_nodes_interface(lab: Lab, ip: Ip) -> 
 
 
 @each_ip
+def test_ranges_do_not_apply_to_an_endpoint(lab: Lab, ip: Ip) -> None:
+    """The node reaches an endpoint in its own network that another Service has for a load balancer IP."""
+    elsewhere = service(
+        "shop/other",
+        type="LoadBalancer",
+        cluster_ips=[ip.vip2],
+        load_balancer_ips=[ip.own],
+        ports=["8080"],
+        source_ranges=[ip.alone(ip.client)],
+    )
+    cluster = Cluster(lab, service(cluster_ips=[ip.vip]), slice_of(endpoints=[f"{ip.own}@node-a"]), elsewhere)
+    assert cluster.outcomes(Origin.NODE, ip.vip, source=ip.gateway) == at(ip.own)
+
+
+@each_ip
 def test_ranges_apply_to_all_ports_and_addresses_of_the_load_balancer(lab: Lab, ip: Ip) -> None:
     """Every port at each of several load balancer IPs is restricted, and only the Service's ports are."""
     told = service(
