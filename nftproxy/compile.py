@@ -239,7 +239,10 @@ def _port_facts(
         reach.front for reach in reaches if own.allowed and reach.is_external and reach.address in own.load_balancer_ips
     )
     external = [reach for reach in reaches if reach.is_external]
-    fronts = tuple(reach.front for reach in reaches)
+    hairpins = _hairpins(choice)
+    # What is translated to where it was sent anyway, a server in the node's own network, counts as not translated.
+    own_places = {place for address, port in hairpins for place in (f"{address} . {port}", str(port))}
+    fronts = tuple(reach.front for reach in reaches if reach.front.where not in own_places)
     return PortFacts(
         protocol=shaper.protocol,
         cluster_ips=cluster_ips,
@@ -254,7 +257,7 @@ def _port_facts(
         endpoints=tuple(endpoints),
         sticky=tuple(map(_by_pod, endpoints)) if shaper.remembers else (),
         affinities=tuple((front, shaper.remember_chain) for front in _fronts(endpoints) if shaper.remembers),
-        hairpins=_hairpins(choice) if endpoints else (),
+        hairpins=hairpins if endpoints else (),
         chains=tuple(dict.fromkeys(chains)),
     )
 

@@ -21,15 +21,16 @@ from nftproxy.addresses import (
     TABLE,
     Address,
     Family,
-    Network,
     Protocol,
     family_of,
     parse_address,
-    parse_network,
 )
 from nftproxy.claims import Claim
 from nftproxy.compile import Settings
 from nftproxy.config import Config, DetectLocalMode
+from nftproxy.conformance.notation import addresses as addresses  # for the tests, beside the rest of the notation
+from nftproxy.conformance.notation import key as key
+from nftproxy.conformance.notation import networks as networks
 from nftproxy.model import (
     Capabilities,
     ClusterObject,
@@ -66,22 +67,6 @@ _CONDITIONS: Mapping[str, Mapping[str, bool]] = {
     "published-stopped": {"serving": False, "terminating": True},
 }
 """What an endpoint's word says of its conditions; without one it is ready."""
-
-
-def key(text: str) -> ObjectKey:
-    """An object's key from "namespace/name"."""
-    namespace, _, name = text.partition("/")
-    return ObjectKey(namespace, name)
-
-
-def addresses(texts: Iterable[str]) -> tuple[Address, ...]:
-    """Addresses from their texts."""
-    return tuple(map(parse_address, texts))
-
-
-def networks(texts: Iterable[str]) -> tuple[Network, ...]:
-    """Networks from their texts."""
-    return tuple(map(parse_network, texts))
 
 
 def _port_parts(text: str) -> tuple[str, Protocol, int, int]:

@@ -19,8 +19,8 @@ from nftproxy.addresses import (
     parse_network,
     parse_virtual_address,
 )
+from nftproxy.conformance.strategies import quick
 from tests.factories import addresses
-from tests.strategies import quick
 
 
 @pytest.mark.parametrize(

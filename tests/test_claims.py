@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from nftproxy.addresses import parse_address
 from nftproxy.claims import Claims, external_addresses
+from nftproxy.conformance.strategies import SERVICES, quick, services
 from nftproxy.model import ObjectKey, Service
 from tests.factories import claim, key, service
-from tests.strategies import SERVICES, quick, services
 
 WEB, CART, API = key("shop/web"), key("shop/cart"), key("blog/api")
 

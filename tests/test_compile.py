@@ -12,6 +12,7 @@ import pytest
 
 from nftproxy.addresses import Family
 from nftproxy.compile import Lost, compile_table, lost_claims
+from nftproxy.conformance.strategies import Told
 from nftproxy.facts import TableFacts
 from nftproxy.model import Service, ServiceCIDR
 from nftproxy.pipeline import SKELETON, Pipeline
@@ -28,7 +29,6 @@ from tests.factories import (
     service_cidr,
     slice_of,
 )
-from tests.strategies import Told
 
 VIP = "203.0.113.7"
 ONE_LOCAL = slice_of(endpoints=["10.1.0.4@node-a", "10.1.1.4@node-b"])

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nftproxy.conformance.strategies import nodes, quick, slices
 from nftproxy.endpoints import Candidate, Choice, Reason, Verdict, choose, gather
 from nftproxy.model import EndpointSlice, Node
 from tests.factories import IPV4, IPV6, endpoint, node, service_port, slice_of
-from tests.strategies import nodes, quick, slices
 
 R = Reason
 

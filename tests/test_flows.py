@@ -10,12 +10,12 @@ from hypothesis import given
 from nftproxy import flows
 from nftproxy.addresses import Address, Family, Protocol, family_of
 from nftproxy.compile import Settings, nodeport_addresses
+from nftproxy.conformance.strategies import Told, all_settings, clusters, histories, quick, survivors
 from nftproxy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, is_stale, udp_fronts
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.state import Event, Put, Removed, key_of
 from tests.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
-from tests.strategies import Told, all_settings, clusters, histories, quick, survivors
 
 VIP, PODS = "10.96.0.10", ("10.1.0.4@node-a", "10.1.1.4@node-b")
 DNS = service("kube/dns", ports=["dns:53/udp"])

@@ -36,7 +36,7 @@ PURE_LAYERS = (
     {"reflector"},
     {"review"},
 )
-ENTRY_LAYERS = ({"agent"}, {"daemon"}, {"cli"}, {"__main__"})
+ENTRY_LAYERS = ({"agent"}, {"daemon"}, {"conformance"}, {"cli"}, {"__main__"})
 PURE = frozenset[str]().union(*PURE_LAYERS)
 RANK = {name: rank for rank, layer in enumerate(PURE_LAYERS) for name in layer}
 # Between the two stands every other module: those do I/O, and may use each other.
@@ -60,6 +60,10 @@ ONLY_IMPORTER = {
     "ruamel": "documents",
     "msgspec.yaml": "documents",
 }
+# What the specification may know (conformance/oracle.py): values, and what the lab calls what it sees.
+ORACLE_MAY_IMPORT = frozenset(
+    f"nftproxy.{name}" for name in ("addresses", "config", "model", "lab.outcome", "lab.topology")
+)
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -90,7 +94,7 @@ def inner_violation(module: str, name: str, known: frozenset[str]) -> str | None
     if target not in known:
         target = "__init__"  # `import nftproxy`, `from nftproxy import __version__`
     rank, other = RANK.get(module, IO_RANK), RANK.get(target, IO_RANK)
-    if other < rank or (other == rank == IO_RANK):
+    if other < rank or (other == rank == IO_RANK) or target == module:  # a subpackage's modules use each other
         return None
     if module in PURE and target not in PURE:
         return f"imports nftproxy.{target}, which isn't among the pure modules; {module} is"
@@ -143,6 +147,33 @@ def test_imports_point_from_io_to_pure() -> None:
     assert not found, "\n" + "\n".join(found)
 
 
+def oracle_violations(source: str) -> list[str]:
+    """Return a line for each import in a source text that would let the oracle know what it is to judge."""
+    own = {".".join(name.split(".")[:-1]) for _, name in imports(ast.parse(source)) if name.startswith("nftproxy")}
+    return [f"{name} is no value and no word of the lab's" for name in sorted(own - ORACLE_MAY_IMPORT)]
+
+
+def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
+    """What says how connections must go imports values, the configuration and the lab's words, and reads nothing."""
+    source = (PACKAGE / "conformance" / "oracle.py").read_text()
+    assert oracle_violations(source) == []
+    assert list(reads(ast.parse(source))) == []
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("from nftproxy.claims import Claims", "nftproxy.claims is"),
+        ("from nftproxy.lab import Lab", "nftproxy.lab is"),
+        ("def f():\n    from nftproxy.endpoints import choose", "nftproxy.endpoints is"),
+    ],
+)
+def test_an_oracle_that_knows_too_much_is_named(source: str, complaint: str) -> None:
+    """An import of what computes rules, or of the lab itself, is found."""
+    (found,) = oracle_violations(source)
+    assert found.startswith(complaint)
+
+
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
@@ -184,6 +215,7 @@ def test_a_violation_is_named(module: str, source: str, complaint: str) -> None:
         ("kernel", "from nftproxy import metrics"),
         ("documents", "import yaml\nopen('x')"),
         ("cli", "from nftproxy import __version__, agent"),
+        ("lab", "from nftproxy.lab.frames import Packet"),
     ],
 )
 def test_what_is_allowed_passes(module: str, source: str) -> None:

@@ -1,9 +1,8 @@
 """Every combination of what decides about a connection, sent through the kernel and compared with the specification.
 
-The specification is `expected` and the tables above it: they share no code with nftproxy, and say for one cell of the
-matrix everything that may become of a connection.  The world is made of one Service per policy and endpoint case, each
-with all kinds of addresses, both families and all protocols; so one load of rules covers the whole matrix.  What is not
-covered is named: `uncovered` subtracts the cells that were tried from the product of all that there is.
+The specification is `conformance.oracle`.  The world is made of one Service per policy and endpoint case, each with all
+kinds of addresses, both families and all protocols; so one load of rules covers the whole matrix.  What is not covered
+is named: `uncovered` subtracts the cells that were tried from the product of all that there is.
 """
 
 from __future__ import annotations
@@ -17,9 +16,11 @@ import pytest
 
 from nftproxy.addresses import Protocol
 from nftproxy.config import DetectLocalMode
-from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, Outcome, Probe, endpoint, obstacle
-from nftproxy.model import ClusterObject, Service, TrafficPolicy
-from tests.factories import service, slice_of
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin, Outcome, Probe, obstacle
+from nftproxy.lab.topology import DEFAULT_SOURCES
+from nftproxy.model import EndpointSlice, Service, TrafficPolicy
+from tests.factories import addresses, node, service, settings, slice_of
 from tests.packets.cluster import IP, IP6, Cluster, Ip
 
 # ---- what decides --------------------------------------------------------------------------------------------------
@@ -81,83 +82,17 @@ def uncovered(cells: Collection[Cell]) -> list[str]:
     return [str(cell) for cell in all_cells() if cell not in cells]
 
 
-# ---- what is specified ---------------------------------------------------------------------------------------------
+# ---- the configurations --------------------------------------------------------------------------------------------
 
-HERE, AWAY = {Place.HERE}, {Place.AWAY}
-BOTH = HERE | AWAY
-
-
-class Lists(NamedTuple):
-    """Whom policy Cluster may choose, and whom policy Local."""
-
-    cluster: set[Place]
-    local: set[Place]
-
-
-LISTS: Mapping[Case, Lists] = {
-    Case.BOTH: Lists(BOTH, HERE),
-    Case.HERE: Lists(HERE, HERE),
-    Case.AWAY: Lists(AWAY, set()),
-    Case.NOWHERE: Lists(set(), set()),
-    Case.DRAINING_BOTH: Lists(BOTH, HERE),
-    Case.DRAINING_HERE: Lists(AWAY, HERE),
-    Case.DRAINING_AWAY: Lists(HERE, HERE),
+SETUPS: Mapping[str, Mapping[str, Any]] = {
+    "ClusterCIDR": {},
+    "no-detector": {"cluster_cidrs": ()},
+    "NodeCIDR": {"detect_local_mode": DetectLocalMode.NODE_CIDR},
+    "BridgeInterface": {"detect_local_mode": DetectLocalMode.BRIDGE_INTERFACE, "bridge_interface": "cni0"},
+    "InterfaceNamePrefix": {"detect_local_mode": DetectLocalMode.INTERFACE_NAME_PREFIX, "interface_name_prefix": "cni"},
+    "masqueradeAll": {"masquerade_all": True},
+    "masqueradeAll-no-detector": {"masquerade_all": True, "cluster_cidrs": ()},
 }
-
-REFUSED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
-
-
-class Setup(NamedTuple):
-    """A configuration: the origins that are local in it, whether it has a detector, and whether it masquerades all."""
-
-    tweaks: Mapping[str, Any]
-    local: frozenset[Origin]
-    detects: bool = True
-    masquerades_all: bool = False
-
-
-NOBODY: frozenset[Origin] = frozenset()
-PODS = frozenset({Origin.POD, Origin.REMOTE_POD})
-OWN_PODS = frozenset({Origin.POD})
-
-SETUPS = {
-    "ClusterCIDR": Setup({}, PODS),
-    "no-detector": Setup({"cluster_cidrs": ()}, NOBODY, detects=False),
-    "NodeCIDR": Setup({"detect_local_mode": DetectLocalMode.NODE_CIDR}, OWN_PODS),
-    "BridgeInterface": Setup(
-        {"detect_local_mode": DetectLocalMode.BRIDGE_INTERFACE, "bridge_interface": "cni0"}, OWN_PODS
-    ),
-    "InterfaceNamePrefix": Setup(
-        {"detect_local_mode": DetectLocalMode.INTERFACE_NAME_PREFIX, "interface_name_prefix": "cni"}, OWN_PODS
-    ),
-    "masqueradeAll": Setup({"masquerade_all": True}, PODS, masquerades_all=True),
-    "masqueradeAll-no-detector": Setup(
-        {"masquerade_all": True, "cluster_cidrs": ()}, NOBODY, detects=False, masquerades_all=True
-    ),
-}
-
-
-def chosen(cell: Cell, setup: Setup) -> tuple[set[Place], bool]:
-    """Whom a connection may reach, and whether it is masqueraded then."""
-    lists, is_local = LISTS[cell.case], cell.origin in setup.local
-    by_policy = lists.local if cell.policy is TrafficPolicy.LOCAL else lists.cluster
-    if cell.front is Front.CLUSTER_IP:
-        return by_policy, setup.masquerades_all or (setup.detects and not is_local)
-    if cell.policy is TrafficPolicy.CLUSTER:
-        return lists.cluster, True
-    if is_local:
-        return lists.cluster, False
-    if cell.origin is Origin.NODE:
-        return lists.cluster, True
-    return lists.local, False
-
-
-def expected(cell: Cell, setup: Setup) -> set[Outcome]:
-    """Everything that may become of a connection, and does if there are enough of them."""
-    places, is_masqueraded = chosen(cell, setup)
-    if places:
-        return {endpoint(*target(cell, place), masqueraded=is_masqueraded) for place in places}
-    return {DROPPED if LISTS[cell.case].cluster else REFUSED[cell.protocol]}
 
 
 # ---- the world -----------------------------------------------------------------------------------------------------
@@ -166,6 +101,7 @@ POLICIES = {TrafficPolicy.CLUSTER: 1, TrafficPolicy.LOCAL: 2}
 CASES = {case: number for number, case in enumerate(Case, 1)}
 PORTS = {Protocol.TCP: 80, Protocol.UDP: 53, Protocol.SCTP: 3868}
 TARGET_PORT = 8000
+OWN = frozenset(addresses(each for ip in (IP, IP6) for each in (ip.node, ip.own, ip.gateway)))
 
 CONDITIONS: Mapping[Case, Mapping[Place, str]] = {
     Case.BOTH: {Place.HERE: "", Place.AWAY: ""},
@@ -193,13 +129,6 @@ def node_port(policy: TrafficPolicy, case: Case) -> int:
     return 30000 + POLICIES[policy] * 100 + CASES[case]
 
 
-def target(cell: Cell, place: Place) -> tuple[str, int]:
-    """The endpoint of a Service in a place: pods are shared, ports aren't."""
-    ip = IP6 if cell.is_ipv6 else IP
-    number = POLICIES[cell.policy] * 10 + CASES[cell.case]
-    return (ip.here if place is Place.HERE else ip.away), TARGET_PORT + number + PORTS[cell.protocol]
-
-
 def name(policy: TrafficPolicy, case: Case) -> str:
     """The name of a Service."""
     return f"matrix/{policy.value}-{case.name}".lower().replace("_", "-")
@@ -223,7 +152,7 @@ def make_service(policy: TrafficPolicy, case: Case) -> Service:
     )
 
 
-def make_slices(policy: TrafficPolicy, case: Case) -> Iterator[ClusterObject]:
+def make_slices(policy: TrafficPolicy, case: Case) -> Iterator[EndpointSlice]:
     """Its endpoints, a slice of each family."""
     number = TARGET_PORT + POLICIES[policy] * 10 + CASES[case]
     for ip in (IP, IP6):
@@ -244,41 +173,58 @@ def fronts_of(made: Service, policy: TrafficPolicy, case: Case) -> Iterator[tupl
         (Front.LOAD_BALANCER_IP, made.load_balancer_ips),
         (Front.NODE_PORT, (IP.node, IP6.node)),
     ]
-    for (front, addresses), port, origin in itertools.product(kinds, made.ports, Origin):
+    for (front, virtuals), port, origin in itertools.product(kinds, made.ports, Origin):
         number = port.node_port if front is Front.NODE_PORT else port.port
-        for address in addresses:
+        for address in virtuals:
             is_ipv6 = ":" in address
-            source = _node_source(is_ipv6) if origin is Origin.NODE else None
-            probe = Probe(origin, address, number, port.protocol.value, source)
+            probe = Probe(origin, address, number, port.protocol.value, source_from(origin, is_ipv6))
             yield Cell(front, policy, origin, is_ipv6, port.protocol, case), probe
 
 
-def _node_source(is_ipv6: bool) -> str:
-    """Another address than the one that masquerading gives to what leaves through the uplink."""
+def source_from(origin: Origin, is_ipv6: bool) -> str:
+    """The usual source; the node's is another address than masquerading gives to what leaves through the uplink."""
     ip: Ip = IP6 if is_ipv6 else IP
-    return ip.own
+    return ip.own if origin is Origin.NODE else DEFAULT_SOURCES[origin][is_ipv6]
 
 
-def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, set[Outcome]]:
+def make_world() -> dict[tuple[TrafficPolicy, Case], Service]:
+    """The Services, one for each policy and case."""
+    return {(policy, case): make_service(policy, case) for policy in TrafficPolicy for case in Case}
+
+
+def oracle_of(tweaks: Mapping[str, Any]) -> Oracle:
+    """What says how the connections of all cells must go in a configuration."""
+    made = make_world()
+    slices = tuple(each for policy, case in made for each in make_slices(policy, case))
+    return Oracle(World(node(), settings(**tweaks).config, tuple(made.values()), slices, interfaces=OWN))
+
+
+class Tried(NamedTuple):
+    """What must become of the connections of a cell, and what did."""
+
+    expected: frozenset[Outcome]
+    found: set[Outcome]
+
+
+def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
     """What becomes of the connections of every cell."""
-    made = {(policy, case): make_service(policy, case) for policy in TrafficPolicy for case in Case}
-    slices = [each for policy, case in made for each in make_slices(policy, case)]
-    Cluster(lab, *made.values(), *slices, **tweaks)
-    cells = [each for (policy, case), one in made.items() for each in fronts_of(one, policy, case)]
+    oracle = oracle_of(tweaks)
+    Cluster(lab, *oracle.world.services, *oracle.world.slices, **tweaks)
+    cells = {cell: probe for key, made in make_world().items() for cell, probe in fronts_of(made, *key)}
+    tried = {cell: Tried(oracle.expected(probe), set()) for cell, probe in cells.items()}
     # With two endpoints, 40 connections miss one of them once in 500 thousand million times.
-    probes = [(cell, probe) for cell, probe in cells for _ in range(40 if LISTS[cell.case].cluster == BOTH else 3)]
-    found: dict[Cell, set[Outcome]] = {}
+    probes = [each for each in cells.items() for _ in range(40 if len(tried[each[0]].expected) > 1 else 3)]
     for (cell, _), outcome in zip(probes, lab.connect_many(probe for _, probe in probes), strict=True):
-        found.setdefault(cell, set()).add(outcome)
-    return found
+        tried[cell].found.add(outcome)
+    return tried
 
 
-def differences(found: Mapping[Cell, set[Outcome]], setup: Setup) -> list[str]:
+def differences(tried: Mapping[Cell, Tried]) -> list[str]:
     """Where what was found is not what is specified, in words."""
     return [
-        f"{cell}: {sorted(map(repr, outcomes))}, not {sorted(map(repr, expected(cell, setup)))}"
-        for cell, outcomes in found.items()
-        if outcomes != expected(cell, setup)
+        f"{cell}: {sorted(map(repr, found))}, not {sorted(map(repr, expected))}"
+        for cell, (expected, found) in tried.items()
+        if found != expected
     ]
 
 
@@ -295,25 +241,22 @@ def matrix_lab() -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module", params=SETUPS)
-def tried(request: pytest.FixtureRequest, matrix_lab: Lab) -> tuple[Setup, dict[Cell, set[Outcome]]]:
-    """A configuration, and what becomes of the connections of every cell in it."""
-    setup = SETUPS[request.param]
+def tried(request: pytest.FixtureRequest, matrix_lab: Lab) -> dict[Cell, Tried]:
+    """What becomes of the connections of every cell in one configuration."""
     matrix_lab.reset()
     for ip in (IP, IP6):
         matrix_lab.add_address(ip.own)
-    return setup, results(matrix_lab, setup.tweaks)
+    return results(matrix_lab, SETUPS[request.param])
 
 
-def test_connections_go_as_specified(tried: tuple[Setup, dict[Cell, set[Outcome]]]) -> None:
+def test_connections_go_as_specified(tried: dict[Cell, Tried]) -> None:
     """In every cell, connections reach exactly the specified endpoints, masqueraded or not, or are refused so."""
-    setup, found = tried
-    assert differences(found, setup) == []
+    assert differences(tried) == []
 
 
-def test_every_cell_is_tried(tried: tuple[Setup, dict[Cell, set[Outcome]]]) -> None:
+def test_every_cell_is_tried(tried: dict[Cell, Tried]) -> None:
     """No combination of front, policy, origin, family, protocol and endpoints is left out."""
-    _, found = tried
-    assert uncovered(found) == []
+    assert uncovered(tried) == []
 
 
 def test_a_cell_that_is_left_out_is_named() -> None:
@@ -327,7 +270,7 @@ def test_a_cell_that_is_left_out_is_named() -> None:
 def test_a_cell_that_behaves_otherwise_is_named() -> None:
     """The comparison names a cell whose outcome isn't the specified one, and both outcomes."""
     cell = Cell(Front.CLUSTER_IP, TrafficPolicy.CLUSTER, Origin.POD, False, Protocol.TCP, Case.NOWHERE)
-    assert differences({cell: {DROPPED}}, SETUPS["ClusterCIDR"]) == [
+    assert differences({cell: Tried(frozenset({TCP_RESET}), {DROPPED})}) == [
         "ClusterIP, policy Cluster, from pod, IPv4 TCP, endpoints none that is usable: "
         "['<DROPPED>'], not ['<REJECTED (tcp-reset)>']"
     ]

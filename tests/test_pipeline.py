@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nftproxy.addresses import Family
 from nftproxy.compile import PortKey, Settings
+from nftproxy.conformance.strategies import Told, all_settings, clusters, quick
 from nftproxy.errors import TemplateError
 from nftproxy.facts import PortFacts
 from nftproxy.model import EndpointSlice, Service
@@ -32,7 +33,6 @@ from tests.factories import (
     slice_of,
     templates,
 )
-from tests.strategies import Told, all_settings, clusters, quick
 
 THREE = slice_of(endpoints=["10.1.1.4", "10.1.1.5", "10.1.1.6"])
 TWO = slice_of(endpoints=["10.1.1.4", "10.1.1.5"])

@@ -10,13 +10,22 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.compile import Settings
+from nftproxy.conformance.strategies import (
+    Told,
+    all_settings,
+    batches,
+    clusters,
+    histories,
+    hostile_names,
+    quick,
+    survivors,
+)
 from nftproxy.errors import Problem
 from nftproxy.model import Ignored, ObjectKey, ServicePort
 from nftproxy.pipeline import Pipeline
 from nftproxy.review import notes, review
 from nftproxy.state import Event, Put
 from tests.factories import IPV4, IPV6, key, node, pipeline, renderer, service, service_cidr, slice_of
-from tests.strategies import Told, all_settings, batches, clusters, histories, hostile_names, quick, survivors
 
 
 def text_of(made: Pipeline, *, problems: tuple[Problem, ...] = (), ignored: tuple[Ignored, ...] = ()) -> str:

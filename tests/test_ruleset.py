@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.addresses import Family
+from nftproxy.conformance.strategies import quick
 from nftproxy.ruleset import (
     EMPTY,
     Block,
@@ -29,7 +30,6 @@ from nftproxy.ruleset import (
     load_transaction,
 )
 from tests.factories import IPV4, IPV6, Ledger
-from tests.strategies import quick
 
 SERVICES = Declaration(Kind.MAP, "services", ("typeof ip daddr : verdict",))
 VIPS = Declaration(Kind.SET, "vips", ("typeof ip daddr",))

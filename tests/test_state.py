@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
+from nftproxy.conformance.strategies import SERVICES, Told, batches, clusters, histories, quick, survivors
 from nftproxy.model import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.state import ClusterState, Event, Listed, Put, Removed, Touched, key_of
 from tests.factories import addresses, claim, host_addresses, key, networks, node, service, service_cidr, slice_of
-from tests.strategies import SERVICES, Told, batches, clusters, histories, quick, survivors
 
 WEB, CART = key("shop/web"), key("shop/cart")
 NOTHING = Touched()

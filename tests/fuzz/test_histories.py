@@ -13,11 +13,20 @@ from hypothesis import strategies as st
 
 from nftproxy.addresses import Family
 from nftproxy.compile import Settings
+from nftproxy.conformance.strategies import (
+    Told,
+    all_settings,
+    batches,
+    clusters,
+    histories,
+    survivors,
+    undoing,
+    updates,
+)
 from nftproxy.pipeline import Pipeline
 from nftproxy.state import Event, HostAddresses, Put
 from tests.factories import Ledger, renderer
 from tests.fuzz.effort import Tally, effort
-from tests.strategies import Told, all_settings, batches, clusters, histories, survivors, undoing, updates
 
 History = list[list[Event]]
 

@@ -24,6 +24,7 @@ from msgspec import structs
 from nftproxy.addresses import TABLE, Family
 from nftproxy.capabilities import probe
 from nftproxy.compile import Settings
+from nftproxy.conformance.strategies import Told, all_settings, clusters, events, families, survivors, undoing, updates
 from nftproxy.lab import obstacle
 from nftproxy.pipeline import Pipeline
 from nftproxy.render import TABLE_TEMPLATE, Renderer
@@ -32,7 +33,6 @@ from nftproxy.state import Event, HostAddresses, Put
 from tests.factories import renderer, templates
 from tests.fuzz.effort import Tally, effort
 from tests.fuzz.host import Contents, Host, Printed
-from tests.strategies import Told, all_settings, clusters, events, families, survivors, undoing, updates
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 

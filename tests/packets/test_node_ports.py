@@ -242,3 +242,16 @@ def test_a_node_port_without_endpoints_refuses_where_it_is_served(lab: Lab, ip: 
     for address in (ip.gateway, ip.loopback):
         outcomes = cluster.outcomes(Origin.NODE, address, PORT, source=address, times=2)
         assert (outcomes == {NODE}) is (address not in served)
+
+
+@each_ip
+@each_protocol
+def test_a_node_port_may_be_its_endpoints_own_port(lab: Lab, ip: Ip, protocol: str) -> None:
+    """A server in the node's own network that listens at the very node port is reached, and so are the others."""
+    told = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"])
+    alone = slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:30080/{protocol}"])
+    cluster = Cluster(lab, told, alone)
+    assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol) == {NODE}
+    cluster.put(slice_of(endpoints=[f"{ip.node}@node-a", ip.away], ports=[f"http:30080/{protocol}"]))
+    outcomes = cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol)
+    assert outcomes == {NODE, *at(ip.away, port=30080, masqueraded=True)}

@@ -8,17 +8,22 @@ in two slices, hints on some endpoints only.  Valid means what the API server wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.addresses import Address, Family, Protocol
+from nftproxy.addresses import Address, Family, Protocol, family_of, parse_address
 from nftproxy.compile import Settings
-from nftproxy.config import DetectLocalMode
+from nftproxy.config import Config, DetectLocalMode
+from nftproxy.conformance.notation import addresses, key, networks
+from nftproxy.conformance.oracle import World
+from nftproxy.conformance.probes import INTERFACES
+from nftproxy.lab.topology import NODE_NAME, PODS
 from nftproxy.model import (
+    Capabilities,
     ClusterObject,
     Endpoint,
     EndpointPort,
@@ -32,10 +37,11 @@ from nftproxy.model import (
     TrafficPolicy,
 )
 from nftproxy.state import Event, HostAddresses, Listed, Put, Removed, key_of
-from tests.factories import IPV4, IPV6, addresses, key, networks, settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
+IPV4, IPV6 = Family.IPV4, Family.IPV6
+
 Told = ClusterObject | HostAddresses
 """What a Put may tell."""
 
@@ -218,22 +224,31 @@ host_addresses: st.SearchStrategy[HostAddresses] = some(
 ).map(lambda present: HostAddresses(frozenset(present)))
 """What is on the machine's interfaces, which may differ from what the Node says."""
 
-all_settings: st.SearchStrategy[Settings] = st.fixed_dictionaries(
-    {
-        "wide_maps": st.booleans(),
-        "masquerade_all": st.booleans(),
-        "masquerade_bit": st.sampled_from([0, 14, 31]),
-        "detect_local_mode": st.sampled_from(DetectLocalMode),
-        "bridge_interface": st.just("br0"),
-        "interface_name_prefix": st.just("veth"),
-        "cluster_cidrs": st.sampled_from([(), ("10.1.0.0/16",), ("fd00:1::/48", "10.1.0.0/16")]),
-        "node_port_addresses": st.sampled_from(
-            [None, ("0.0.0.0/0", "::/0"), ("192.168.0.0/24", "127.0.0.0/8"), ("203.0.113.0/24", "::/0"), ("2001::/16",)]
-        ),
-        "allow_service_external_ips": st.booleans(),
-    }
-).map(lambda tweaks: settings(**tweaks))
-"""Any way of telling local sources and of serving node ports, with an nft that is new or old."""
+configs: st.SearchStrategy[Config] = st.builds(
+    Config,
+    masquerade_all=st.booleans(),
+    masquerade_bit=st.sampled_from([0, 14, 31]),
+    detect_local_mode=st.sampled_from(DetectLocalMode),
+    bridge_interface=st.sampled_from(["br0", PODS]),
+    interface_name_prefix=st.sampled_from(["veth", PODS[:2]]),
+    cluster_cidrs=st.sampled_from([(), networks(["10.1.0.0/16"]), networks(["fd00:1::/48", "10.1.0.0/16"])]),
+    node_port_addresses=st.sampled_from(
+        [
+            None,
+            networks(["0.0.0.0/0", "::/0"]),
+            networks(["192.168.0.0/24", "127.0.0.0/8"]),
+            networks(["203.0.113.0/24", "::/0"]),
+            networks(["2001::/16"]),
+        ]
+    ),
+    allow_service_external_ips=st.booleans(),
+)
+"""Any way of telling local sources, of masquerading and of serving node ports."""
+
+all_settings: st.SearchStrategy[Settings] = st.builds(
+    Settings, configs, st.builds(Capabilities, wide_maps=st.booleans())
+)
+"""Any configuration, with an nft that is new or old."""
 
 
 KINDS: dict[type[ClusterObject], st.SearchStrategy[ClusterObject]] = {
@@ -383,3 +398,139 @@ def undoing(before: Iterable[Told], after: Iterable[Told]) -> list[Event]:
     gone = [value for known, value in new.items() if known not in old and not isinstance(value, HostAddresses)]
     changed = [value for known, value in old.items() if new.get(known) != value]
     return [*(Removed(type(value), key_of(value)) for value in gone), *map(Put, changed)]
+
+
+# Worlds: clusters on a node that a lab can play
+
+
+lab_nodes: st.SearchStrategy[Node] = st.builds(
+    Node,
+    name=st.just(NODE_NAME),
+    zone=st.sampled_from(["", *ZONES]),
+    internal_ips=some(NODE_IPS),
+    external_ips=some(OUTSIDE_IPS[1:2]),
+    pod_cidrs=st.sampled_from([(), networks(["10.1.0.0/24", "fd00:1::/64"]), networks(["10.1.1.0/24"])]),
+)
+"""The lab's node, which may know less of itself than is true."""
+
+_CROWDS = {IPV4: "10.1.{}.{}", IPV6: "fd00:1:0:{:x}::{:x}"}
+
+
+def crowd_of(service: Service, family: Family, count: int) -> EndpointSlice:
+    """So many endpoints of a Service, on this node, another and none by turns."""
+    pods = tuple(
+        Endpoint(
+            parse_address(_CROWDS[family].format(number % 3, 10 + number // 3)),
+            node_name=("node-a", "node-b", "")[number % 3],
+        )
+        for number in range(count)
+    )
+    ports = tuple(EndpointPort(port.name, port.protocol, 8080) for port in service.ports)
+    return EndpointSlice(
+        ObjectKey(service.key.namespace, f"{service.key.name}-{family.value}"), service.key, family, ports, pods
+    )
+
+
+@st.composite
+def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int] = st.sampled_from([1, 7, 20, 60])) -> list[Told]:
+    """A Service with very many endpoints, or with one, on any nodes."""
+    service, count = draw(services), draw(counts)
+    return [
+        service,
+        *(crowd_of(service, family, count) for family in dict.fromkeys(map(family_of, service.cluster_ips))),
+    ]
+
+
+def world_of(node: Node, config: Config, told: Iterable[Told], **fields: Any) -> World:
+    """A world of these objects, of which Nodes and interfaces' addresses don't count: those are the lab's."""
+    objects = list(told)
+    return World(
+        node,
+        config,
+        services=tuple(each for each in objects if isinstance(each, Service)),
+        slices=tuple(each for each in objects if isinstance(each, EndpointSlice)),
+        service_cidrs=tuple(each for each in objects if isinstance(each, ServiceCIDR)),
+        interfaces=INTERFACES,
+        **fields,
+    )
+
+
+worlds: st.SearchStrategy[World] = st.builds(
+    world_of,
+    lab_nodes,
+    configs,
+    clusters | st.tuples(clusters, crowds(st.sampled_from([1, 7, 20, 60]))).map(_each_once),
+    knows_interfaces=st.booleans(),
+)
+"""A whole cluster, seen from a node with some configuration."""
+
+
+lab_events: st.SearchStrategy[Event] = st.one_of(
+    (services | slices).map(Put),
+    (services | slices).map(Put),
+    (service_cidrs | lab_nodes).map(Put),
+    st.sampled_from(SERVICES).map(lambda name: Removed(Service, name)),
+    st.sampled_from(SLICES).map(lambda name: Removed(EndpointSlice, name)),
+)
+"""What may happen in a world, on a node that stays."""
+
+
+def world_after(world: World, happened: Iterable[Event]) -> World:
+    """The world when these events have happened in it."""
+    told: list[Told] = [world.node, *world.services, *world.slices, *world.service_cidrs]
+    left = survivors([map(Put, told), happened])
+    (node,) = (each for each in left if isinstance(each, Node))
+    return world_of(node, world.config, left, knows_interfaces=world.knows_interfaces)
+
+
+lives: st.SearchStrategy[tuple[World, list[list[Event]]]] = st.tuples(
+    worlds, st.lists(st.lists(lab_events, min_size=1, max_size=3), min_size=1, max_size=4)
+)
+"""A world, and what happens in it, in batches that are told together."""
+
+
+_ELSEWHERE = {
+    "10.96.": "10.97.",
+    "fd00:96::": "fd00:97::",
+    "203.0.113.": "203.0.114.",
+    "2001:db8::": "2001:db9::",
+    "10.1.": "10.2.",
+    "fd00:1:": "fd00:2:",
+    "192.168.0.2": "192.168.9.2",
+    "fd00:c0a8::": "fd00:c0a9::",
+}
+
+
+def _moved(address: Address) -> Address:
+    (new,) = (to + address.removeprefix(start) for start, to in _ELSEWHERE.items() if address.startswith(start))
+    return parse_address(new)
+
+
+def _estranged(told: Service | EndpointSlice) -> Service | EndpointSlice:
+    name = ObjectKey("elsewhere", told.key.name)
+    if isinstance(told, EndpointSlice):
+        pods = tuple(structs.replace(each, address=_moved(each.address)) for each in told.endpoints)
+        return structs.replace(told, key=name, service=ObjectKey("elsewhere", told.service.name), endpoints=pods)
+    return structs.replace(
+        told,
+        key=name,
+        cluster_ips=tuple(map(_moved, told.cluster_ips)),
+        external_ips=tuple(map(_moved, told.external_ips)),
+        load_balancer_ips=tuple(map(_moved, told.load_balancer_ips)),
+        ports=tuple(structs.replace(port, node_port=port.node_port and port.node_port + 1000) for port in told.ports),
+        health_check_node_port=told.health_check_node_port and told.health_check_node_port + 1000,
+    )
+
+
+strangers: st.SearchStrategy[list[Service | EndpointSlice]] = _services_with_slices().map(
+    lambda told: [_estranged(each) for each in told if isinstance(each, Service | EndpointSlice)]
+)
+"""A Service and its slices that have nothing to do with any of the others here."""
+
+crowded_worlds: st.SearchStrategy[World] = st.builds(
+    world_of,
+    lab_nodes,
+    configs,
+    crowds(st.integers(2, 60)).map(lambda told: [structs.replace(told[0], affinity_timeout=None), *told[1:]]),
+)
+"""A Service with many endpoints that remembers nobody, and nothing else."""

@@ -1,0 +1,302 @@
+"""What must become of a new connection: docs/semantics.md once more, as code that knows nothing of rules.
+
+It is what rendered rules are held against, so it shares no code with what renders them: no claims, no choosing, no
+compiling.  It takes each connection by itself and looks at the whole cluster for it, slowly and in plain sight.
+
+What it leaves to parsing is what is no Service or endpoint at all: headless, ExternalName, another proxy's, bad values.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from nftproxy.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
+from nftproxy.config import Config, DetectLocalMode
+from nftproxy.lab.outcome import (
+    DROPPED,
+    NODE,
+    PORT_UNREACHABLE,
+    TCP_RESET,
+    UNTOUCHED,
+    Outcome,
+    Probe,
+    endpoint,
+)
+from nftproxy.lab.topology import PODS, UPLINK, Origin
+from nftproxy.model import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort, TrafficPolicy
+
+Value = TypeVar("Value", Address, Network)
+
+ANY_ADDRESS = Address("")
+"""Stands for the node's addresses in the place of a node port."""
+
+REFUSED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
+INTERFACES = {Origin.POD: PODS, Origin.NODE: "", Origin.OUTSIDE: UPLINK, Origin.REMOTE_POD: UPLINK}
+
+
+Targets = frozenset[tuple[Address, int]]
+"""Addresses and ports of endpoints."""
+
+
+class World(NamedTuple):
+    """All that decides about connections: a cluster, the node that they come to, and its configuration.
+
+    `interfaces` are the addresses on the node's interfaces, loopback left out.  Where the proxy hasn't been told of
+    them (`knows_interfaces`), as `render` isn't, the Node's own addresses stand in.
+    """
+
+    node: Node
+    config: Config = Config()
+    services: tuple[Service, ...] = ()
+    slices: tuple[EndpointSlice, ...] = ()
+    service_cidrs: tuple[ServiceCIDR, ...] = ()
+    interfaces: frozenset[Address] = frozenset()
+    knows_interfaces: bool = True
+
+
+class Place(NamedTuple):
+    """Where a Service port may be reached: an address, or any of the node's, with protocol and port."""
+
+    address: Address
+    protocol: Protocol
+    port: int
+
+
+class Front(NamedTuple):
+    """A Service port at a place of its own; a `port` of None is a health-check node port, where no rule serves."""
+
+    service: Service
+    port: ServicePort | None
+    policy: TrafficPolicy
+    is_external: bool
+
+
+class Lists(NamedTuple):
+    """The endpoints that policy Cluster and policy Local choose from, and which of these are on this node."""
+
+    cluster: Targets
+    local: Targets
+    here: Targets
+
+
+class Oracle:
+    """What must become of connections in one world."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.fronts = _fronts(world)
+        self._lists: dict[tuple[ObjectKey, ServicePort, Family], Lists] = {}
+
+    def expected(self, probe: Probe) -> frozenset[Outcome]:
+        """All that may become of a new connection, and does if there are enough of them; it must have a source."""
+        place = _place(probe)
+        front = self.front_of(place)
+        if front is None or front.port is None:
+            return frozenset({self._unserved(place)})
+        if self.fronts.get(place) is front and not self._is_admitted(front.service, place.address, _source(probe)):
+            return frozenset({DROPPED})
+        lists = self.lists(front.service, front.port, family_of(place.address))
+        chosen, hides_source = self._chosen(front, lists, probe)
+        if chosen:
+            return self._arrivals(probe, place.protocol, chosen, hides_source)
+        return frozenset({DROPPED if lists.cluster else REFUSED[place.protocol]})
+
+    def front_of(self, place: Place) -> Front | None:
+        """Whose a place is: a Service's address goes before a node port."""
+        front = self.fronts.get(place)
+        if front is None and self.serves_node_ports(place.address):
+            front = self.fronts.get(place._replace(address=ANY_ADDRESS))
+        if front is None or family_of(place.address) not in map(family_of, front.service.cluster_ips):
+            return None
+        return front
+
+    def remembers(self, probe: Probe) -> bool:
+        """Whether a client that connects like this again must reach the same pod."""
+        front = self.front_of(_place(probe))
+        return front is not None and front.service.affinity_timeout is not None
+
+    def serves_node_ports(self, address: Address) -> bool:
+        """Whether node ports are served on an address (nodePortAddresses)."""
+        node, family, cidrs = self.world.node, family_of(address), self.world.config.node_port_addresses
+        if is_loopback(address):
+            return False
+        if cidrs is None:
+            return address in _of(family, node.addresses)[:1]
+        if any(cidr.prefixlen == 0 for cidr in _of(family, cidrs)):
+            return address in self.world.interfaces
+        present = self.world.interfaces if self.world.knows_interfaces else node.addresses
+        return address in present and any(contains(cidr, address) for cidr in cidrs)
+
+    def _unserved(self, place: Place) -> Outcome:
+        """Of what is for no Service port: ClusterIPs refuse, and what may become one swallows."""
+        if any(place.address in service.cluster_ips for service in self.world.services):
+            return REFUSED[place.protocol]
+        if any(contains(cidr, place.address) for each in self.world.service_cidrs for cidr in each.cidrs):
+            return DROPPED
+        is_own = place.address in self.world.interfaces or is_loopback(place.address)
+        return NODE if is_own else UNTOUCHED
+
+    def _is_admitted(self, service: Service, address: Address, source: Address) -> bool:
+        """Whether the source ranges let a client at an address of a Service; they guard load balancer IPs only."""
+        ranges = _of(family_of(address), service.source_ranges)
+        if address not in service.load_balancer_ips or address in service.cluster_ips or not ranges:
+            return True
+        own = _of(family_of(address), self.world.node.addresses)[:1]
+        if source in service.load_balancer_ips and any(contains(each, node) for each in ranges for node in own):
+            return True
+        return any(each.prefixlen == 0 or contains(each, source) for each in ranges)
+
+    def _chosen(self, front: Front, lists: Lists, probe: Probe) -> tuple[Targets, bool]:
+        """The endpoints that a connection may be sent to, and whether its source is hidden from them."""
+        is_local = self._is_local(probe)
+        by_policy = lists.local if front.policy is TrafficPolicy.LOCAL else lists.cluster
+        if not front.is_external:
+            return by_policy, self.world.config.masquerade_all or is_local is False
+        if front.policy is TrafficPolicy.CLUSTER:
+            return lists.cluster, True
+        if is_local:
+            return lists.cluster, False
+        return (lists.cluster, True) if probe.origin is Origin.NODE else (lists.local, False)
+
+    def _is_local(self, probe: Probe) -> bool | None:
+        """Whether the source is a pod of this cluster or node (detectLocalMode); None: there is no way to tell."""
+        config, source = self.world.config, _source(probe)
+        match config.detect_local_mode:
+            case DetectLocalMode.BRIDGE_INTERFACE:
+                return INTERFACES[probe.origin] == config.bridge_interface
+            case DetectLocalMode.INTERFACE_NAME_PREFIX:
+                return INTERFACES[probe.origin].startswith(config.interface_name_prefix)
+            case DetectLocalMode.NODE_CIDR:
+                ranges = self.world.node.pod_cidrs
+            case DetectLocalMode.CLUSTER_CIDR:
+                ranges = config.cluster_cidrs
+        own = _of(family_of(source), ranges)[:1]
+        return contains(own[0], source) if own else None
+
+    def _arrivals(self, probe: Probe, protocol: Protocol, targets: Targets, hides_source: bool) -> frozenset[Outcome]:
+        """The outcomes at endpoints.  What came in and is for the node itself keeps its source: it is sent nowhere."""
+        itself = frozenset(
+            target for target in targets if target[0] == probe.source and (*target, protocol) in self._here
+        )
+        is_own = probe.origin is Origin.NODE
+        delivered = frozenset(target for target in targets if target[0] in self.world.interfaces and not is_own)
+        return _outcomes(targets, (targets if hides_source else itself) - delivered)
+
+    @functools.cached_property
+    def _here(self) -> frozenset[tuple[Address, int, Protocol]]:
+        """The endpoints on this node of any Service: a pod is where it is, whatever Service leads to it."""
+        served = {(front.service, front.port) for front in self.fronts.values() if front.port}
+        return frozenset(
+            (*target, port.protocol)
+            for service, port in served
+            for family in set(map(family_of, service.cluster_ips))
+            for target in self.lists(service, port, family).here
+        )
+
+    def lists(self, service: Service, port: ServicePort, family: Family) -> Lists:
+        """The endpoints of a Service port in a family."""
+        key = service.key, port, family
+        if key not in self._lists:
+            mine = [each for each in self.world.slices if each.service == service.key and each.family is family]
+            self._lists[key] = _lists(_entries(mine, port, self.world.node.name), self.world.node)
+        return self._lists[key]
+
+
+# Who has which place
+
+
+def _fronts(world: World) -> dict[Place, Front]:
+    """Each place with the Service port that has it: ClusterIPs first, then the oldest, then by name."""
+    claims = [(place, front) for service in world.services for place, front in _claims(world, service)]
+
+    def precedence(claim: tuple[Place, Front]) -> tuple[object, ...]:
+        place, front = claim
+        service = front.service
+        takes = front.is_external and place.address != ANY_ADDRESS
+        return takes, service.created, service.key.namespace, service.key.name, front.port is None
+
+    found: dict[Place, Front] = {}
+    for place, front in sorted(claims, key=precedence):
+        found.setdefault(place, front)
+    return found
+
+
+def _claims(world: World, service: Service) -> Iterator[tuple[Place, Front]]:
+    """Every place that a Service asks for and may have."""
+    families = set(map(family_of, service.cluster_ips))
+    others = {address for each in world.services if each.key != service.key for address in each.cluster_ips}
+    wanted = service.load_balancer_ips + (service.external_ips if world.config.allow_service_external_ips else ())
+    external = {address for address in wanted if family_of(address) in families} - set(service.cluster_ips)
+    for port in service.ports:
+        for address in service.cluster_ips:
+            yield Place(address, port.protocol, port.port), Front(service, port, service.internal_policy, False)
+        for address in external - others - set(world.node.addresses):
+            yield Place(address, port.protocol, port.port), Front(service, port, service.external_policy, True)
+        if port.node_port:
+            yield Place(ANY_ADDRESS, port.protocol, port.node_port), Front(service, port, service.external_policy, True)
+    if service.health_check_node_port:
+        place = Place(ANY_ADDRESS, Protocol.TCP, service.health_check_node_port)
+        yield place, Front(service, None, service.external_policy, True)
+
+
+# Which endpoints serve
+
+
+@functools.lru_cache(maxsize=1024)
+def _outcomes(targets: Targets, masqueraded: Targets) -> frozenset[Outcome]:
+    return frozenset(endpoint(*target, masqueraded=target in masqueraded) for target in targets)
+
+
+def _entries(slices: Iterable[EndpointSlice], port: ServicePort, node_name: str) -> dict[tuple[Address, int], Endpoint]:
+    """The endpoints of a Service port, each address and port once, by the entry that is best."""
+
+    def rank(entry: Endpoint) -> tuple[object, ...]:
+        is_local = entry.node_name == node_name
+        hints = entry.node_hints or (), entry.zone_hints or ()
+        return not entry.terminating, entry.ready, entry.serving, is_local, hints
+
+    found: dict[tuple[Address, int], Endpoint] = {}
+    for each in slices:
+        for number in (p.port for p in each.ports if (p.name, p.protocol) == (port.name, port.protocol)):
+            for entry in each.endpoints:
+                place = entry.address, number
+                found[place] = max(found.get(place, entry), entry, key=rank)
+    return found
+
+
+def _lists(entries: dict[tuple[Address, int], Endpoint], node: Node) -> Lists:
+    def those(matches: Callable[[Endpoint], bool]) -> set[tuple[Address, int]]:
+        return {place for place, entry in entries.items() if matches(entry)}
+
+    ready = those(lambda entry: entry.ready)
+    draining = those(lambda entry: not entry.ready and entry.serving and entry.terminating)
+    here = those(lambda entry: entry.node_name == node.name)
+    cluster = _near({place: entries[place] for place in ready}, node) or draining
+    local = ready & here or draining & here
+    return Lists(frozenset(cluster), frozenset(local), frozenset((cluster | local) & here))
+
+
+def _near(ready: dict[tuple[Address, int], Endpoint], node: Node) -> set[tuple[Address, int]]:
+    """The ready endpoints that topology leaves: by node, else by zone, if all have hints and one fits; else all."""
+    by_node = node.name, {place: entry.node_hints or () for place, entry in ready.items()}
+    by_zone = node.zone, {place: entry.zone_hints or () for place, entry in ready.items()}
+    for own, hints in (by_node, by_zone):
+        near = {place for place, names in hints.items() if own and own in names}
+        if near and all(hints.values()):
+            return near
+    return set(ready)
+
+
+def _of(family: Family, values: Iterable[Value]) -> tuple[Value, ...]:
+    return tuple(value for value in values if family_of(value) is family)
+
+
+def _place(probe: Probe) -> Place:
+    return Place(Address(probe.address), Protocol(probe.protocol.lower()), probe.port)
+
+
+def _source(probe: Probe) -> Address:
+    assert probe.source, "whether a source is local depends on it"
+    return Address(probe.source)

@@ -1,0 +1,175 @@
+"""A world's rules in a kernel, real connections, and what became of them held against the oracle.
+
+Endpoints are drawn at random, so that all of them show takes many connections.  Most are seen in the few that are tried
+anyway; only for those that are not, more are tried, until one that can be drawn would show but for once in 10**9 times.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from nftproxy.addresses import Family
+from nftproxy.compile import Settings
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.probes import MORE_IPS, others_like
+from nftproxy.kernel import Kernel
+from nftproxy.lab import Kind, Lab, Outcome, Probe
+from nftproxy.model import Capabilities, EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.pipeline import Pipeline
+from nftproxy.render import Renderer
+from nftproxy.ruleset import Transaction, delete_transaction, join
+from nftproxy.state import Event, HostAddresses, Listed, Put
+
+UNSEEN = 1e-9
+"""How often an endpoint that can be drawn may go unseen, and so be missed wrongly."""
+TIMES = 2
+"""How often each connection is tried at first: a client that is remembered must be seen twice."""
+
+
+class Difference(NamedTuple):
+    """A connection that went otherwise than it must; `seen` may be what all connections like it never reached."""
+
+    probe: Probe
+    expected: frozenset[Outcome]
+    seen: frozenset[Outcome]
+    what: str
+
+
+class Trial:
+    """A lab whose node gets the rules of one world after the other.
+
+    Args:
+        renderer: of the templates on trial.
+        capabilities: what this machine's nft is able to do.
+
+    Raises:
+        LabError: the lab can't be built.
+
+    Attributes:
+        connections: how many were tried.
+    """
+
+    def __init__(self, renderer: Renderer, capabilities: Capabilities) -> None:
+        self.connections = 0
+        self.lab = Lab()
+        for address in MORE_IPS:
+            self.lab.add_address(address)
+        self._renderer, self._capabilities = renderer, capabilities
+        self._kernel = Kernel()
+        self._pipeline: Pipeline | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.lab.close()
+
+    def load(self, world: World) -> None:
+        """Make the rules those of a world, and no others, as on a node where nothing was before.
+
+        Raises:
+            Refused: the kernel or its library refuses them.
+            TemplateError: they can't be rendered.
+        """
+        self._pipeline = Pipeline(world.node.name, Settings(world.config, self._capabilities), self._renderer)
+        self._pipeline.apply(events(world))
+        nothing = join(map(delete_transaction, Family))
+        self._apply(join([nothing, self._pipeline.full_transaction({})]))
+
+    def follow(self, happened: Iterable[Event]) -> None:
+        """Let things happen in the world that was loaded last, in one transaction.
+
+        Raises:
+            Refused: the kernel or its library refuses it.
+            TemplateError: it can't be rendered.
+        """
+        assert self._pipeline, "nothing was loaded"
+        self._apply(self._pipeline.apply(happened))
+
+    def _apply(self, transaction: Transaction) -> None:
+        self.lab.node.call(self._kernel.apply, transaction)
+
+    def connect(self, probes: Sequence[Probe]) -> list[Outcome]:
+        """Try connections, one after the other."""
+        self.connections += len(probes)
+        return self.lab.connect_many(probes)
+
+    def differences(self, world: World, probes: Iterable[Probe]) -> list[Difference]:
+        """What becomes of connections otherwise than the oracle says, in the world whose rules are loaded."""
+        oracle = Oracle(world)
+        expected = {probe: oracle.expected(probe) for probe in probes}
+        tries = [probe for probe in expected for _ in range(TIMES)]
+        seen: dict[Probe, list[Outcome]] = defaultdict(list)
+        for probe, outcome in zip(tries, self.connect(tries), strict=True):
+            seen[probe].append(outcome)
+        return [
+            *_wrong(expected, seen),
+            *(difference for probe, outcomes in seen.items() if (difference := _unsteady(oracle, probe, outcomes))),
+            *self._missing(oracle, expected, seen),
+        ]
+
+    def _missing(
+        self,
+        oracle: Oracle,
+        expected: Mapping[Probe, frozenset[Outcome]],
+        seen: Mapping[Probe, Sequence[Outcome]],
+    ) -> list[Difference]:
+        """Connections to a place that never reach what some of them must reach."""
+        alike: dict[tuple[str, int, str, frozenset[Outcome]], list[Probe]] = defaultdict(list)
+        for probe, outcomes in expected.items():
+            if len(outcomes) > 1:
+                alike[probe.address, probe.port, probe.protocol, outcomes].append(probe)
+        found = []
+        for (*_, wanted), probes in alike.items():
+            unseen = wanted - {outcome for probe in probes for outcome in seen[probe]}
+            if unseen and (more := self._more(oracle, probes, wanted)):
+                unseen -= set(self.connect(more))
+                if unseen:
+                    found.append(Difference(probes[0], wanted, wanted - unseen, "some are never reached"))
+        return found
+
+    def _more(self, oracle: Oracle, probes: Sequence[Probe], wanted: frozenset[Outcome]) -> list[Probe]:
+        """So many more connections that all of `wanted` show; none where there aren't as many clients."""
+        enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - 1 / len(wanted)))
+        if not oracle.remembers(probes[0]):
+            return [probe for _, probe in zip(range(enough), _cycle(probes), strict=False)]
+        clients = {other for probe in probes for other in others_like(probe) if oracle.expected(other) == wanted}
+        return sorted(clients, key=lambda probe: probe.source or "")[:enough] if len(clients) >= enough else []
+
+
+def events(world: World) -> list[Event]:
+    """A world as the proxy is told of it."""
+    told: list[Event] = [
+        Listed(Node, (world.node,)),
+        Listed(ServiceCIDR, world.service_cidrs),
+        Listed(Service, world.services),
+        Listed(EndpointSlice, world.slices),
+    ]
+    return [*told, Put(HostAddresses(world.interfaces))] if world.knows_interfaces else told
+
+
+def _cycle(probes: Sequence[Probe]) -> Iterable[Probe]:
+    while True:
+        yield from probes
+
+
+def _wrong(
+    expected: Mapping[Probe, frozenset[Outcome]], seen: Mapping[Probe, Sequence[Outcome]]
+) -> Iterable[Difference]:
+    for probe, outcomes in seen.items():
+        if wrong := set(outcomes) - expected[probe]:
+            yield Difference(probe, expected[probe], frozenset(wrong), "went elsewhere")
+
+
+def _unsteady(oracle: Oracle, probe: Probe, outcomes: Sequence[Outcome]) -> Difference | None:
+    """A client that is sent to another pod than before, though it must be remembered."""
+    pods = {outcome.endpoint.ip for outcome in outcomes if outcome.kind is Kind.ENDPOINT and outcome.endpoint}
+    if len(pods) > 1 and oracle.remembers(probe):
+        return Difference(probe, oracle.expected(probe), frozenset(outcomes), "was not remembered")
+    return None
