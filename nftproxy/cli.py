@@ -1,7 +1,7 @@
-"""The command line: `render`, `diff`, `check`, `run` and `cleanup`.
+"""The command line: `render`, `diff`, `check`, `conformance`, `run` and `cleanup`.
 
 Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
-difference or `check` a fault; 2 bad input or usage, with the file, object and field at fault.
+difference or `check` or `conformance` a fault; 2 bad input or usage, with the file, object and field at fault.
 """
 
 from __future__ import annotations
@@ -128,6 +128,26 @@ def check_command(paths: tuple[Path, ...], **options: Any) -> None:
     result = check_ruleset("".join(_rendered(paths, **options)))
     click.echo(result)
     sys.exit(0 if result.ok else 1)
+
+
+@_commands.command("conformance")
+@_TEMPLATES
+@click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="Clusters for each feature.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Other clusters for another number.")
+def conformance_command(templates: Path | None, examples: int, seed: int) -> None:
+    """Try the rules of made-up clusters with real packets in throw-away namespaces: this kernel, these templates.
+
+    Needs root.  Exit status 1 if connections go otherwise than docs/semantics.md says, with the smallest cluster
+    that shows it.
+    """
+    try:
+        from nftproxy.conformance.report import conform
+    except ModuleNotFoundError as error:
+        if error.name != "hypothesis":
+            raise
+        raise Unavailable("this needs Hypothesis: pip install 'nftproxy[conformance]'") from error
+    is_well = conform(_renderer(templates), probe().capabilities, examples=examples, seed=seed)
+    sys.exit(0 if is_well else 1)
 
 
 @_commands.command("diff")

@@ -21,7 +21,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import yaml
@@ -49,6 +49,11 @@ class Document(NamedTuple):
     line: int
     value: object
     fault: str = ""
+
+
+def to_yaml(documents: Iterable[object]) -> str:
+    """Values as JSON has them, written as YAML documents for people."""
+    return yaml.safe_dump_all(documents, sort_keys=False, default_flow_style=False)
 
 
 # JSON

@@ -6,9 +6,11 @@ anyway; only for those that are not, more are tried, until one that can be drawn
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -30,8 +32,25 @@ TIMES = 2
 """How often each connection is tried at first: a client that is remembered must be seen twice."""
 
 
+View = Callable[[Outcome], Outcome]
+
+
+def exactly(outcome: Outcome) -> Outcome:
+    """All of an outcome counts."""
+    return outcome
+
+
+def but_for_sources(outcome: Outcome) -> Outcome:
+    """An outcome as it is when nobody cares whether the source was hidden."""
+    return dataclasses.replace(outcome, masqueraded=False)
+
+
 class Difference(NamedTuple):
-    """A connection that went otherwise than it must; `seen` may be what all connections like it never reached."""
+    """A connection that went otherwise than it must.
+
+    `expected` is all that may become of it; `seen` is what became of it wrongly, or all that became of many like it
+    where that is too little, as `what` says.
+    """
 
     probe: Probe
     expected: frozenset[Outcome]
@@ -100,18 +119,24 @@ class Trial:
         self.connections += len(probes)
         return self.lab.connect_many(probes)
 
-    def differences(self, world: World, probes: Iterable[Probe]) -> list[Difference]:
-        """What becomes of connections otherwise than the oracle says, in the world whose rules are loaded."""
+    def differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
+        """What becomes of connections otherwise than the oracle says, in the world whose rules are loaded.
+
+        Args:
+            world: that world.
+            probes: the connections.
+            view: what of an outcome counts.
+        """
         oracle = Oracle(world)
-        expected = {probe: oracle.expected(probe) for probe in probes}
+        expected = {probe: frozenset(map(view, oracle.expected(probe))) for probe in probes}
         tries = [probe for probe in expected for _ in range(TIMES)]
         seen: dict[Probe, list[Outcome]] = defaultdict(list)
         for probe, outcome in zip(tries, self.connect(tries), strict=True):
-            seen[probe].append(outcome)
+            seen[probe].append(view(outcome))
         return [
             *_wrong(expected, seen),
             *(difference for probe, outcomes in seen.items() if (difference := _unsteady(oracle, probe, outcomes))),
-            *self._missing(oracle, expected, seen),
+            *self._missing(oracle, expected, seen, view),
         ]
 
     def _missing(
@@ -119,6 +144,7 @@ class Trial:
         oracle: Oracle,
         expected: Mapping[Probe, frozenset[Outcome]],
         seen: Mapping[Probe, Sequence[Outcome]],
+        view: View,
     ) -> list[Difference]:
         """Connections to a place that never reach what some of them must reach."""
         alike: dict[tuple[str, int, str, frozenset[Outcome]], list[Probe]] = defaultdict(list)
@@ -128,19 +154,11 @@ class Trial:
         found = []
         for (*_, wanted), probes in alike.items():
             unseen = wanted - {outcome for probe in probes for outcome in seen[probe]}
-            if unseen and (more := self._more(oracle, probes, wanted)):
-                unseen -= set(self.connect(more))
+            if unseen and (more := _more(oracle, probes, wanted, view)):
+                unseen -= set(map(view, self.connect(more)))
                 if unseen:
                     found.append(Difference(probes[0], wanted, wanted - unseen, "some are never reached"))
         return found
-
-    def _more(self, oracle: Oracle, probes: Sequence[Probe], wanted: frozenset[Outcome]) -> list[Probe]:
-        """So many more connections that all of `wanted` show; none where there aren't as many clients."""
-        enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - 1 / len(wanted)))
-        if not oracle.remembers(probes[0]):
-            return [probe for _, probe in zip(range(enough), _cycle(probes), strict=False)]
-        clients = {other for probe in probes for other in others_like(probe) if oracle.expected(other) == wanted}
-        return sorted(clients, key=lambda probe: probe.source or "")[:enough] if len(clients) >= enough else []
 
 
 def events(world: World) -> list[Event]:
@@ -154,9 +172,14 @@ def events(world: World) -> list[Event]:
     return [*told, Put(HostAddresses(world.interfaces))] if world.knows_interfaces else told
 
 
-def _cycle(probes: Sequence[Probe]) -> Iterable[Probe]:
-    while True:
-        yield from probes
+def _more(oracle: Oracle, probes: Sequence[Probe], wanted: frozenset[Outcome], view: View) -> list[Probe]:
+    """So many more connections that all of `wanted` show; none where there aren't as many clients."""
+    enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - 1 / len(wanted)))
+    if not oracle.remembers(probes[0]):
+        return list(itertools.islice(itertools.cycle(probes), enough))
+    clients = dict.fromkeys(other for probe in probes for other in others_like(probe))
+    alike = [other for other in clients if frozenset(map(view, oracle.expected(other))) == wanted]
+    return alike[:enough] if len(alike) >= enough else []
 
 
 def _wrong(

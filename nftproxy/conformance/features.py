@@ -1,0 +1,169 @@
+"""What a service proxy does, feature by feature: the worlds that show each, and the connections that are about it.
+
+But for the features that are about it, nobody asks whether a source was hidden: what is wrong with masquerading is said
+there, and not everywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from nftproxy.conformance import strategies
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.probes import probes
+from nftproxy.conformance.strategies import world_after
+from nftproxy.conformance.trial import Difference, Trial, View, but_for_sources, exactly
+from nftproxy.lab import Outcome, Probe, is_even
+from nftproxy.model import EndpointSlice, Service
+from nftproxy.state import Event, Put, Removed, key_of
+
+Matters = Callable[[World, Probe], bool]
+
+
+class Finding(NamedTuple):
+    """Connections that went wrong, and the worlds that it takes: one, or one that became the other."""
+
+    worlds: tuple[World, ...]
+    difference: Difference
+
+
+class Feature(NamedTuple):
+    """One line of the report: `cases` to try, and `judge`, which tries one and finds the first thing wrong, if any."""
+
+    name: str
+    cases: st.SearchStrategy[Any]
+    judge: Callable[[Trial, Any], Finding | None]
+
+
+# Which connections a feature is about
+
+
+def _anything(_world: World, _probe: Probe) -> bool:
+    return True
+
+
+def _to_cluster_ips(world: World, probe: Probe) -> bool:
+    return any(probe.address in service.cluster_ips for service in world.services)
+
+
+def _to_external_ips(world: World, probe: Probe) -> bool:
+    return any(probe.address in service.external_ips for service in world.services)
+
+
+def _to_load_balancer_ips(world: World, probe: Probe) -> bool:
+    return any(probe.address in service.load_balancer_ips for service in world.services)
+
+
+def _to_node(world: World, probe: Probe) -> bool:
+    return probe.address in world.interfaces
+
+
+def _to_outside(world: World, probe: Probe) -> bool:
+    return not _to_cluster_ips(world, probe)
+
+
+def _to_others(world: World, probe: Probe) -> bool:
+    return not _to_itself(world, probe)
+
+
+def _to_itself(world: World, probe: Probe) -> bool:
+    """What a pod sends to a Service that it serves itself."""
+    return any(probe.source == pod.address for each in world.slices for pod in each.endpoints)
+
+
+# How a world is judged
+
+
+def _as_specified(matters: Matters, view: View, trial: Trial, world: World) -> Finding | None:
+    """Connections become what the oracle says."""
+    trial.load(world)
+    return _first(trial, (world,), matters, view)
+
+
+def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View) -> Finding | None:
+    wanted = [probe for probe in probes(worlds[-1]) if matters(worlds[-1], probe)]
+    found = trial.differences(worlds[-1], wanted, view)
+    return Finding(worlds, found[0]) if found else None
+
+
+def _evenly(trial: Trial, world: World) -> Finding | None:
+    """Every endpoint of a list is drawn as often as any other, as chi-square judges."""
+    trial.load(world)
+    oracle = Oracle(world)
+    for probe in list(drawing(oracle))[::50]:
+        expected = oracle.expected(probe)
+        outcomes = trial.connect([probe] * 40 * len(expected))
+        if not is_even(outcomes, [each.endpoint for each in expected if each.endpoint]):
+            counts = ", ".join(f"{outcomes.count(each)} times {each}" for each in sorted(expected, key=repr))
+            return Finding((world,), Difference(probe, expected, frozenset(outcomes), f"not drawn evenly: {counts}"))
+    return None
+
+
+def drawing(oracle: Oracle) -> Iterator[Probe]:
+    """The connections worth trying that one of several endpoints is drawn for."""
+    return (probe for probe in probes(oracle.world) if len(oracle.expected(probe)) > 1)
+
+
+def _after_changes(trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
+    """After a transaction connections go as in a world that always was like this."""
+    before, happened = case
+    after = world_after(before, happened)
+    trial.load(before)
+    trial.follow(happened)
+    return _first(trial, (before, after), _anything, but_for_sources)
+
+
+def _beside_strangers(trial: Trial, case: tuple[World, list[Service | EndpointSlice]]) -> Finding | None:
+    """Services that come and go change nothing for others, and clients stay with their pods."""
+    world, others = case
+    oracle = Oracle(world)
+    sticky = [probe for probe in drawing(oracle) if oracle.remembers(probe)][:50]
+    coming, going = [Put(each) for each in others], [Removed(type(each), key_of(each)) for each in others]
+    both = world_after(world, coming)
+    trial.load(world)
+    before = trial.connect(sticky)
+    for happened, worlds in ((coming, (world, both)), (going, (both, world))):
+        trial.follow(happened)
+        if found := trial.differences(world, probes(world), but_for_sources):
+            return Finding(worlds, found[0])
+        for probe, old, new in zip(sticky, before, trial.connect(sticky), strict=True):
+            if _pod(old) != _pod(new):
+                return Finding(worlds, Difference(probe, frozenset({old}), frozenset({new}), "was sent to another pod"))
+    return None
+
+
+def _pod(outcome: Outcome) -> str:
+    return outcome.endpoint.ip if outcome.endpoint else ""
+
+
+def _plain(name: str, cases: st.SearchStrategy[World], matters: Matters, view: View = but_for_sources) -> Feature:
+    return Feature(name, cases, functools.partial(_as_specified, matters, view))
+
+
+FEATURES = (
+    _plain("ClusterIP", strategies.cluster_ip_worlds, _to_cluster_ips),
+    _plain("external IPs", strategies.external_ip_worlds, _to_external_ips),
+    _plain("load balancer IPs", strategies.load_balancer_worlds, _to_load_balancer_ips),
+    _plain("node ports, nodePortAddresses", strategies.node_port_worlds, _to_node),
+    _plain("IPv6 alone", strategies.ipv6_worlds, _anything),
+    _plain("SCTP", strategies.sctp_worlds, _anything),
+    _plain("no endpoints: refused", strategies.refusing_worlds, _anything),
+    _plain("internalTrafficPolicy Local", strategies.internal_local_worlds, _to_cluster_ips),
+    _plain("externalTrafficPolicy Local", strategies.external_local_worlds, _to_outside),
+    _plain("terminating endpoints", strategies.terminating_worlds, _anything),
+    _plain("topology hints", strategies.topology_worlds, _to_cluster_ips),
+    _plain("loadBalancerSourceRanges", strategies.guarded_worlds, _anything),
+    _plain("session affinity", strategies.sticky_worlds, _anything),
+    _plain("masquerading, detectLocalMode", strategies.masquerading_worlds, _to_others, exactly),
+    _plain("hairpin", strategies.hairpin_worlds, _to_itself, exactly),
+    _plain("unused ClusterIPs and ports", strategies.unallocated_worlds, _anything),
+    _plain("contested addresses and ports", strategies.untold_worlds, _anything),
+    Feature("uniform choice", strategies.crowded_worlds, _evenly),
+    Feature("changes", strategies.changes, _after_changes),
+    Feature("changes elsewhere", st.tuples(strategies.untold_worlds, strategies.strangers), _beside_strangers),
+    _plain("whole clusters", strategies.untold_worlds, _anything, exactly),
+)

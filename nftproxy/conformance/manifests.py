@@ -1,0 +1,135 @@
+"""A world as the files that `nftproxy render` takes: what parse.py and config.py read, the other way round."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nftproxy.config import API_VERSION, KIND, Config
+from nftproxy.conformance.oracle import World
+from nftproxy.documents import to_yaml
+from nftproxy.kinds import SERVICE_NAME, ZONE
+from nftproxy.model import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort
+from nftproxy.values import FAMILY_NAMES
+
+Manifest = dict[str, Any]
+
+
+def manifests(world: World) -> str:
+    """The objects of a world as YAML; what is on the node's interfaces is not among them."""
+    return to_yaml(
+        [
+            _node(world.node),
+            *map(_service_cidr, world.service_cidrs),
+            *map(_service, world.services),
+            *map(_slice, world.slices),
+        ]
+    )
+
+
+def configuration(config: Config) -> str:
+    """A configuration as a KubeProxyConfiguration in YAML, as far as connections depend on it."""
+    given = {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "clusterCIDR": ",".join(map(str, config.cluster_cidrs)),
+        "detectLocalMode": config.detect_local_mode.value,
+        "detectLocal": _given(
+            bridgeInterface=config.bridge_interface, interfaceNamePrefix=config.interface_name_prefix
+        ),
+        "nodePortAddresses": [str(cidr) for cidr in config.node_port_addresses or ()],
+        "nftables": {"masqueradeAll": config.masquerade_all, "masqueradeBit": config.masquerade_bit},
+        "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
+    }
+    return to_yaml([_given(**given)])
+
+
+def _given(**fields: object) -> Manifest:
+    """The fields that say something."""
+    return {name: value for name, value in fields.items() if value not in (None, "", [], {}, 0) or value is False}
+
+
+def _metadata(key: ObjectKey, labels: Mapping[str, str] | None = None, **more: object) -> Manifest:
+    return {"namespace": key.namespace, "name": key.name} | _given(labels=labels, **more)
+
+
+def _node(node: Node) -> Manifest:
+    addresses = [("InternalIP", each) for each in node.internal_ips] + [
+        ("ExternalIP", each) for each in node.external_ips
+    ]
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": node.name} | ({"labels": {ZONE: node.zone}} if node.zone else {}),
+        "spec": _given(podCIDRs=_texts(node.pod_cidrs)),
+        "status": _given(addresses=addresses),
+    }
+
+
+def _service_cidr(cidr: ServiceCIDR) -> Manifest:
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "ServiceCIDR",
+        "metadata": {"name": cidr.name},
+        "spec": {"cidrs": _texts(cidr.cidrs)},
+    }
+
+
+def _service(service: Service) -> Manifest:
+    created = datetime.datetime.fromtimestamp(service.created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    remembers = service.affinity_timeout is not None
+    spec = _given(
+        type=service.type.value,
+        clusterIP=str(service.cluster_ips[0]),
+        clusterIPs=_texts(service.cluster_ips),
+        ports=list(map(_service_port, service.ports)),
+        externalIPs=_texts(service.external_ips),
+        loadBalancerSourceRanges=_texts(service.source_ranges),
+        internalTrafficPolicy=service.internal_policy.value,
+        externalTrafficPolicy=service.external_policy.value,
+        healthCheckNodePort=service.health_check_node_port,
+        sessionAffinity="ClientIP" if remembers else "None",
+        sessionAffinityConfig={"clientIP": {"timeoutSeconds": service.affinity_timeout}} if remembers else None,
+    )
+    ingress = [{"ip": str(address)} for address in service.load_balancer_ips]
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": _metadata(service.key, creationTimestamp=created if service.created else None),
+        "spec": spec,
+        "status": {"loadBalancer": {"ingress": ingress}} if ingress else {},
+    }
+
+
+def _service_port(port: ServicePort) -> Manifest:
+    return _given(name=port.name, protocol=port.protocol.name, port=port.port, nodePort=port.node_port)
+
+
+def _slice(given: EndpointSlice) -> Manifest:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": _metadata(given.key, {SERVICE_NAME: given.service.name}),
+        "addressType": FAMILY_NAMES[given.family],
+        "ports": [{"name": port.name, "protocol": port.protocol.name, "port": port.port} for port in given.ports],
+        "endpoints": list(map(_endpoint, given.endpoints)),
+    }
+
+
+def _endpoint(endpoint: Endpoint) -> Manifest:
+    hints = _given(forNodes=_names(endpoint.node_hints), forZones=_names(endpoint.zone_hints))
+    return _given(
+        addresses=[str(endpoint.address)],
+        conditions={"ready": endpoint.ready, "serving": endpoint.serving, "terminating": endpoint.terminating},
+        nodeName=endpoint.node_name,
+        hints=hints,
+    )
+
+
+def _names(names: Iterable[str] | None) -> list[Manifest]:
+    return [{"name": name} for name in names or ()]
+
+
+def _texts(values: Iterable[object]) -> list[str]:
+    return list(map(str, values))
