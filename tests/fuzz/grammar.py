@@ -22,7 +22,7 @@ HEADS = re.compile(
     rf"table ip6? nftproxy \{{|  (?:set|map|chain) {NAME} \{{|  comment \"nftproxy [0-9a-f]{{16}}\"| *\}}"
 )
 VERDICTS = re.compile(
-    r"goto (?:refuse|discard|remember-(?:tcp|udp|sctp)-[0-9]+"
+    r"goto (?:refuse|remember-(?:tcp|udp|sctp)-[0-9]+"
     r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-of-[0-9]+(?:-by-client|-sticky-[0-9]+)?)"
 )
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
