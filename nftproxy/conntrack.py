@@ -1,17 +1,20 @@
 """Making conntrack forget stale UDP flows (flows.py says which), over ctnetlink and off the event loop.
 
-The kernel is asked for as little as it can tell, entry by entry as it walks its table, and each stale entry is deleted
-by its tuple and its id.  So memory is bounded by what is stale in one answer, and nobody else's entry is touched:
+The kernel is asked for all its entries, and each stale one is deleted by its tuple and its id.  So nobody else's entry
+is touched, and memory is bounded by what one answer holds.  With a million entries, what matters is that nothing waits:
 
-* CTA_FILTER (Linux 5.8) lets the kernel compare the protocol, the port and the IPv4 address of the original
-  destination.  Every entry is compared again here: older kernels ignore the filter and tell all.
-* IPv6 addresses are compared here only: the kernel's comparison is inverted (5.8 to at least 6.18).
-* Each walk goes through the whole table, of all network namespaces, and the kernel does nothing else on that CPU until
-  it has filled a buffer: so many fronts share a walk, and sweeps rest in between.
-* Only zone 0 is ours: what others track apart, in zones of their own, passes other rules too.
+* The kernel holds a CPU, interrupts' work included, until an answer is full.  So answers are small and nothing is
+  filtered in the kernel, which would go through the whole table of all network namespaces for one answer (0.2 s for a
+  million entries).  For the same reason both families are asked for at once.
+* The thread rests after each answer, in proportion to what that took.
+* Sockets stay open.  To close one holds the lock of all nftables commits until what an earlier commit left is freed,
+  which waits for every CPU: 20 ms beside a sweep (tried with 6.18).
+* In an answer, addresses are looked for first; most answers have none of ours, and are read no further.
 
-Attributes and flags are those of linux/netfilter/nfnetlink_conntrack.h, and for CTA_FILTER of the kernel's
-net/netfilter/nf_internals.h.  The kernel answers for the network namespace of the thread that makes the socket.
+Only zone 0 is ours: what others track apart, in zones of their own, passes other rules too.
+
+Attributes and flags are those of linux/netfilter/nfnetlink_conntrack.h.  The kernel answers for the network namespace
+of the thread that makes the socket.
 """
 
 from __future__ import annotations
@@ -20,9 +23,12 @@ import asyncio
 import errno
 import logging
 import os
+import re
 import socket
-import struct
 import sys
+import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -36,7 +42,6 @@ from nftproxy.nfnetlink import (
     ACKNOWLEDGE,
     ANSWER_SECONDS,
     ATTRIBUTE,
-    BUFFER_SIZE,
     DONE,
     DUMP,
     DUMP_INTERRUPTED,
@@ -52,37 +57,37 @@ log = logging.getLogger(__name__)
 
 SUBSYSTEM, GET, DELETE = 1, 1, 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_DELETE
 NESTED = 0x8000  # NLA_F_NESTED
-TUPLE_ORIGINAL, TUPLE_REPLY, ID, ZONE, FILTER = 1, 2, 12, 18, 25  # CTA_*
+TUPLE_ORIGINAL, TUPLE_REPLY, ID, ZONE = 1, 2, 12, 18  # CTA_*
 TUPLE_ADDRESSES, TUPLE_PROTOCOL, TUPLE_ZONE = 1, 2, 3  # CTA_TUPLE_*
 PROTOCOL, SOURCE_PORT, DESTINATION_PORT = 1, 2, 3  # CTA_PROTO_*
 SOURCE = {Family.IPV4: 1, Family.IPV6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 DESTINATION = {Family.IPV4: 2, Family.IPV6: 4}  # CTA_IP_V4_DST, CTA_IP_V6_DST
-FILTER_ORIGINAL = 1  # CTA_FILTER_ORIG_FLAGS
-BY_ADDRESS, BY_PROTOCOL, BY_PORT = 1 << 1, 1 << 3, 1 << 5  # CTA_FILTER_FLAG of CTA_IP_DST, CTA_PROTO_NUM, _DST_PORT
+FAMILIES = {number: family for family, number in FAMILY_NUMBER.items()}
 UDP = bytes([socket.IPPROTO_UDP])
 
-MOST_WALKS = 4
-"""For how many ports the table is walked port by port; for more, all of UDP is read in one walk.  A walk takes some
-20 ms, and 0.3 s with a million entries; reading takes 6 us for each entry that the kernel tells."""
+ANSWER_SIZE = 1 << 13
+"""Bytes of an answer, which the kernel fills before it does anything else: 35 entries, in 0.05 ms."""
+REST = 3.0
+"""How long the thread rests after each answer: so many times as long as that took.  However fast endpoints change,
+sweeps take a quarter of a CPU; one among a million entries takes 5 s then."""
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 """Seconds before what failed is tried again: at first, and at the most (as the agent does with rules)."""
-REST, LONGEST_REST = 4.0, 2.0
-"""How long the thread rests after a sweep: so many times as long as that took, and the most in seconds.  However fast
-endpoints change, walks of up to 0.5 s take a fifth of a CPU."""
 
 
 class Conntrack:
     """Sweeps stale flows, one sweep at a time, in a thread of its own that works in the namespace of who first asks.
 
     Args:
-        observe: called after each sweep of a family, with the seconds it took and the number of entries deleted.
+        observe: called after each sweep for each family that had fronts, with the seconds it took and the number of
+            entries deleted.
     """
 
     def __init__(self, observe: Callable[[Family, float, int], object] = lambda *_: None) -> None:
         self._observe = observe
         self._pending: Sweeps = {}
         self._is_sweeping = False
-        self._rested_at = 0.0
+        self._is_closing = threading.Event()
+        self._sweeper = Sweeper(self._is_closing.wait)
         self._tasks: set[asyncio.Task[int]] = set()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conntrack")
 
@@ -111,13 +116,14 @@ class Conntrack:
             self._is_sweeping = False
 
     def close(self) -> None:
-        """Give up what `begin` began, and end the thread after the walk that it is in."""
+        """Give up what `begin` began, and end the thread after the sweep that it is in, which rests no more."""
         for task in self._tasks:
             task.cancel()
+        self._is_closing.set()
         self._thread.shutdown()
+        self._sweeper.close()
 
     async def _sweep_pending(self) -> int:
-        await asyncio.sleep(self._rested_at - asyncio.get_running_loop().time())
         sweeps: Sweeps = {}
         return await tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
@@ -127,37 +133,67 @@ class Conntrack:
 
     async def _try(self, sweeps: Sweeps) -> int:
         """One try; `sweeps` has what earlier ones failed at, and takes in what was asked for since."""
-        loop = asyncio.get_running_loop()
-        deleted, started = 0, loop.time()
         sweeps |= self._pending
         self._pending = {}
-        for family in Family:
-            own = {front: usable for front, usable in sweeps.items() if family_of(front.address) is family}
-            if own:
-                began, count = loop.time(), await loop.run_in_executor(self._thread, sweep_family, family, own)
-                self._observe(family, loop.time() - began, count)
-                deleted += count
-        self._rested_at = loop.time() + min(REST * (loop.time() - started), LONGEST_REST)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deleted = await loop.run_in_executor(self._thread, self._sweeper.sweep, dict(sweeps))
+        for family in sorted({family_of(front.address) for front in sweeps}, key=list(Family).index):
+            self._observe(family, loop.time() - began, deleted[family])
+        return deleted.total()
+
+
+class Sweeper:
+    """The kernel's side of a sweep, in the network namespace of the thread that first sweeps.
+
+    Args:
+        rest: called after each answer of the kernel with how many seconds to rest.
+    """
+
+    def __init__(self, rest: Callable[[float], object]) -> None:
+        self._rest = rest
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+
+    def sweep(self, sweeps: Sweeps) -> Counter[Family]:
+        """Delete the stale flows of these fronts; the number of entries, by family.
+
+        Raises:
+            Unavailable: the kernel does not let us, or not now.  Some entries may have been deleted.
+        """
+        deleted = Counter[Family]()
+        fronts = {_packed(*front): frozenset(_packed(*each) for each in usable) for front, usable in sweeps.items()}
+        try:
+            listing, deleting = self._sockets = self._sockets or (_socket(), _socket())
+            for entry in self._entries(listing, fronts):
+                if is_stale(entry.destination, entry.reply_source, fronts[entry.destination]):
+                    deleted[entry.family] += _delete(deleting, entry)
+        except OSError as error:
+            self.close()  # as answers may be waiting
+            raise Unavailable(f"stale UDP flows can't be deleted from conntrack: {error.strerror or error}") from error
         return deleted
 
+    def close(self) -> None:
+        """Close the sockets, if there are any."""
+        for each in self._sockets or ():
+            each.close()
+        self._sockets = None
 
-def sweep_family(family: Family, sweeps: Sweeps) -> int:
-    """Delete the stale flows of fronts of one family, in this thread's network namespace; the number of entries.
-
-    Raises:
-        Unavailable: the kernel does not let us, or not now.  Some entries may have been deleted.
-    """
-    fronts = {_packed(*front): frozenset(_packed(*each) for each in usable) for front, usable in sweeps.items()}
-    try:
-        with _socket() as listing, _socket() as deleting:
-            return sum(
-                _delete(deleting, family, entry)
-                for question in questions(family, fronts)
-                for entry in _entries(listing, family, question, fronts)
-                if is_stale(entry.destination, entry.reply_source, fronts[entry.destination])
-            )
-    except OSError as error:
-        raise Unavailable(f"stale UDP flows can't be deleted from conntrack: {error.strerror or error}") from error
+    def _entries(self, kernel: socket.socket, fronts: Collection[bytes]) -> Iterator[_Entry]:
+        """The entries of UDP flows to these fronts, as the kernel tells them."""
+        finders = _finders(fronts)
+        kernel.sendto(_message(GET, DUMP, socket.AF_UNSPEC), (0, 0))
+        is_done = False
+        while not is_done:
+            began = time.monotonic()
+            data = kernel.recv(ANSWER_SIZE)
+            is_of_interest = any(not addresses.isdisjoint(find(data)) for find, addresses in finders)
+            for kind, flags, body in _messages(data):
+                if flags & DUMP_INTERRUPTED:
+                    raise InterruptedError(errno.EINTR, "the table changed while it was told")
+                is_done = kind == DONE
+                if is_of_interest and not is_done and (entry := _entry(body, fronts)) is not None:
+                    yield entry
+            self._rest(REST * (time.monotonic() - began))
 
 
 def _packed(address: Address, port: int) -> bytes:
@@ -165,28 +201,26 @@ def _packed(address: Address, port: int) -> bytes:
     return socket.inet_pton(FAMILY_NUMBER[family_of(address)], address) + port.to_bytes(2, "big")
 
 
-class Question(NamedTuple):
-    """Which UDP flows the kernel is asked for: those to a port, to a port of an address, or, where it is empty, all."""
-
-    port: bytes = b""
-    address: bytes = b""
-
-
-def questions(family: Family, fronts: Iterable[bytes]) -> list[Question]:
-    """The few walks through conntrack's table in which all flows to these fronts are told."""
-    addresses: dict[bytes, set[bytes]] = {}
+def _finders(fronts: Iterable[bytes]) -> list[tuple[Callable[[bytes], list[bytes]], set[bytes]]]:
+    """For each size of address, what finds all destinations of that size in an answer, and those that are fronts'."""
+    addresses: dict[int, set[bytes]] = {}
     for front in fronts:
-        addresses.setdefault(front[-2:], set()).add(front[:-2])
-    if len(addresses) > MOST_WALKS:
-        return [Question()]
-    by_address = family is Family.IPV4  # the kernel tells every IPv6 address but the one that it is asked for
-    alone = {port: min(held) for port, held in addresses.items() if by_address and len(held) == 1}
-    return [Question(port, alone.get(port, b"")) for port in sorted(addresses)]
+        addresses.setdefault(len(front) - 2, set()).add(front[:-2])
+    return [(_DESTINATIONS[size].findall, held) for size, held in addresses.items()]
+
+
+_DESTINATIONS = {
+    size: re.compile(
+        re.escape(ATTRIBUTE.pack(ATTRIBUTE.size + size, DESTINATION[family])) + b"(.{%d})" % size, re.DOTALL
+    )
+    for size, family in ((4, Family.IPV4), (16, Family.IPV6))
+}
 
 
 class _Entry(NamedTuple):
     """An entry of conntrack; the attributes `tuple` and `id`, as the kernel wrote them, tell it from all others."""
 
+    family: Family
     destination: bytes
     reply_source: bytes
     tuple: bytes
@@ -199,29 +233,9 @@ def _socket() -> socket.socket:
     return kernel
 
 
-def _entries(kernel: socket.socket, family: Family, question: Question, fronts: Collection[bytes]) -> Iterator[_Entry]:
-    """The entries of UDP flows to these fronts, as the kernel tells them."""
-    try:
-        yield from _answers(kernel, family, _filter(family, question), fronts)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.EOPNOTSUPP):
-            raise
-        yield from _answers(kernel, family, b"", fronts)  # a kernel that doesn't know these flags
-
-
-def _answers(kernel: socket.socket, family: Family, attributes: bytes, fronts: Collection[bytes]) -> Iterator[_Entry]:
-    kernel.sendto(_message(GET, DUMP, family, attributes), (0, 0))
-    for kind, flags, body in _messages(kernel):
-        if flags & DUMP_INTERRUPTED:
-            raise InterruptedError(errno.EINTR, "the table changed while it was told")
-        if kind == DONE:
-            return
-        if (entry := _entry(family, body, fronts)) is not None:
-            yield entry
-
-
-def _entry(family: Family, body: bytes, fronts: Collection[bytes]) -> _Entry | None:
+def _entry(body: bytes, fronts: Collection[bytes]) -> _Entry | None:
     """An entry, if it is of a UDP flow to one of these fronts, in zone 0; most aren't, and are read no further."""
+    family = FAMILIES[body[0]]
     held: dict[int, bytes] = {}
     for kind, value in _attributes(body, GENERAL.size):
         held[kind] = value
@@ -231,7 +245,7 @@ def _entry(family: Family, body: bytes, fronts: Collection[bytes]) -> _Entry | N
     reply_source = _end(held[TUPLE_REPLY], SOURCE[family], SOURCE_PORT)
     if ZONE in held or not reply_source:
         return None
-    return _Entry(destination, reply_source, held[TUPLE_ORIGINAL], held[ID])
+    return _Entry(family, destination, reply_source, held[TUPLE_ORIGINAL], held[ID])
 
 
 def _end(flow: bytes, address: int, port: int) -> bytes:
@@ -243,48 +257,32 @@ def _end(flow: bytes, address: int, port: int) -> bytes:
     return dict(_attributes(parts[TUPLE_ADDRESSES]))[address] + protocol[port]
 
 
-def _delete(kernel: socket.socket, family: Family, entry: _Entry) -> bool:
+def _delete(kernel: socket.socket, entry: _Entry) -> bool:
     """Delete an entry; False if it has gone meanwhile, even if another flow has its tuple now."""
     attributes = _attribute(TUPLE_ORIGINAL | NESTED, entry.tuple) + _attribute(ID, entry.id)
-    kernel.sendto(_message(DELETE, ACKNOWLEDGE, family, attributes), (0, 0))
+    kernel.sendto(_message(DELETE, ACKNOWLEDGE, FAMILY_NUMBER[entry.family], attributes), (0, 0))
     try:
-        next(_messages(kernel))
+        next(_messages(kernel.recv(ANSWER_SIZE)))
     except FileNotFoundError:
         return False
     return True
 
 
-def _filter(family: Family, question: Question) -> bytes:
-    """The attributes that make the kernel tell only the entries asked for."""
-    flags, addresses, protocol = BY_PROTOCOL, b"", _attribute(PROTOCOL, UDP)
-    if question.port:
-        flags |= BY_PORT
-        protocol += _attribute(DESTINATION_PORT, question.port)
-    if question.address:
-        flags |= BY_ADDRESS
-        addresses = _attribute(TUPLE_ADDRESSES | NESTED, _attribute(DESTINATION[family], question.address))
-    flow = addresses + _attribute(TUPLE_PROTOCOL | NESTED, protocol)
-    compared = _attribute(FILTER_ORIGINAL, struct.pack("=I", flags))
-    return _attribute(TUPLE_ORIGINAL | NESTED, flow) + _attribute(FILTER | NESTED, compared)
-
-
-def _message(request: int, flags: int, family: Family, attributes: bytes) -> bytes:
-    body = GENERAL.pack(FAMILY_NUMBER[family], 0, 0) + attributes
+def _message(request: int, flags: int, family: int, attributes: bytes = b"") -> bytes:
+    body = GENERAL.pack(family, 0, 0) + attributes
     return HEADER.pack(HEADER.size + len(body), SUBSYSTEM << 8 | request, REQUEST | flags, 0, 0) + body
 
 
-def _messages(kernel: socket.socket) -> Iterator[tuple[int, int, bytes]]:
-    """Each message's type, flags and body, without end; raises OSError for one that says so."""
-    while True:
-        data = kernel.recv(BUFFER_SIZE)
-        start = 0
-        while start < len(data):
-            length, kind, flags, _, _ = HEADER.unpack_from(data, start)
-            body = data[start + HEADER.size : start + length]
-            if kind in (ERROR, DONE) and (code := int.from_bytes(body[:4], sys.byteorder, signed=True)):
-                raise OSError(-code, os.strerror(-code))
-            yield kind, flags, body
-            start += length + 3 & ~3
+def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Each message's type, flags and body; raises OSError for one that says so."""
+    start = 0
+    while start < len(data):
+        length, kind, flags, _, _ = HEADER.unpack_from(data, start)
+        body = data[start + HEADER.size : start + length]
+        if kind in (ERROR, DONE) and (code := int.from_bytes(body[:4], sys.byteorder, signed=True)):
+            raise OSError(-code, os.strerror(-code))
+        yield kind, flags, body
+        start += length + 3 & ~3
 
 
 def _attributes(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:

@@ -1,7 +1,7 @@
 """Stale UDP flows are forgotten and nothing else is: in the kernel, with packets that went through our rules.
 
-The tables of conntrack are filled and read with another library than ours.  NFTPROXY_TESTS=long adds a sweep among a
-million entries of others.
+The tables of conntrack are filled and read with another library than ours.  NFTPROXY_TESTS=long sweeps among a million
+entries of others.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,11 +29,13 @@ from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, NFCTSocket
 
 from nftproxy import conntrack, nfnetlink
 from nftproxy.addresses import Address, Family
-from nftproxy.conntrack import Conntrack, Question, questions, sweep_family
+from nftproxy.conntrack import Conntrack, Sweeper
 from nftproxy.errors import Unavailable
 from nftproxy.flows import NO_ENDPOINTS, AddressPort, Sweeps
+from nftproxy.kernel import Kernel
 from nftproxy.lab import PORT_UNREACHABLE, UNTOUCHED, Lab, Origin, Outcome, RealNetwork, obstacle
 from nftproxy.model import EndpointSlice, Service
+from nftproxy.ruleset import Transaction
 from nftproxy.state import Put, Removed
 from tests.conftest import CLONE_NEWNET, Run
 from tests.factories import IPV4, IPV6, pipeline, service, slice_of
@@ -108,6 +112,12 @@ def sweeps(**usable: str) -> Sweeps:
     return {end(front): frozenset(map(end, filter(None, texts.split(", ")))) for front, texts in usable.items()}
 
 
+def sweep_once(wanted: Sweeps) -> int:
+    """Sweep these fronts without resting; the number of entries deleted."""
+    with closing(Sweeper(lambda _: None)) as sweeper:
+        return sweeper.sweep(wanted).total()
+
+
 class World(NamedTuple):
     """Addresses of one family, for entries that no packet made."""
 
@@ -182,24 +192,63 @@ def test_only_stale_udp_flows_of_zone_0_go(monkeypatch: pytest.MonkeyPatch, worl
         wanted |= sweeps(**{f"{world.vip} {port}": f"{world.pod} 5353"})
     track(*right, *stale)
     assert tracked() == right | stale
-    assert sweep_family(world.family, wanted) == tried.count == len(stale)
+    assert sweep_once(wanted) == tried.count == len(stale)
     assert tracked() == right
 
 
 @pytest.mark.usefixtures("namespace")
-@pytest.mark.parametrize(
-    ("world", "ports", "told"),
-    [(WORLDS[0], [53], 5), (WORLDS[1], [53], 7), (WORLDS[0], [53, 1053], 6), (WORLDS[0], range(53, 60), 9)],
-    ids=["port and address", "port", "two ports", "UDP"],
-)
-def test_the_kernel_tells_only_what_it_is_asked_for(
-    monkeypatch: pytest.MonkeyPatch, world: World, ports: Sequence[int], told: int
-) -> None:
-    """The kernel leaves out what can't be to the fronts: other protocols, ports, and IPv4 addresses (Linux 5.8)."""
-    heard = Calls(monkeypatch, "_entry")
-    track(*set().union(*entries_of(world)))
-    sweep_family(world.family, {AddressPort(Address(world.vip), port): NO_ENDPOINTS for port in ports})
-    assert heard.count == told
+@each_world
+def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """Of what the kernel tells, answers in which no front's address stands are skipped as a whole."""
+    read = Calls(monkeypatch, "_entry")
+    track(*(Tracked(f"{world.client} {number}", f"{world.other} 53", f"{world.pod} 53") for number in range(1, 500)))
+    assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == read.count == 0
+    track(Tracked(f"{world.client} 999", f"{world.vip} 53", f"{world.pod} 53"))
+    assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == 1
+    assert 0 < read.count < 100
+
+
+@pytest.mark.usefixtures("namespace")
+def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fronts of both families are looked for in the same answers, and counted by family."""
+    asked = Calls(monkeypatch, "_message")
+    wanted: Sweeps = {}
+    for world in WORLDS:
+        track(*set().union(*entries_of(world)))
+        wanted |= sweeps(**{f"{world.vip} 53": f"{world.pod} 5353"})
+    with closing(Sweeper(lambda _: None)) as sweeper:
+        assert sweeper.sweep(wanted) == {IPV4: 3, IPV6: 3}
+    assert asked.count == 1 + 6, "one question, and what is to be deleted"
+    assert tracked() == set().union(*(entries_of(world)[0] for world in WORLDS))
+
+
+@pytest.mark.usefixtures("namespace")
+def test_the_thread_rests_after_each_answer() -> None:
+    """However many entries there are, the sweeper rests after each few of them, some times as long as they took."""
+    _fill(2000)
+    rests: list[float] = []
+    began = time.monotonic()
+    with closing(Sweeper(rests.append)) as sweeper:
+        sweeper.sweep(sweeps(**{FRONT: ""}))
+    assert len(rests) >= 2000 // 100
+    assert 0.5 * conntrack.REST < sum(rests) / (time.monotonic() - began) <= conntrack.REST
+
+
+@pytest.mark.usefixtures("namespace")
+def test_sockets_stay_open_until_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep after sweep uses the same sockets, since to close one delays transactions; after a failure, new ones."""
+    opened = Calls(monkeypatch, "_socket")
+    sweeper = Sweeper(lambda _: None)
+    for _ in range(3):
+        sweeper.sweep(sweeps(**{FRONT: ""}))
+    assert opened.count == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(conntrack, "DUMP_INTERRUPTED", 0xFFFF)
+        with pytest.raises(Unavailable, match="changed"):
+            sweeper.sweep(sweeps(**{FRONT: ""}))
+    sweeper.sweep(sweeps(**{FRONT: ""}))
+    sweeper.close()
+    assert opened.count == 4
 
 
 @pytest.mark.usefixtures("namespace")
@@ -216,7 +265,7 @@ def test_several_addresses_with_one_port_are_told_apart(world: World) -> None:
         Tracked(f"{world.client} 4", second, f"{world.pod} 53"),
     }
     track(*right, *stale)
-    assert sweep_family(world.family, sweeps(**{first: f"{world.pod} 53", second: f"{world.gone} 53"})) == 2
+    assert sweep_once(sweeps(**{first: f"{world.pod} 53", second: f"{world.gone} 53"})) == 2
     assert tracked() == right
 
 
@@ -227,7 +276,7 @@ def test_without_endpoints_what_was_translated_goes(world: World) -> None:
     front = f"{world.vip} 53"
     untranslated = Tracked(f"{world.client} 1", front, front)
     track(untranslated, Tracked(f"{world.client} 2", front, f"{world.pod} 53"))
-    assert sweep_family(world.family, sweeps(**{front: ""})) == 1
+    assert sweep_once(sweeps(**{front: ""})) == 1
     assert tracked() == {untranslated}
 
 
@@ -239,26 +288,8 @@ def test_a_zone_of_one_direction_is_a_zone(zones: tuple[bytes, bytes]) -> None:
     with conntrack._socket() as kernel:
         kernel.send(_addition(client, front, gone, zones))
     assert len(tracked()) == 1
-    assert sweep_family(IPV4, sweeps(**{FRONT: ""})) == 0
+    assert sweep_once(sweeps(**{FRONT: ""})) == 0
     assert len(tracked()) == 1
-
-
-@pytest.mark.usefixtures("namespace")
-@pytest.mark.parametrize(
-    "instead",
-    [b"", conntrack._attribute(conntrack.FILTER, conntrack._attribute(conntrack.FILTER_ORIGINAL, b"\xff" * 4))],
-    ids=["ignored", "refused"],
-)
-@each_world
-def test_a_kernel_without_filters_tells_everything(
-    monkeypatch: pytest.MonkeyPatch, world: World, instead: bytes
-) -> None:
-    """Where the kernel ignores the filter (before Linux 5.8), or refuses its flags, the same entries go."""
-    monkeypatch.setattr(conntrack, "_filter", lambda *_: instead)
-    right, stale = entries_of(world)
-    track(*right, *stale)
-    assert sweep_family(world.family, sweeps(**{f"{world.vip} 53": f"{world.pod} 5353"})) == len(stale)
-    assert tracked() == right
 
 
 @pytest.mark.usefixtures("namespace")
@@ -268,84 +299,57 @@ def test_an_entry_that_has_gone_or_changed_is_no_failure(monkeypatch: pytest.Mon
     track(*stale)
     real = conntrack._delete
 
-    def meanwhile(kernel: socket.socket, family: Family, entry: Any) -> bool:
+    def meanwhile(kernel: socket.socket, entry: Any) -> bool:
         if entry.tuple == entries[0]:
-            assert real(kernel, family, entry)
+            assert real(kernel, entry)
         if entry.tuple == entries[1]:
             entry = entry._replace(id=b"\0\0\0\1")
-        return real(kernel, family, entry)
+        return real(kernel, entry)
 
     entries = sorted(_told_tuples())
     monkeypatch.setattr(conntrack, "_delete", meanwhile)
-    assert sweep_family(IPV4, sweeps(**{"10.96.0.10 53": ""})) == 1
+    assert sweep_once(sweeps(**{"10.96.0.10 53": ""})) == 1
     assert len(tracked()) == 1
 
 
 def _told_tuples() -> Iterator[bytes]:
     with conntrack._socket() as kernel:
         fronts = {conntrack._packed(*end("10.96.0.10 53")): NO_ENDPOINTS}
-        yield from (entry.tuple for entry in conntrack._entries(kernel, IPV4, Question(), fronts))
+        yield from (entry.tuple for entry in Sweeper(lambda _: None)._entries(kernel, fronts))
 
 
 def test_a_user_without_rights_is_told(as_nobody: Run) -> None:
     """Without CAP_NET_ADMIN the error says so in the system's words."""
     told = as_nobody(
-        "from nftproxy.addresses import Family\n"
-        "from nftproxy.conntrack import sweep_family\n"
+        "from nftproxy.conntrack import Sweeper\n"
         "from nftproxy.errors import Unavailable\n"
         "from nftproxy.flows import AddressPort\n"
-        "try: sweep_family(Family.IPV4, {AddressPort('10.96.0.10', 53): frozenset()})\n"
+        "try: Sweeper(print).sweep({AddressPort('10.96.0.10', 53): frozenset()})\n"
         "except Unavailable as error: print(error)\n"
     )
     assert told == "stale UDP flows can't be deleted from conntrack: Operation not permitted\n"
-
-
-@pytest.mark.parametrize(
-    ("family", "fronts", "asked"),
-    [
-        (IPV4, ["10.96.0.10 53"], [("10.96.0.10", 53)]),
-        (IPV6, ["fd00:96::10 53"], [("", 53)]),
-        (IPV4, ["10.96.0.10 53", "10.96.0.11 53"], [("", 53)]),
-        (IPV4, ["10.96.0.10 53", "192.168.0.2 30053"], [("10.96.0.10", 53), ("192.168.0.2", 30053)]),
-        (IPV4, [f"10.96.0.10 {port}" for port in range(4)], [("10.96.0.10", port) for port in range(4)]),
-        (IPV4, [f"10.96.0.10 {port}" for port in range(5)], [("", 0)]),
-    ],
-)
-def test_the_kernel_is_asked_for_as_little_as_it_can_tell(
-    family: Family, fronts: list[str], asked: list[tuple[str, int]]
-) -> None:
-    """A few ports are asked for one by one, with the address where it is the only one and IPv4; many all at once."""
-    expected = [
-        Question(
-            port.to_bytes(2, "big") if (address, port) != ("", 0) else b"",
-            socket.inet_aton(address) if address else b"",
-        )
-        for address, port in asked
-    ]
-    assert questions(family, [conntrack._packed(*end(front)) for front in fronts]) == expected
 
 
 # ---- sweeps that follow each other ---------------------------------------------------------------------------------
 
 
 class Slow:
-    """Takes the place of `sweep_family`: each sweep waits for its leave, and is written down."""
+    """Takes the place of `Sweeper.sweep`: each sweep waits for its leave, and is written down."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[Sweeps] = []
         self.failures: list[Exception] = []
         self.begun, self.leave = threading.Semaphore(0), threading.Semaphore(0)
-        monkeypatch.setattr(conntrack, "sweep_family", self._sweep)
+        monkeypatch.setattr(Sweeper, "sweep", lambda _, sweeps: self._sweep(sweeps))
         monkeypatch.setattr(conntrack, "FIRST_PAUSE", 0.01)
 
-    def _sweep(self, family: Family, sweeps: Sweeps) -> int:
-        assert {":" in front.address for front in sweeps} == {family is IPV6}
-        self.asked.append(dict(sweeps))
+    def _sweep(self, sweeps: Sweeps) -> Counter[Family]:
+        self.asked.append(sweeps)
         self.begun.release()
         assert self.leave.acquire(timeout=10)
         if self.failures:
             raise self.failures.pop(0)
-        return 1
+        return Counter({IPV4: 1})
 
 
 @pytest.fixture
@@ -390,13 +394,15 @@ def test_a_failed_sweep_is_tried_again_with_what_came_since(slow: Slow, caplog: 
     assert [record.getMessage() for record in caplog.records] == ["no way; trying again", "not yet; trying again"]
 
 
-def test_each_family_is_swept_and_measured(slow: Slow) -> None:
-    """Both families' fronts are swept, and for each the observer gets the seconds and how many entries went."""
+def test_each_family_is_measured(slow: Slow) -> None:
+    """For each family that had fronts the observer gets the seconds and how many entries went."""
     seen: list[tuple[Family, float, int]] = []
     slow.leave.release(2)
+    swept = Conntrack(lambda *observed: seen.append(observed))
     both = sweeps(**{FRONT: "", "fd00:96::10 53": ""})
-    assert asyncio.run(Conntrack(lambda *observed: seen.append(observed)).sweep(both)) == 2
-    assert [(family, deleted) for family, _, deleted in seen] == [(IPV4, 1), (IPV6, 1)]
+    assert asyncio.run(swept.sweep(both)) == 1
+    assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 1
+    assert [(family, deleted) for family, _, deleted in seen] == [(IPV4, 1), (IPV6, 0), (IPV4, 1)]
     assert all(0 < seconds < 5 for _, seconds, _ in seen)
 
 
@@ -428,20 +434,21 @@ def test_nothing_to_sweep_asks_nothing(slow: Slow) -> None:
     assert slow.asked == []
 
 
-def test_a_sweep_is_followed_by_a_rest(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next sweep waits some times as long as the last one took, but no longer than the limit."""
-    monkeypatch.setattr(conntrack, "LONGEST_REST", 0.2)
+@pytest.mark.usefixtures("namespace")
+def test_who_closes_does_not_wait_for_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sweep that rests goes on to its end at once when it is closed."""
+    monkeypatch.setattr(conntrack, "REST", 1e6)
+    _fill(2000)
 
     async def scenario() -> float:
         swept = Conntrack()
-        asyncio.get_running_loop().call_later(0.1, slow.leave.release)
-        await swept.sweep(sweeps(**{FRONT: ""}))
+        swept.begin(sweeps(**{FRONT: ""}))
+        await asyncio.sleep(0.1)
         began = time.monotonic()
-        slow.leave.release()
-        await swept.sweep(sweeps(**{FRONT: ""}))
+        swept.close()
         return time.monotonic() - began
 
-    assert 0.15 < asyncio.run(scenario()) < 2
+    assert asyncio.run(scenario()) < 5
 
 
 def test_other_errors_end_the_sweep_and_not_the_sweeper(slow: Slow) -> None:
@@ -465,9 +472,9 @@ def test_what_the_kernel_could_not_tell_is_asked_for_again(monkeypatch: pytest.M
     track(*(Tracked(f"198.51.100.7 {number}", FRONT, "10.1.0.5 53") for number in range(1, 4)))
     real, calls = conntrack._messages, itertools.count()
 
-    def failing(kernel: socket.socket) -> Iterator[tuple[int, int, bytes]]:
+    def failing(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         if next(calls):
-            yield from real(kernel)
+            yield from real(data)
         elif failure == "interrupted":
             yield nfnetlink.DONE, nfnetlink.DUMP_INTERRUPTED, bytes(4)
         elif failure == "no buffer":
@@ -477,7 +484,8 @@ def test_what_the_kernel_could_not_tell_is_asked_for_again(monkeypatch: pytest.M
 
     monkeypatch.setattr(conntrack, "_messages", failing)
     monkeypatch.setattr(conntrack, "FIRST_PAUSE", 0.01)
-    assert asyncio.run(Conntrack().sweep(sweeps(**{FRONT: ""}))) == 3
+    with closing(Conntrack()) as swept:
+        assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 3
     assert tracked() == set()
 
 
@@ -730,37 +738,146 @@ def test_a_real_client_follows_real_pods() -> None:
         swept.close()
 
 
-# ---- a million entries ---------------------------------------------------------------------------------------------
+# ---- many entries --------------------------------------------------------------------------------------------------
+
+CHANGES, TURNS, ROUNDS = 100, 5, 8
+"""How many changes are measured in one turn; how many turns a round has with sweeps, and without; how many rounds there
+are at the most, until the machine does nothing else for once."""
+
+each_crowd = pytest.mark.parametrize(
+    "crowd",
+    [
+        pytest.param(50_000, id="short"),
+        pytest.param(
+            1_000_000,
+            id="a million",
+            marks=pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
+        ),
+    ],
+    indirect=True,
+)
 
 
-@pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="takes a minute: NFTPROXY_TESTS=long")
-@pytest.mark.usefixtures("namespace")
-def test_a_million_entries_of_others() -> None:
-    """Among a million entries of others a sweep takes seconds, and no more memory than among none.
+@pytest.fixture
+def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  # noqa: ARG001 -- where they are
+    """So many entries of others, some here and some elsewhere, all of which stay.
 
-    The machine's limit is for each network namespace, and a walk goes through the entries of all: as many namespaces
-    are filled as a million takes.
+    The machine's limit is for each network namespace, and the kernel goes through the entries of all: as many
+    namespaces are filled as it takes, this one the last.
     """
-    limit = int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text()) - 1000
-    others, rest = [], 1_000_000
-    while rest > 0:
-        count = min(limit, rest)
-        others.append(_filled(count))
-        rest -= count
-    _fill(count)  # and the last again, where the sweep reads
+    total, limit = request.param, int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text()) - 1000
+    here = min(total // 2, limit)
+    elsewhere = [min(limit, total - here - first) for first in range(0, total - here, limit)]
+    threads = [_filled(count) for count in elsewhere]
+    _fill(here)
+    yield
+    assert _entry_count() == here
+    assert [thread.submit(_entry_count).result() for thread in threads] == elsewhere
+    for thread in threads:
+        thread.shutdown()
+
+
+@each_crowd
+@pytest.mark.usefixtures("crowd")
+def test_a_sweep_among_many_takes_no_memory() -> None:
+    """Among a million entries of others a sweep takes no more memory than among none, and only what is stale goes."""
     track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for ports in (1, 9):
-        began, worked = time.monotonic(), time.process_time()
         wanted = {AddressPort(Address("10.96.0.10"), port): NO_ENDPOINTS for port in range(53, 53 + ports)}
-        assert sweep_family(IPV4, wanted) == (ports == 1)
-        wall, cpu = time.monotonic() - began, time.process_time() - worked
-        print(f"{ports} fronts, {count:,} entries here: {wall:.2f} s, {cpu:.2f} s of CPU")  # noqa: T201 -- figures
+        began, worked = time.monotonic(), time.thread_time()
+        with closing(Sweeper(time.sleep)) as sweeper:
+            assert sweeper.sweep(wanted).total() == (ports == 1)
+        wall, cpu = time.monotonic() - began, time.thread_time() - worked
+        print(f"{ports} fronts, {_entry_count():,} entries here: {wall:.2f} s, {cpu:.2f} s of CPU")  # noqa: T201
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    print(f"{grown} KiB more memory")  # noqa: T201
+    print(f"{grown} KiB more memory")  # noqa: T201 -- figures
     assert grown < 4096
-    for thread in others:
-        thread.shutdown()
+
+
+@each_crowd
+@pytest.mark.usefixtures("crowd")
+def test_sweeps_delay_no_change() -> None:
+    """While one sweep follows the other, the slowest of a hundred changes takes less than twice what it does without.
+
+    Turns with and without sweeps alternate, so that what else the machine does counts in both.
+    """
+    kernel = Kernel()
+    kernel.apply(Transaction(f"table {IPV4.table} {{\n  set s {{\n    type inet_service\n  }}\n}}\n"))
+    figures = []
+    with _sweeping() as sweeping:
+        for _ in range(ROUNDS):
+            alone, beside = _measured(kernel, sweeping)
+            figures.append(f"p99 {alone:.2f} ms alone, {beside:.2f} ms beside sweeps")
+            if beside < 2 * alone:
+                break
+        assert sweeping.answers > 10 * TURNS
+    print("; ".join(figures))  # noqa: T201
+    assert beside < 2 * alone, figures
+
+
+def _measured(kernel: Kernel, sweeping: _Sweeping) -> tuple[float, float]:
+    """The 99th percentile of how long changes take without sweeps, and with sweeps, in milliseconds."""
+    alone, beside = list[float](), list[float]()
+    for _ in range(TURNS):
+        alone += _changes(kernel)
+        sweeping.goes_on.set()
+        beside += _changes(kernel)
+        sweeping.goes_on.clear()
+    return _percentile(alone, 99), _percentile(beside, 99)
+
+
+def _changes(kernel: Kernel) -> list[float]:
+    """Make some changes; how long each took, in milliseconds."""
+    taken = []
+    for verb in itertools.islice(itertools.cycle(["add", "delete"]), CHANGES):
+        transaction = Transaction(f"{verb} element {IPV4.table} s {{ 80 }}\n")
+        began = time.perf_counter()
+        kernel.apply(transaction)
+        taken.append(1000 * (time.perf_counter() - began))
+        time.sleep(0.001)
+    return taken
+
+
+def _percentile(values: list[float], rank: int) -> float:
+    return sorted(values)[len(values) * rank // 100]
+
+
+class _Sweeping:
+    """Sweeps over and over, as while endpoints keep changing, as long as `goes_on` is set; counts answers."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.is_over = threading.Event(), threading.Event()
+        self.answers = 0
+
+    def run(self) -> None:
+        """Sweep until it is over."""
+        with closing(Sweeper(self._rest)) as sweeper:
+            while not self.is_over.is_set():
+                self.goes_on.wait()
+                sweeper.sweep(sweeps(**{FRONT: "", "10.96.0.11 53": "10.1.0.4 53"}))
+
+    def _rest(self, seconds: float) -> None:
+        self.is_over.wait(seconds)
+        self.goes_on.wait()
+        self.answers += 1
+
+
+@contextmanager
+def _sweeping() -> Iterator[_Sweeping]:
+    sweeping = _Sweeping()
+    thread = threading.Thread(target=sweeping.run)
+    thread.start()
+    try:
+        yield sweeping
+    finally:
+        sweeping.is_over.set()
+        sweeping.goes_on.set()
+        thread.join()
+
+
+def _entry_count() -> int:
+    return int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
 
 
 def _filled(count: int) -> ThreadPoolExecutor:
@@ -792,4 +909,6 @@ def _addition(client: bytes, front: bytes, endpoint: bytes, zones: tuple[bytes, 
 
     both = flow(1, client, front, zones[0]) + flow(2, endpoint, client, zones[1])
     timeout, status = attribute(7, struct.pack("!I", 600)), attribute(3, struct.pack("!I", 0xA))  # confirmed, seen
-    return conntrack._message(0, 0x600, IPV4, both + timeout + status)  # IPCTNL_MSG_CT_NEW, created and only so
+    return conntrack._message(
+        0, 0x600, socket.AF_INET, both + timeout + status
+    )  # IPCTNL_MSG_CT_NEW, created and only so
