@@ -15,6 +15,8 @@ those of client-go's reflector (tools/cache/reflector.go), and where that is kno
   without bookmarks are silent for good reason.
 * Nothing is repeated without a pause that grows, unless the last watch was a healthy one.  That a listing succeeded is
   no reason to be quick: listing and failing to watch, again and again, is the worst that can be done to a server.
+  Where a watch that has told something breaks, the next one costs the server little; so there it is enough that it
+  lived for longer than the pause before it, and the fault that ends it is another than the one that began the pause.
 """
 
 from __future__ import annotations
@@ -100,6 +102,8 @@ class Reflector:
         self._lines = Lines()
         self._began = 0.0
         self._failures = 0
+        self._failed_at = 0.0
+        self._has_told = False
         self._doubts = 0
         self._has_been_surprised = False
         self._version = ""
@@ -119,6 +123,7 @@ class Reflector:
             chance: a random number from 0 up to 1.
         """
         self._began = now
+        self._has_told = False
         self.is_open = True
         self.pause = Pause()
         self._lines = Lines()
@@ -207,32 +212,38 @@ class Reflector:
             self._unknown_versions = 0
             self._list(Basis.NOT_OLDER)
         is_clear = is_gone or refusal.code == 429
-        self.receive_failure(refusal.message, now, is_doubtful=not is_clear, at_least=refusal.retry_after)
+        self._fail(Pause(0, refusal.retry_after, refusal.message), now, is_doubtful=not is_clear)
         return []
 
-    def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False, at_least: float = 0.0) -> None:
+    def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False) -> None:
         """The connection could not be made, or is lost, or something else went wrong.
 
         Args:
             reason: for the log.
             now: as for `request`.
             is_doubtful: it may be for what was asked, and not only for the way there.
-            at_least: seconds to wait before the next request.
         """
-        self.is_open = False
-        self._forgive(now)
-        self._failures += 1
-        self._doubts += is_doubtful
-        if is_doubtful and self._doubts >= 2 and self._doubts & (self._doubts - 1) == 0:
-            self._list(self._basis if self._is_listing else Basis.NOT_OLDER)
-        self.pause = Pause(self._failures, at_least, reason)
+        self._forgive(now, has_broken=not is_doubtful)
+        self._fail(Pause(reason=reason), now, is_doubtful=is_doubtful)
 
     # What it comes to
 
-    def _forgive(self, now: float) -> None:
+    def _forgive(self, now: float, *, has_broken: bool = False) -> None:
         """Forget what failed before a watch that was a good one, however it ends."""
-        if not self._is_listing and now - self._began >= self._times.healthy:
+        lived, paused = now - self._began, self._began - self._failed_at
+        is_another_fault = has_broken and self._has_told and lived > paused
+        if not self._is_listing and (lived >= self._times.healthy or is_another_fault):
             self._failures = 0
+
+    def _fail(self, pause: Pause, now: float, *, is_doubtful: bool) -> None:
+        """Pause before the next request, as after one failure more, and perhaps make it a listing."""
+        self.is_open = False
+        self._failures += 1
+        self._failed_at = now
+        self._doubts += is_doubtful
+        if is_doubtful and self._doubts >= 2 and self._doubts & (self._doubts - 1) == 0:
+            self._list(self._basis if self._is_listing else Basis.NOT_OLDER)
+        self.pause = pause._replace(failures=self._failures)
 
     def _list(self, basis: Basis) -> None:
         """Begin a listing."""
@@ -264,6 +275,7 @@ class Reflector:
             self._has_been_surprised = True
             return []
         self._doubts = 0
+        self._has_told = True
         self._version = change.version or self._version
         return self._events_of(change)
 

@@ -154,7 +154,7 @@ class Cluster:
             ):
                 status = response.status_code
         except _EXPECTED as error:
-            raise Unavailable(f"{type(error).__name__}: {error}") from error
+            raise Unavailable(_words(error)) from error
         if status >= 500 or status in (401, 429):
             raise Unavailable(f"the API answered {status}")
         if status >= 300:
@@ -186,7 +186,7 @@ class Cluster:
             log.error("following %s: this should not happen", reflector.resource.plural, exc_info=error)
         cause = error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
         is_silent = isinstance(cause, httpx.ReadTimeout)
-        reason = _SILENT if is_silent else f"{type(cause).__name__}: {cause}"
+        reason = _SILENT if is_silent else _words(cause)
         reflector.receive_failure(reason, _now(), is_doubtful=is_silent)
 
     def _complain(self, reflector: Reflector) -> None:
@@ -211,6 +211,15 @@ class Cluster:
         state.attempt_number = failures
         half = tenacity.wait_exponential(multiplier=first, max=longest)
         return (half + tenacity.wait_random_exponential(multiplier=first, max=longest))(state)
+
+
+def _words(error: BaseException | None) -> str:
+    """An error in words: some of httpx have none of their own, but a cause that has."""
+    words = str(error)
+    while not words and error is not None and (error.__cause__ or error.__context__):
+        error = error.__cause__ or error.__context__
+        words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _now() -> float:

@@ -432,6 +432,32 @@ def test_failures_count_until_a_watch_is_healthy() -> None:
     assert pauses == [1, 2, 3, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("told", "lived", "failures"),
+    [(line("BOOKMARK", service(version="9")), 0.6, 1), (line("BOOKMARK", service(version="9")), 0.4, 3), (b"", 0.6, 3)],
+    ids=["another fault", "too soon", "nothing told"],
+)
+def test_another_fault_begins_with_a_short_pause(told: bytes, lived: float, failures: int) -> None:
+    """A watch that breaks, after it has told something and lived for longer than the pause before, begins anew."""
+    reflector = watching("5", Times(healthy=5.0))
+    reflector.receive_failure("the server is away", 0.1)
+    reflector.request(1.0, 0.0)
+    reflector.receive_failure("the server is away", 1.1)
+    reflector.request(1.6, 0.0)
+    reflector.receive_data(told, 1.6)
+    reflector.receive_failure("a firewall", 1.6 + lived)
+    assert reflector.pause.failures == failures
+
+
+def test_who_is_refused_waits_longer_each_time() -> None:
+    """A watch that ends with a refusal is no other fault, whatever it told before."""
+    reflector = watching("5", Times(healthy=5.0))
+    for failures in (1, 2, 3):
+        reflector.receive_data(line("BOOKMARK", service(version="9")) + line("ERROR", status(429)), 4.0)
+        assert reflector.pause.failures == failures
+        reflector.request(0.0, 0.0)
+
+
 def test_healthy_ends() -> None:
     """A watch that ends at its time is followed by the next at once, one that ends too soon after a pause."""
     reflector = watching("5", Times(healthy=2.0))

@@ -18,6 +18,7 @@ import httpx
 import pytest
 import yaml
 
+from nftproxy import watch
 from nftproxy.credentials import Credentials, read_credentials
 from nftproxy.errors import BadInput
 from nftproxy.model import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
@@ -1032,6 +1033,21 @@ def test_does_not_gather_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         return [piece async for piece in gathered(_chunks(*[b"x"] * 7))]
 
     assert asyncio.run(run()) == [b"xxx", b"xxx", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        (httpx.ReadError("lost"), OSError("reset"), "ReadError: lost"),
+        (httpx.ReadError(""), OSError("reset"), "OSError: reset"),
+        (httpx.ReadError(""), None, "ReadError"),
+    ],
+    ids=["its own", "its cause's", "none"],
+)
+def test_a_fault_is_never_told_without_words(error: Exception, cause: Exception | None, words: str) -> None:
+    """The log has an error's words, or its cause's, or where there are none its name alone."""
+    error.__cause__ = cause
+    assert watch._words(error) == words
 
 
 def test_models() -> None:
