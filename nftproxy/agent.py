@@ -7,7 +7,8 @@ Each round takes all events that have come, turns them into one transaction, and
 * The first change after a quiet time is applied at once; changes within `min_sync_period` of the last are gathered.
 * The periodic check is made every `sync_period`, however much happens in between.
 * What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
-  changed under us) means: the next transaction is a full one, tried again with growing pauses until it goes in.
+  changed under us) means: the next transaction is a full one, tried again with growing pauses until it goes in.  Where
+  that is refused, the next one replaces our tables: somebody may have declared a set of ours in another way.
 * On stopping, the rules stay.
 """
 
@@ -76,6 +77,7 @@ class Agent:
         self._pending: list[Event] = []
         self._wake = asyncio.Event()
         self._is_known = False
+        self._was_refused = False  # the last attempt to load everything
         self._left: int | None = None  # the generation that we left, None where others have committed since
         self._check_due = 0.0
         self._stopping = asyncio.Event()
@@ -194,10 +196,13 @@ class Agent:
     async def _load_once(self) -> None:
         await self._take()
         installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
+        if self._was_refused:
+            installed = {family: found and Installed() for family, found in installed.items()}
         transaction = self._pipeline.full_transaction(installed)
         commit = await self._kernel.apply(transaction)
         self._left = commit.after if commit.is_alone else None
         self._is_known = True
+        self._was_refused = False
         self._vitals.applied(transaction, full=True)
         counts = (generation.element_count() for generation in self._pipeline.generations.values())
         log.info("loaded the rules: %d elements", sum(counts))
@@ -205,6 +210,7 @@ class Agent:
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         self._vitals.failed(full=True)
         error = state.outcome.exception() if state.outcome is not None else None
+        self._was_refused = isinstance(error, Refused)
         log.error("loading the rules failed, trying again: %s", error)
 
     async def _check(self) -> None:

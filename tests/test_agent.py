@@ -320,6 +320,19 @@ def test_after_a_full_transaction_changes_are_small_again() -> None:
     world.assert_in_step()
 
 
+@pytest.mark.parametrize(("fault", "replaces"), [(REFUSED, True), (UNAVAILABLE, False)])
+def test_a_load_that_is_refused_is_followed_by_a_replacement(fault: Exception, replaces: bool) -> None:
+    """A table that can't be loaded over is replaced; once that was done, tables are loaded over again."""
+    kernel = World().run(source((0, EVERYTHING)), until=1).kernel
+    kernel.applied.clear()
+    kernel.faults.append(fault)
+    world = World(kernel)
+    world.at(3, lambda: setattr(kernel, "commits", kernel.commits + 1))
+    world.run(source((0, EVERYTHING)), until=2 * SYNC_PERIOD).assert_in_step()
+    deletes = [f"delete table {IPV4.table}\n" in transaction.text for _, transaction in kernel.applied]
+    assert deletes == [replaces, False]
+
+
 def test_tries_come_with_growing_pauses() -> None:
     """A load that fails is tried again after 0.1 s, then after twice as long each time."""
     kernel = FakeKernel(*[UNAVAILABLE] * 8)
