@@ -454,6 +454,83 @@ def test_no_word_of_it_gets_into_the_rules(
     tally.count("transactions checked", 2)
 
 
+# ---- values that are right, however odd ----------------------------------------------------------------------------
+
+
+AnyAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_ODD_ADDRESSES = """
+    0.0.0.1 1.0.0.0 255.255.255.254 127.0.0.1 :: ::1 ::102:304 64:ff9b::1.2.3.4 ::ffff:0:1.2.3.4 2001::
+    2001:db8::1:0:0:1 1:0:0:2:: 0:0:1:: fe80::1 ff02::1 ffff::ffff
+"""
+
+any_addresses: st.SearchStrategy[AnyAddress] = st.one_of(
+    st.ip_addresses(), st.sampled_from(_ODD_ADDRESSES.split()).map(ipaddress.ip_address)
+)
+
+
+def spellings(address: AnyAddress) -> st.SearchStrategy[str]:
+    """The ways to write an address that are allowed."""
+    return st.sampled_from([str(address), address.exploded, address.exploded.upper()])
+
+
+addresses = any_addresses.flatmap(spellings)
+networks = any_addresses.flatmap(
+    lambda it: st.tuples(spellings(it), st.integers(0, it.max_prefixlen)).map(lambda drawn: f"{drawn[0]}/{drawn[1]}")
+)
+ports = st.integers(1, 65535)
+
+
+@st.composite
+def odd_clusters(draw: st.DrawFn) -> list[Raw]:
+    """A Service with its slices, the Node and a ServiceCIDR that have any addresses, networks, ports and times."""
+    some, ranges = st.lists(addresses, max_size=4), st.lists(networks, max_size=4)
+    numbers = st.lists(ports, min_size=2, max_size=2, unique=True)
+    front, back, node_port = draw(numbers), draw(numbers), draw(numbers)
+    web = _with(
+        GOOD[0],
+        ("spec.clusterIPs", draw(st.lists(addresses, min_size=1, max_size=2))),
+        ("spec.externalIPs", draw(some)),
+        ("spec.loadBalancerSourceRanges", draw(ranges)),
+        ("spec.internalTrafficPolicy", draw(st.sampled_from(["Cluster", "Local"]))),
+        ("spec.externalTrafficPolicy", draw(st.sampled_from(["Cluster", "Local"]))),
+        ("spec.sessionAffinity", draw(st.sampled_from(["None", "ClientIP"]))),
+        ("spec.sessionAffinityConfig.clientIP.timeoutSeconds", draw(st.integers(1, 86400))),
+        ("status.loadBalancer.ingress", [{"ip": each} for each in draw(some)]),
+        *((f"spec.ports.{index}.port", front[index]) for index in range(2)),
+        *((f"spec.ports.{index}.nodePort", node_port[index]) for index in range(2)),
+    )
+    slices = [
+        _with(
+            GOOD[which],
+            *((f"ports.{index}.port", back[index]) for index in range(2)),
+            ("endpoints", [{"addresses": [each], "nodeName": NODE_NAME} for each in draw(some)]),
+        )
+        for which in (1, 2)
+    ]
+    node = _with(
+        GOOD[3],
+        ("spec.podCIDRs", draw(ranges)),
+        ("status.addresses", [{"type": "InternalIP", "address": each} for each in draw(some)]),
+    )
+    return [web, *slices, node, _with(GOOD[4], ("spec.cidrs", draw(ranges)))]
+
+
+@effort(40, 10_000)
+@given(raws=odd_clusters())
+def test_the_kernel_takes_whatever_is_right(tally: Tally, host: Host, directory: Path, raws: list[Raw]) -> None:
+    """Any address, network, port and time that may be is taken, and read back as it was written."""
+    made = taking(Ways(directory).documents(raws))
+    transaction = made.full_transaction(host.installed())
+    assert_typed(transaction.text, tame_forms())
+    host.apply(transaction)
+    for family, generation in made.generations.items():
+        elements = frozenset(generation.elements())
+        assert host.elements(family) == elements
+        tally.count("elements compared", len(elements))
+    tally.count("odd clusters")
+
+
 # ---- bytes that are no texts ---------------------------------------------------------------------------------------
 
 
