@@ -12,7 +12,7 @@ from tests.bench.rows import ALL_SIZES, ROWS, Session
 from tests.bench.targets import table
 
 SIZES = {str(size.services): size for size in ALL_SIZES}
-NAMES = [row.name for row in ROWS]
+NAMES = list(dict.fromkeys(row.name for row in ROWS))
 
 
 @click.command()
@@ -24,13 +24,12 @@ def main(names: tuple[str, ...], sizes: tuple[str, ...], path: Path | None) -> N
     if why := obstacle():
         raise click.ClickException(why)
     figures = records.load(path)
-    with Session(figures) as session:
-        try:
-            chosen = [row for row in ROWS if not names or row.name in names]
-            session.run(chosen, [size for name, size in SIZES.items() if not sizes or name in sizes])
-        finally:
-            if path:
-                records.save(figures, path)
+    chosen = [row for row in ROWS if not names or row.name in names]
+    try:
+        Session(figures).run(chosen, [size for name, size in SIZES.items() if not sizes or name in sizes])
+    finally:
+        if path:
+            records.save(figures, path)
     click.echo(table(figures))
 
 

@@ -33,9 +33,10 @@ class Change(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A change that was made: seconds from the API's answer to the commit, and what the commit touched."""
+    """A change that was made: when the API answered, the seconds until the commit, and what that touched."""
 
     kind: str
+    answered: float
     seconds: float
     elements: int
     rules: int
@@ -48,11 +49,17 @@ KINDS = (REPLACED, REMOVED, ADDED, UNREADY, READY, CREATED, FILLED, DELETED)
 
 
 def replacements(size: Size, count: int) -> Iterator[Change]:
-    """Another pod in the place of one, for one Service after the other."""
-    for number, service in enumerate(_services(size, count, seed=1)):
-        newcomer = Pod(cluster.SPARE + number)
-        rest = cluster.pods(size, service)[1:]
-        yield _put(REPLACED, service, [*rest, newcomer], newcomer.address)
+    """Another pod in the place of one, for one Service after the other, and then back; both are replacements."""
+    for number, service in enumerate(_services(size, count // 2, seed=1)):
+        first = cluster.pods(size, service)[0]
+        yield replacement(size, service, Pod(cluster.SPARE + number))
+        yield replacement(size, service, first)
+
+
+def replacement(size: Size, service: int, newcomer: Pod) -> Change:
+    """A pod in the place of the first that the Service had, or of the last that took that place."""
+    rest = cluster.pods(size, service)[1:]
+    return _put(REPLACED, service, [*rest, newcomer], newcomer.address)
 
 
 def rounds(size: Size, count: int) -> Iterator[Change]:
@@ -95,12 +102,12 @@ def make(world: World, listener: Listener, change: Change) -> Sample:
         TimeoutError: no commit touches what it should.
         AssertionError: another commit came first.
     """
-    listener.forget()
+    listener.take()
     answered = world.write(change.method, change.path, change.body)
     commits = listener.wait(tuple(ipaddress.ip_address(each).packed for each in change.touches))
     assert len(commits) == 1, f"{len(commits)} commits for one change: {change}"
     commit = commits[0]
-    return Sample(change.kind, commit.time - answered, commit.elements, commit.rules)
+    return Sample(change.kind, answered, commit.time - answered, commit.elements, commit.rules)
 
 
 def series(world: World, listener: Listener, changes: Iterable[Change]) -> list[Sample]:

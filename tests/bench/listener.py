@@ -67,10 +67,12 @@ class Listener:
         self._thread.join()
         self._socket.close()
 
-    def forget(self) -> None:
-        """Forget the commits that have been."""
+    def take(self) -> list[Commit]:
+        """All commits that were heard and not asked for yet."""
         with self._heard:
+            taken = list(self._commits)
             self._commits.clear()
+        return taken
 
     def wait(self, needles: tuple[bytes, ...] = (), timeout: float = 10.0) -> list[Commit]:
         """Wait for a commit that was told of in messages with all these bytes.

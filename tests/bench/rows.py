@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from tests.bench import latency
+from tests.bench import connections, latency, loads, offline, shapes, stages, startup
 from tests.bench.cluster import Size
 from tests.bench.figures import Figures
 from tests.bench.world import World
@@ -25,41 +23,55 @@ class Row(NamedTuple):
     measure: Callable[[World, Figures], None]
 
 
-ROWS = (Row("latency", ALL_SIZES, latency.measure),)
+class OwnRow(NamedTuple):
+    """Something that needs no world, or one of its own kind."""
+
+    name: str
+    sizes: Sequence[Size]
+    measure: Callable[[Size, Figures], None]
+
+
+# Of one size the first come first: what leaves the cluster changed, or memory used, comes last.
+ROWS: tuple[OwnRow | Row, ...] = (
+    OwnRow("render", (TEN_THOUSAND,), offline.measure_render),
+    OwnRow("stages", (TEN_THOUSAND,), stages.measure_stages),
+    OwnRow("shapes", (HUNDRED, THOUSAND, TEN_THOUSAND), shapes.measure_shapes),
+    OwnRow("connections", (HUNDRED, TEN_THOUSAND), connections.measure_connections),
+    OwnRow("restart", (TEN_THOUSAND,), startup.measure_restart),
+    Row("start", ALL_SIZES, startup.measure_start),
+    Row("latency", ALL_SIZES, latency.measure),
+    Row("stages", (TEN_THOUSAND,), stages.measure_arrival),
+    Row("large", (TEN_THOUSAND,), loads.measure_large),
+    Row("burst", (TEN_THOUSAND,), loads.measure_burst),
+    Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
+    Row("soak", (TEN_THOUSAND,), loads.measure_soak),
+)
 
 
 class Session:
-    """Measures rows, and keeps a world for as long as the next row is of the same size."""
+    """Measures rows; those of one size that can, share a world."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
-        self._stack = ExitStack()
-        self._world: World | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._stack.close()
-
-    def run(self, rows: Sequence[Row], sizes: Collection[Size]) -> None:
-        """Measure rows in clusters of these sizes, as far as they are for them, those of one size together."""
+    def run(self, rows: Sequence[OwnRow | Row], sizes: Collection[Size]) -> None:
+        """Measure rows in clusters of these sizes, as far as they are for them."""
         for size in sizes:
-            for row in rows:
-                if size in row.sizes:
+            of_size = [row for row in rows if size in row.sizes]
+            for row in of_size:
+                if isinstance(row, OwnRow):
                     tell(f"{row.name}, {size}")
-                    row.measure(self._world_of(size), self._figures)
-        self._stack.close()
+                    row.measure(size, self._figures)
+            if shared := [row for row in of_size if isinstance(row, Row)]:
+                self._run_shared(size, shared)
 
-    def _world_of(self, size: Size) -> World:
-        if self._world is None or self._world.size != size:
-            self._stack.close()
-            self._world = self._stack.enter_context(World(size))
-            self._figures[f"start/{size.services}"] = self._world.start_agent()
-            self._world.settle()
-        return self._world
+    def _run_shared(self, size: Size, rows: Sequence[Row]) -> None:
+        with World(size) as world:
+            world.start_agent()
+            world.settle()
+            for row in rows:
+                tell(f"{row.name}, {size}")
+                row.measure(world, self._figures)
 
 
 def tell(text: str) -> None:

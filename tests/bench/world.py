@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import itertools
 import json
 import socket
 import tempfile
@@ -17,7 +18,7 @@ from nftproxy.addresses import TABLE, Family
 from nftproxy.lab import Namespace
 from nftproxy.lab.node import Node
 from tests.bench import cluster
-from tests.bench.cluster import Size
+from tests.bench.cluster import Pod, Size
 from tests.bench.listener import Listener
 from tests.bench.processes import AgentProcess, ApiProcess
 
@@ -35,7 +36,7 @@ class World:
         profile: where cProfile's figures of the agent go, when it ends.
     """
 
-    def __init__(self, size: Size, node: Namespace | None = None, profile: Path | None = None) -> None:
+    def __init__(self, size: Size, node: Node | None = None, profile: Path | None = None) -> None:
         self.size = size
         self._profile = profile
         with ExitStack() as stack:
@@ -48,6 +49,7 @@ class World:
             stack.callback(self._writer.close)
             self._agent: AgentProcess | None = None
             stack.callback(self._kill_agent)
+            self._fresh = itertools.count(cluster.SPARE * 3 // 2)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Self:
@@ -106,6 +108,14 @@ class World:
         if self._agent is not None:
             self._agent.kill()
 
+    def forget_rules(self) -> None:
+        """Remove all rules and conntrack entries."""
+        self.node.forget()
+
+    def fresh_pod(self) -> Pod:
+        """A pod that nobody has had yet."""
+        return Pod(next(self._fresh))
+
     def listener(self) -> Listener:
         """One who hears the commits on the node."""
         return Listener(self.node)
@@ -117,6 +127,10 @@ class World:
     def connection(self) -> _Connection:
         """Another way to the API, for another thread; the caller closes it."""
         return _Connection(self.node, self.api.port)
+
+    def revision(self) -> str:
+        """The API's present resourceVersion."""
+        return str(json.loads(self._writer.read(f"{cluster.SLICES}?limit=1"))["metadata"]["resourceVersion"])
 
     def metrics(self) -> dict[str, float]:
         """The agent's metrics."""
