@@ -8,8 +8,8 @@ import click
 
 from nftproxy.lab import obstacle
 from tests.bench import figures as records
+from tests.bench import plot, report
 from tests.bench.rows import ALL_SIZES, ROWS, Session
-from tests.bench.targets import table
 
 SIZES = {str(size.services): size for size in ALL_SIZES}
 NAMES = list(dict.fromkeys(row.name for row in ROWS))
@@ -18,8 +18,9 @@ NAMES = list(dict.fromkeys(row.name for row in ROWS))
 @click.command()
 @click.option("--only", "names", multiple=True, type=click.Choice(NAMES), help="Measure this row; repeatable.")
 @click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="So many Services; repeatable.")
+@click.option("--write", "is_to_write", is_flag=True, help="Put tables and plot into docs/.")
 @click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
-def main(names: tuple[str, ...], sizes: tuple[str, ...], path: Path | None) -> None:
+def main(names: tuple[str, ...], sizes: tuple[str, ...], is_to_write: bool, path: Path | None) -> None:
     """Measure the agent as its users see it, and print what was promised beside what was found."""
     if why := obstacle():
         raise click.ClickException(why)
@@ -30,7 +31,10 @@ def main(names: tuple[str, ...], sizes: tuple[str, ...], path: Path | None) -> N
     finally:
         if path:
             records.save(figures, path)
-    click.echo(table(figures))
+    if is_to_write:
+        report.write(figures)
+        plot.draw(figures)
+    click.echo("\n".join(report.sections(figures).values()))
 
 
 if __name__ == "__main__":

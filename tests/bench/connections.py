@@ -18,6 +18,7 @@ PODS = 5
 CONNECTIONS = 6_000  # of each way
 BATCH = 500  # connections that nobody accepts yet; net.core.somaxconn is 4096
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a client that resets leaves no state behind
+DIRECT, SERVICE = "directly", "through a Service"
 Server = tuple[str, int]
 
 
@@ -33,8 +34,8 @@ def measure_connections(size: Size, figures: Figures) -> None:
             _serve(world, [each.address for each in servers])
             world.settle()
             ways: dict[str, list[Server]] = {
-                "directly": [(each.address, 8080) for each in servers],
-                "through a Service": [(cluster.vip(size.services + 2), 80)],
+                DIRECT: [(each.address, 8080) for each in servers],
+                SERVICE: [(cluster.vip(size.services + 2), 80)],
             }
             times: dict[str, list[float]] = {way: [] for way in ways}
             for _ in range(CONNECTIONS // BATCH):
@@ -42,7 +43,12 @@ def measure_connections(size: Size, figures: Figures) -> None:
                     times[way] += client.namespace.call(_connect, addresses, BATCH)
                     _hang_up(listening)
     for way, seconds in times.items():
-        note(figures, f"connection/{size.services}/{way}", seconds)
+        note(figures, name(size.services, way), seconds)
+
+
+def name(services: int, way: str) -> str:
+    """What the figures of connections are called."""
+    return f"connection/{services}/{way}"
 
 
 def _serve(world: World, addresses: Sequence[str]) -> None:

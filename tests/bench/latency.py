@@ -13,6 +13,7 @@ from tests.bench.world import World
 SLICE_WRITES = frozenset({REPLACED, REMOVED, ADDED, UNREADY, READY, FILLED})
 ALL = "EndpointSlice write"
 """The name of all kinds of changes together that are writes of EndpointSlices."""
+OTHERS = "all other kinds"
 WARM_UP = 5  # rounds: each new number of endpoints makes a new chain once
 
 
@@ -27,7 +28,7 @@ def measure_rounds(world: World, figures: Figures, rounds: int) -> None:
         changes.series(world, listener, changes.rounds(world.size, WARM_UP))
         replacements = changes.replacements(world.size, rounds)
         samples = _costed(world, figures, listener, REPLACED, replacements)
-        samples += _costed(world, figures, listener, "other changes", changes.rounds(world.size, rounds))
+        samples += _costed(world, figures, listener, OTHERS, changes.rounds(world.size, rounds))
     summarise(world, figures, samples)
 
 

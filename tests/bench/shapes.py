@@ -26,6 +26,7 @@ from tests.bench.figures import Figures, note
 from tests.factories import renderer
 
 CHANGES = 20
+QUIET, STILL = 20.0, 256 * 1024  # seconds to wait at the most until slab changes by no more bytes in half a second
 
 
 class Shape(NamedTuple):
@@ -61,8 +62,16 @@ def _apply(kernel: Kernel, text: str) -> float:
 
 
 def _slab() -> int:
-    """The kernel's slab of the whole machine, in bytes; page tables and vmalloc are not in it."""
-    time.sleep(1.0)  # what the last namespace left is freed by and by
+    """The kernel's slab, of the whole machine, in bytes, once it no longer changes; it leaves out large hash tables."""
+    last, now = -1, _slab_now()
+    deadline = time.monotonic() + QUIET
+    while abs(now - last) > STILL and time.monotonic() < deadline:
+        time.sleep(0.5)
+        last, now = now, _slab_now()
+    return now
+
+
+def _slab_now() -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Slab:"))
 
@@ -99,15 +108,27 @@ def _put(document: cluster.Object) -> Event:
 
 SKELETON = """
 table ip per-service {
-  chain mark-for-masquerade { meta mark set meta mark | 0x4000 }
+  map service-ips {
+    typeof ip daddr . meta l4proto . th dport : verdict
+  }
+  chain mark-for-masquerade {
+    meta mark set meta mark | 0x4000
+  }
   chain masquerading {
     type nat hook postrouting priority srcnat
     meta mark & 0x4000 != 0 meta mark set meta mark & 0xffffbfff masquerade fully-random
   }
-  map service-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
-  chain services { ip daddr . meta l4proto . th dport vmap @service-ips }
-  chain nat-prerouting { type nat hook prerouting priority dstnat; jump services; }
-  chain nat-output { type nat hook output priority -100; jump services; }
+  chain services {
+    ip daddr . meta l4proto . th dport vmap @service-ips
+  }
+  chain nat-prerouting {
+    type nat hook prerouting priority dstnat
+    jump services
+  }
+  chain nat-output {
+    type nat hook output priority -100
+    jump services
+  }
 }
 """
 SKELETON_RULES = 5
