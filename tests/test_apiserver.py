@@ -133,6 +133,16 @@ def test_discovery_answers(client: httpx.Client, path: str) -> None:
     assert client.get(path).status_code == 200
 
 
+def test_requests_are_counted_in_metrics(server: ApiServer, client: httpx.Client) -> None:
+    """/metrics tells how many requests of each verb and resource there were, those under way with the status 0."""
+    del server
+    listed(client)
+    listed(client)
+    lines = client.get("/metrics").text.splitlines()
+    assert 'apiserver_request_total{verb="LIST",resource="services",code="200"} 2' in lines
+    assert 'apiserver_request_total{verb="GET",resource="/metrics",code="0"} 1' in lines
+
+
 @pytest.mark.parametrize(
     "path",
     ["/", "/api/v2/services", "/api/v1/pods", "/api/v1/services/web", "/api/v1/namespaces/a/nodes", f"{SLICES}/a/b"],

@@ -107,6 +107,8 @@ class Handler:
         request = exchange.request
         authorization = request.headers.get("authorization", "")
         request.user = self._access.user(request.path, authorization, exchange.certificate_name)
+        if request.path == "/metrics":
+            return await exchange.answer(200, self._journal.metrics(), **{"Content-Type": "text/plain"})
         if target is None:
             body = discovery_body(request.path, self._settings.version)
             if body is None:

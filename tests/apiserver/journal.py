@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -88,6 +88,16 @@ class Journal:
         with self._changed:
             chosen = (r for r in self._requests if all(getattr(r, key) == value for key, value in wanted.items()))
             return [copy.copy(request) for request in chosen]
+
+    def metrics(self) -> bytes:
+        """How many requests there have been, of those that are kept, as kube-apiserver's /metrics tells it."""
+        with self._changed:
+            counts = Counter((each.verb.upper(), each.resource, each.status) for each in self._requests)
+        lines = (
+            f'apiserver_request_total{{verb="{verb}",resource="{resource}",code="{code}"}} {count}\n'
+            for (verb, resource, code), count in sorted(counts.items())
+        )
+        return "".join(lines).encode()
 
     def forget(self) -> None:
         """Drop all requests, but for the watches that run."""

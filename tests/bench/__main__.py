@@ -8,7 +8,7 @@ import click
 
 from nftproxy.lab import obstacle
 from tests.bench import figures as records
-from tests.bench import plot, report
+from tests.bench import plot, quick, report
 from tests.bench.rows import ALL_SIZES, ROWS, Session
 
 SIZES = {str(size.services): size for size in ALL_SIZES}
@@ -18,12 +18,17 @@ NAMES = list(dict.fromkeys(row.name for row in ROWS))
 @click.command()
 @click.option("--only", "names", multiple=True, type=click.Choice(NAMES), help="Measure this row; repeatable.")
 @click.option("--size", "sizes", multiple=True, type=click.Choice(list(SIZES)), help="So many Services; repeatable.")
+@click.option("--quick", "is_quick", is_flag=True, help="Assert counts and ratios in small clusters, and no more.")
 @click.option("--write", "is_to_write", is_flag=True, help="Put tables and plot into docs/.")
 @click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
-def main(names: tuple[str, ...], sizes: tuple[str, ...], is_to_write: bool, path: Path | None) -> None:
+def main(names: tuple[str, ...], sizes: tuple[str, ...], is_quick: bool, is_to_write: bool, path: Path | None) -> None:
     """Measure the agent as its users see it, and print what was promised beside what was found."""
     if why := obstacle():
         raise click.ClickException(why)
+    if is_quick:
+        checks = quick.run({})
+        click.echo("\n".join(map(str, checks)))
+        raise SystemExit(not all(check.is_good for check in checks))
     figures = records.load(path)
     chosen = [row for row in ROWS if not names or row.name in names]
     try:

@@ -85,7 +85,7 @@ def _arrivals(listener: Listener, written: Sequence[Written]) -> list[tuple[Writ
     """Each change with the time of its commit.
 
     Raises:
-        AssertionError: some never came.
+        AssertionError: some have not come, long after the last was written.
     """
     time.sleep(AFTER)
     pending, arrived = list(written), []

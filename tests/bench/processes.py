@@ -103,6 +103,11 @@ class AgentProcess:
         self._process.wait()
 
     @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    @property
     def pids(self) -> list[int]:
         """The process and all that it has started."""
         return list(_family(self._process.pid))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -41,7 +40,9 @@ class Target(NamedTuple):
             return ""
         if value <= self.limit:
             return "met"
-        ratio = value / self.limit if self.limit else math.inf
+        if not self.limit:
+            return "missed"
+        ratio = value / self.limit
         return f"missed: {ratio:.2g} x" if ratio > 2 else f"missed by {ratio - 1:.0%}"
 
 

@@ -124,23 +124,15 @@ class World:
         """Write to the API; when it had answered, by the monotonic clock."""
         return self._writer.write(method, path, body)
 
-    def connection(self) -> _Connection:
-        """Another way to the API, for another thread; the caller closes it."""
-        return _Connection(self.node, self.api.port)
-
     def revision(self) -> str:
         """The API's present resourceVersion."""
         return str(json.loads(self._writer.read(f"{cluster.SLICES}?limit=1"))["metadata"]["resourceVersion"])
 
-    def metrics(self) -> dict[str, float]:
-        """The agent's metrics."""
-        connection = _Connection(self.node, 10249)
-        try:
-            text = connection.read("/metrics").decode()
-        finally:
-            connection.close()
-        samples = (line.rpartition(" ") for line in text.splitlines() if not line.startswith("#"))
-        return {name: float(value) for name, _, value in samples}
+    def api_requests(self, verb: str) -> int:
+        """How many requests the API server has had of a verb, such as LIST."""
+        text = self._writer.read("/metrics").decode()
+        requests = (line.rpartition(" ") for line in text.splitlines() if line.startswith("apiserver_request_total{"))
+        return sum(int(value) for name, _, value in requests if f'verb="{verb}"' in name)
 
 
 class _Connection:
