@@ -9,26 +9,31 @@ which chain its verdict names follow from its kind and the traffic policy:
     external, Cluster        cluster list               the same                          always
     external, Local          local list                 cluster list                      the node only
 
-External means externalIPs, load balancer IPs and node ports.  A front whose list is empty gets no verdict; then, or if
-a packet slips between two generations, it is refused if the front is in `no-endpoints`, and dropped if not.
+External means externalIPs, load balancer IPs and node ports.  A front whose list is empty has no count of endpoints
+there; then, or if a packet slips between two generations, the packet is refused if its front is in `no-endpoints`, and
+dropped if not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import collapse_addresses, ip_network
+from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_network
 from typing import NamedTuple
 
 from nftproxy.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
 from nftproxy.claims import NODE, Claim, external_addresses
 from nftproxy.config import Config, DetectLocalMode
 from nftproxy.endpoints import Candidate, Choice, choose, gather
-from nftproxy.facts import ChainFacts, Front, PortFacts, Slots, TableFacts
+from nftproxy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.model import Capabilities, Node, ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
 """Any constant will do ("nftp"): with none, nft draws another one at each load, and clients would move."""
+
+# Addresses that nothing on a network has, so that numbers can stand in their place: "this network" (RFC 1122), and what
+# was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1), each with room for more endpoints than a cluster has.
+_NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
@@ -222,19 +227,24 @@ def _port_facts(
     """The memberships of one port's fronts."""
     services: list[tuple[Front, str]] = []
     short_circuits: list[tuple[Front, str]] = []
+    counts: list[tuple[str, Front, str]] = []
     endpoints: list[Slots] = []
-    chains: list[ChainFacts] = []
+    lists: list[ListFacts] = []
+    draws: list[DrawFacts] = []
     for reach in reaches:
         is_local = reach.policy is TrafficPolicy.LOCAL
         uses = [(services, "local-" if is_local else "", choice.local if is_local else choice.cluster)]
         if is_local and reach.is_external:
             uses.append((short_circuits, "", choice.cluster))
         for verdicts, scope, candidates in uses:
+            facts = shaper.list(reach.front, scope)
+            lists.append(facts)
+            verdicts.append((reach.front, facts.chain))
             if candidates:
-                chain = shaper.chain(reach.front, scope, len(candidates))
-                chains.append(chain)
-                verdicts.append((reach.front, chain.chain))
-                endpoints.append(Slots(chain.list, reach.front, _rows(candidates)))
+                draw = shaper.draw(facts, len(candidates))
+                draws.append(draw)
+                counts.append((facts.list, reach.front, draw.number))
+                endpoints.append(Slots(facts.list, reach.front, _rows(candidates)))
     guarded = tuple(
         reach.front for reach in reaches if own.allowed and reach.is_external and reach.address in own.load_balancer_ips
     )
@@ -254,11 +264,13 @@ def _port_facts(
         local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
         guarded=guarded,
         allowed=tuple((front, source) for front in guarded for source in own.allowed),
+        counts=tuple(counts),
         endpoints=tuple(endpoints),
         sticky=tuple(map(_by_pod, endpoints)) if shaper.remembers else (),
-        affinities=tuple((front, shaper.remember_chain) for front in _fronts(endpoints) if shaper.remembers),
+        affinities=tuple((reach.front, shaper.remember_chain) for reach in reaches if shaper.remembers),
         hairpins=hairpins if endpoints else (),
-        chains=tuple(dict.fromkeys(chains)),
+        lists=tuple(dict.fromkeys(lists)),
+        draws=tuple(dict.fromkeys(draws)),
     )
 
 
@@ -270,10 +282,6 @@ def _by_pod(slots: Slots) -> Slots:
     """Affinity is to a pod, so an address that serves at two ports is entered once."""
     ports = {address: (slot, address, port) for slot, address, port in reversed(slots.rows)}
     return Slots(slots.list, slots.front, tuple(reversed(ports.values())))
-
-
-def _fronts(endpoints: Sequence[Slots]) -> Iterable[Front]:
-    return dict.fromkeys(slots.front for slots in endpoints)
 
 
 def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
@@ -322,21 +330,44 @@ class _ListShaper(NamedTuple):
         """The chain that remembers where a client of this port was sent."""
         return f"remember-{self.protocol}-{self.timeout}"
 
-    def chain(self, front: Front, scope: str, count: int) -> ChainFacts:
-        """The chain that draws one of `count` endpoints for `front`; `scope` is "local-" for the local list."""
+    @property
+    def hashes(self) -> bool:
+        """Whether clients stick to a pod by a hash of their address, where they can't be remembered."""
+        return self.timeout is not None and not self.remembers
+
+    def list(self, front: Front, scope: str) -> ListFacts:
+        """The list of endpoints of `front`; `scope` is "local-" for the local one."""
         ip = self.family.value
-        hashes = self.timeout is not None and not self.remembers
         address = "" if front.prefix else f"{ip} daddr . "
         asked = "" if front.prefix else f"ct original {ip} daddr . "
-        return ChainFacts(
+        return ListFacts(
             table=self.family.table,
             ip=ip,
             protocol=self.protocol,
             list=f"{front.prefix}{self.protocol}-{scope}endpoints",
             where=f"{address}{self.protocol} dport",
             asked=f"{asked}{self.protocol} dport",
-            count=count,
-            draw=f"jhash {ip} saddr mod {count} seed {HASH_SEED}" if hashes else f"numgen random mod {count}",
-            suffix="-by-client" if hashes else "",
-            affinities=(self.timeout,) if self.timeout is not None and not hashes else (),
+            numbers=_NUMBERS[self.family],
+            suffix="-by-client" if self.hashes else "",
+            affinities=(self.timeout,) if self.timeout is not None and self.remembers else (),
         )
+
+    def draw(self, facts: ListFacts, count: int) -> DrawFacts:
+        """How one of `count` endpoints of a list is drawn."""
+        by_client = f"jhash {facts.ip} saddr mod {count} seed {HASH_SEED}"
+        return DrawFacts(
+            table=facts.table,
+            ip=facts.ip,
+            protocol=facts.protocol,
+            list=facts.list,
+            asked=facts.asked,
+            suffix=facts.suffix,
+            count=count,
+            number=_number(count, self.family),
+            draw=by_client if self.hashes else f"numgen random mod {count}",
+        )
+
+
+def _number(count: int, family: Family) -> str:
+    """A number as the address that has it for a value."""
+    return str(IPv4Address(count) if family is Family.IPV4 else IPv6Address(count))

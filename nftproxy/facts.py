@@ -35,12 +35,13 @@ class TableFacts(msgspec.Struct, frozen=True):
     service_cidrs: tuple[str, ...]
 
 
-class ChainFacts(msgspec.Struct, frozen=True):
-    """A way of choosing among `count` endpoints of one list; every Service port with such a list shares it.
+class ListFacts(msgspec.Struct, frozen=True):
+    """A list of endpoints, and one way to choose from it; every Service port with such a list shares it.
 
     `list` names the map of slots ("tcp-endpoints"), `where` is its key less the slot, as packet fields; `asked` is the
-    same for a packet whose address has been overwritten.  `draw` is the nft expression that picks the slot, `suffix`
-    what its chain's name ends in.  `affinities` holds the timeout in seconds, or nothing.
+    same for a packet whose address has been overwritten.  `numbers` matches addresses that are numbers of endpoints.
+    `suffix` is "-by-client" where clients are sent by their address, else "".  `affinities` holds the timeout in
+    seconds if clients are remembered, or nothing.
     """
 
     table: str
@@ -49,17 +50,32 @@ class ChainFacts(msgspec.Struct, frozen=True):
     list: str
     where: str
     asked: str
-    count: int
-    draw: str
+    numbers: str
     suffix: str
     affinities: tuple[int, ...]
 
     @property
     def chain(self) -> str:
-        """The chain's name: a Service port's verdict points here."""
-        return "".join(
-            [f"{self.list}-of-{self.count}{self.suffix}", *(f"-sticky-{timeout}" for timeout in self.affinities)]
-        )
+        """The name of the chain that chooses: a Service port's verdict points here."""
+        return "".join([f"draw-{self.list}{self.suffix}", *(f"-sticky-{timeout}" for timeout in self.affinities)])
+
+
+class DrawFacts(msgspec.Struct, frozen=True):
+    """How one of `count` endpoints of a list is drawn; every Service port that has this many shares it.
+
+    `number` is the count as `list`-count has it.  `draw` is the nft expression that picks the slot.  The others are the
+    list's.
+    """
+
+    table: str
+    ip: str
+    protocol: str
+    list: str
+    asked: str
+    suffix: str
+    count: int
+    number: str
+    draw: str
 
 
 class Front(msgspec.Struct, frozen=True, gc=False):
@@ -86,7 +102,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """One Service port in one family, as memberships: each field is a set or map and who is in it.
 
     `services` and `short_circuits` are rows of (front, chain), `allowed` of (front, address or CIDR), `affinities` of
-    (front, chain that remembers).  `no_endpoints` are those of the fronts that no endpoint serves on any node.
+    (front, chain that remembers), `counts` of (list, front, number of endpoints as an address).  `no_endpoints` are
+    those of the fronts that no endpoint serves on any node.
     """
 
     protocol: str
@@ -99,8 +116,10 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     local_policy: tuple[Front, ...] = ()
     guarded: tuple[Front, ...] = ()
     allowed: tuple[tuple[Front, str], ...] = ()
+    counts: tuple[tuple[str, Front, str], ...] = ()
     endpoints: tuple[Slots, ...] = ()
     sticky: tuple[Slots, ...] = ()
     affinities: tuple[tuple[Front, str], ...] = ()
     hairpins: tuple[tuple[Address, int], ...] = ()
-    chains: tuple[ChainFacts, ...] = ()
+    lists: tuple[ListFacts, ...] = ()
+    draws: tuple[DrawFacts, ...] = ()

@@ -1,9 +1,9 @@
 """Templates in, statements out.
 
-Three templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (drawing one of N endpoints) and
-`service.nft.j2` (one Service port's block).  What they render is plain nft, of two forms only: a `table` block of
-declarations, and `add element` lines of one element each.  `read_statements` takes the text apart again, line by line;
-it knows these two forms, not the nft language, which is the kernel side's to judge.
+Four templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
+`draw.nft.j2` (drawing one of N) and `service.nft.j2` (one Service port's block).  What they render is plain nft, of two
+forms only: a `table` block of declarations, and `add element` lines of one element each.  `read_statements` takes the
+text apart again, line by line; it knows these two forms, not the nft language, which is the kernel side's to judge.
 
 Nothing is read from disk here: a `Renderer` is given the templates' texts.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import traceback
 from collections.abc import Iterator, Mapping
 
@@ -19,13 +20,14 @@ import jinja2
 import msgspec
 
 from nftproxy.errors import Problem, TemplateError
-from nftproxy.facts import ChainFacts, PortFacts, TableFacts
+from nftproxy.facts import DrawFacts, ListFacts, PortFacts, TableFacts
 from nftproxy.ruleset import Block, Declaration, Element, Kind
 
 TABLE_TEMPLATE = "table.nft.j2"
 ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
+DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
-TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE)
+TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
 
 _KINDS = {kind.value: kind for kind in Kind}
 
@@ -47,16 +49,17 @@ class Renderer:
             autoescape=False,
         )
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
-        self._chains = functools.lru_cache(maxsize=None)(self._render_chains)
+        self._list = functools.lru_cache(maxsize=None)(self._render_list)
+        self._draw = functools.lru_cache(maxsize=None)(self._render_draw)
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of one family's table."""
         return self._block(TABLE_TEMPLATE, msgspec.structs.asdict(facts))
 
     def port(self, facts: PortFacts, table: str) -> Block:
-        """The block of one Service port, the chains included that it shares with others."""
+        """The block of one Service port, the lists and draws included that it shares with others."""
         block = self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
-        shared = [declaration for chain in facts.chains for declaration in self._chains(chain)]
+        shared = [*itertools.chain.from_iterable(map(self._list, facts.lists)), *map(self._draw, facts.draws)]
         return Block((*dict.fromkeys(shared), *block.declarations), block.elements)
 
     def shape(self, facts: TableFacts) -> str:
@@ -64,23 +67,30 @@ class Renderer:
 
         Chains and maps that come with Service ports are represented by one sample.
         """
-        sample = ChainFacts(
+        sample = ListFacts(
             table=facts.table,
             ip=facts.ip,
             protocol=facts.protocols[0],
             list=f"{facts.protocols[0]}-endpoints",
             where=f"{facts.ip} daddr . tcp dport",
             asked=f"ct original {facts.ip} daddr . tcp dport",
-            count=2,
-            draw="numgen random mod 2",
+            numbers=facts.ip,
             suffix="",
             affinities=(1,),
         )
-        lines = map(_shape_line, (*self.table(facts).declarations, *self._chains(sample)))
+        lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample)))
         return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:16]
 
-    def _render_chains(self, facts: ChainFacts) -> tuple[Declaration, ...]:
+    def _render_list(self, facts: ListFacts) -> tuple[Declaration, ...]:
         return self._block(ENDPOINTS_TEMPLATE, msgspec.structs.asdict(facts)).declarations
+
+    def _render_draw(self, facts: DrawFacts) -> Declaration:
+        """The one chain, with the element that leads there."""
+        block = self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts))
+        if len(block.declarations) != 1 or len(block.elements) != 1:
+            found = f"{len(block.declarations)} declarations and {len(block.elements)} elements"
+            raise TemplateError([Problem(DRAW_TEMPLATE, "", "", f"is to have one chain and one element, not {found}")])
+        return msgspec.structs.replace(block.declarations[0], entry=block.elements[0])
 
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
         try:

@@ -22,7 +22,7 @@ _COMMENT_LENGTH = 300
 """No comment is longer: nft itself has no such limit, but readers do."""
 
 _SHARED = "# ---- where endpoints are, and how one is drawn ---------------------------------------------------------"
-"""The heading, in the form of the table template's, of what endpoints.nft.j2 declares."""
+"""The heading, in the form of the table template's, of what endpoints.nft.j2 and draw.nft.j2 declare."""
 
 
 def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
@@ -73,8 +73,10 @@ def _has_elements(declaration: Declaration) -> bool:
 
 
 def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
-    """Who contributes each element, by container, in the order of the owners."""
+    """Who contributes each element, by container, in the order of the owners; entries are of nobody."""
     containers: dict[str, dict[Element, list[Owner]]] = {}
+    for entry in sorted(each.entry for each in generation.used_declarations().values() if each.entry is not None):
+        containers.setdefault(entry.container, {})[entry] = []
     for owner, block in sorted(generation.blocks.items(), key=lambda item: _owner_order(item[0])):
         for element in block.elements:
             containers.setdefault(element.container, {}).setdefault(element, []).append(owner)
@@ -111,11 +113,11 @@ def _declarations(
 
 
 def _elements(elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
-    """What a set or map holds; what the node itself contributes needs no owner."""
+    """What a set or map holds; what the node itself contributes needs no owner, and what all share has none."""
     if elements:
         yield "    elements = {\n"
         for element, owners in elements.items():
-            owner = "" if owners == [SKELETON] else f"  # {_owner_text(owners)}"
+            owner = "" if owners in ([], [SKELETON]) else f"  # {_owner_text(owners)}"
             yield f"      {element.text},{owner}\n"
         yield "    }\n"
 

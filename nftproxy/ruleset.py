@@ -38,16 +38,31 @@ class Kind(Enum):
     CHAIN = "chain"
 
 
+class Element(NamedTuple):
+    """One element: of the set or map `container`, with `value` "" in a set."""
+
+    container: str
+    key: str
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The element as it stands between the braces of `add element`."""
+        return f"{self.key} : {self.value}" if self.value else self.key
+
+
 class Declaration(msgspec.Struct, frozen=True, gc=False):
     """A set, a map, or a chain; `body` is the nft text between its braces, a line each, not indented.
 
-    `comments` are the comment lines that its template has above it: for people, the kernel never sees them.
+    `comments` are the comment lines that its template has above it: for people, the kernel never sees them.  `entry` is
+    the element that leads to a chain: it comes with the chain and goes with it.
     """
 
     kind: Kind
     name: str
     body: tuple[str, ...]
     comments: tuple[str, ...] = ()
+    entry: Element | None = None
 
     @property
     def is_dynamic(self) -> bool:
@@ -64,19 +79,6 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
         """The declaration as a block of nft text, to stand in a `table` block."""
         lines = "".join(f"{indent}  {line}\n" for line in self.body)
         return f"{indent}{self.kind.value} {self.name} {{\n{lines}{indent}}}\n"
-
-
-class Element(NamedTuple):
-    """One element: of the set or map `container`, with `value` "" in a set."""
-
-    container: str
-    key: str
-    value: str
-
-    @property
-    def text(self) -> str:
-        """The element as it stands between the braces of `add element`."""
-        return f"{self.key} : {self.value}" if self.value else self.key
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -98,6 +100,7 @@ class Change:
 
     def __init__(self) -> None:
         self.declared: dict[tuple[Kind, str], Declaration] = {}
+        self.entered: list[Element] = []
         self.removed: dict[tuple[str, str], str] = {}
         self.added: dict[tuple[str, str], str] = {}
 
@@ -161,7 +164,16 @@ class Generation:
         return [element for element in new.elements if element not in had]
 
     def elements(self) -> Iterator[Element]:
-        """Every element of the union, by container."""
+        """Every element, by container; first those that lead to chains."""
+        yield from _entries(self.declarations)
+        yield from self._union()
+
+    def used_elements(self) -> Iterator[Element]:
+        """Every element, less what leads to chains that are kept although no block uses them any more."""
+        yield from _entries(self.used_declarations())
+        yield from self._union()
+
+    def _union(self) -> Iterator[Element]:
         for container, values in self._values.items():
             for key, value in values.items():
                 yield Element(container, key, value)
@@ -176,8 +188,8 @@ class Generation:
         self.declarations = self.used_declarations()
 
     def element_count(self) -> int:
-        """How many elements the union has."""
-        return sum(map(len, self._values.values()))
+        """How many elements there are."""
+        return sum(map(len, self._values.values())) + sum(1 for _ in _entries(self.declarations))
 
     def _declare(self, declaration: Declaration, change: Change) -> None:
         identity = (declaration.kind, declaration.name)
@@ -186,6 +198,8 @@ class Generation:
             return
         if known is not None and declaration.kind is not Kind.CHAIN:
             raise Disagreement(f"{declaration.kind.value} {declaration.name} is declared in two ways")
+        if known is None and declaration.entry is not None:
+            change.entered.append(declaration.entry)
         self.declarations[identity] = change.declared[identity] = declaration
 
     def _contribute(self, element: Element, change: Change) -> None:
@@ -210,6 +224,10 @@ class Generation:
             del self._shares[container, key]
         else:
             self._shares[container, key] = shares - 1
+
+
+def _entries(declarations: Mapping[tuple[Kind, str], Declaration]) -> Iterator[Element]:
+    return (each.entry for each in declarations.values() if each.entry is not None)
 
 
 class Container(msgspec.Struct, frozen=True, order=True):
@@ -260,6 +278,7 @@ def change_transaction(family: Family, change: Change) -> Transaction:
     """What to tell the kernel so that it follows `change`, in proportion to it."""
     table = family.table
     parts = _declare(table, change.declared.values(), flush=True)
+    parts += _element_commands("add", table, map(_item, change.entered))
     parts += _element_commands("delete", table, change.removed.items())
     parts += _element_commands("add", table, change.added.items())
     return Transaction("".join(parts))
@@ -310,8 +329,12 @@ def _emptied(generation: Generation, installed: Installed) -> list[str]:
 def _filled(generation: Generation) -> list[str]:
     """Declare and fill everything."""
     table = generation.family.table
-    elements = (((element.container, element.key), element.value) for element in generation.elements())
-    return _declare(table, generation.declarations.values(), flush=False) + _element_commands("add", table, elements)
+    declared = _declare(table, generation.declarations.values(), flush=False)
+    return declared + _element_commands("add", table, map(_item, generation.elements()))
+
+
+def _item(element: Element) -> tuple[tuple[str, str], str]:
+    return (element.container, element.key), element.value
 
 
 def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) -> list[str]:

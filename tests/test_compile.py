@@ -5,6 +5,8 @@ Elements are asserted as nft has them, so these tests hold for compile.py, its f
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -37,10 +39,26 @@ DUAL = node(internal_ips=["192.168.0.2", "192.168.0.3"], external_ips=["203.0.11
 
 
 def rules(made: Pipeline, family: Family = IPV4) -> dict[str, dict[str, str]]:
-    """All that Services put into a family's table: what each set and map holds."""
+    """All that Services put into a family's table: what each set and map holds.
+
+    Counts of endpoints are told with the verdicts that lead to them, as in "goto draw-tcp-endpoints: 2".
+    """
     blocks = made.generations[family].blocks
     names = {element.container for owner, block in blocks.items() if owner != SKELETON for element in block.elements}
-    return {name: elements(made, family, name) for name in names}
+    found = {name: elements(made, family, name) for name in names if not name.endswith("-count")}
+    for name in found.keys() & {
+        f"{prefix}{each}" for prefix in ("", "nodeport-") for each in ("services", "short-circuit")
+    }:
+        found[name] = {front: _with_count(made, family, front, verdict) for front, verdict in found[name].items()}
+    return found
+
+
+def _with_count(made: Pipeline, family: Family, front: str, verdict: str) -> str:
+    chain = re.fullmatch(r"goto draw-(.*endpoints)(?:-sticky-\d+|-by-client)?", verdict)
+    assert chain, verdict
+    *address, _, port = front.split(" . ")
+    count = elements(made, family, f"{chain[1]}-count").get(" . ".join([*address, port]), "0.0.0.0")
+    return f"{verdict}: {int(ipaddress.ip_address(count))}"
 
 
 def memberships(made: Pipeline, front: str, family: Family = IPV4) -> dict[str, str]:
@@ -61,7 +79,7 @@ def test_a_cluster_ip_is_served() -> None:
     """A Service with two endpoints, one of them here, is seven elements."""
     assert rules(pipeline(service(), ONE_LOCAL)) == {
         "cluster-ips": {"10.96.0.10": ""},
-        "services": {"10.96.0.10 . tcp . 80": "goto tcp-endpoints-of-2"},
+        "services": {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 2"},
         "fronts": {"10.96.0.10 . tcp . 80": ""},
         "tcp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 1": "10.1.1.4 . 8080"},
         "hairpin": {"10.1.0.4 . 10.1.0.4 . tcp . 8080": ""},
@@ -75,8 +93,8 @@ def test_each_family_has_its_own() -> None:
     assert rules(made, IPV6) == {
         "cluster-ips": {"fd00:96::10": ""},
         "services": {
-            "fd00:96::10 . tcp . 80": "goto tcp-endpoints-of-1",
-            "2001:db8::7 . tcp . 80": "goto tcp-endpoints-of-1",
+            "fd00:96::10 . tcp . 80": "goto draw-tcp-endpoints: 1",
+            "2001:db8::7 . tcp . 80": "goto draw-tcp-endpoints: 1",
         },
         "masqueraded": {"2001:db8::7 . tcp . 80": ""},
         "fronts": {"fd00:96::10 . tcp . 80": "", "2001:db8::7 . tcp . 80": ""},
@@ -104,9 +122,9 @@ def test_one_number_may_have_three_protocols() -> None:
     assert rules(made) == {
         "cluster-ips": {"10.96.0.10": ""},
         "services": {
-            "10.96.0.10 . tcp . 80": "goto tcp-endpoints-of-1",
-            "10.96.0.10 . udp . 80": "goto udp-endpoints-of-2",
-            "10.96.0.10 . sctp . 80": "goto sctp-endpoints-of-1",
+            "10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 1",
+            "10.96.0.10 . udp . 80": "goto draw-udp-endpoints: 2",
+            "10.96.0.10 . sctp . 80": "goto draw-sctp-endpoints: 1",
         },
         "fronts": {
             "10.96.0.10 . tcp . 80": "",
@@ -165,19 +183,19 @@ def front_of(kind: str, family: Family, protocol: str) -> str:
 
 
 EXPECTED = {
-    ("cluster", "Cluster"): {"services": "goto {p}-endpoints-of-2"},
-    ("cluster", "Local"): {"services": "goto {p}-local-endpoints-of-1"},
-    ("external", "Cluster"): {"services": "goto {p}-endpoints-of-2", "masqueraded": ""},
+    ("cluster", "Cluster"): {"services": "goto draw-{p}-endpoints: 2"},
+    ("cluster", "Local"): {"services": "goto draw-{p}-local-endpoints: 1"},
+    ("external", "Cluster"): {"services": "goto draw-{p}-endpoints: 2", "masqueraded": ""},
     ("external", "Local"): {
-        "services": "goto {p}-local-endpoints-of-1",
+        "services": "goto draw-{p}-local-endpoints: 1",
         "local-policy": "",
-        "short-circuit": "goto {p}-endpoints-of-2",
+        "short-circuit": "goto draw-{p}-endpoints: 2",
     },
-    ("node port", "Cluster"): {"nodeport-services": "goto nodeport-{p}-endpoints-of-2", "nodeport-masqueraded": ""},
+    ("node port", "Cluster"): {"nodeport-services": "goto draw-nodeport-{p}-endpoints: 2", "nodeport-masqueraded": ""},
     ("node port", "Local"): {
-        "nodeport-services": "goto nodeport-{p}-local-endpoints-of-1",
+        "nodeport-services": "goto draw-nodeport-{p}-local-endpoints: 1",
         "nodeport-local-policy": "",
-        "nodeport-short-circuit": "goto nodeport-{p}-endpoints-of-2",
+        "nodeport-short-circuit": "goto draw-nodeport-{p}-endpoints: 2",
     },
 }
 EXPECTED |= {("balanced", policy): EXPECTED["external", policy] for policy in ("Cluster", "Local")}
@@ -341,25 +359,33 @@ def everywhere(policy: str) -> Service:
 
 @pytest.mark.parametrize("front", EVERY_FRONT.values(), ids=list(EVERY_FRONT))
 def test_nothing_is_translated_without_an_endpoint(front: str) -> None:
-    """A Service without usable endpoints has no verdict to go anywhere, for any source and with either policy."""
+    """A Service without usable endpoints has none to draw, for any source and with either policy."""
     for policy in ("Cluster", "Local"):
         found = memberships(pipeline(everywhere(policy), slice_of(endpoints=["10.1.0.4@node-a unready"])), front)
-        assert not {name for name in found if name.endswith(("services", "short-circuit"))}
+        verdicts = {verdict for name, verdict in found.items() if name.endswith(("services", "short-circuit"))}
+        assert verdicts
+        assert all(verdict.endswith(": 0") for verdict in verdicts)
 
 
 @pytest.mark.parametrize(
     ("front", "found"),
     [
-        ("ClusterIP", {"fronts": ""}),
+        ("ClusterIP", {"services": "goto draw-tcp-local-endpoints: 0", "fronts": ""}),
         (
             "load balancer IP",
-            {"fronts": "", "short-circuit": "goto tcp-endpoints-of-1", "local-policy": ""},
+            {
+                "services": "goto draw-tcp-local-endpoints: 0",
+                "fronts": "",
+                "short-circuit": "goto draw-tcp-endpoints: 1",
+                "local-policy": "",
+            },
         ),
         (
             "node port",
             {
+                "nodeport-services": "goto draw-nodeport-tcp-local-endpoints: 0",
                 "nodeport-fronts": "",
-                "nodeport-short-circuit": "goto nodeport-tcp-endpoints-of-1",
+                "nodeport-short-circuit": "goto draw-nodeport-tcp-endpoints: 1",
                 "nodeport-local-policy": "",
             },
         ),
@@ -379,7 +405,7 @@ def test_affinity_remembers_clients() -> None:
     made = pipeline(service(affinity_timeout=10800), ONE_LOCAL)
     front = "10.96.0.10 . tcp . 80"
     assert memberships(made, front) == {
-        "services": "goto tcp-endpoints-of-2-sticky-10800",
+        "services": "goto draw-tcp-endpoints-sticky-10800: 2",
         "affinity": "goto remember-tcp-10800",
         "fronts": "",
     }
@@ -400,8 +426,8 @@ def test_affinity_is_for_every_address_and_list() -> None:
         f"{VIP} . tcp . 80": "goto remember-tcp-60",
     }
     assert elements(made, IPV4, "nodeport-affinity") == {"tcp . 30080": "goto remember-tcp-60"}
-    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto tcp-local-endpoints-of-1-sticky-60"
-    assert elements(made, IPV4, "short-circuit") == {f"{VIP} . tcp . 80": "goto tcp-endpoints-of-2-sticky-60"}
+    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto draw-tcp-local-endpoints-sticky-60"
+    assert elements(made, IPV4, "short-circuit") == {f"{VIP} . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
     assert elements(made, IPV4, "sticky-tcp-local-endpoints") == {f"{VIP} . 80 . 10.1.0.4": "10.1.0.4 . 8080"}
     assert elements(made, IPV4, "sticky-nodeport-tcp-endpoints") == {
         "30080 . 10.1.0.4": "10.1.0.4 . 8080",
@@ -411,10 +437,16 @@ def test_affinity_is_for_every_address_and_list() -> None:
 
 
 @pytest.mark.parametrize("pods", [[], ["10.1.0.4@node-a unready"]])
-def test_nothing_is_remembered_without_an_endpoint(pods: list[str]) -> None:
-    """A Service with affinity and no usable endpoint is like any other."""
+def test_no_pod_is_remembered_without_an_endpoint(pods: list[str]) -> None:
+    """A Service with affinity and no usable endpoint has none that a client could be sent to still."""
     made = pipeline(service(affinity_timeout=60), slice_of(endpoints=pods))
-    assert rules(made) == rules(pipeline(service()))
+    assert elements(made, IPV4, "sticky-tcp-endpoints") == {}
+    assert memberships(made, "10.96.0.10 . tcp . 80") == {
+        "services": "goto draw-tcp-endpoints-sticky-60: 0",
+        "affinity": "goto remember-tcp-60",
+        "fronts": "",
+        "no-endpoints": "",
+    }
 
 
 def test_a_pod_that_serves_at_two_ports_is_remembered_once() -> None:
@@ -424,7 +456,7 @@ def test_a_pod_that_serves_at_two_ports_is_remembered_once() -> None:
         slice_of(endpoints=["10.1.1.4@node-b"], ports=["http:8080"]),
         slice_of(endpoints=["10.1.1.4@node-b"], ports=["http:8081"], suffix="2"),
     )
-    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto tcp-endpoints-of-2-sticky-60"}
+    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
     assert elements(made, IPV4, "sticky-tcp-endpoints") == {"10.96.0.10 . 80 . 10.1.1.4": "10.1.1.4 . 8080"}
 
 
@@ -437,11 +469,11 @@ def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:
         wide_maps=False,
     )
     assert memberships(made, "fd00:96::10 . tcp . 80", IPV6) == {
-        "services": "goto tcp-endpoints-of-2-by-client",
+        "services": "goto draw-tcp-endpoints-by-client: 2",
         "fronts": "",
     }
     assert elements(made, IPV6, "sticky-tcp-endpoints") == {}
-    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto tcp-endpoints-of-2-sticky-60"}
+    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
 
 
 # Source ranges
@@ -600,9 +632,9 @@ def contested(**tweaks: Any) -> list[Told]:
 def test_the_older_service_keeps_a_contested_address() -> None:
     """The winner is served as if it were alone; the loser keeps what nobody else claims."""
     made = pipeline(*contested())
-    assert elements(made, IPV4, "services") == {
-        "10.96.0.10 . tcp . 80": "goto tcp-endpoints-of-1",
-        "203.0.113.8 . tcp . 80": "goto tcp-endpoints-of-2",
+    assert rules(made)["services"] == {
+        "10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 1",
+        "203.0.113.8 . tcp . 80": "goto draw-tcp-endpoints: 2",
     }
     assert elements(made, IPV4, "nodeport-tcp-endpoints") == {"30080 . 0": "10.1.1.4 . 8080"}
 
@@ -618,8 +650,8 @@ def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
     """The moment that the older Service is gone the younger one is served everywhere."""
     made = pipeline(*contested())
     made.apply([Removed(Service, key("shop/web"))])
-    assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "goto tcp-endpoints-of-2"
-    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto nodeport-tcp-endpoints-of-2"}
+    assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "goto draw-tcp-endpoints"
+    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto draw-nodeport-tcp-endpoints"}
 
 
 def test_the_loser_is_told_what_and_why() -> None:
@@ -688,7 +720,7 @@ def test_external_ips_that_are_turned_off_are_no_claims() -> None:
     """An older Service's external IP that is not served is free for a younger one's load balancer."""
     older = service("blog/api", cluster_ips=["10.96.0.20"], external_ips=[VIP], created=1)
     made = pipeline(older, service(load_balancer_ips=[VIP], created=2), ONE_LOCAL, allow_service_external_ips=False)
-    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto tcp-endpoints-of-2"
+    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto draw-tcp-endpoints"
 
 
 def test_a_health_check_port_takes_a_younger_node_port() -> None:

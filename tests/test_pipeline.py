@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
 
@@ -75,8 +76,8 @@ def test_adding_an_endpoint_is_two_elements() -> None:
     made = pipeline(service(), THREE)
     made.apply([Put(TWO)])
     assert made.apply([Put(THREE)]).text == (
-        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-2 }\n"
-        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-3 }\n"
+        "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.2 }\n"
+        "add element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.3 }\n"
         "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 2 : 10.1.1.6 . 8080 }\n"
     )
 
@@ -87,7 +88,7 @@ def test_removing_an_endpoint_is_two_elements() -> None:
     made.apply([Put(ONE)])
     assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8080"}
     assert made.apply([Put(slice_of(endpoints=[]))]).text == (
-        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-1 }\n"
+        "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.1 }\n"
         "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.4 . 8080 }\n"
         "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }\n"
     )
@@ -132,12 +133,15 @@ def test_much_work_is_done_in_steps() -> None:
 def test_both_families_change_in_one_transaction() -> None:
     """What a dual-stack Service changes in both tables happens at once."""
     made = pipeline()
+    made.apply([Put(service("shop/cart", cluster_ips=["10.96.0.11", "fd00:96::11"]))])
     text = made.apply([Put(service(cluster_ips=["10.96.0.10", "fd00:96::10"]))]).text
     assert text == (
         "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto draw-tcp-endpoints }\n"
         "add element ip nftproxy fronts { 10.96.0.10 . tcp . 80 }\n"
         "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }\n"
         "add element ip6 nftproxy cluster-ips { fd00:96::10 }\n"
+        "add element ip6 nftproxy services { fd00:96::10 . tcp . 80 : goto draw-tcp-endpoints }\n"
         "add element ip6 nftproxy fronts { fd00:96::10 . tcp . 80 }\n"
         "add element ip6 nftproxy no-endpoints { fd00:96::10 . tcp . 80 }\n"
     )
@@ -291,31 +295,44 @@ def test_a_slice_changes_only_its_services_blocks(cluster: list[Told], name: str
 # Properties
 
 
-_DRAWS = re.compile(r"goto (?P<list>.*endpoints)-of-(?P<count>\d+)(?P<how>-by-client|-sticky-\d+)?")
+_CHOOSES = re.compile(r"goto draw-(?P<list>.*endpoints)(?P<how>-by-client|-sticky-\d+)?")
 
 
 @quick()
 @given(all_settings, clusters)
 def test_every_verdict_finds_its_endpoints(settings: Settings, cluster: list[Told]) -> None:
-    """A verdict to draw one of N finds just the slots 0 to N-1 of that address and port in the map it draws from."""
+    """A verdict leads to a list which has a chain for the count, and of that front just the slots 0 to N-1."""
     made = fresh(settings, cluster)
     for family, generation in made.generations.items():
-        wanted = set()
+        values = {(each.container, each.key): each.value for each in generation.elements()}
+        fronts, slots = set(), set()
         for prefix in ("", "nodeport-"):
             verdicts = [
                 *elements(made, family, f"{prefix}services").items(),
                 *elements(made, family, f"{prefix}short-circuit").items(),
             ]
             for front, verdict in verdicts:
-                match = _DRAWS.fullmatch(verdict)
+                match = _CHOOSES.fullmatch(verdict)
                 assert match, verdict
                 assert (Kind.CHAIN, verdict.removeprefix("goto ")) in generation.declarations
-                *address, _, port = front.split(" . ") if not prefix else ("", *front.split(" . "))
-                where = " . ".join(part for part in (*address, port) if part)
-                wanted |= {(match["list"], f"{where} . {slot}") for slot in range(int(match["count"]))}
+                *address, _, port = front.split(" . ")
+                where = " . ".join([*address, port])
+                number = elements(made, family, f"{match['list']}-count").get(where)
+                if number is None:
+                    continue
+                fronts.add((match["list"], where))
+                suffix = "-by-client" if match["how"] == "-by-client" else ""
+                count = int(ipaddress.ip_address(number))
+                chain = f"{match['list']}-of-{count}{suffix}"
+                assert values[f"{match['list']}-of{suffix}", number] == f"goto {chain}"
+                assert (Kind.CHAIN, chain) in generation.declarations
+                slots |= {(match["list"], f"{where} . {slot}") for slot in range(count)}
         lists = re.compile(r"(nodeport-)?(tcp|udp|sctp)-(local-)?endpoints")
-        held = {(each.container, each.key) for each in generation.elements() if lists.fullmatch(each.container)}
-        assert held == wanted
+        counted = [each for each in generation.elements() if each.container.endswith("-count")]
+        assert {(each.container.removesuffix("-count"), each.key) for each in counted} == fronts
+        assert {
+            (each.container, each.key) for each in generation.elements() if lists.fullmatch(each.container)
+        } == slots
 
 
 @quick()

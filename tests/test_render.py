@@ -8,8 +8,16 @@ from msgspec import structs
 from nftproxy.addresses import Family
 from nftproxy.compile import compile_table
 from nftproxy.errors import Problem, TemplateError
-from nftproxy.facts import ChainFacts, Front, PortFacts, Slots, TableFacts
-from nftproxy.render import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TEMPLATE, Renderer, read_statements
+from nftproxy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.render import (
+    DRAW_TEMPLATE,
+    ENDPOINTS_TEMPLATE,
+    SERVICE_TEMPLATE,
+    TABLE_TEMPLATE,
+    TEMPLATE_NAMES,
+    Renderer,
+    read_statements,
+)
 from nftproxy.ruleset import Block, Declaration, Element, Kind
 from tests.factories import IPV4, IPV6, addresses, node, pipeline, renderer, templates
 
@@ -154,17 +162,17 @@ def test_a_line_that_is_no_statement_names_the_template_and_the_line() -> None:
     )
 
 
-@pytest.mark.parametrize("name", [TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE])
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
 def test_a_template_that_is_missing_is_named(name: str) -> None:
-    """Each of the three templates is needed, and its absence is told."""
+    """Each of the templates is needed, and its absence is told."""
     given = {known: text for known, text in templates().items() if known != name}
     with pytest.raises(TemplateError, match=rf"^{name}: no such template$"):
         Renderer(given)
 
 
-@pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE])
+@pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE])
 def test_the_template_at_fault_is_named(name: str) -> None:
-    """Of the two templates that make a Service port's block, the bad one is told."""
+    """Of the templates that make a Service port's block, the bad one is told."""
     bad = Renderer({**templates(), name: "\n{{ nothing }}\n"})
     with pytest.raises(TemplateError, match=rf"^{name}: line 2: UndefinedError: 'nothing' is undefined$"):
         bad.port(PORT, TABLE)
@@ -172,94 +180,139 @@ def test_the_template_at_fault_is_named(name: str) -> None:
 
 # Blocks
 
-DRAW = ChainFacts(
+LIST = ListFacts(
     table=TABLE,
     ip="ip",
     protocol="tcp",
     list="tcp-endpoints",
     where="ip daddr . tcp dport",
     asked="ct original ip daddr . tcp dport",
-    count=2,
-    draw="numgen random mod 2",
+    numbers="0.0.0.0/8",
     suffix="",
     affinities=(),
 )
+DRAW = DrawFacts(
+    table=TABLE,
+    ip="ip",
+    protocol="tcp",
+    list="tcp-endpoints",
+    asked="ct original ip daddr . tcp dport",
+    suffix="",
+    count=2,
+    number="0.0.0.2",
+    draw="numgen random mod 2",
+)
+STICKY = structs.replace(LIST, affinities=(60,))
 FRONT = Front("", "10.96.0.10 . tcp . 80", "10.96.0.10 . 80")
 (POD,) = addresses(["10.1.0.4"])
 PORT = PortFacts(
     protocol="tcp",
     cluster_ips=addresses(["10.96.0.10"]),
-    services=((FRONT, "tcp-endpoints-of-2"),),
+    services=((FRONT, "draw-tcp-endpoints"),),
+    counts=(("tcp-endpoints", FRONT, "0.0.0.2"),),
     endpoints=(Slots("tcp-endpoints", FRONT, ((0, POD, 8080), (1, POD, 8081))),),
-    chains=(DRAW,),
+    lists=(LIST,),
+    draws=(DRAW,),
 )
 
 
 @pytest.mark.parametrize(
     ("tweaks", "name"),
     [
-        ({}, "tcp-endpoints-of-2"),
-        ({"list": "nodeport-udp-local-endpoints", "count": 10}, "nodeport-udp-local-endpoints-of-10"),
-        ({"affinities": (10800,)}, "tcp-endpoints-of-2-sticky-10800"),
-        ({"suffix": "-by-client"}, "tcp-endpoints-of-2-by-client"),
+        ({}, "draw-tcp-endpoints"),
+        ({"list": "nodeport-udp-local-endpoints"}, "draw-nodeport-udp-local-endpoints"),
+        ({"affinities": (10800,)}, "draw-tcp-endpoints-sticky-10800"),
+        ({"suffix": "-by-client"}, "draw-tcp-endpoints-by-client"),
     ],
 )
 def test_a_chain_is_named_for_what_it_does(tweaks: dict[str, object], name: str) -> None:
-    """A chain's name tells its list, how many endpoints it draws from, and how; a template declares it under it."""
-    chain = structs.replace(DRAW, **tweaks)
-    assert chain.chain == name
-    declared = renderer().port(structs.replace(PORT, chains=(chain,)), TABLE).declarations
+    """A chain's name tells its list, and how one of it is chosen; a template declares it under it."""
+    facts = structs.replace(LIST, **tweaks)
+    assert facts.chain == name
+    declared = renderer().port(structs.replace(PORT, lists=(facts,)), TABLE).declarations
     assert (Kind.CHAIN, name) in {(declaration.kind, declaration.name) for declaration in declared}
 
 
-def test_a_port_is_its_elements_and_the_chains_it_needs() -> None:
-    """A Service port's block has its memberships, the map of its endpoints and the chain that draws one."""
+def test_a_port_is_its_elements_and_what_it_shares() -> None:
+    """A Service port's block has its memberships, its lists of endpoints and the chains that draw from them."""
     block = renderer().port(PORT, TABLE)
     assert block.elements == (
         Element("cluster-ips", "10.96.0.10", ""),
-        Element("services", "10.96.0.10 . tcp . 80", "goto tcp-endpoints-of-2"),
+        Element("services", "10.96.0.10 . tcp . 80", "goto draw-tcp-endpoints"),
+        Element("tcp-endpoints-count", "10.96.0.10 . 80", "0.0.0.2"),
         Element("tcp-endpoints", "10.96.0.10 . 80 . 0", "10.1.0.4 . 8080"),
         Element("tcp-endpoints", "10.96.0.10 . 80 . 1", "10.1.0.4 . 8081"),
     )
+    typeof = "typeof ip daddr . tcp dport . numgen random mod 2 : ip daddr . tcp dport"
+    dnat = "meta l4proto tcp dnat ip addr . port to ct original ip daddr . tcp dport"
+    choose = (
+        "meta l4proto tcp ip daddr set ip daddr . tcp dport map @tcp-endpoints-count ip daddr vmap @tcp-endpoints-of"
+    )
     assert [(declaration.kind, declaration.name, declaration.body) for declaration in block.declarations] == [
-        (
-            Kind.MAP,
-            "tcp-endpoints",
-            ("typeof ip daddr . tcp dport . numgen random mod 2 : ip daddr . tcp dport",),
-        ),
+        (Kind.MAP, "tcp-endpoints", (typeof,)),
+        (Kind.MAP, "tcp-endpoints-count", ("typeof ip daddr . tcp dport : ip daddr",)),
+        (Kind.MAP, "tcp-endpoints-of", ("typeof ip daddr : verdict",)),
+        (Kind.CHAIN, "draw-tcp-endpoints", (choose, "ip daddr 0.0.0.0/8 drop")),
         (
             Kind.CHAIN,
             "tcp-endpoints-of-2",
             (
-                "meta l4proto tcp dnat ip addr . port to ip daddr . tcp dport . numgen random mod 2 map @tcp-endpoints",
-                "meta l4proto tcp dnat ip addr . port to ip daddr . tcp dport . numgen random mod 1 map @tcp-endpoints",
+                f"{dnat} . numgen random mod 2 map @tcp-endpoints",
+                f"{dnat} . numgen random mod 1 map @tcp-endpoints",
                 "drop",
             ),
         ),
     ]
 
 
-def test_what_chains_share_is_declared_once() -> None:
-    """Chains that draw from one map, or go on to one another, declare each thing once in a block."""
-    chains = (DRAW, structs.replace(DRAW, count=3), structs.replace(DRAW, affinities=(60,)))
-    declared = renderer().port(structs.replace(PORT, chains=chains), TABLE).declarations
-    assert [declaration.name for declaration in declared] == [
-        "tcp-endpoints",
+def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
+    """The element that leads to the chain for N is the chain's own, and no Service port's."""
+    (chain,) = (each for each in renderer().port(PORT, TABLE).declarations if each.entry)
+    assert (chain.name, chain.entry) == (
         "tcp-endpoints-of-2",
-        "tcp-endpoints-of-3",
+        Element("tcp-endpoints-of", "0.0.0.2", "goto tcp-endpoints-of-2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "0 declarations and 0 elements"),
+        ("table {{ table }} {\n  chain a {\n  }\n}\n", "1 declarations and 0 elements"),
+        ("add element {{ table }} {{ list }}-of { 1 }\n" * 2, "0 declarations and 1 elements"),
+    ],
+)
+def test_drawing_is_one_chain_and_one_element(text: str, found: str) -> None:
+    """Another number of either is refused, and named."""
+    bad = Renderer({**templates(), DRAW_TEMPLATE: text})
+    with pytest.raises(TemplateError, match=rf"^draw.nft.j2: is to have one chain and one element, not {found}$"):
+        bad.port(PORT, TABLE)
+
+
+def test_what_is_shared_is_declared_once() -> None:
+    """Ways to choose from one list declare each thing once in a block."""
+    declared = renderer().port(
+        structs.replace(PORT, lists=(LIST, STICKY), draws=(DRAW, structs.replace(DRAW, count=3))), TABLE
+    )
+    assert [declaration.name for declaration in declared.declarations] == [
+        "tcp-endpoints",
+        "tcp-endpoints-count",
+        "tcp-endpoints-of",
+        "draw-tcp-endpoints",
         "tcp-affinity-60",
         "sticky-tcp-endpoints",
-        "tcp-endpoints-of-2-sticky-60",
+        "draw-tcp-endpoints-sticky-60",
         "follow-tcp-endpoints-60",
         "remember-tcp-60",
+        "tcp-endpoints-of-2",
+        "tcp-endpoints-of-3",
     ]
 
 
-def test_chains_of_one_list_agree_with_and_without_affinity() -> None:
-    """A chain is declared in the same words by all who need it."""
+def test_a_list_is_the_same_with_and_without_affinity() -> None:
+    """What is shared is declared in the same words by all who need it."""
     plain = renderer().port(PORT, TABLE).declarations
-    sticky = renderer().port(structs.replace(PORT, chains=(structs.replace(DRAW, affinities=(60,)),)), TABLE)
-    assert set(plain) < set(sticky.declarations)
+    assert set(plain) < set(renderer().port(structs.replace(PORT, lists=(STICKY,)), TABLE).declarations)
 
 
 @pytest.mark.parametrize("family", Family)
@@ -313,7 +366,8 @@ def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: st
     [
         (TABLE_TEMPLATE, "    reject\n", "    counter reject\n"),
         (TABLE_TEMPLATE, "  # load balancer", "  # LB"),
-        (ENDPOINTS_TEMPLATE, "    drop\n", "    counter drop\n"),
+        (ENDPOINTS_TEMPLATE, "numbers }} drop\n", "numbers }} counter drop\n"),
+        (DRAW_TEMPLATE, "    drop\n", "    counter drop\n"),
         (SERVICE_TEMPLATE, "cluster-ips { {{ address }} }", "cluster-ips { {{ address }} timeout 1s }"),
     ],
 )

@@ -87,7 +87,7 @@ def test_a_conflict_is_told_once() -> None:
         (False, "fd00:96::10", "fd00:1::4", True),
         (True, "fd00:96::10", "fd00:1::4", False),
         (False, "10.96.0.10", "10.1.0.4", False),
-        (False, "fd00:96::10", "fd00:1::4 unready", False),
+        (False, "fd00:96::10", "fd00:1::4 unready", True),
     ],
 )
 def test_affinity_by_hash_is_said(wide_maps: bool, cluster_ip: str, pod: str, told: bool) -> None:
@@ -123,8 +123,8 @@ def test_elements_say_to_whom_they_belong() -> None:
         "map services {\n"
         "  typeof ip daddr . meta l4proto . th dport : verdict\n"
         "  elements = {\n"
-        "    10.96.0.20 . tcp . 80 : goto tcp-endpoints-of-1,  # blog/api\n"
-        "    10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-1,  # shop/web:http\n"
+        "    10.96.0.20 . tcp . 80 : goto draw-tcp-endpoints,  # blog/api\n"
+        "    10.96.0.10 . tcp . 80 : goto draw-tcp-endpoints,  # shop/web:http\n"
         "  }\n"
         "}\n"
     )
@@ -166,10 +166,13 @@ def test_the_order_is_that_of_the_templates() -> None:
         "sticky-tcp-endpoints",
         "tcp-affinity-60",
         "tcp-endpoints",
+        "tcp-endpoints-count",
+        "tcp-endpoints-of",
+        "draw-tcp-endpoints",
+        "draw-tcp-endpoints-sticky-60",
         "follow-tcp-endpoints-60",
         "remember-tcp-60",
         "tcp-endpoints-of-2",
-        "tcp-endpoints-of-2-sticky-60",
     ]
     start = heads.index(own[0])
     assert heads[start : start + len(own)] == own

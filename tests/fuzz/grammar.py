@@ -23,7 +23,8 @@ HEADS = re.compile(
 )
 VERDICTS = re.compile(
     r"goto (?:refuse|remember-(?:tcp|udp|sctp)-[0-9]+"
-    r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-of-[0-9]+(?:-by-client|-sticky-[0-9]+)?)"
+    r"|draw-(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints(?:-by-client|-sticky-[0-9]+)?"
+    r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-of-[0-9]+(?:-by-client)?)"
 )
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBERS_IN_NAMES = re.compile(r"(?<=-)[0-9]+")
@@ -96,6 +97,8 @@ def _is_part_of_a_key(word: str) -> bool:
 
 
 def _is_datum(value: str) -> bool:
-    """Whether this is where an endpoint is."""
-    address, _, port = value.partition(" . ")
+    """Whether this is where an endpoint is, or how many there are, as an address."""
+    address, is_endpoint, port = value.partition(" . ")
+    if not is_endpoint:
+        return is_address(address) and 1 <= int(ipaddress.ip_address(address)) < 1 << 24
     return is_address(address) and is_number(port) and 1 <= int(port) <= 65535
