@@ -1,11 +1,12 @@
 """The node agent's loop: events in, transactions into the kernel, until told to stop.
 
-One loop, and every reason to wake it in sight: events, the periodic check, the end of a pause, the signal to stop.
-Each round takes all events that have come, turns them into one transaction, and applies it.
+One loop, and every reason to wake it in sight: events, others' commits, the periodic check, the end of a pause, the
+signal to stop.  Each round takes all events that have come, turns them into one transaction, and applies it.
 
 * Nothing is written before every source has told all it has: a half-seen cluster deletes nothing.
 * The first change after a quiet time is applied at once; changes within `min_sync_period` of the last are gathered.
-* The periodic check is made every `sync_period`, however much happens in between.
+* The periodic check is made every `sync_period`, however much happens in between, and at once when somebody else
+  touches our tables.
 * What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
   changed under us) means: the next transaction is a full one, tried again with growing pauses until it goes in.  Where
   that is refused, the next one replaces our tables: somebody may have declared a set of ours in another way.
@@ -23,6 +24,7 @@ from typing import Protocol
 import tenacity
 
 from nftproxy.addresses import Family
+from nftproxy.custody import Custody
 from nftproxy.errors import Refused, Unavailable
 from nftproxy.metrics import Vitals
 from nftproxy.pipeline import Pipeline
@@ -35,6 +37,10 @@ FIRST_PAUSE = 0.1
 """Seconds before a failed transaction is tried again; doubles from there (client-go's limiters start as low)."""
 LONGEST_PAUSE = 30.0
 """Seconds at the most between two tries: no longer than the syncPeriod of a default configuration."""
+
+SHORTEST_QUIET, QUIET = 1.0, 4.0
+"""How long after a load what others do may not cause the next: so many times as long as that took, and the least in
+seconds.  However often somebody changes our tables, to mend them takes a fifth of a CPU."""
 
 
 class KernelSide(Protocol):
@@ -58,6 +64,7 @@ class Agent:
         pipeline: Pipeline,
         kernel: KernelSide,
         vitals: Vitals,
+        custody: Custody,
         when_settled: Callable[[], Awaitable[None]],
         *,
         sync_period: float,
@@ -65,7 +72,8 @@ class Agent:
     ) -> None:
         """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod).
 
-        `vitals` is told of all work, for health and metrics.  `when_settled` is awaited after each round in which the
+        `vitals` is told of all work, for health and metrics.  `custody` knows whether others have touched our tables;
+        call `noticed` when it has something to hear.  `when_settled` is awaited after each round in which the
         kernel has come to hold what the events ask for: what else follows the cluster's state, follows there.
         """
         self._pipeline = pipeline
@@ -78,8 +86,9 @@ class Agent:
         self._wake = asyncio.Event()
         self._is_known = False
         self._was_refused = False  # the last attempt to load everything
-        self._left: int | None = None  # the generation that we left, None where others have committed since
+        self._custody = custody
         self._check_due = 0.0
+        self._quiet_until = 0.0
         self._stopping = asyncio.Event()
 
     async def run(self, *sources: AsyncIterator[Sequence[Event]]) -> None:
@@ -94,6 +103,7 @@ class Agent:
             self._plan_check()
             while not self._stopping.is_set():
                 self._wake.clear()
+                self._look()
                 if await self._sync():
                     await self._pause(self._min_sync_period)
                 await self._until_woken()
@@ -108,6 +118,11 @@ class Agent:
     def stop(self) -> None:
         """End `run` after the transaction that is under way; the rules stay in the kernel."""
         self._stopping.set()
+        self._wake.set()
+
+    def noticed(self) -> None:
+        """Take in what the kernel tells of commits, and wake the loop to look at it."""
+        self._custody.listen()
         self._wake.set()
 
     async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
@@ -140,6 +155,12 @@ class Agent:
     def _plan_check(self) -> None:
         self._check_due = _now() + self._sync_period
 
+    def _look(self) -> None:
+        """If others have touched our tables, check them as soon as a load may follow the last one."""
+        if self._is_known and (reason := self._custody.alarm()):
+            log.warning("our tables are looked at: %s", reason)
+            self._check_due = min(self._check_due, max(_now(), self._quiet_until))
+
     async def _sync(self) -> bool:
         """One round: everything that has come, as one transaction; whether there was any."""
         events, transaction = await self._take()
@@ -157,8 +178,8 @@ class Agent:
     async def _change(self, transaction: Transaction) -> None:
         """Apply a change; after a refusal it isn't known what the kernel holds."""
         try:
-            commit = await self._kernel.apply(transaction)
-            self._left = commit.after if commit.is_alone and commit.before == self._left else None
+            with self._custody.during(transaction):
+                self._custody.changed(await self._kernel.apply(transaction))
             self._vitals.applied(transaction, full=False)
         except (Refused, Unavailable) as error:
             log.warning("a change was refused, loading everything instead: %s", error)
@@ -199,8 +220,10 @@ class Agent:
         if self._was_refused:
             installed = {family: found and Installed() for family, found in installed.items()}
         transaction = self._pipeline.full_transaction(installed)
-        commit = await self._kernel.apply(transaction)
-        self._left = commit.after if commit.is_alone else None
+        began = _now()
+        with self._custody.during(transaction):
+            self._custody.loaded(await self._kernel.apply(transaction))
+        self._quiet_until = _now() + max(SHORTEST_QUIET, QUIET * (_now() - began))
         self._is_known = True
         self._was_refused = False
         self._vitals.applied(transaction, full=True)
@@ -214,13 +237,13 @@ class Agent:
         log.error("loading the rules failed, trying again: %s", error)
 
     async def _check(self) -> None:
-        """Load everything if anyone else has committed since we did.
+        """Load everything if it isn't known that others have left our tables alone.
 
-        That may have been to other tables; but to look whether ours are as they were costs as much as to load them.
-        Names that are missing are told, and counted as damage.
+        To look whether they are as they were costs as much as to load them.  Names that are missing are told, and
+        counted as damage.
         """
         try:
-            if await self._kernel.generation() == self._left:
+            if self._custody.is_intact(await self._kernel.generation()):
                 self._vitals.checked()
                 return
             found = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}

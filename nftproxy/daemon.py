@@ -14,6 +14,7 @@ from nftproxy import __version__, memory, sysctl
 from nftproxy.addresses import Family
 from nftproxy.agent import Agent
 from nftproxy.conntrack import Conntrack
+from nftproxy.custody import Custody, Notifications
 from nftproxy.directory import Directory
 from nftproxy.errors import Unavailable
 from nftproxy.events import Events, Post, of_conflict, of_listener, of_start
@@ -43,10 +44,12 @@ class Daemon:
         self._conntrack = Conntrack(self.metrics.reconciled)
         vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
         self._servers = Servers(pipeline, vitals, self._tell_failure)
+        self._notifications = Notifications()
         self._agent = Agent(
             pipeline,
             self._kernel,
             vitals,
+            Custody(self._notifications),
             self._follow_rules,
             sync_period=config.sync_period,
             min_sync_period=config.min_sync_period,
@@ -57,6 +60,7 @@ class Daemon:
         """Follow the sources until SIGTERM or SIGINT; the rules stay.  `post` takes the Events that are to be sent."""
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
+        asyncio.get_running_loop().add_reader(self._notifications, self._agent.noticed)
         sending = asyncio.create_task(self._events.run(post))
         self._events.tell([of_start(self._pipeline.state.node.name)])
         try:
@@ -64,6 +68,8 @@ class Daemon:
                 await self._agent.run(*sources)
         finally:
             sending.cancel()
+            asyncio.get_running_loop().remove_reader(self._notifications)
+            self._notifications.close()
             self._conntrack.close()
             self._kernel.close()
 

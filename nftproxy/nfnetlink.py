@@ -183,18 +183,18 @@ def _exchange(kernel: socket.socket, request: int, family: int, attributes: byte
 
 def _answers(kernel: socket.socket) -> Iterator[Attributes]:
     while True:
-        for kind, flags, body in _messages(kernel.recv(BUFFER_SIZE)):
+        for kind, flags, body in messages_of(kernel.recv(BUFFER_SIZE)):
             if flags & DUMP_INTERRUPTED:
                 raise _Interrupted
             if kind not in (ERROR, DONE):
-                yield dict(_attributes(body[GENERAL.size :]))
+                yield dict(attributes_of(body[GENERAL.size :]))
                 continue
             if code := int.from_bytes(body[:4], sys.byteorder, signed=True):
                 raise OSError(-code, os.strerror(-code))
             return
 
 
-def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+def messages_of(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     """Each message's type, flags and body."""
     start = 0
     while start < len(data):
@@ -203,7 +203,8 @@ def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
         start += _aligned(length)
 
 
-def _attributes(data: bytes) -> Iterator[tuple[int, bytes]]:
+def attributes_of(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """Each attribute's kind and value."""
     start = 0
     while start < len(data):
         length, kind = ATTRIBUTE.unpack_from(data, start)

@@ -14,6 +14,7 @@ import pytest
 
 from nftproxy.addresses import Family
 from nftproxy.agent import FIRST_PAUSE, LONGEST_PAUSE, Agent
+from nftproxy.custody import Custody, Notice
 from nftproxy.errors import Refused, Unavailable
 from nftproxy.health import Health, Moment
 from nftproxy.metrics import Metrics, Vitals
@@ -89,6 +90,9 @@ class FakeKernel:
         self.tries: list[float] = []
         self.applied: list[tuple[float, Transaction]] = []
         self.commits = 0
+        self.notices: list[Notice] = []
+        self.has_lost_some = False
+        self.when_told: Callable[[], None] = lambda: None
 
     async def apply(self, transaction: Transaction) -> Commit:
         """Apply as a whole, or raise and change nothing."""
@@ -103,8 +107,34 @@ class FakeKernel:
             raise Refused(str(error)) from error
         self.ledger = after
         self.applied.append((now(), transaction))
-        self.commits += 1
-        return Commit(self.commits - 1, self.commits)
+        return self.told(self.commits, Notice(self.commits + 1, is_about_us=True))
+
+    def told(self, before: int, *notices: Notice) -> Commit:
+        """Commits happen, and who listens is told of them."""
+        self.notices += notices
+        self.commits = before + len(notices)
+        self.when_told()
+        return Commit(before, self.commits)
+
+    def others(self, *are_about_us: bool) -> Commit:
+        """Others commit, and touch our tables or don't."""
+        return self.told(
+            self.commits, *(Notice(self.commits + 1 + n, about, "nft") for n, about in enumerate(are_about_us))
+        )
+
+    def read(self) -> list[Notice] | None:
+        """What has been told; None once if `has_lost_some`."""
+        notices, self.notices = self.notices, []
+        if self.has_lost_some:
+            self.has_lost_some = False
+            return None
+        return notices
+
+    def pause(self) -> None:
+        """Nothing in these tests is large."""
+        raise AssertionError
+
+    resume = pause
 
     async def generation(self) -> int:
         """How many transactions there were, those of others included."""
@@ -189,7 +219,9 @@ class World:
         """Run the agent until it ends, or is told to stop at `until`."""
 
         async def main() -> None:
-            agent = Agent(self.pipeline, self.kernel, self.vitals, self._note_settled, **self._periods)
+            custody = Custody(self.kernel)
+            agent = Agent(self.pipeline, self.kernel, self.vitals, custody, self._note_settled, **self._periods)
+            self.kernel.when_told = agent.noticed
             for when, do in [*self._plans, (until, agent.stop)]:
                 asyncio.get_running_loop().call_at(when, do)
             try:
@@ -497,15 +529,64 @@ def test_health_tells_the_truth_about_the_kernel() -> None:
     assert seen == [True, False]
 
 
-def test_what_others_commit_leads_to_a_full_load() -> None:
-    """Whatever anyone else commits may have changed our rules, so everything is loaded at the next check; once."""
+# ---- others --------------------------------------------------------------------------------------------------------
+
+
+def intrude(world: World, *are_about_us: bool) -> Callable[[], Commit]:
+    """Let others commit, and if that is about us, take a table away."""
+
+    def commit() -> Commit:
+        if any(are_about_us) and world.kernel.ledger.installed(IPV4):
+            world.kernel.ledger.apply(Transaction(f"delete table {IPV4.table}\n"))
+        return world.kernel.others(*are_about_us)
+
+    return commit
+
+
+def test_what_others_take_away_is_back_at_once() -> None:
+    """Nothing waits for the periodic check where the kernel tells that somebody touched our tables; once is enough."""
+    world = World()
+    world.at(3, intrude(world, False, True, False)).run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
+    assert world.kernel.times == [0, 3]
+    world.assert_in_step()
+
+
+def test_other_tables_are_others_affair() -> None:
+    """Whatever others commit to their own tables, however often, and beside our own changes, nothing is loaded."""
+    world = World()
+    for tenth in range(900):
+        world.at(tenth / 10 + 0.05, intrude(world, False))
+    world.run(source((0, EVERYTHING), *alternating(since=1, every=5, times=10)), until=100)
+    assert world.kernel.times == [0, *range(1, 51, 5)]
+
+
+def test_who_fights_us_gets_one_load_a_second() -> None:
+    """However often others touch our tables, loads have a second between them."""
+    world = World()
+    for tenth in range(100):
+        world.at(tenth / 10 + 0.05, intrude(world, True))
+    world.run(source((0, EVERYTHING)), until=20)
+    assert world.kernel.times == pytest.approx(range(11), abs=0.2)
+    world.assert_in_step()
+
+
+def test_what_could_not_be_heard_is_looked_at() -> None:
+    """Where there was too much to hear, everything is loaded at once, and after that only changes."""
+    world = World()
+    world.at(3, setattr, world.kernel, "has_lost_some", True).at(3.1, intrude(world, False))
+    world.at(10, intrude(world, False)).run(source((0, EVERYTHING)), until=100)
+    assert world.kernel.times == [0, 3.1]
+
+
+def test_what_nobody_told_leads_to_a_full_load() -> None:
+    """A generation that was not told may be about us, so everything is loaded at the next check; once."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
     world.run(source((0, EVERYTHING)), until=4 * SYNC_PERIOD)
     assert world.kernel.times == [0, SYNC_PERIOD]
 
 
-def test_a_change_does_not_hide_what_others_committed() -> None:
+def test_a_change_does_not_hide_what_nobody_told() -> None:
     """What others committed before a change of ours is noticed all the same."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))

@@ -46,14 +46,14 @@ def test_many_names_come_in_many_parts() -> None:
 def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer during which the ruleset changed is thrown away; if that goes on, the error says so."""
     Kernel().apply(Transaction("table ip t {\n  chain c {\n  }\n}\n"))
-    real, asked = nfnetlink._messages, []
+    real, asked = nfnetlink.messages_of, []
 
     def interrupted(data: bytes) -> object:
         asked.append(data)
         flag = nfnetlink.DUMP_INTERRUPTED if len(asked) < 3 else 0
         return ((kind, flags | flag, body) for kind, flags, body in real(data))
 
-    monkeypatch.setattr(nfnetlink, "_messages", interrupted)
+    monkeypatch.setattr(nfnetlink, "messages_of", interrupted)
     assert nfnetlink.chains(Family.IPV4, "t") == ["c"]
     monkeypatch.setattr(nfnetlink, "ATTEMPTS", 1)
     asked.clear()

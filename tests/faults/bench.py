@@ -59,7 +59,7 @@ SOON = 10.0
 CROWD = 2000
 """Services with numbers from here on are left alone by `change`."""
 SYNC_PERIOD = 1
-"""Seconds between the agent's looks at its tables."""
+"""Seconds between the agent's looks at its tables, where a test's module says no other."""
 
 Held = dict[Family, frozenset[Element]]
 
@@ -137,9 +137,17 @@ class Bench:
         server: the API server, in the node's namespace.
         directory: for the agent's configuration, credentials and log.
         module: the agent's program; `tests.faults.hasty` is one that doesn't wait so long.
+        sync_period: seconds between the agent's looks at its tables.
     """
 
-    def __init__(self, lab: Lab, server: ApiServer, directory: Path, module: str = "nftproxy") -> None:
+    def __init__(
+        self,
+        lab: Lab,
+        server: ApiServer,
+        directory: Path,
+        module: str = "nftproxy",
+        sync_period: int = SYNC_PERIOD,
+    ) -> None:
         self._module = module
         self.lab = lab
         self.server = server
@@ -155,7 +163,7 @@ class Bench:
                     "hostnameOverride": NODE_NAME,
                     "clientConnection": {"kubeconfig": str(server.write_kubeconfig(directory / "kubeconfig"))},
                     "clusterCIDR": f"{CLUSTER_CIDR},{CLUSTER_CIDR6}",
-                    "nftables": {"syncPeriod": f"{SYNC_PERIOD}s", "minSyncPeriod": "100ms"},
+                    "nftables": {"syncPeriod": f"{sync_period}s", "minSyncPeriod": "100ms"},
                 }
             )
         )

@@ -8,7 +8,7 @@ import pytest
 
 from nftproxy.lab import Lab, obstacle
 from tests.apiserver import ApiServer
-from tests.faults.bench import PERMISSIONS, Bench, furnish
+from tests.faults.bench import PERMISSIONS, SYNC_PERIOD, Bench, furnish
 from tests.faults.hasty import BOOKMARKS
 
 
@@ -16,7 +16,8 @@ from tests.faults.hasty import BOOKMARKS
 def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     """A lab, an API server with TLS and tokens on its node, and an agent that runs.
 
-    The tests are skipped where there can be no lab.  A module's AGENT says which program the agent is.
+    The tests are skipped where there can be no lab.  A module's AGENT says which program the agent is, its PERIOD how
+    many seconds are between its looks at its tables.
     """
     if why := obstacle():
         pytest.skip(why)
@@ -25,7 +26,8 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         furnish(server)
         server.settings.bookmark_interval = BOOKMARKS
         program = getattr(request.module, "AGENT", "nftproxy")
-        with Bench(lab, server, tmp_path_factory.mktemp("agent"), program) as bench:
+        period = getattr(request.module, "PERIOD", SYNC_PERIOD)
+        with Bench(lab, server, tmp_path_factory.mktemp("agent"), program, period) as bench:
             bench.start()
             yield bench
             assert "Traceback" not in bench.log(), bench.log()
