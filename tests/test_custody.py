@@ -8,6 +8,7 @@ import pytest
 
 from nftproxy import custody, nfnetlink
 from nftproxy.custody import LARGE, Custody, Notice, Notifications
+from nftproxy.errors import Unavailable
 from nftproxy.kernel import Kernel
 from nftproxy.ruleset import Commit, Transaction
 from tests.conftest import Run
@@ -72,7 +73,7 @@ def test_others_tables_are_theirs(kept: Custody) -> None:
 
 def test_a_large_transaction_is_not_listened_to(kept: Custody, notifications: Notifications) -> None:
     """Of our own large transactions the kernel tells nothing; they are ours all the same."""
-    numbers = ", ".join(map(str, range(1000, 65000)))
+    numbers = ", ".join(map(str, range(10000, 10000 + LARGE // 7)))
     text = f"add element ip nftproxy s {{ {numbers} }}\n"
     assert len(text) >= LARGE
     with kept.during(Transaction(text)):
@@ -176,3 +177,12 @@ def test_what_is_lost_is_looked_at_once() -> None:
     assert not kept.is_intact(6)
     kept.loaded(Commit(6, 7))
     assert kept.is_intact(7)
+
+
+def test_after_a_failure_nothing_is_known() -> None:
+    """A transaction that failed may have happened or not, so until the next load our tables are not vouched for."""
+    kept = Custody(Rumour())
+    kept.loaded(Commit(4, 5))
+    with pytest.raises(Unavailable), kept.during(Transaction("x")):
+        raise Unavailable
+    assert not kept.is_intact(5)
