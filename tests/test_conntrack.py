@@ -751,7 +751,10 @@ each_crowd = pytest.mark.parametrize(
         pytest.param(
             1_000_000,
             id="a million",
-            marks=pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
+            marks=[
+                pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
+                pytest.mark.timeout(600),
+            ],
         ),
     ],
     indirect=True,
