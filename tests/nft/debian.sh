@@ -9,7 +9,7 @@
 # Releases go by their code names.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
 # newest nft is, whatever that is on the day that the tree is unpacked.
 #
-# The tree is .trees/RELEASE: 120 MB of Debian, 90 MB of Python packages.  Fetched are, with mmdebstrap and
+# The tree is .trees/RELEASE: 130 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
 # checked by it, the packages below and what they depend on from Debian's mirror, and then, by pip, what the
 # `test` extra of pyproject.toml names.  A prepared tree needs no network.  Mounts are private to the command,
 # so nothing has to be cleaned up after it.
