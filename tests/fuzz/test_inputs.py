@@ -516,7 +516,7 @@ def odd_clusters(draw: st.DrawFn) -> list[Raw]:
     return [web, *slices, node, _with(GOOD[4], ("spec.cidrs", draw(ranges)))]
 
 
-@effort(40, 10_000)
+@effort(20, 10_000)
 @given(raws=odd_clusters())
 def test_the_kernel_takes_whatever_is_right(tally: Tally, host: Host, directory: Path, raws: list[Raw]) -> None:
     """Any address, network, port and time that may be is taken, and read back as it was written."""
