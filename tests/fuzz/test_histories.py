@@ -27,6 +27,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.ruleset import Element
 from nftproxy.state import Event, HostAddresses, Put
 from tests.factories import Ledger, renderer
+from tests.fuzz.departures import departures
 from tests.fuzz.effort import Tally, effort
 
 History = list[list[Event]]
@@ -93,16 +94,19 @@ def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, histo
 
 @effort(20, 5_000)
 @given(st.data(), all_settings, clusters)
-def test_any_field_may_change(tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Told]) -> None:
-    """After changes of single fields all is as if the objects had always been as they are now."""
+def test_any_object_may_change_or_go(
+    tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Told]
+) -> None:
+    """After single fields have changed, and objects gone, all is as if there had never been but what is there now."""
     made, there = Followed(settings, cluster), cluster
-    for _ in range(data.draw(st.integers(1, 4))):
+    for _ in range(data.draw(st.integers(2, 6))):
         if there:
-            change: list[Event] = [Put(data.draw(updates(data.draw(st.sampled_from(there)))))]
-            there = survivors([[Put(value) for value in there], change])
-            made.follow(change)
-            tally.count("fields changed")
-    assert_alike(made, Followed(settings, there))
+            changed = st.sampled_from(there).flatmap(updates).map(Put)
+            happened: list[Event] = [data.draw(st.one_of(changed, departures(there)))]
+            there = survivors([[Put(value) for value in there], happened])
+            made.follow(happened)
+            assert_alike(made, Followed(settings, there))
+            tally.count("fields changed and objects gone")
 
 
 @effort(20, 5_000)

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from nftproxy.addresses import Family, parse_address, parse_virtual_address
 from nftproxy.errors import Problem
 from nftproxy.lab import obstacle
-from nftproxy.model import ClusterObject, EndpointSlice, Ignored, Node, Service
+from nftproxy.model import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.parse import parse_json, parse_manifest, parse_object
 from nftproxy.pipeline import Pipeline
 from nftproxy.reflector import Reflector
@@ -251,6 +251,16 @@ def assert_sound(value: ClusterObject | Ignored) -> None:
             assert all(parse_address(address) == address for address in value.addresses)
 
 
+def assert_sound_event(event: Event) -> None:
+    """The same of all that an event tells."""
+    match event:
+        case Put(object=Service() | EndpointSlice() | Node() | ServiceCIDR() as value):
+            assert_sound(value)
+        case Listed(objects=values):
+            for each in values:
+                assert_sound(each)
+
+
 def assert_readable(problem: Problem) -> None:
     """A report is one line of bounded length."""
     assert len(str(problem)) <= 500
@@ -259,6 +269,9 @@ def assert_readable(problem: Problem) -> None:
 
 @effort(200, 50_000)
 @given(corrupted())
+@example(_with(SERVICE, ("metadata.labels", {"\ud800": ""})))
+@example(_with(SERVICE, ("metadata.annotations", {"": "\ud800"})))
+@example(_with(SERVICE, ("spec.ports.0.port", 10**400)))
 def test_anything_at_all(tally: Tally, raw: object) -> None:
     """Whatever JSON stands anywhere in an object, parsing never raises, and what it makes is sound."""
     problems: list[Problem] = []
@@ -440,9 +453,12 @@ def test_no_word_of_it_gets_into_the_rules(
 ) -> None:
     """By each way in: no exception, rules of typed values only that the kernel takes, names in comments only."""
     ways = Ways(directory)
-    made = taking(way(ways, raws))
+    events = way(ways, raws)
+    for event in events:
+        assert_sound_event(event)
     for problem in ways.problems:
         assert_readable(problem)
+    made = taking(events)
     transaction = made.full_transaction({})
     assert MARK not in transaction.text.lower()
     tally.count("elements read", assert_typed(transaction.text, tame_forms()))
@@ -608,12 +624,7 @@ def test_damaged_answers(tally: Tally, page: bytes, stream: bytes, cut: int) -> 
     assert not reflector.is_open
     assert reflector.request(0.0, 0.0)
     for event in events:
-        match event:
-            case Put(object=Service() as value):
-                assert_sound(value)
-            case Listed(objects=values):
-                for each in values:
-                    assert_sound(each)
+        assert_sound_event(event)
     made = taking(events)
     assert MARK not in made.full_transaction({}).text
     assert_complaints_readable(reflector)

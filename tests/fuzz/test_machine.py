@@ -31,6 +31,7 @@ from nftproxy.render import TABLE_TEMPLATE, Renderer
 from nftproxy.ruleset import Element, Kind, Transaction
 from nftproxy.state import Event, HostAddresses, Put
 from tests.factories import renderer, templates
+from tests.fuzz.departures import departures
 from tests.fuzz.effort import Tally, effort
 from tests.fuzz.host import Contents, Host, Printed
 
@@ -91,6 +92,13 @@ class Following(RuleBasedStateMachine):
         if self._there:
             self.follow([Put(data.draw(updates(data.draw(st.sampled_from(self._there)))))])
             self._tally.count("fields changed")
+
+    @rule(data=st.data())
+    def go(self, data: st.DataObject) -> None:
+        """Objects go, whether this is told or found out."""
+        if any(not isinstance(value, HostAddresses) for value in self._there):
+            self.follow([data.draw(departures(self._there))])
+            self._tally.count("departures")
 
     @rule(batch=batches)
     def try_first(self, batch: Sequence[Event]) -> None:
