@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).resolve().parent.parent
 README = CHECKOUT / "README.md"
 ARCHITECTURE = CHECKOUT / "docs" / "architecture.md"
 SEMANTICS = CHECKOUT / "docs" / "semantics.md"
-PAGES = (README, ARCHITECTURE, SEMANTICS, CHECKOUT / "examples" / "README.md")
+PAGES = (README, ARCHITECTURE, SEMANTICS, CHECKOUT / "docs" / "performance.md", CHECKOUT / "examples" / "README.md")
 
 NOT_RUN_HERE = ("make ", ".venv/bin/tox ")
 """Commands that run the tests, or the whole of the setup, so that they would run this test again."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -21,7 +22,15 @@ NAMES = list(dict.fromkeys(row.name for row in ROWS))
 @click.option("--quick", "is_quick", is_flag=True, help="Assert counts and ratios in small clusters, and no more.")
 @click.option("--write", "is_to_write", is_flag=True, help="Put tables and plot into docs/.")
 @click.option("--figures", "path", type=click.Path(path_type=Path), help="A file that keeps figures from run to run.")
-def main(names: tuple[str, ...], sizes: tuple[str, ...], is_quick: bool, is_to_write: bool, path: Path | None) -> None:
+@click.option("--profile", type=click.Path(path_type=Path), help="Where to put cProfile's figures of the agent.")
+def main(
+    names: tuple[str, ...],
+    sizes: tuple[str, ...],
+    is_quick: bool,
+    is_to_write: bool,
+    path: Path | None,
+    profile: Path | None,
+) -> None:
     """Measure the agent as its users see it, and print what was promised beside what was found."""
     if why := obstacle():
         raise click.ClickException(why)
@@ -31,11 +40,8 @@ def main(names: tuple[str, ...], sizes: tuple[str, ...], is_quick: bool, is_to_w
         raise SystemExit(not all(check.is_good for check in checks))
     figures = records.load(path)
     chosen = [row for row in ROWS if not names or row.name in names]
-    try:
-        Session(figures).run(chosen, [size for name, size in SIZES.items() if not sizes or name in sizes])
-    finally:
-        if path:
-            records.save(figures, path)
+    keep = partial(records.save, figures, path) if path else lambda: None
+    Session(figures, keep, profile).run(chosen, [size for name, size in SIZES.items() if not sizes or name in sizes])
     if is_to_write:
         report.write(figures)
         plot.draw(figures)

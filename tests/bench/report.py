@@ -26,16 +26,20 @@ def sections(figures: Figures) -> dict[str, str]:
         "stages": _stages(figures),
         "shapes": _shapes(figures),
     }
-    return {"machine": machine()} | {name: text for name, text in found.items() if text}
+    return {"machine": machine(figures)} | {name: text for name, text in found.items() if text}
 
 
-def machine() -> str:
-    """What the figures were measured on."""
+def machine(figures: Figures) -> str:
+    """What the figures were measured on, and how much of it others used just before each of them was."""
+    shares = [share for name, share in figures.items() if name.startswith("others/")]
+    busy = (
+        f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
+    )
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"Linux {platform.release().split('-')[0]} on {os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), "
-        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n"
+        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}\n"
     )
 
 

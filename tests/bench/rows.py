@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench import connections, latency, loads, offline, shapes, stages, startup
@@ -12,6 +14,7 @@ from tests.bench.figures import Figures
 from tests.bench.world import World
 
 HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND = Size(100, 10), Size(1_000, 10), Size(10_000, 10), Size(40_000, 5)
+LOOKING = 1.0  # seconds
 ALL_SIZES = (HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND)
 
 
@@ -49,10 +52,18 @@ ROWS: tuple[OwnRow | Row, ...] = (
 
 
 class Session:
-    """Measures rows; those of one size that can, share a world."""
+    """Measures rows; those of one size that can, share a world.
 
-    def __init__(self, figures: Figures) -> None:
+    Args:
+        figures: where they are noted.
+        keep: called after each row.
+        profile: where cProfile's figures of a shared world's agent go, None for none.
+    """
+
+    def __init__(self, figures: Figures, keep: Callable[[], None], profile: Path | None = None) -> None:
         self._figures = figures
+        self._keep = keep
+        self._profile = profile
 
     def run(self, rows: Sequence[OwnRow | Row], sizes: Collection[Size]) -> None:
         """Measure rows in clusters of these sizes, as far as they are for them."""
@@ -60,18 +71,39 @@ class Session:
             of_size = [row for row in rows if size in row.sizes]
             for row in of_size:
                 if isinstance(row, OwnRow):
-                    tell(f"{row.name}, {size}")
+                    self._begin(row, size)
                     row.measure(size, self._figures)
+                    self._keep()
             if shared := [row for row in of_size if isinstance(row, Row)]:
                 self._run_shared(size, shared)
 
     def _run_shared(self, size: Size, rows: Sequence[Row]) -> None:
-        with World(size) as world:
+        with World(size, profile=self._profile) as world:
             world.start_agent()
             world.settle()
             for row in rows:
-                tell(f"{row.name}, {size}")
+                self._begin(row, size)
                 row.measure(world, self._figures)
+                self._keep()
+            world.stop_agent()
+
+    def _begin(self, row: OwnRow | Row, size: Size) -> None:
+        tell(f"{row.name}, {size}")
+        self._figures[f"others/{row.name}/{size.services}"] = others()
+
+
+def others() -> float:
+    """How much of this machine's processors others use, 0 to 1; the agent and its API server do nothing now."""
+    before = _processor_time()
+    time.sleep(LOOKING)
+    idle, total = (after - earlier for after, earlier in zip(_processor_time(), before, strict=True))
+    return 1 - idle / total
+
+
+def _processor_time() -> tuple[int, int]:
+    """Ticks of idling, and of everything, since the machine's start (proc(5), /proc/stat)."""
+    ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)
 
 
 def tell(text: str) -> None:
