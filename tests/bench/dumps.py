@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -63,6 +64,11 @@ class Dumps:
         self._strace.communicate(timeout=ATTACHING)
         seen = self._output.read_text()
         self.requests = seen.count("AF_NETLINK")
-        for match in DUMP.finditer(seen):
-            self.counts[match["name"] or NAMES.get(int(match["number"], 16), match["number"])] += 1
+        self.counts.update(dumped(seen))
         self._directory.cleanup()
+
+
+def dumped(trace: str) -> Iterator[str]:
+    """The message of each request for a dump in strace's output."""
+    for match in DUMP.finditer(trace):
+        yield match["name"] or NAMES.get(int(match["number"], 16), match["number"])

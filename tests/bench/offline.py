@@ -25,7 +25,7 @@ def measure_render(size: Size, figures: Figures) -> None:
     with tempfile.TemporaryDirectory(prefix="nftproxy-bench-") as directory:
         inputs = {
             "JSON": cluster.write(size, Path(directory, "cluster.json")),
-            "YAML": _write_yaml(size, Path(directory, "cluster.yaml")),
+            "YAML": write_yaml(size, Path(directory, "cluster.yaml")),
         }
         for name, path in inputs.items():
             figures[f"render/{size.services}/{name}"] = statistics.median(_render(path) for _ in range(TIMES))
@@ -40,7 +40,7 @@ def _render(path: Path) -> float:
     return time.monotonic() - began
 
 
-def _write_yaml(size: Size, path: Path) -> Path:
+def write_yaml(size: Size, path: Path) -> Path:
     """The cluster as `kubectl get -o yaml` would print it, but for one document for each object."""
     with path.open("w") as file:
         for each in cluster.objects(size):
