@@ -30,13 +30,18 @@ def test_a_distribution_is_noted_by_its_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "verdict"), [(0.004, "met"), (0.005, "met"), (0.006, "missed by 20%"), (0.02, "missed: 4 x")]
+    ("value", "shown", "verdict"),
+    [
+        (0.004, "4 ms", "met"),
+        (0.005, "5 ms", "met"),
+        (0.0061, "6.10 ms", "missed by 22%"),
+        (0.0201, "20.1 ms", "missed: 4 x"),
+    ],
 )
-def test_a_row_tells_how_far_a_target_is_met(value: float, verdict: str) -> None:
+def test_a_row_tells_how_far_a_target_is_met(value: float, shown: str, verdict: str) -> None:
     """A figure at its limit meets it; beyond, the row tells by how much it is missed."""
     row = Target("a change", "a", 0.005, MILLISECONDS).row({"a": value})
-    assert row is not None
-    assert row[1:] == ("<= 5 ms", f"{1000 * value:.2f} ms".replace(".00 ", " ").replace("20 ms", "20 ms"), verdict)
+    assert row == ("a change", "<= 5 ms", shown, verdict)
 
 
 def test_a_ratio_needs_both_figures() -> None:
@@ -93,15 +98,15 @@ def test_a_stage_has_only_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ("line", "message"),
     [
         (
-            "[{nlmsg_len=20, nlmsg_type=0xa0d /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x300, nlmsg_seq=1",
+            "nlmsg_type=0xa0d /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x300, nlmsg_seq=1",
             "GETSETELEM",
         ),
         (
             "nlmsg_type=NFNL_SUBSYS_NFTABLES<<8|NFT_MSG_GETRULE, nlmsg_flags=NLM_F_REQUEST|NLM_F_DUMP, nlmsg_seq=0",
             "GETRULE",
         ),
-        ("[{nlmsg_len=20, nlmsg_type=0xa10 /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST, nlmsg_seq=1", None),
-        ("[{nlmsg_len=60, nlmsg_type=0xa0c /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x400, nlmsg_seq=1", None),
+        ("nlmsg_type=0xa10 /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST, nlmsg_seq=1", None),
+        ("nlmsg_type=0xa0c /* NLMSG_??? */, nlmsg_flags=NLM_F_REQUEST|0x400, nlmsg_seq=1", None),
     ],
 )
 def test_a_dump_is_known_in_a_trace(line: str, message: str | None) -> None:
