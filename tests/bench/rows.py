@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,10 +9,10 @@ from typing import NamedTuple
 from tests.bench import connections, latency, loads, offline, shapes, stages, startup
 from tests.bench.cluster import Size
 from tests.bench.figures import Figures
+from tests.bench.progress import others, tell
 from tests.bench.world import World
 
 HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND = Size(100, 10), Size(1_000, 10), Size(10_000, 10), Size(40_000, 5)
-LOOKING = 1.0  # seconds
 ALL_SIZES = (HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND)
 
 
@@ -90,23 +88,3 @@ class Session:
     def _begin(self, row: OwnRow | Row, size: Size) -> None:
         tell(f"{row.name}, {size}")
         self._figures[f"others/{row.name}/{size.services}"] = others()
-
-
-def others() -> float:
-    """How much of this machine's processors others use, 0 to 1; the agent and its API server do nothing now."""
-    before = _processor_time()
-    time.sleep(LOOKING)
-    idle, total = (after - earlier for after, earlier in zip(_processor_time(), before, strict=True))
-    return 1 - idle / total
-
-
-def _processor_time() -> tuple[int, int]:
-    """Ticks of idling, and of everything, since the machine's start (proc(5), /proc/stat)."""
-    ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
-    return ticks[3] + ticks[4], sum(ticks)
-
-
-def tell(text: str) -> None:
-    """Say what is going on, on a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"{text}\n")
