@@ -7,6 +7,7 @@ there, and not everywhere.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ from nftproxy.conformance.trial import Difference, Trial, View, but_for_sources,
 from nftproxy.lab import Outcome, Probe, is_even
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.state import Event, Put, Removed, key_of
+
+ENOUGH = 1000
+"""Connections in which it shows that one of ten endpoints is drawn twice as often as the others."""
 
 Matters = Callable[[World, Probe], bool]
 
@@ -42,7 +46,8 @@ class Feature(NamedTuple):
 # Which connections a feature is about
 
 
-def _anything(_world: World, _probe: Probe) -> bool:
+def anything(_world: World, _probe: Probe) -> bool:
+    """Every connection."""
     return True
 
 
@@ -78,7 +83,7 @@ def _to_itself(world: World, probe: Probe) -> bool:
 # How a world is judged
 
 
-def _as_specified(matters: Matters, view: View, trial: Trial, world: World) -> Finding | None:
+def as_specified(matters: Matters, view: View, trial: Trial, world: World) -> Finding | None:
     """Connections become what the oracle says."""
     trial.load(world)
     return _first(trial, (world,), matters, view)
@@ -90,45 +95,45 @@ def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View
     return Finding(worlds, found[0]) if found else None
 
 
-def _evenly(trial: Trial, world: World) -> Finding | None:
+def evenly(trial: Trial, world: World) -> Finding | None:
     """Every endpoint of a list is drawn as often as any other, as chi-square judges."""
     trial.load(world)
     oracle = Oracle(world)
-    for probe in list(drawing(oracle))[::50]:
+    for probe in itertools.islice(_drawing(oracle), 0, None, 150):
         expected = oracle.expected(probe)
-        outcomes = trial.connect([probe] * 40 * len(expected))
+        outcomes = trial.connect([probe] * max(ENOUGH, 40 * len(expected)))
         if not is_even(outcomes, [each.endpoint for each in expected if each.endpoint]):
             counts = ", ".join(f"{outcomes.count(each)} times {each}" for each in sorted(expected, key=repr))
             return Finding((world,), Difference(probe, expected, frozenset(outcomes), f"not drawn evenly: {counts}"))
     return None
 
 
-def drawing(oracle: Oracle) -> Iterator[Probe]:
+def _drawing(oracle: Oracle) -> Iterator[Probe]:
     """The connections worth trying that one of several endpoints is drawn for."""
     return (probe for probe in probes(oracle.world) if len(oracle.expected(probe)) > 1)
 
 
-def _after_changes(trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
+def after_changes(view: View, trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
     """After a transaction connections go as in a world that always was like this."""
     before, happened = case
     after = world_after(before, happened)
     trial.load(before)
     trial.follow(happened)
-    return _first(trial, (before, after), _anything, but_for_sources)
+    return _first(trial, (before, after), anything, view)
 
 
-def _beside_strangers(trial: Trial, case: tuple[World, list[Service | EndpointSlice]]) -> Finding | None:
+def beside_strangers(view: View, trial: Trial, case: tuple[World, list[Service | EndpointSlice]]) -> Finding | None:
     """Services that come and go change nothing for others, and clients stay with their pods."""
     world, others = case
     oracle = Oracle(world)
-    sticky = [probe for probe in drawing(oracle) if oracle.remembers(probe)][:50]
+    sticky = [probe for probe in _drawing(oracle) if oracle.remembers(probe)][:50]
     coming, going = [Put(each) for each in others], [Removed(type(each), key_of(each)) for each in others]
     both = world_after(world, coming)
     trial.load(world)
     before = trial.connect(sticky)
     for happened, worlds in ((coming, (world, both)), (going, (both, world))):
         trial.follow(happened)
-        if found := trial.differences(world, probes(world), but_for_sources):
+        if found := trial.differences(world, probes(world), view):
             return Finding(worlds, found[0])
         for probe, old, new in zip(sticky, before, trial.connect(sticky), strict=True):
             if _pod(old) != _pod(new):
@@ -141,29 +146,36 @@ def _pod(outcome: Outcome) -> str:
 
 
 def _plain(name: str, cases: st.SearchStrategy[World], matters: Matters, view: View = but_for_sources) -> Feature:
-    return Feature(name, cases, functools.partial(_as_specified, matters, view))
+    return Feature(name, cases, functools.partial(as_specified, matters, view))
 
+
+_changes = functools.partial(after_changes, but_for_sources)
+_strangers = functools.partial(beside_strangers, but_for_sources)
 
 FEATURES = (
     _plain("ClusterIP", strategies.cluster_ip_worlds, _to_cluster_ips),
     _plain("external IPs", strategies.external_ip_worlds, _to_external_ips),
     _plain("load balancer IPs", strategies.load_balancer_worlds, _to_load_balancer_ips),
     _plain("node ports, nodePortAddresses", strategies.node_port_worlds, _to_node),
-    _plain("IPv6 alone", strategies.ipv6_worlds, _anything),
-    _plain("SCTP", strategies.sctp_worlds, _anything),
-    _plain("no endpoints: refused", strategies.refusing_worlds, _anything),
+    _plain("IPv6 alone", strategies.ipv6_worlds, anything),
+    _plain("SCTP", strategies.sctp_worlds, anything),
+    _plain("no endpoints: refused", strategies.refusing_worlds, anything),
     _plain("internalTrafficPolicy Local", strategies.internal_local_worlds, _to_cluster_ips),
     _plain("externalTrafficPolicy Local", strategies.external_local_worlds, _to_outside),
-    _plain("terminating endpoints", strategies.terminating_worlds, _anything),
+    _plain("terminating endpoints", strategies.terminating_worlds, anything),
     _plain("topology hints", strategies.topology_worlds, _to_cluster_ips),
-    _plain("loadBalancerSourceRanges", strategies.guarded_worlds, _anything),
-    _plain("session affinity", strategies.sticky_worlds, _anything),
+    _plain("loadBalancerSourceRanges", strategies.guarded_worlds, anything),
+    _plain("session affinity", strategies.sticky_worlds, anything),
     _plain("masquerading, detectLocalMode", strategies.masquerading_worlds, _to_others, exactly),
     _plain("hairpin", strategies.hairpin_worlds, _to_itself, exactly),
-    _plain("unused ClusterIPs and ports", strategies.unallocated_worlds, _anything),
-    _plain("contested addresses and ports", strategies.untold_worlds, _anything),
-    Feature("uniform choice", strategies.crowded_worlds, _evenly),
-    Feature("changes", strategies.changes, _after_changes),
-    Feature("changes elsewhere", st.tuples(strategies.untold_worlds, strategies.strangers), _beside_strangers),
-    _plain("whole clusters", strategies.untold_worlds, _anything, exactly),
+    _plain("unused ClusterIPs and ports", strategies.unallocated_worlds, anything),
+    _plain("contested addresses and ports", strategies.untold_worlds, anything),
+    Feature("uniform choice", strategies.crowded_worlds, evenly),
+    Feature("changes", strategies.changes, _changes),
+    Feature(
+        "changes elsewhere",
+        st.tuples(strategies.untold_worlds, strategies.strangers),
+        _strangers,
+    ),
+    _plain("whole clusters", strategies.untold_worlds, anything, exactly),
 )

@@ -55,9 +55,8 @@ def _metadata(key: ObjectKey, labels: Mapping[str, str] | None = None, **more: o
 
 
 def _node(node: Node) -> Manifest:
-    addresses = [("InternalIP", each) for each in node.internal_ips] + [
-        ("ExternalIP", each) for each in node.external_ips
-    ]
+    kinds = {"InternalIP": node.internal_ips, "ExternalIP": node.external_ips}
+    addresses = [{"type": kind, "address": str(address)} for kind, given in kinds.items() for address in given]
     return {
         "apiVersion": "v1",
         "kind": "Node",

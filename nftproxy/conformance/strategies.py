@@ -124,7 +124,9 @@ def _services(draw: st.DrawFn) -> Service:
     kind = draw(st.sampled_from(ServiceType))
     ports = draw(service_ports)
     is_balanced = kind is ServiceType.LOAD_BALANCER
-    external_policy = draw(policies)
+    external = draw(external_ips)
+    # of type ClusterIP it counts only where there are external IPs
+    external_policy = draw(policies) if external or kind is not ServiceType.CLUSTER_IP else TrafficPolicy.CLUSTER
     checks_health = is_balanced and external_policy is TrafficPolicy.LOCAL
     return Service(
         key=draw(st.sampled_from(SERVICES)),
@@ -132,7 +134,7 @@ def _services(draw: st.DrawFn) -> Service:
         type=kind,
         cluster_ips=draw(cluster_ips),
         ports=tuple(map(_without_node_port, ports)) if kind is ServiceType.CLUSTER_IP else ports,
-        external_ips=draw(external_ips),
+        external_ips=external,
         load_balancer_ips=draw(external_ips) if is_balanced else (),
         source_ranges=draw(source_ranges) if is_balanced else (),
         internal_policy=draw(policies),
@@ -189,10 +191,11 @@ def _endpoint_ports(ports: Iterable[tuple[str, Protocol, int]], number: int) -> 
 @st.composite
 def _slices(draw: st.DrawFn) -> EndpointSlice:
     family = draw(families)
+    name = draw(st.sampled_from(SLICES))
     without = draw(st.sampled_from([(), ("node_hints",), ("node_hints", "zone_hints")]))
     return EndpointSlice(
-        key=draw(st.sampled_from(SLICES)),
-        service=draw(st.sampled_from(SERVICES)),
+        key=name,
+        service=draw(st.sampled_from([each for each in SERVICES if each.namespace == name.namespace])),
         family=family,
         ports=draw(endpoint_ports),
         endpoints=tuple(_without(endpoint, without) for endpoint in draw(_endpoint_lists[family])),
@@ -534,11 +537,18 @@ strangers: st.SearchStrategy[list[Service | EndpointSlice]] = _services_with_sli
 )
 """A Service and its slices that have nothing to do with any of the others here."""
 
+
+def _forgetful(told: list[Told]) -> list[Told]:
+    return [structs.replace(each, affinity_timeout=None) if isinstance(each, Service) else each for each in told]
+
+
 crowded_worlds: st.SearchStrategy[World] = st.builds(
     world_of,
     lab_nodes,
     configs,
-    crowds(st.integers(2, 60)).map(lambda told: [structs.replace(told[0], affinity_timeout=None), *told[1:]]),
+    crowds(st.integers(2, 8) | st.integers(2, 60)).map(
+        lambda told: [structs.replace(told[0], affinity_timeout=None), *told[1:]]
+    ),
 )
 """A Service with many endpoints that remembers nobody, and nothing else."""
 
