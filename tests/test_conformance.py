@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 import shutil
 import sys
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import given
 
 from nftproxy.capabilities import probe as probe_capabilities
+from nftproxy.check import CheckResult
 from nftproxy.conformance import report, strategies, suite
 from nftproxy.conformance.features import FEATURES
 from nftproxy.conformance.manifests import configuration, manifests
@@ -21,7 +24,7 @@ from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import INTERFACES, MORE_IPS
 from nftproxy.conformance.suite import Result
 from nftproxy.conformance.trial import Difference, but_for_sources
-from nftproxy.lab import Lab, Outcome, is_even, obstacle
+from nftproxy.lab import Lab, LabError, Outcome, is_even, obstacle
 from nftproxy.model import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.render import Renderer
 from nftproxy.resources import templates_dir
@@ -223,6 +226,41 @@ def test_rules_that_only_some_clusters_make_refused_are_a_failure() -> None:
     (result,) = results(Renderer(damaged), "ClusterIP")
     assert not result.ok
     assert "nonsense" in report.counterexample(result)
+
+
+class Terminal(io.StringIO):
+    """What looks like one."""
+
+    def isatty(self) -> bool:
+        """It does."""
+        return True
+
+
+def test_a_terminal_is_told_how_far_it_is() -> None:
+    """On a terminal one line is written over and over; elsewhere there is none."""
+    for stream, shown in ((Terminal(), "\r\033[Khairpin: 1,200 connections\r\033[K"), (io.StringIO(), "")):
+        with contextlib.redirect_stderr(stream):
+            report.show_progress("hairpin", 1200)
+            report.show_progress("", 0)
+        assert stream.getvalue() == shown
+
+
+def test_where_there_can_be_no_lab_it_says_why() -> None:
+    """Without root nothing is tried; that is no failure of the rules, and is told from one by the message."""
+    with mock.patch.object(report, "obstacle", return_value="the lab needs root"):
+        done = nftproxy("conformance")
+    assert (done.status, done.out, done.err) == (1, "", "error: the lab needs root\n")
+
+
+def test_a_machine_that_loses_packets_is_said_to() -> None:
+    """What the lab can't know is no failure of the rules either."""
+    with (
+        mock.patch.object(report, "obstacle", return_value=""),
+        mock.patch.object(suite, "check_loading", return_value=CheckResult(ok=True)),
+        mock.patch.object(suite, "run", side_effect=LabError("too busy")),
+    ):
+        done = nftproxy("conformance")
+    assert (done.status, done.err) == (1, "error: too busy\n")
 
 
 def test_without_hypothesis_it_says_what_to_install() -> None:

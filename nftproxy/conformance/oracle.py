@@ -35,7 +35,6 @@ ANY_ADDRESS = Address("")
 REFUSED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
 INTERFACES = {Origin.POD: PODS, Origin.NODE: "", Origin.OUTSIDE: UPLINK, Origin.REMOTE_POD: UPLINK}
 
-
 Targets = frozenset[tuple[Address, int]]
 """Addresses and ports of endpoints."""
 

@@ -44,7 +44,7 @@ def conform(renderer: Renderer, capabilities: Capabilities, *, examples: int, se
     with tempfile.TemporaryDirectory() as home:
         set_hypothesis_home_dir(home)  # by default it leaves a directory behind where the command is run
         try:
-            return _report(suite.run(renderer, capabilities, examples=examples, start=seed, progress=_show_progress))
+            return _report(suite.run(renderer, capabilities, examples=examples, start=seed, progress=show_progress))
         except LabError as error:
             raise Unavailable(str(error)) from error
 
@@ -53,7 +53,7 @@ def _report(results: Iterable[Result]) -> bool:
     click.echo(f"{'feature':{WIDTH}}  result  clusters  connections")
     done = []
     for result in results:
-        _show_progress("", 0)
+        show_progress("", 0)
         verdict = "pass" if result.ok else "FAIL"
         click.echo(f"{result.feature:{WIDTH}}  {verdict:6}  {result.clusters:8,}  {result.connections:11,}")
         done.append(result)
@@ -65,7 +65,7 @@ def _report(results: Iterable[Result]) -> bool:
     return not failed
 
 
-def _show_progress(feature: str, connections: int) -> None:
+def show_progress(feature: str, connections: int) -> None:
     """What is being tried, on a terminal, in a line that is written over; nothing clears it."""
     if sys.stderr.isatty():
         words = f"{feature}: {connections:,} connections" if feature else ""

@@ -80,6 +80,7 @@ class Trial:
         self._renderer, self._capabilities = renderer, capabilities
         self._kernel = Kernel()
         self._pipeline: Pipeline | None = None
+        self._remembered: set[Probe] = set()  # clients that connected since the rules were loaded
 
     def __enter__(self) -> Self:
         return self
@@ -98,6 +99,7 @@ class Trial:
         """
         self._pipeline = Pipeline(world.node.name, Settings(world.config, self._capabilities), self._renderer)
         self._pipeline.apply(events(world))
+        self._remembered.clear()
         nothing = join(map(delete_transaction, Family))
         self._apply(join([nothing, self._pipeline.full_transaction({})]))
 
@@ -154,11 +156,21 @@ class Trial:
         found = []
         for (*_, wanted), probes in alike.items():
             unseen = wanted - {outcome for probe in probes for outcome in seen[probe]}
-            if unseen and (more := _more(oracle, probes, wanted, view)):
+            if unseen and (more := self._more(oracle, probes, wanted, view)):
                 unseen -= set(map(view, self.connect(more)))
                 if unseen:
                     found.append(Difference(probes[0], wanted, wanted - unseen, "some are never reached"))
         return found
+
+    def _more(self, oracle: Oracle, probes: Sequence[Probe], wanted: frozenset[Outcome], view: View) -> list[Probe]:
+        """So many more connections that all of `wanted` show; none where there aren't as many new clients."""
+        enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - 1 / len(wanted)))
+        if not oracle.remembers(probes[0]):
+            return list(itertools.islice(itertools.cycle(probes), enough))
+        clients = {other: None for probe in probes for other in others_like(probe) if other not in self._remembered}
+        alike = [other for other in clients if frozenset(map(view, oracle.expected(other))) == wanted][:enough]
+        self._remembered.update(alike)
+        return alike if len(alike) == enough else []
 
 
 def events(world: World) -> list[Event]:
@@ -170,16 +182,6 @@ def events(world: World) -> list[Event]:
         Listed(EndpointSlice, world.slices),
     ]
     return [*told, Put(HostAddresses(world.interfaces))] if world.knows_interfaces else told
-
-
-def _more(oracle: Oracle, probes: Sequence[Probe], wanted: frozenset[Outcome], view: View) -> list[Probe]:
-    """So many more connections that all of `wanted` show; none where there aren't as many clients."""
-    enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - 1 / len(wanted)))
-    if not oracle.remembers(probes[0]):
-        return list(itertools.islice(itertools.cycle(probes), enough))
-    clients = dict.fromkeys(other for probe in probes for other in others_like(probe))
-    alike = [other for other in clients if frozenset(map(view, oracle.expected(other))) == wanted]
-    return alike[:enough] if len(alike) >= enough else []
 
 
 def _wrong(
