@@ -565,9 +565,15 @@ dual_stack = st.permutations([CLUSTER_IPS[IPV4][0], CLUSTER_IPS[IPV6][0]]).map(t
 
 
 def pods(of: st.SearchStrategy[Endpoint], *, least: int = 1) -> st.SearchStrategy[tuple[Endpoint, ...]]:
-    """A few endpoints with an address of their own each, and on the node where that address is."""
-    return st.lists(of, min_size=least, max_size=4, unique_by=lambda each: each.address).map(
-        lambda drawn: tuple(structs.replace(each, node_name=_home(each.address)) for each in drawn)
+    """A few endpoints with an address of their own each, on the node where that address is; often all on another."""
+
+    def at_home(drawn: list[Endpoint], only_away: bool) -> tuple[Endpoint, ...]:
+        there = [structs.replace(each, node_name=_home(each.address)) for each in drawn]
+        away = [each for each in there if each.node_name != NODE_NAME]
+        return tuple(away if away and only_away else there)
+
+    return st.builds(
+        at_home, st.lists(of, min_size=least, max_size=4, unique_by=lambda each: each.address), st.booleans()
     )
 
 
@@ -575,11 +581,17 @@ def _home(address: Address) -> str:
     return NODE_NAME if address.startswith(("10.1.0.", "fd00:1::", "192.168.0.2", "fd00:c0a8::2")) else "node-b"
 
 
-_ready = {family: st.builds(Endpoint, address=st.sampled_from(POD_IPS[family])) for family in Family}
+_PLACES = {
+    IPV4: addresses(["10.1.0.4", "10.1.1.4", "10.1.0.5", "10.1.2.4", "192.168.0.2"]),
+    IPV6: addresses(["fd00:1::4", "fd00:1:0:1::4", "fd00:1::5", "fd00:1:0:2::4", "fd00:c0a8::2"]),
+}
+"""Where endpoints are: on this node and on others by turns, and in this node's own network."""
+
+_ready = {family: st.builds(Endpoint, address=st.sampled_from(_PLACES[family])) for family in Family}
 _any_state = {
     family: st.builds(
         Endpoint,
-        address=st.sampled_from(POD_IPS[family]),
+        address=st.sampled_from(_PLACES[family]),
         ready=st.booleans(),
         serving=st.booleans(),
         terminating=st.booleans(),
@@ -587,13 +599,13 @@ _any_state = {
     for family in Family
 }
 _unusable = {
-    family: st.builds(Endpoint, address=st.sampled_from(POD_IPS[family]), ready=st.just(False), serving=st.just(False))
+    family: st.builds(Endpoint, address=st.sampled_from(_PLACES[family]), ready=st.just(False), serving=st.just(False))
     for family in Family
 }
 _hinted = {
     family: st.builds(
         Endpoint,
-        address=st.sampled_from(POD_IPS[family]),
+        address=st.sampled_from(_PLACES[family]),
         ready=st.sampled_from([True, True, False]),
         node_hints=hints(*NODE_NAMES),
         zone_hints=hints(*ZONES),
