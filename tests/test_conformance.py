@@ -18,13 +18,13 @@ from hypothesis import given
 from nftproxy.capabilities import probe as probe_capabilities
 from nftproxy.check import CheckResult
 from nftproxy.conformance import report, strategies, suite
-from nftproxy.conformance.features import FEATURES
+from nftproxy.conformance.features import FEATURES, Finding
 from nftproxy.conformance.manifests import configuration, manifests
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import INTERFACES, MORE_IPS
 from nftproxy.conformance.suite import Result
 from nftproxy.conformance.trial import Difference, but_for_sources
-from nftproxy.lab import Lab, LabError, Outcome, is_even, obstacle
+from nftproxy.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
 from nftproxy.model import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.render import Renderer
 from nftproxy.resources import templates_dir
@@ -226,6 +226,26 @@ def test_rules_that_only_some_clusters_make_refused_are_a_failure() -> None:
     (result,) = results(Renderer(damaged), "ClusterIP")
     assert not result.ok
     assert "nonsense" in report.counterexample(result)
+
+
+def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> None:
+    """Where it takes a change to show a fault, the files are those that `nftproxy diff` takes."""
+    before = strategies.sample()
+    after = before._replace(services=before.services[1:])
+    probe = Probe(Origin.POD, "10.96.1.1", 80, "tcp", "10.1.0.200")
+    wrong = Difference(probe, frozenset({TCP_RESET}), frozenset({DROPPED}), "went elsewhere")
+    text = report.counterexample(Result("changes", 1, 2, Finding((before, after), wrong)))
+    words, *files = re.split(r"^# ---- (.*)\n", text, flags=re.MULTILINE)
+    assert words == (
+        "changes, a counterexample:\n"
+        "  connection: tcp from 10.1.0.200 (pod) to 10.96.1.1 port 80\n"
+        "  expected:   is refused (tcp-reset)\n"
+        "  seen:       is dropped\n"
+        "  in short:   went elsewhere\n"
+    )
+    assert files[::2] == ["before.yaml", "manifests.yaml", "config.yaml"]
+    assert written(tmp_path, files[1], files[5]) == before
+    assert written(tmp_path, files[3], files[5]) == after
 
 
 class Terminal(io.StringIO):

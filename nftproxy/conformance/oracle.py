@@ -14,16 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from nftproxy.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.config import Config, DetectLocalMode
-from nftproxy.lab.outcome import (
-    DROPPED,
-    NODE,
-    PORT_UNREACHABLE,
-    TCP_RESET,
-    UNTOUCHED,
-    Outcome,
-    Probe,
-    endpoint,
-)
+from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
 from nftproxy.lab.topology import PODS, UPLINK, Origin
 from nftproxy.model import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort, TrafficPolicy
 
@@ -203,6 +194,11 @@ class Oracle:
         return self._lists[key]
 
 
+@functools.lru_cache(maxsize=1024)
+def _outcomes(targets: Targets, masqueraded: Targets) -> frozenset[Outcome]:
+    return frozenset(endpoint(*target, masqueraded=target in masqueraded) for target in targets)
+
+
 # Who has which place
 
 
@@ -213,8 +209,8 @@ def _fronts(world: World) -> dict[Place, Front]:
     def precedence(claim: tuple[Place, Front]) -> tuple[object, ...]:
         place, front = claim
         service = front.service
-        takes = front.is_external and place.address != ANY_ADDRESS
-        return takes, service.created, service.key.namespace, service.key.name, front.port is None
+        is_guest = front.is_external and place.address != ANY_ADDRESS
+        return is_guest, service.created, service.key.namespace, service.key.name, front.port is None
 
     found: dict[Place, Front] = {}
     for place, front in sorted(claims, key=precedence):
@@ -241,11 +237,6 @@ def _claims(world: World, service: Service) -> Iterator[tuple[Place, Front]]:
 
 
 # Which endpoints serve
-
-
-@functools.lru_cache(maxsize=1024)
-def _outcomes(targets: Targets, masqueraded: Targets) -> frozenset[Outcome]:
-    return frozenset(endpoint(*target, masqueraded=target in masqueraded) for target in targets)
 
 
 def _entries(slices: Iterable[EndpointSlice], port: ServicePort, node_name: str) -> dict[tuple[Address, int], Endpoint]:

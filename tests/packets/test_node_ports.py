@@ -255,3 +255,14 @@ def test_a_node_port_may_be_its_endpoints_own_port(lab: Lab, ip: Ip, protocol: s
     cluster.put(slice_of(endpoints=[f"{ip.node}@node-a", ip.away], ports=[f"http:30080/{protocol}"]))
     outcomes = cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol)
     assert outcomes == {NODE, *at(ip.away, port=30080, masqueraded=True)}
+
+
+@each_ip
+def test_a_node_address_on_no_interface_serves_but_does_not_refuse(lab: Lab, ip: Ip) -> None:
+    """A cloud's external address leads to endpoints; without any, packets go their way as for any foreign address."""
+    told = service(type="NodePort", cluster_ips=[ip.vip], ports=["http:80:30080"], external_policy="Local")
+    named = node(internal_ips=[], external_ips=[ip.external])
+    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"]), node=named)
+    assert cluster.outcomes(Origin.OUTSIDE, ip.external, 30080) == at(ip.here)
+    cluster.put(slice_of(endpoints=[f"{ip.here}@node-a unready"]))
+    assert cluster.outcomes(Origin.OUTSIDE, ip.external, 30080) == {UNTOUCHED}
