@@ -27,10 +27,7 @@ from tests.fuzz.effort import IS_LONG, Tally, effort
 
 Strangers = list[Service | EndpointSlice]
 
-pytestmark = [
-    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
-    pytest.mark.timeout(3600 if IS_LONG else 120),
-]
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def tries(short: int, long: int) -> settings:
