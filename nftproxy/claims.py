@@ -96,7 +96,6 @@ class Claims:
             touched |= self._external_users.get(address, set())
         for address in external:
             _change_member(self._external_users, address, service.key, present=present)
-        touched.discard(service.key)
         return touched
 
     def _change_claim(self, claim: Claim, me: Claimant, *, present: bool) -> set[ObjectKey]:

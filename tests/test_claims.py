@@ -112,6 +112,13 @@ def test_each_external_address_counts_once() -> None:
     assert external_addresses(both, external_ips=False) == ("203.0.113.7",)
 
 
+def test_every_external_address_is_claimed() -> None:
+    """A Service owns each of its external addresses, not the first only."""
+    made = claims(service(load_balancer_ips=["203.0.113.7"], external_ips=["203.0.113.8", "203.0.113.9"]))
+    for last in (7, 8, 9):
+        assert made.winner(claim(f"203.0.113.{last} 80/tcp")) == WEB
+
+
 # Obstacles
 
 
@@ -119,6 +126,13 @@ def test_an_external_ip_never_captures_another_ones_cluster_ip() -> None:
     """It captures nothing on any port, and the obstacle names the Service that has the ClusterIP."""
     made = claims(service("shop/web"), service("blog/api"), service("shop/cart", cluster_ips=["10.96.0.20"]))
     assert made.obstacle(parse_address("10.96.0.10"), CART) == "it is the ClusterIP of blog/api"
+
+
+@pytest.mark.parametrize(("mine", "named"), [(WEB, "blog/api"), (CART, "blog/api"), (API, "shop/cart")])
+def test_the_first_of_several_other_holders_is_named(mine: ObjectKey, named: str) -> None:
+    """Where several others claim the ClusterIP too, it is the first of them by namespace and name."""
+    made = claims(service("shop/web"), service("blog/api"), service("shop/cart"))
+    assert made.obstacle(parse_address("10.96.0.10"), mine) == f"it is the ClusterIP of {named}"
 
 
 def test_an_external_ip_never_captures_an_address_of_the_node() -> None:
@@ -152,6 +166,34 @@ def test_a_cluster_ip_touches_those_who_use_it_as_an_external_ip(ports: list[str
     made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], ports=ports))
     assert made.add(service("shop/web")) == {CART}
     assert made.remove(service("shop/web")) == {CART}
+
+
+def test_all_who_share_anything_are_touched() -> None:
+    """Each address counts: both ClusterIPs, every external IP; and each of several who claim the same."""
+    made = claims(
+        service("blog/api", cluster_ips=["10.96.0.20", "fd00:96::20"], external_ips=["203.0.113.7", "fd00:96::10"]),
+        service("shop/cart", cluster_ips=["10.96.0.30", "fd00:96::30"], external_ips=["203.0.113.7"]),
+        service("shop/far", cluster_ips=["10.96.0.40"], external_ips=["203.0.113.8"]),
+    )
+    ours = service(
+        cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.9", "203.0.113.7"], ports=["81", "80"]
+    )
+    assert made.add(ours) == {API, CART}
+    assert made.remove(ours) == {API, CART}
+
+
+def test_each_external_ip_is_looked_for_among_new_cluster_ips() -> None:
+    """A Service whose second external IP becomes another's ClusterIP is touched."""
+    made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7", "10.96.0.10"]))
+    assert made.add(service("shop/web", ports=["8080"])) == {CART}
+
+
+def test_nothing_is_kept_of_what_has_gone() -> None:
+    """A cluster whose Services come and go for years leaves no trace of those that are no more."""
+    gone = service(cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.7"], ports=["80:30080"])
+    made = claims(gone)
+    made.remove(gone)
+    assert vars(made) == vars(claims())
 
 
 def test_the_next_takes_over_when_the_winner_goes() -> None:

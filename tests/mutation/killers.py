@@ -1,0 +1,60 @@
+"""Which tests may kill a mutant: a file or directory more is a line more."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TEMPLATES = ("templates/endpoints.nft.j2", "templates/service.nft.j2", "templates/table.nft.j2")
+MODULES = tuple(
+    f"nftproxy/{name}.py"
+    for name in (
+        "compile", "endpoints", "claims", "flows", "ruleset", "pipeline", "state", "services", "selection", "health",
+    )
+)  # fmt: skip
+TARGETS = TEMPLATES + MODULES
+"""What is damaged."""
+
+
+class Stage(NamedTuple):
+    """Tests that are run together; a mutant that survives one stage comes to the next.
+
+    Of a file whose tests share what a fixture has made, all are run if one of them runs the damaged line.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    shares_fixtures: bool
+
+
+UNIT = Stage(
+    "unit",
+    (
+        "tests/test_claims.py",
+        "tests/test_compile.py",
+        "tests/test_endpoints.py",
+        "tests/test_flows.py",
+        "tests/test_health.py",
+        "tests/test_parse.py",
+        "tests/test_parse_anything.py",
+        "tests/test_parse_services.py",
+        "tests/test_parse_slices.py",
+        "tests/test_pipeline.py",
+        "tests/test_render.py",
+        "tests/test_review.py",
+        "tests/test_ruleset.py",
+        "tests/test_selection.py",
+        "tests/test_state.py",
+    ),
+    shares_fixtures=False,
+)
+PACKETS = Stage(
+    "packets",
+    ("tests/packets", "tests/test_matrix.py", "tests/test_affinity.py", "tests/test_atomicity.py"),
+    shares_fixtures=True,
+)
+STAGES = (UNIT, PACKETS)
+
+
+def stages_for(file: str) -> tuple[Stage, ...]:
+    """What mutants of a file go through; templates at once to packets."""
+    return (PACKETS,) if file in TEMPLATES else STAGES
