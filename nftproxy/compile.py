@@ -105,7 +105,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
     return TableFacts(
         table=family.table,
         ip=ip,
-        protocols=("tcp", "udp", "sctp"),
+        protocols=tuple(protocol.value for protocol in Protocol),
         mark=f"{bit:#x}",
         unmark=f"{bit ^ 0xFFFFFFFF:#x}",
         local_sources=_local_sources(state.node, config, family, "{} {}"),
@@ -214,7 +214,7 @@ def _front(address: Address, protocol: str, port: int) -> Front:
 
 def _taken(state: ClusterState, service: Service, claim: Claim) -> str:
     winner = state.claims.winner(claim)
-    return "" if winner in (None, service.key) else f"it belongs to Service {winner}, which takes precedence"
+    return "" if winner == service.key else f"it belongs to Service {winner}, which takes precedence"
 
 
 def _serves_node_ports(state: ClusterState, config: Config, family: Family) -> bool:
@@ -285,9 +285,11 @@ def _by_pod(slots: Slots) -> Slots:
 
 
 def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
-    """The endpoints of this node: what one of these sends to itself through a Service needs another source address."""
-    used = dict.fromkeys(choice.cluster + choice.local)
-    return tuple((candidate.address, candidate.port) for candidate in used if candidate.is_local)
+    """The endpoints of this node: what one of these sends to itself through a Service needs another source address.
+
+    They are the local list: the cluster list has none that isn't there too.
+    """
+    return tuple((candidate.address, candidate.port) for candidate in choice.local)
 
 
 class _OwnSources(NamedTuple):
@@ -305,7 +307,7 @@ class _OwnSources(NamedTuple):
         """
         load_balancer_ips = of_family(service.load_balancer_ips, family)
         ranges = [source for source in service.source_ranges if family_of(source) is family]
-        if not ranges or any(source.prefixlen == 0 for source in ranges):
+        if any(source.prefixlen == 0 for source in ranges):
             return cls(load_balancer_ips, ())
         if any(contains(source, address) for source in ranges for address in of_family(node.addresses, family)[:1]):
             ranges += [ip_network(address) for address in load_balancer_ips]

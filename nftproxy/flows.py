@@ -83,7 +83,7 @@ def _fronts(
 
 
 def _owns(state: ClusterState, service: Service, claim: Claim) -> bool:
-    return state.claims.winner(claim) in (None, service.key)
+    return state.claims.winner(claim) == service.key
 
 
 class Flows:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from nftproxy.addresses import Family
-from nftproxy.compile import Lost, compile_table, lost_claims
+from nftproxy.compile import HASH_SEED, Lost, compile_service, compile_table, lost_claims
 from nftproxy.conformance.strategies import Told
 from nftproxy.facts import TableFacts
 from nftproxy.model import Service, ServiceCIDR
@@ -409,10 +409,10 @@ def test_affinity_remembers_clients() -> None:
         "affinity": "goto remember-tcp-10800",
         "fronts": "",
     }
-    assert elements(made, IPV4, "sticky-tcp-endpoints") == {
-        "10.96.0.10 . 80 . 10.1.0.4": "10.1.0.4 . 8080",
-        "10.96.0.10 . 80 . 10.1.1.4": "10.1.1.4 . 8080",
-    }
+    assert list(elements(made, IPV4, "sticky-tcp-endpoints").items()) == [
+        ("10.96.0.10 . 80 . 10.1.0.4", "10.1.0.4 . 8080"),
+        ("10.96.0.10 . 80 . 10.1.1.4", "10.1.1.4 . 8080"),
+    ]
 
 
 def test_affinity_is_for_every_address_and_list() -> None:
@@ -460,6 +460,49 @@ def test_a_pod_that_serves_at_two_ports_is_remembered_once() -> None:
     assert elements(made, IPV4, "sticky-tcp-endpoints") == {"10.96.0.10 . 80 . 10.1.1.4": "10.1.1.4 . 8080"}
 
 
+def test_an_nft_with_wide_maps_remembers_ipv6_clients() -> None:
+    """With wide maps IPv6 has the same affinity as IPv4."""
+    made = pipeline(
+        service(cluster_ips=["fd00:96::10"], affinity_timeout=60), slice_of(endpoints=["fd00:1:0:1::4"]), wide_maps=True
+    )
+    assert elements(made, IPV6, "services") == {"fd00:96::10 . tcp . 80": "goto tcp-endpoints-of-1-sticky-60"}
+    assert elements(made, IPV6, "sticky-tcp-endpoints") == {"fd00:96::10 . 80 . fd00:1:0:1::4": "fd00:1:0:1::4 . 8080"}
+
+
+@pytest.mark.parametrize(
+    ("chain", "facts"),
+    [
+        ("udp-endpoints-of-2", ("ip daddr . udp dport", "ct original ip daddr . udp dport", "numgen random mod 2")),
+        ("nodeport-udp-endpoints-of-2", ("udp dport", "udp dport", "numgen random mod 2")),
+        (
+            "udp-endpoints-of-3-by-client",
+            (
+                "ip6 daddr . udp dport",
+                "ct original ip6 daddr . udp dport",
+                f"jhash ip6 saddr mod 3 seed {HASH_SEED}",
+            ),
+        ),
+        (
+            "nodeport-udp-endpoints-of-3-by-client",
+            ("udp dport", "udp dport", f"jhash ip6 saddr mod 3 seed {HASH_SEED}"),
+        ),
+    ],
+)
+def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> None:
+    """By address and port, or by node port; at random, or by the client's address where it can't be remembered."""
+    dual = service(cluster_ips=["10.96.0.10", "fd00:96::10"], ports=["dns:53:30053/udp"], affinity_timeout=60)
+    pods = [
+        slice_of(endpoints=["10.1.1.4", "10.1.1.5"], ports=["dns:53/udp"]),
+        slice_of(endpoints=["fd00:1::4", "fd00:1::5", "fd00:1::6"], ports=["dns:53/udp"], suffix="6"),
+    ]
+    made = pipeline(dual, *pods, wide_maps=False)
+    ((_, found),) = compile_service(
+        made.state, made.settings, IPV6 if chain.endswith("by-client") else IPV4, made.state.services[key("shop/web")]
+    )
+    drawn = {each.chain.removesuffix("-sticky-60"): (each.where, each.asked, each.draw) for each in found.chains}
+    assert drawn[chain] == facts
+
+
 def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:
     """Without wide maps IPv6 has no affinity elements, but a chain that draws by the client's address."""
     made = pipeline(
@@ -504,6 +547,26 @@ def test_source_ranges_restrict_a_load_balancer_ip(ranges: list[str], allowed: l
     front = f"{VIP} . tcp . 80"
     assert elements(made, IPV4, "guarded") == ({} if allowed is None else {front: ""})
     assert list(elements(made, IPV4, "allowed")) == [f"{front} . {source}" for source in allowed or []]
+
+
+def test_every_load_balancer_ip_is_restricted() -> None:
+    """Each range is admitted to each of several load balancer IPs, all of which are masqueraded."""
+    ranges, addresses = ["198.51.100.0/24", "203.0.113.64/26"], [VIP, "203.0.113.8"]
+    made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=ranges))
+    fronts = [f"{address} . tcp . 80" for address in addresses]
+    assert elements(made, IPV4, "guarded") == elements(made, IPV4, "masqueraded") == dict.fromkeys(fronts, "")
+    wanted = {f"{front} . {source}": "" for front in fronts for source in ranges}
+    assert elements(made, IPV4, "allowed") == wanted
+
+
+def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:
+    """What the node sends to one of several load balancer IPs may come from another of them."""
+    addresses = [VIP, "203.0.113.9"]
+    made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=["192.168.0.0/24"]))
+    sources = ["192.168.0.0/24", *addresses]
+    assert elements(made, IPV4, "allowed") == {
+        f"{address} . tcp . 80 . {source}": "" for address in addresses for source in sources
+    }
 
 
 def test_the_nodes_address_is_the_first_of_the_family() -> None:
@@ -607,6 +670,12 @@ def test_without_an_address_there_are_no_node_ports(tweaks: dict[str, Any]) -> N
     assert not [name for name in rules(made) if name.startswith("nodeport")]
 
 
+def test_every_local_address_serves_where_none_is_known() -> None:
+    """A CIDR that matches all needs no address of the node."""
+    made = pipeline(service(ports=["http:80:30080"]), ONE_LOCAL, node=None, node_port_addresses=["0.0.0.0/0"])
+    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto nodeport-tcp-endpoints-of-2"}
+
+
 def test_node_ports_follow_the_nodes_addresses() -> None:
     """Node ports come and go as addresses that serve them do."""
     made = pipeline(service(ports=["http:80:30080"]), ONE_LOCAL, node_port_addresses=["10.0.0.0/8"])
@@ -644,6 +713,19 @@ def test_who_loses_everything_is_known_by_its_address_only() -> None:
     loser = service("blog/api", created=2)
     made = pipeline(service(created=1), loser, slice_of("blog/api", ["10.1.0.4@node-a"]))
     assert rules(made) == rules(pipeline(service(created=1)))
+
+
+def test_every_port_that_is_lost_is_told() -> None:
+    """Each port of a Service counts, and of its ClusterIPs and external addresses each."""
+    ports, addresses = ["a:80", "b:81"], ["203.0.113.8", "203.0.113.9"]
+    made = pipeline(
+        service(created=1, ports=ports, external_ips=addresses),
+        service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=ports, external_ips=addresses),
+    )
+    lost = lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")])
+    assert [(each.port_name, each.what) for each in lost] == [
+        (name, f"{address} . tcp . {port}") for name, port in (("a", 80), ("b", 81)) for address in addresses
+    ]
 
 
 def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
@@ -746,4 +828,5 @@ def test_a_lost_health_check_node_port_is_reported() -> None:
     )
     made = pipeline(older, younger)
     lost = lost_claims(made.state, made.settings, Family.IPV4, younger)
-    assert [item.what for item in lost] == ["health-check node port 32000"]
+    why = "it belongs to Service shop/older, which takes precedence"
+    assert lost == [Lost(key("shop/younger"), "", "health-check node port 32000", why)]

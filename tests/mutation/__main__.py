@@ -6,6 +6,7 @@ import argparse
 import operator
 import os
 import random
+import statistics
 import sys
 import tempfile
 import tomllib
@@ -79,9 +80,16 @@ class Campaign:
     """Tries mutants, several at a time."""
 
     def __init__(
-        self, mutants: Sequence[Mutant], stages: Sequence[Stage], directory: Path, jobs: int, log: Path | None
+        self,
+        mutants: Sequence[Mutant],
+        stages: Sequence[Stage],
+        directory: Path,
+        jobs: int,
+        log: Path | None,
+        fast: bool,
     ) -> None:
         self._mutants = mutants
+        self._fast = fast
         self._log = log
         self._stages = stages
         first = Tree(directory / "0", CHECKOUT)
@@ -149,6 +157,9 @@ class Campaign:
         """The tests to run, those of the module's own file first, as the fewest files are read for these."""
         measured = self._measured[stage.name]
         tests = self._ordered(stage, trials.selected(mutant, stage, measured), measured)
+        if self._fast:
+            longest = 20 * statistics.median(measured.seconds.values())
+            tests = [test for test in tests if measured.seconds[test] < longest]
         own = f"tests/test_{Path(mutant.identity.file).stem}.py"
         is_own = [trials.file_of(test) == own for test in tests]
         for batch in (list(compress(tests, is_own)), list(compress(tests, map(operator.not_, is_own)))):
@@ -156,13 +167,14 @@ class Campaign:
                 yield batch
 
     def _ordered(self, stage: Stage, tests: list[str], measured: Measured) -> list[str]:
-        """Tests that share fixtures by file, those first that killed most in a second."""
+        """Tests that share fixtures by file, those first that killed most in the time that they take."""
         if not stage.shares_fixtures:
             return tests
-        cost: Counter[str] = Counter()
+        cost: dict[str, float] = {}
         for test in tests:
-            cost[trials.file_of(test)] += measured.seconds[test]  # type: ignore[assignment]  # seconds, in fractions
-        return sorted(tests, key=lambda test: -(1 + self._kills[trials.file_of(test)]) / cost[trials.file_of(test)])
+            file = trials.file_of(test)
+            cost[file] = cost.get(file, 0) + measured.seconds[test]
+        return sorted(tests, key=lambda test: -self._kills[trials.file_of(test)] / cost[trials.file_of(test)])
 
     def _show(self, total: int) -> None:
         if sys.stderr.isatty():
@@ -217,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="draws the same sample again")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write what becomes of each mutant, as it does")
     parser.add_argument("--lived", type=Path, metavar="FILE", help="only those that lived, as such a log says")
-    parser.add_argument("--unit", action="store_true", help="without packets: fast, for a first look")
+    parser.add_argument("--fast", action="store_true", help="without packets and slow tests, for a first look")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time")
     options = parser.parse_args(arguments)
     explained = explanations()
@@ -226,10 +238,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sample:
         print(f"{len(mutants)} of {len(known)} mutants: --sample {options.sample} --seed {options.seed}", flush=True)
     needed = {stage for mutant in mutants for stage in stages_for(mutant.identity.file)}
-    stages = [stage for stage in STAGES if stage in needed and (stage is UNIT or not options.unit)]
+    stages = [stage for stage in STAGES if stage in needed and (stage is UNIT or not options.fast)]
     trials.preload()
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
-        campaign = Campaign(mutants, stages, Path(directory), options.jobs, options.log)
+        campaign = Campaign(mutants, stages, Path(directory), options.jobs, options.log, options.fast)
         campaign.run()
     report = judged(campaign.results, explained, {mutant.identity for mutant in known})
     show(report)

@@ -18,7 +18,7 @@ TARGETS = TEMPLATES + MODULES
 class Stage(NamedTuple):
     """Tests that are run together; a mutant that survives one stage comes to the next.
 
-    Of a file whose tests share what a fixture has made, all are run if one of them runs the damaged line.
+    The order of `paths` is where to begin; what kills most goes to the front.  Of a file whose tests share what a fixture has made, all are run if one of them runs the damaged line.
     """
 
     name: str
@@ -49,7 +49,7 @@ UNIT = Stage(
 )
 PACKETS = Stage(
     "packets",
-    ("tests/packets", "tests/test_matrix.py", "tests/test_affinity.py", "tests/test_atomicity.py"),
+    ("tests/test_matrix.py", "tests/packets", "tests/test_affinity.py", "tests/test_atomicity.py"),
     shares_fixtures=True,
 )
 STAGES = (UNIT, PACKETS)

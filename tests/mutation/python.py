@@ -106,6 +106,8 @@ class _Finder:
                 pass
             case ast.Expr(value=ast.Constant()):
                 pass
+            case ast.Assign(value=ast.Subscript() | ast.BinOp(op=ast.BitOr())) if not self._where:
+                pass  # the name of a type
             case ast.If() | ast.While():
                 yield from self._compound(node, [*self._condition(node.test)], node.body, node.orelse)
             case ast.For() | ast.AsyncFor():

@@ -76,6 +76,7 @@ def test_code_is_damaged(source: str, change: str, result: str) -> None:
         "@cache(1)\ndef f():\n    pass",
         "class A(B, frozen=True):\n    pass",
         "T = TypeVar('T')",
+        "Pair = tuple[int, str] | None",
         "def f():\n    x = a\n    return x",
     ],
 )
