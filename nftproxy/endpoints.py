@@ -116,7 +116,7 @@ def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
     verdicts = []
     for candidate in candidates:
         by_conditions = _by_conditions(candidate, has_ready=bool(ready))
-        cluster = far_reason if candidate.is_ready and candidate in far else by_conditions
+        cluster = far_reason if candidate in far else by_conditions
         local = _by_conditions(candidate, has_ready=has_local_ready) if candidate.is_local else Reason.OTHER_NODE
         verdicts.append(Verdict(candidate, cluster, local))
     return Choice(

@@ -171,15 +171,16 @@ def test_a_cluster_ip_touches_those_who_use_it_as_an_external_ip(ports: list[str
 def test_all_who_share_anything_are_touched() -> None:
     """Each address counts: both ClusterIPs, every external IP; and each of several who claim the same."""
     made = claims(
-        service("blog/api", cluster_ips=["10.96.0.20", "fd00:96::20"], external_ips=["203.0.113.7", "fd00:96::10"]),
-        service("shop/cart", cluster_ips=["10.96.0.30", "fd00:96::30"], external_ips=["203.0.113.7"]),
+        service("blog/api", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7"]),
+        service("shop/cart", cluster_ips=["10.96.0.30"], external_ips=["203.0.113.7"]),
         service("shop/far", cluster_ips=["10.96.0.40"], external_ips=["203.0.113.8"]),
+        service("shop/six", cluster_ips=["fd00:96::20"], external_ips=["fd00:96::10"], ports=["8080"]),
     )
     ours = service(
-        cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.9", "203.0.113.7"], ports=["81", "80"]
+        cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.7", "203.0.113.9"], ports=["80", "81"]
     )
-    assert made.add(ours) == {API, CART}
-    assert made.remove(ours) == {API, CART}
+    assert made.add(ours) == {API, CART, key("shop/six")}
+    assert made.remove(ours) == {API, CART, key("shop/six")}
 
 
 def test_each_external_ip_is_looked_for_among_new_cluster_ips() -> None:

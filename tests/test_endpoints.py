@@ -205,6 +205,12 @@ def test_a_node_without_a_zone_has_no_zone_mode() -> None:
     assert hosts(chosen.cluster) == "1 2"
 
 
+def test_a_hint_without_a_name_is_no_nodes() -> None:
+    """A zone hint that names nothing doesn't name the zone of a node that has none."""
+    hinted = [endpoint("10.1.0.1", zone_hints=("",)), endpoint("10.1.0.2 zone=a")]
+    assert hosts(choose(candidates(slice_of(endpoints=hinted)), node(zone="")).cluster) == "1 2"
+
+
 def test_a_node_without_a_zone_has_node_hints_still() -> None:
     """Node hints need no zone label."""
     chosen = choice("10.1.0.1 node=node-a", "10.1.0.2 node=node-b", at=node(zone=""))

@@ -18,7 +18,8 @@ TARGETS = TEMPLATES + MODULES
 class Stage(NamedTuple):
     """Tests that are run together; a mutant that survives one stage comes to the next.
 
-    The order of `paths` is where to begin; what kills most goes to the front.  Of a file whose tests share what a fixture has made, all are run if one of them runs the damaged line.
+    The order of `paths` is where to begin; what kills most goes to the front.  Of a file whose tests share what a
+    fixture has made, all are run if one of them runs the damaged line.
     """
 
     name: str
