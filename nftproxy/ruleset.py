@@ -315,7 +315,7 @@ def _emptied(generation: Generation, installed: Installed) -> list[str]:
     table = generation.family.table
     static = [container for container in installed.containers if not container.is_dynamic]
     unused = [c for c in installed.containers if (c.kind, c.name) not in generation.declarations]
-    chains_first = sorted(unused, key=lambda container: (container.kind is not Kind.CHAIN, container.name))
+    chains_first = sorted(unused, key=lambda container: container.kind is not Kind.CHAIN)
     present = {(container.kind, container.name) for container in installed.containers}
     default = [each for identity, each in generation.declarations.items() if identity in present]
     return [

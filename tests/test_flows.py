@@ -318,6 +318,13 @@ def test_at_first_everything_is_due() -> None:
     assert made.flows.take() == sweeps(**{f"{VIP} 53": BOTH, "10.96.0.20 514": ""})
 
 
+def test_what_goes_before_the_first_sweep_is_due_too() -> None:
+    """A front that is gone by the time of the first sweep is swept with those that are there."""
+    made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
+    made.apply([Removed(Service, DNS.key)])
+    assert made.flows.take() == sweeps(**{f"{VIP} 53": "", "10.96.0.20 514": ""})
+
+
 def test_what_is_due_is_told_once() -> None:
     """A front that has been told is not due until it loses an endpoint again."""
     made = settled(DNS, dns_slice())

@@ -371,6 +371,13 @@ def test_skeleton_blocks_are_the_nodes() -> None:
         assert generation.blocks[SKELETON].declarations
 
 
+def test_the_skeleton_is_there_before_any_event() -> None:
+    """A pipeline that was told nothing has the rules of a node without Services, whose templates are known to work."""
+    made = Pipeline("node-a", Settings(), renderer())
+    assert all(generation.blocks[SKELETON].declarations for generation in made.generations.values())
+    assert made.apply([]) == Transaction()
+
+
 def test_ports_that_go_take_their_blocks_along() -> None:
     """A Service that loses a port, or all, leaves no block of it behind."""
     made = pipeline(service(ports=["a:80", "b:81"]))

@@ -15,6 +15,7 @@ from nftproxy.ruleset import (
     EMPTY,
     Block,
     Change,
+    Commit,
     Container,
     Declaration,
     Disagreement,
@@ -90,6 +91,7 @@ def test_a_declaration_is_written_as_nft_has_it() -> None:
         (SERVICES, False),
         (Declaration(Kind.SET, "some", ("typeof ip daddr", "flags interval")), False),
         (Declaration(Kind.SET, "dynamic", ("typeof ip daddr", "size 10")), False),
+        (Declaration(Kind.SET, "told", ("typeof ip daddr", 'comment "not dynamic"')), False),
         (Declaration(Kind.CHAIN, "tcp", ("tcp flags dynamic",)), False),
     ],
     ids=lambda value: value.name if isinstance(value, Declaration) else "",
@@ -123,6 +125,14 @@ def test_a_new_block_changes_only_the_difference() -> None:
     made = generation(web=block(VIPS, SERVICES, A, TO_DRAW))
     change = made.update({"web": block(VIPS, SERVICES, B, TO_DRAW)})
     assert net(change) == ({("vips", "10.96.0.10"): ""}, {("vips", "10.96.0.20"): ""})
+
+
+def test_a_removal_alone_is_a_change() -> None:
+    """A block that loses an element, and gains none, has changed something."""
+    made = generation(web=block(VIPS, A, B))
+    change = made.update({"web": block(VIPS, B)})
+    assert change
+    assert net(change) == ({("vips", "10.96.0.10"): ""}, {})
 
 
 def test_a_new_value_is_a_removal_and_an_addition() -> None:
@@ -394,6 +404,12 @@ def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block
         assert made.element_count() == len(_values(blocks))
         assert made.blocks == {owner: each for owner, each in blocks.items() if each != EMPTY}
         assert made.used_declarations().items() <= made.declarations.items()
+
+
+@pytest.mark.parametrize(("before", "after", "is_alone"), [(7, 8, True), (7, 9, False), (7, 7, False)])
+def test_a_commit_is_alone_if_the_generation_grew_by_one(before: int, after: int, is_alone: bool) -> None:
+    """Each commit of anyone's adds one to the ruleset's generation: ours alone adds one, no more and no less."""
+    assert Commit(before, after).is_alone is is_alone
 
 
 @quick(150)

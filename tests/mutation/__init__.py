@@ -1,6 +1,6 @@
 """Whether the tests would notice: templates and policy code are damaged, one statement at a time.
 
-    python -m tests.mutation [--only FILE] [--sample N] [--seed S] [--fast] [--log FILE] [--lived FILE]
+    python -m tests.mutation [--only FILE] [--sample N] [--seed S] [--stage NAME] [--fast] [--log FILE] [--lived FILE]
 
 A *mutant* is a template or module with one small fault.  The tests that run the damaged place are run until one fails:
 then the mutant is killed.  One that lives shows a test that is missing, or code that does nothing; where it is neither,

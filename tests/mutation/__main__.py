@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutation import python, template, trials
-from tests.mutation.killers import STAGES, TARGETS, TEMPLATES, UNIT, Stage, stages_for
+from tests.mutation.killers import STAGES, TARGETS, TEMPLATES, Stage, stages_for
 from tests.mutation.mutant import Identity, Mutant, mutants_of
 from tests.mutation.trials import CHECKOUT, Measured, Result, Tree, Trial
 
@@ -229,7 +229,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.randrange(2**32), help="draws the same sample again")
     parser.add_argument("--log", type=Path, metavar="FILE", help="write what becomes of each mutant, as it does")
     parser.add_argument("--lived", type=Path, metavar="FILE", help="only those that lived, as such a log says")
-    parser.add_argument("--fast", action="store_true", help="without packets and slow tests, for a first look")
+    parser.add_argument("--stage", choices=[stage.name for stage in STAGES], help="only these tests, for a first look")
+    parser.add_argument("--fast", action="store_true", help="only fast tests, for a first look")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="how many at a time")
     options = parser.parse_args(arguments)
     explained = explanations()
@@ -238,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.sample:
         print(f"{len(mutants)} of {len(known)} mutants: --sample {options.sample} --seed {options.seed}", flush=True)
     needed = {stage for mutant in mutants for stage in stages_for(mutant.identity.file)}
-    stages = [stage for stage in STAGES if stage in needed and (stage is UNIT or not options.fast)]
+    stages = [stage for stage in STAGES if stage in needed and options.stage in (None, stage.name)]
     trials.preload()
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
         campaign = Campaign(mutants, stages, Path(directory), options.jobs, options.log, options.fast)

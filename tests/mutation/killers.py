@@ -50,12 +50,13 @@ UNIT = Stage(
 )
 PACKETS = Stage(
     "packets",
-    ("tests/test_matrix.py", "tests/packets", "tests/test_affinity.py", "tests/test_atomicity.py"),
+    ("tests/test_matrix.py", "tests/packets", "tests/test_affinity.py"),
     shares_fixtures=True,
 )
-STAGES = (UNIT, PACKETS)
+RACES = Stage("races", ("tests/test_atomicity.py",), shares_fixtures=True)
+STAGES = (UNIT, PACKETS, RACES)
 
 
 def stages_for(file: str) -> tuple[Stage, ...]:
-    """What mutants of a file go through; templates at once to packets."""
-    return (PACKETS,) if file in TEMPLATES else STAGES
+    """What mutants of a file go through: policy can be seen at rest, templates are tried with packets alone."""
+    return (PACKETS, RACES) if file in TEMPLATES else (UNIT, PACKETS)
