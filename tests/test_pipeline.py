@@ -14,7 +14,7 @@ from nftproxy.addresses import Family
 from nftproxy.compile import PortKey, Settings
 from nftproxy.conformance.strategies import Told, all_settings, clusters, quick
 from nftproxy.errors import TemplateError
-from nftproxy.facts import PortFacts
+from nftproxy.facts import PortFacts, TableFacts
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.render import TABLE_TEMPLATE, Renderer
@@ -45,7 +45,12 @@ class Counting(Renderer):
 
     def __init__(self) -> None:
         super().__init__(templates())
-        self.ports = 0
+        self.ports = self.tables = 0
+
+    def table(self, facts: TableFacts) -> Block:
+        """Count one."""
+        self.tables += 1
+        return super().table(facts)
 
     def port(self, facts: PortFacts, table: str) -> Block:
         """Count one."""
@@ -270,9 +275,10 @@ def test_a_change_costs_what_it_touches(event: Event, renders: int) -> None:
     ]
     made = pipeline(*many, *(slice_of(str(each.key)) for each in many), renderer=counting)
     before = {family: dict(generation.blocks) for family, generation in made.generations.items()}
-    counting.ports = 0
+    counting.ports = counting.tables = 0
     made.apply([event])
     assert counting.ports == renders
+    assert counting.tables == (2 if event == Put(service_cidr()) else 0)
     touched = {"shop/s3", "shop/new", "shop/s4"}
     for family, generation in made.generations.items():
         for owner, block in before[family].items():
@@ -388,6 +394,41 @@ def test_ports_that_go_take_their_blocks_along() -> None:
     made.apply([Put(service(cluster_ips=["fd00:96::10"]))])
     assert owners(made) == []
     assert list(made.generations[IPV4].elements()) == list(made.generations[IPV4].blocks[SKELETON].elements)
+
+
+def test_nothing_is_kept_of_what_has_gone() -> None:
+    """A Service that goes takes all its ports along, and what was noted of them."""
+    made = pipeline(service("shop/older"), service(created=1, ports=["a:80", "b:81", "c:82"]))
+    made.apply([Removed(Service, key("shop/older")), Removed(Service, key("shop/web"))])
+    assert owners(made) == []
+    assert (made.losses, made._owned) == ({}, {})
+
+
+def test_losses_are_told_while_they_last() -> None:
+    """What a Service doesn't get is known for each family, a node port once, until the winner lets go."""
+    both = ["10.96.0.10", "fd00:96::10"]
+    older = service("shop/older", cluster_ips=both, ports=["80:30080"])
+    made = pipeline(older, service(cluster_ips=both, created=1, ports=["80:30080"]))
+    (losses,) = made.losses.values()
+    assert [each.what for each in losses] == ["10.96.0.10 . tcp . 80", "tcp . 30080", "fd00:96::10 . tcp . 80"]
+    made.apply([Put(service("shop/older", cluster_ips=["10.96.0.20"]))])
+    assert made.losses == {}
+
+
+def test_services_of_one_batch_are_written_in_the_order_of_their_names() -> None:
+    """The transaction is the same in every process, whatever order a set has there."""
+    numbers = [f"{number:02}" for number in range(40)]
+    batch = [Put(service(f"shop/s{number}", cluster_ips=[f"10.96.1.{int(number)}"])) for number in reversed(numbers)]
+    made = pipeline()
+    made.apply(batch)
+    assert list(elements(made, IPV4, "cluster-ips")) == [f"10.96.1.{int(number)}" for number in numbers]
+
+
+def test_a_node_that_changes_together_with_a_service_changes_all_services() -> None:
+    """Every Service follows the node's zone, although another event of the batch touches less."""
+    made = pipeline(service(), slice_of(endpoints=["10.1.1.4 zone=a", "10.1.1.5 zone=b"]), node=node(zone="a"))
+    made.apply([Put(node(zone="b")), Put(service("shop/cart", cluster_ips=["10.96.0.20"]))])
+    assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0": "10.1.1.5 . 8080"}
 
 
 def owners(made: Pipeline) -> list[str]:

@@ -121,6 +121,29 @@ def test_a_node_that_is_gone_leaves_its_name() -> None:
     assert made.apply(Removed(Node, "node-a")) == NOTHING
 
 
+def test_a_list_without_the_node_takes_it_away() -> None:
+    """A list of Nodes that is empty says that this one is gone."""
+    made = state(node())
+    assert made.apply(Listed(Node, ())) == EVERYTHING
+    assert made.node == Node("node-a", is_deleted=True)
+
+
+def test_a_list_takes_away_all_that_it_lacks() -> None:
+    """Of several Services those on the list stay, all others go."""
+    names = ("shop/web", "shop/cart", "blog/api", "blog/site")
+    services = [service(name, cluster_ips=[f"10.96.0.{number}"]) for number, name in enumerate(names, 10)]
+    made = state(*services)
+    assert made.apply(Listed(Service, tuple(services[:2]))) == touched("blog/api", "blog/site")
+    assert list(made.services.values()) == services[:2]
+
+
+def test_a_service_cidr_may_be_called_like_the_node() -> None:
+    """Kinds are told apart, whatever their objects are called."""
+    made = state(node(), service_cidr(name="node-a"))
+    assert made.apply(Removed(ServiceCIDR, "node-a")) == Touched(table=True)
+    assert made.node == node()
+
+
 def test_the_nodes_addresses_are_known_to_claims() -> None:
     """No external IP captures an address of the node, internal or external, while it has it."""
     made = state(node(internal_ips=["192.168.0.2"], external_ips=["203.0.113.2"]))
