@@ -94,6 +94,16 @@ def test_a_service_has_all_of_its_slices() -> None:
     assert list(state(one, other, two).slices_of(WEB)) == [one, two]
 
 
+def test_a_slice_that_goes_leaves_the_others() -> None:
+    """Of two slices one goes, then the other, and then nothing is kept of either."""
+    one, two = slice_of(), slice_of(suffix="2")
+    made = state(one, two)
+    made.apply(Removed(EndpointSlice, one.key))
+    assert list(made.slices_of(WEB)) == [two]
+    made.apply(Removed(EndpointSlice, two.key))
+    assert made._slices_of == {}
+
+
 # Node, addresses, ServiceCIDRs
 
 
@@ -142,6 +152,9 @@ def test_a_service_cidr_may_be_called_like_the_node() -> None:
     made = state(node(), service_cidr(name="node-a"))
     assert made.apply(Removed(ServiceCIDR, "node-a")) == Touched(table=True)
     assert made.node == node()
+    made.apply(Put(service_cidr(name="node-b")))
+    assert made.apply(Removed(Node, "node-b")) == NOTHING
+    assert made.service_cidrs
 
 
 def test_the_nodes_addresses_are_known_to_claims() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nftproxy.model import ClusterObject
 from nftproxy.state import Event, HostAddresses, Listed, Removed, key_of
-from tests.strategies import Told, some
+from nftproxy.conformance.strategies import Told, some
 
 
 def departures(there: Sequence[Told]) -> st.SearchStrategy[Event]:
