@@ -168,6 +168,14 @@ def test_ports_may_differ_in_protocol_only() -> None:
     assert (len(made.ports), problems) == (2, [])
 
 
+@pytest.mark.parametrize("kind", ["ClusterIP", "LoadBalancer"])
+def test_any_number_of_ports_may_have_no_node_port(kind: str) -> None:
+    """No node port is no conflict with that of another port."""
+    ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 0}, {"name": "c", "port": 82}]
+    made, problems = service("spec", {"type": kind, "clusterIP": "10.96.0.10", "ports": ports})
+    assert ([port.node_port for port in made.ports], problems) == ([0, 0, 0], [])
+
+
 def test_of_equal_node_ports_the_first_stays() -> None:
     """A node port that an earlier port has, with its protocol, is lost alone."""
     made, problems = service("spec.ports.-", {"name": "more", "port": 90, "nodePort": 30080})
@@ -180,6 +188,7 @@ def test_of_equal_node_ports_the_first_stays() -> None:
     [
         ({"ip": "203.0.113.80"}, ["203.0.113.80"]),
         ({"ip": "203.0.113.80", "ipMode": None}, ["203.0.113.80"]),
+        ({"ip": "203.0.113.80", "ipMode": ""}, ["203.0.113.80"]),
         ({"ip": "203.0.113.80", "ipMode": "VIP"}, ["203.0.113.80"]),
         ({"ip": "203.0.113.80", "ipMode": "Proxy"}, []),
         ({"hostname": "lb.example.com"}, []),
@@ -190,6 +199,14 @@ def test_load_balancer_ips(ingress: Raw, expected: list[str]) -> None:
     """Ingress IPs count unless their mode is Proxy; hostnames don't."""
     made, problems = service("status.loadBalancer.ingress", [ingress])
     assert (list(made.load_balancer_ips), problems) == (expected, [])
+
+
+def test_each_load_balancer_ip_counts_once() -> None:
+    """Several ingress points are several addresses; one that can't be read, and one that is repeated, add none."""
+    addresses = ["203.0.113.80", "203.0.113.81", "203.0.113", "203.0.113.80"]
+    made, problems = service("status.loadBalancer.ingress", [{"ip": address} for address in addresses])
+    assert made.load_balancer_ips == ("203.0.113.80", "203.0.113.81")
+    assert len(problems) == 1
 
 
 def test_an_unknown_ip_mode_is_lost() -> None:
@@ -249,6 +266,11 @@ def test_where_the_external_policy_counts(kind: str, external_ips: list[str], po
         ),
         ("spec.healthCheckNodePort", 99999, "spec.healthCheckNodePort: 99999 is not a port from 1 to 65535"),
         ("spec.externalIPs", "203.0.113.7", "spec.externalIPs: '203.0.113.7' is not a list"),
+        (
+            "spec.externalTrafficPolicy",
+            "Near",
+            "spec.externalTrafficPolicy: 'Near' is not one of Cluster, Local: taken as Cluster",
+        ),
         ("spec.sessionAffinityConfig", [], "spec.sessionAffinityConfig: a list is not an object"),
         ("status", "x", "status: 'x' is not an object"),
         (
@@ -328,6 +350,8 @@ CLOSED_6 = "spec.loadBalancerSourceRanges: no IPv6 range can be read: the load b
         (["fd00::/129"], ["::/128"], [CLOSED_6]),
         (["10.0.0.0/8", "fd00::"], ["10.0.0.0/8", "::/128"], [CLOSED_6]),
         (["all"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["fd00::", "10.0.0.0"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["fd00::/8", "10.0.0.0/8", "10.0.0.0"], ["fd00::/8", "10.0.0.0/8"], []),
         ([None], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
         (["10.0.0.0/8", 10], ["10.0.0.0/8", "::/128"], [CLOSED_6]),
         ("10.0.0.0/8", ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
@@ -339,6 +363,12 @@ def test_source_ranges(given_ranges: object, expected: list[str], closed: list[s
     made, problems = service("spec.loadBalancerSourceRanges", given_ranges)
     assert [str(source) for source in made.source_ranges] == expected
     assert [problem.removeprefix("Service shop/web: ") for problem in problems if "admit" in problem] == closed
+
+
+def test_source_ranges_that_are_no_list_are_reported() -> None:
+    """What is no list at all is reported, beside what follows from it."""
+    _, problems = service("spec.loadBalancerSourceRanges", "10.0.0.0/8")
+    assert problems[0] == "Service shop/web: spec.loadBalancerSourceRanges: '10.0.0.0/8' is not a list"
 
 
 def test_a_bad_source_range_is_reported() -> None:
