@@ -205,7 +205,7 @@ def test_a_family_that_never_had_rules() -> None:
     [
         ({}, True),
         ({"is_deleted": True}, False),
-        ({"taints": (DELETION_TAINT,)}, False),
+        ({"taints": ("ToBeDeletedByClusterAutoscaler",)}, False),
         ({"taints": ("node.kubernetes.io/unschedulable", DELETION_TAINT)}, False),
         ({"taints": ("node.kubernetes.io/unschedulable",)}, True),
     ],
@@ -287,8 +287,9 @@ def test_local_endpoints_are_pods() -> None:
         slice_of(endpoints=["10.1.0.4@node-a"], ports=["http:8080", "dns:53/udp"]),
         slice_of(endpoints=["10.1.0.4@node-a", "10.1.0.5@node-a"], ports=["http:8080"], suffix="2"),
         slice_of(endpoints=["10.1.0.6@node-a"], ports=["other:9"], suffix="3"),
+        slice_of(endpoints=["10.1.0.7@node-a"], ports=["dns:53/udp"], suffix="4"),
     ]
-    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 2)}
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 3)}
 
 
 def test_local_endpoints_of_two_families() -> None:
