@@ -370,6 +370,7 @@ AWAY = ["10.1.1.4@node-b"]
         ({"internal_policy": "Local"}, ["10.1.0.4@node-a draining", *AWAY], (0, 0)),
         ({"internal_policy": "Local"}, [], (0, 0)),
         ({"external_policy": "Local"}, AWAY, (0, 0)),
+        ({"type": "LoadBalancer"}, AWAY, (0, 0)),
         ({}, AWAY, (0, 0)),
     ],
 )
@@ -378,4 +379,21 @@ def test_without_local_endpoints(tweaks: dict[str, Any], endpoints: list[str], e
     state = state_of(service(**tweaks), slice_of(endpoints=endpoints))
     internal, external = expected
     assert without_local_endpoints(state, IPV4) == {"internal": internal, "external": external}
+    assert without_local_endpoints(state, IPV6) == {"internal": 0, "external": 0}
+
+
+def test_every_port_of_every_service_counts() -> None:
+    """Of two Services with two ports each, four Service ports lack a local endpoint."""
+    names, ports = ("shop/web", "shop/cart"), ["a:80", "b:81"]
+    services = [
+        service(name, cluster_ips=[f"10.96.0.{number}"], ports=ports, internal_policy="Local")
+        for number, name in enumerate(names, 10)
+    ]
+    state = state_of(*services, *(slice_of(name, AWAY, ports=ports) for name in names))
+    assert without_local_endpoints(state, IPV4) == {"internal": 4, "external": 0}
+
+
+def test_a_service_lacks_nothing_in_a_family_that_it_does_not_serve() -> None:
+    """Endpoints of a family without a ClusterIP count for nobody."""
+    state = state_of(service(internal_policy="Local"), slice_of(endpoints=["fd00:1:0:1::4@node-b"]))
     assert without_local_endpoints(state, IPV6) == {"internal": 0, "external": 0}
