@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import operator
 import os
 import random
-import statistics
 import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import compress
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.mutation import python, template, trials
-from tests.mutation.killers import STAGES, TARGETS, TEMPLATES, Stage, stages_for
+from tests.mutation.campaign import Campaign
+from tests.mutation.killers import STAGES, TARGETS, TEMPLATES, stages_for
 from tests.mutation.mutant import Identity, Mutant, mutants_of
-from tests.mutation.trials import CHECKOUT, Measured, Result, Tree, Trial
+from tests.mutation.trials import CHECKOUT, Result
 
 EXPLAINED = Path(__file__).with_name("explained.toml")
 
@@ -66,121 +64,14 @@ class Report(NamedTuple):
 
     @property
     def lived(self) -> list[Identity]:
-        """The mutants that live."""
-        return [identity for identity, result in self.results.items() if result.status == "passed"]
+        """The mutants that live, or may."""
+        return [identity for identity, result in self.results.items() if not result.is_kill]
 
 
 def judged(results: Mapping[Identity, Result], explained: Mapping[Identity, str], known: set[Identity]) -> Report:
     """Compare what lives with what is explained; `known` are all mutants that there are, tried or not."""
-    stale = [each for each in explained if each not in known or (each in results and results[each].status != "passed")]
+    stale = [each for each in explained if each not in known or (each in results and results[each].is_kill)]
     return Report(results, explained, stale)
-
-
-class Campaign:
-    """Tries mutants, several at a time."""
-
-    def __init__(
-        self,
-        mutants: Sequence[Mutant],
-        stages: Sequence[Stage],
-        directory: Path,
-        jobs: int,
-        log: Path | None,
-        fast: bool,
-    ) -> None:
-        self._mutants = mutants
-        self._fast = fast
-        self._log = log
-        self._stages = stages
-        first = Tree(directory / "0", CHECKOUT)
-        self._measured = trials.measure(first, stages, sorted({m.identity.file for m in mutants} - {*TEMPLATES}))
-        self._trees = [first, *(Tree(directory / str(number), first.root) for number in range(1, jobs))]
-        self._kills: Counter[str] = Counter()
-        self.results: dict[Identity, Result] = {}
-
-    def run(self) -> None:
-        """Try all of them."""
-        waiting = list(reversed(self._mutants))
-        free = list(self._trees)
-        busy: dict[Iterator[Trial], tuple[Trial, Tree]] = {}
-        while waiting or busy:
-            while waiting and free:
-                mutant, tree = waiting.pop(), free.pop()
-                course = self._course(mutant, tree)
-                trial = next(course, None)
-                if trial is None:
-                    free.append(tree)
-                else:
-                    busy[course] = trial, tree
-            trials.wait_for_any([trial for trial, _ in busy.values()], 1.0)
-            for course, (trial, tree) in list(busy.items()):
-                if trial.has_ended():
-                    following = next(course, None)
-                    if following is None:
-                        del busy[course]
-                        free.append(tree)
-                        self._show(len(self._mutants))
-                    else:
-                        busy[course] = following, tree
-        self._show(0)
-
-    def _course(self, mutant: Mutant, tree: Tree) -> Iterator[Trial]:
-        """The trials of one mutant, one after the other, until one kills it."""
-        result = Result("passed")
-        with tree.damaged(mutant):
-            for stage in (each for each in stages_for(mutant.identity.file) if each in self._stages):
-                for tests in self._batches(mutant, stage):
-                    trial = self._trial(tree, tests, stage)
-                    yield trial
-                    if trial.outcome.status == "unknown":
-                        trial = self._trial(tree, tests, stage)
-                        yield trial
-                    result = trial.outcome
-                    if result.status != "passed":
-                        self._kills[trials.file_of(result.killer)] += 1
-                        self._note(mutant, result)
-                        return
-        self._note(mutant, result)
-
-    def _note(self, mutant: Mutant, result: Result) -> None:
-        self.results[mutant.identity] = result
-        if self._log:
-            with self._log.open("a") as log:
-                killer = f" by {result.killer}" if result.killer else ""
-                log.write(f"{result.status}{killer}: {mutant.identity}\n")
-
-    def _trial(self, tree: Tree, tests: Sequence[str], stage: Stage) -> Trial:
-        limit = 30 + 5 * sum(map(self._measured[stage.name].seconds.__getitem__, tests))
-        return Trial(tree, list(dict.fromkeys(map(trials.file_of, tests))), tests, limit)
-
-    def _batches(self, mutant: Mutant, stage: Stage) -> Iterator[list[str]]:
-        """The tests to run, those of the module's own file first, as the fewest files are read for these."""
-        measured = self._measured[stage.name]
-        tests = self._ordered(stage, trials.selected(mutant, stage, measured), measured)
-        if self._fast:
-            longest = 20 * statistics.median(measured.seconds.values())
-            tests = [test for test in tests if measured.seconds[test] < longest]
-        own = f"tests/test_{Path(mutant.identity.file).stem}.py"
-        is_own = [trials.file_of(test) == own for test in tests]
-        for batch in (list(compress(tests, is_own)), list(compress(tests, map(operator.not_, is_own)))):
-            if batch:
-                yield batch
-
-    def _ordered(self, stage: Stage, tests: list[str], measured: Measured) -> list[str]:
-        """Tests that share fixtures by file, those first that killed most in the time that they take."""
-        if not stage.shares_fixtures:
-            return tests
-        cost: dict[str, float] = {}
-        for test in tests:
-            file = trials.file_of(test)
-            cost[file] = cost.get(file, 0) + measured.seconds[test]
-        return sorted(tests, key=lambda test: -self._kills[trials.file_of(test)] / cost[trials.file_of(test)])
-
-    def _show(self, total: int) -> None:
-        if sys.stderr.isatty():
-            lived = sum(result.status == "passed" for result in self.results.values())
-            text = f"{len(self.results)} of {total} mutants, {lived} live" if total else ""
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
@@ -203,15 +94,13 @@ def show(report: Report) -> None:
         print('reason = ""\n')
     for identity in report.stale:
         print(f"explained, but no mutant that lives: {identity}")
-    counts = Counter(result.status for result in report.results.values())
     print("file: mutants, killed, timed out, explained, unexplained")
     for file in (*dict.fromkeys(each.file for each in report.results), "all"):
         own = {each: its for each, its in report.results.items() if file in (each.file, "all")}
         counts = Counter(result.status for result in own.values())
-        killers = Counter(trials.file_of(result.killer) for result in own.values())
-        print(killers, file=sys.stderr)
         unexplained = sum(each in own for each in report.unexplained)
-        figures = len(own), counts["failed"], counts["timed out"], counts["passed"] - unexplained, unexplained
+        lived = sum(not result.is_kill for result in own.values())
+        figures = len(own), counts["failed"], counts["timed out"], lived - unexplained, unexplained
         print(f"{file}: {', '.join(map(str, figures))}")
 
 
@@ -242,7 +131,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     stages = [stage for stage in STAGES if stage in needed and options.stage in (None, stage.name)]
     trials.preload()
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
-        campaign = Campaign(mutants, stages, Path(directory), options.jobs, options.log, options.fast)
+        campaign = Campaign(mutants, stages, Path(directory), options.jobs)
+        campaign.log, campaign.only_fast = options.log, options.fast
         campaign.run()
     report = judged(campaign.results, explained, {mutant.identity for mutant in known})
     show(report)

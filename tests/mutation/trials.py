@@ -57,6 +57,11 @@ class Result(NamedTuple):
     status: str
     killer: str = ""
 
+    @property
+    def is_kill(self) -> bool:
+        """Whether somebody has noticed."""
+        return self.status in ("failed", "timed out")
+
 
 class Measured(NamedTuple):
     """What is known of a stage's tests when nothing is damaged.
