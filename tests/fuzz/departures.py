@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
+from nftproxy.conformance.strategies import Told, some
 from nftproxy.model import ClusterObject
 from nftproxy.state import Event, HostAddresses, Listed, Removed, key_of
-from nftproxy.conformance.strategies import Told, some
 
 
 def departures(there: Sequence[Told]) -> st.SearchStrategy[Event]:
