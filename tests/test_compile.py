@@ -235,11 +235,20 @@ def test_only_local_endpoints_are_hairpins() -> None:
     made = pipeline(
         service(ports=["dns:53/udp"]),
         slice_of(
-            endpoints=["10.1.0.4@node-a", "10.1.0.5@node-a unready", "10.1.0.6@node-a draining", "10.1.1.4@node-b"],
+            endpoints=[
+                "10.1.0.4@node-a",
+                "10.1.0.5@node-a unready",
+                "10.1.0.6@node-a draining",
+                "10.1.0.7@node-a",
+                "10.1.1.4@node-b",
+            ],
             ports=["dns:5353/udp"],
         ),
     )
-    assert elements(made, IPV4, "hairpin") == {"10.1.0.4 . 10.1.0.4 . udp . 5353": ""}
+    assert elements(made, IPV4, "hairpin") == {
+        "10.1.0.4 . 10.1.0.4 . udp . 5353": "",
+        "10.1.0.7 . 10.1.0.7 . udp . 5353": "",
+    }
 
 
 def test_an_endpoint_on_the_local_list_only_is_a_hairpin_too() -> None:
