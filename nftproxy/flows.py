@@ -77,7 +77,7 @@ def _fronts(
     for address in of_family((*service.cluster_ips, *unobstructed), family):
         if _owns(state, service, Claim(address, port.protocol, port.port)):
             yield AddressPort(address, port.port)
-    if port.node_port and _owns(state, service, Claim(NODE, port.protocol, port.node_port)):
+    if _owns(state, service, Claim(NODE, port.protocol, port.node_port)):  # nobody owns 0, which is none
         for address in nodeport_addresses(state, settings.config, family):
             yield AddressPort(address, port.node_port)
 

@@ -156,6 +156,7 @@ def test_what_is_usable(ready: bool, serving: bool, terminating: bool, reason: R
         (["10.1.0.1@node-a unready", "10.1.0.2@node-b"], "2", ""),
         (["10.1.0.1@node-a draining", "10.1.0.2@node-b"], "2", "1"),
         (["10.1.0.1@node-a draining", "10.1.0.2@node-a", "10.1.0.3@node-b"], "2 3", "2"),
+        (["10.1.0.1@node-b", "10.1.0.2@node-a", "10.1.0.3@node-a draining"], "1 2", "2"),
         (["10.1.0.1@node-a draining", "10.1.0.2@node-b draining"], "1 2", "1"),
         (["10.1.0.1@node-a stopped", "10.1.0.2@node-b draining"], "2", ""),
         (["10.1.0.1@node-a serving", "10.1.0.2@node-b draining"], "2", ""),

@@ -112,6 +112,22 @@ def test_a_node_port_has_a_front_on_each_address_that_serves_it(cidrs: list[str]
     assert {front.address for front in fronts_of(made)} == {VIP, *addresses}
 
 
+def test_every_udp_port_has_fronts_with_its_own_endpoints() -> None:
+    """Of several UDP ports each has its own endpoints, and those of other protocols have none."""
+    pods = slice_of("kube/dns", ["10.1.1.4"], ports=["a:5301/udp", "b:5302/udp", "c:5303/tcp"])
+    made = pipeline(service("kube/dns", cluster_ips=[VIP], ports=["a:53/udp", "b:54/udp", "c:55/tcp"]), pods)
+    assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.1.4 5301", f"{VIP} 54": "10.1.1.4 5302"})
+
+
+def test_both_families_of_a_service_go_with_it() -> None:
+    """The fronts of a dual-stack Service are due in both families when it goes."""
+    made = settled(service("kube/dns", cluster_ips=[VIP, "fd00:96::10"], ports=["dns:53/udp"]), dns_slice("10.1.1.4"))
+    made.apply([Put(slice_of("kube/dns", ["fd00:1::4"], ports=["dns:5353/udp"], suffix="6"))])
+    made.flows.take()
+    made.apply([Removed(Service, DNS.key)])
+    assert {front.address for front in made.flows.take()} == {VIP, "fd00:96::10"}
+
+
 def test_a_service_of_another_family_has_no_fronts() -> None:
     """Where a Service has no ClusterIP of a family, neither its node port nor its external IPs are served in it."""
     made = pipeline(

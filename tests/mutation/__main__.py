@@ -34,19 +34,26 @@ def all_mutants(only: str = "") -> list[Mutant]:
     return made
 
 
-def explanations(path: Path = EXPLAINED) -> dict[Identity, str]:
+class Explanation(NamedTuple):
+    """Why a mutant may live; `is_race`: it is killed now and then, as it is seen only if two things meet."""
+
+    reason: str
+    is_race: bool = False
+
+
+def explanations(path: Path = EXPLAINED) -> dict[Identity, Explanation]:
     """Why mutants may live, by identity.
 
     Raises:
         ValueError: a mutant is explained twice, or without a reason.
     """
-    found: dict[Identity, str] = {}
+    found: dict[Identity, Explanation] = {}
     for entry in tomllib.loads(path.read_text()).get("mutant", []):
         for change in entry["changes"]:
             identity = Identity(entry["file"], entry.get("where", ""), entry["line"], change)
             if identity in found or not entry["reason"]:
                 raise ValueError(f"{identity}: explained twice, or without a reason")
-            found[identity] = entry["reason"]
+            found[identity] = Explanation(entry["reason"], entry.get("race", False))
     return found
 
 
@@ -54,7 +61,7 @@ class Report(NamedTuple):
     """What became of mutants; `stale` are explanations of none that lives."""
 
     results: Mapping[Identity, Result]
-    explained: Mapping[Identity, str]
+    explained: Mapping[Identity, Explanation]
     stale: Sequence[Identity]
 
     @property
@@ -68,9 +75,12 @@ class Report(NamedTuple):
         return [identity for identity, result in self.results.items() if not result.is_kill]
 
 
-def judged(results: Mapping[Identity, Result], explained: Mapping[Identity, str], known: set[Identity]) -> Report:
+def judged(
+    results: Mapping[Identity, Result], explained: Mapping[Identity, Explanation], known: set[Identity]
+) -> Report:
     """Compare what lives with what is explained; `known` are all mutants that there are, tried or not."""
-    stale = [each for each in explained if each not in known or (each in results and results[each].is_kill)]
+    killed = {each for each, result in results.items() if result.is_kill}
+    stale = [each for each, its in explained.items() if each not in known or (each in killed and not its.is_race)]
     return Report(results, explained, stale)
 
 

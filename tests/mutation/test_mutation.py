@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.mutation import python, template
-from tests.mutation.__main__ import Report, all_mutants, explanations, judged
+from tests.mutation.__main__ import Explanation, Report, all_mutants, explanations, judged
 from tests.mutation.mutant import Fault, Identity, Mutant, mutants_of
 from tests.mutation.trials import Result, Tree, Trial, wait_for_any
 
@@ -159,13 +159,25 @@ def test_what_lives_must_be_explained() -> None:
     results = {ONE: Result("passed"), OTHER: Result("failed", "test")}
     assert judged(results, {}, {ONE, OTHER}) == Report(results, {}, [])
     assert judged(results, {}, {ONE, OTHER}).unexplained == [ONE]
-    assert judged(results, {ONE: "why"}, {ONE, OTHER}).unexplained == []
-    assert judged(results, {ONE: "why", OTHER: "why", GONE: "why"}, {ONE, OTHER}).stale == [OTHER, GONE]
+    why = Explanation("why")
+    assert judged(results, {ONE: why}, {ONE, OTHER}).unexplained == []
+    assert judged(results, {ONE: why, OTHER: why, GONE: why}, {ONE, OTHER}).stale == [OTHER, GONE]
+
+
+def test_what_is_killed_now_and_then_may_be_explained() -> None:
+    """A race may be lost or won, but must be one."""
+    race = Explanation("why", is_race=True)
+    assert judged({ONE: Result("failed", "test")}, {ONE: race, GONE: race}, {ONE}).stale == [GONE]
+
+
+def test_what_could_not_be_tried_counts_as_living() -> None:
+    """A mutant of which the machine was too busy to tell is one to look at."""
+    assert judged({ONE: Result("unknown")}, {}, {ONE}).unexplained == [ONE]
 
 
 def test_what_was_not_tried_may_be_explained() -> None:
     """A sample tells nothing of the explanations of others."""
-    assert judged({}, {ONE: "why"}, {ONE}).stale == []
+    assert judged({}, {ONE: Explanation("why")}, {ONE}).stale == []
 
 
 ENTRY = "[[mutant]]\nfile = 'a'\nline = 'b'\nchanges = ['c']\nreason = "
