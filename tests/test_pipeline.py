@@ -209,6 +209,17 @@ def test_a_full_transaction_leaves_out_what_is_no_longer_used() -> None:
     assert (Kind.CHAIN, "tcp-endpoints-of-3") in chains(ledger)
 
 
+def test_a_full_transaction_is_of_both_families() -> None:
+    """Both tables are loaded, and what is no longer used is left out of both."""
+    made = pipeline(service(cluster_ips=["fd00:96::10"]), slice_of(endpoints=["fd00:1::4", "fd00:1::5"]))
+    made.apply([Put(slice_of(endpoints=["fd00:1::4"]))])
+    ledger = ledger_of(made)
+    for family in Family:
+        assert ledger.held(family) == set(made.generations[family].elements())
+        assert made.generations[family].declarations == made.generations[family].used_declarations()
+    assert (Kind.CHAIN, "tcp-endpoints-of-2") not in made.generations[IPV6].declarations
+
+
 def chains(ledger: Ledger) -> set[tuple[Kind, str]]:
     """What is declared in the IPv4 table, by name."""
     return {(kind, name) for kind, name, _ in ledger.declared(IPV4)}
