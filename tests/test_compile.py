@@ -479,7 +479,7 @@ def test_an_nft_with_wide_maps_remembers_ipv6_clients() -> None:
     made = pipeline(
         service(cluster_ips=["fd00:96::10"], affinity_timeout=60), slice_of(endpoints=["fd00:1:0:1::4"]), wide_maps=True
     )
-    assert elements(made, IPV6, "services") == {"fd00:96::10 . tcp . 80": "goto tcp-endpoints-of-1-sticky-60"}
+    assert elements(made, IPV6, "services") == {"fd00:96::10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
     assert elements(made, IPV6, "sticky-tcp-endpoints") == {"fd00:96::10 . 80 . fd00:1:0:1::4": "fd00:1:0:1::4 . 8080"}
 
 
@@ -513,8 +513,9 @@ def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> No
     ((_, found),) = compile_service(
         made.state, made.settings, IPV6 if chain.endswith("by-client") else IPV4, made.state.services[key("shop/web")]
     )
-    drawn = {each.chain.removesuffix("-sticky-60"): (each.where, each.asked, each.draw) for each in found.chains}
-    assert drawn[chain] == facts
+    where = {each.list: each.where for each in found.lists}
+    drawn = {f"{each.list}-of-{each.count}{each.suffix}": each for each in found.draws}[chain]
+    assert (where[drawn.list], drawn.asked, drawn.draw) == facts
 
 
 def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:
@@ -687,7 +688,7 @@ def test_without_an_address_there_are_no_node_ports(tweaks: dict[str, Any]) -> N
 def test_every_local_address_serves_where_none_is_known() -> None:
     """A CIDR that matches all needs no address of the node."""
     made = pipeline(service(ports=["http:80:30080"]), ONE_LOCAL, node=None, node_port_addresses=["0.0.0.0/0"])
-    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto nodeport-tcp-endpoints-of-2"}
+    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto draw-nodeport-tcp-endpoints"}
 
 
 def test_node_ports_follow_the_nodes_addresses() -> None:
