@@ -289,6 +289,13 @@ def test_a_bad_field_is_lost_alone(path: str, value: object, problem: str) -> No
     assert problems == [f"Service shop/web: {problem}"]
 
 
+@pytest.mark.parametrize("word", ["Cluster", "Local"])
+def test_the_internal_policy_is_read(word: str) -> None:
+    """internalTrafficPolicy is a field of its own: that example's external policy is Local."""  # noqa: D403
+    made, problems = service("spec.internalTrafficPolicy", word)
+    assert (made.internal_policy, made.external_policy, problems) == (TrafficPolicy(word), TrafficPolicy.LOCAL, [])
+
+
 def test_a_bad_type_is_cluster_ip() -> None:
     """A Service of a type that isn't known keeps what every Service has."""
     made, problems = service("spec.type", "Loadbalancer")
