@@ -1,6 +1,7 @@
 """What CI asserts: counts, and ratios between clusters of different sizes; never times, as its machines differ.
 
-A ratio is of medians, and its bound leaves room for a busy machine: work in proportion to the cluster would be 10.
+Latencies are compared by the fastest tenth, which a busy machine touches least.  The bound of a ratio leaves room
+nevertheless: work in proportion to the cluster would be 10.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ def _dumps(world: World) -> Iterator[Check]:
 
 def _growth(figures: Figures) -> Iterator[Check]:
     few, many = FEW.services, MANY.services
-    for what in (f"latency/{{}}/{latency.ALL}/p50", f"cpu/{{}}/{changes.REPLACED}", f"cpu/{{}}/{latency.OTHERS}"):
+    for what in (f"latency/{{}}/{latency.ALL}/p10", f"cpu/{{}}/{changes.REPLACED}", f"cpu/{{}}/{latency.OTHERS}"):
         ratio = figures[what.format(many)] / figures[what.format(few)]
         yield Check(f"growth with ten times the Services, {what.format(many)}", ratio, MOST_GROWTH)
 
