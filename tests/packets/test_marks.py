@@ -84,6 +84,15 @@ def test_the_bit_does_not_leave_the_node(lab: Lab, ip: Ip, bit: int) -> None:
 
 
 @each_ip
+def test_a_pod_that_is_masqueraded_for_two_reasons_leaves_no_bit(lab: Lab, ip: Ip) -> None:
+    """A marked connection of a pod to itself is masqueraded by its mark, which is cleared, not as a hairpin."""
+    Cluster(lab, service(cluster_ips=[ip.vip]), slice_of(endpoints=[f"{ip.here}@node-a"]), masquerade_all=True)
+    spy(lab, 0)
+    assert lab.connect(Origin.POD, ip.vip, 80, source=ip.here).endpoint == (ip.here, 8080)
+    assert marks(lab) == {0}
+
+
+@each_ip
 def test_another_bit_than_the_configured_one_means_nothing(lab: Lab, ip: Ip) -> None:
     """With masqueradeBit 3, packets that someone marked with bit 14 are not masqueraded, and keep the mark."""
     cluster = make_cluster(lab, ip, bit=3)
