@@ -130,6 +130,17 @@ def test_clients_are_remembered_per_address_and_port(lab: Lab, ip: Ip) -> None:
     assert [picks(cluster, ip, *front) for front in fronts] == first
 
 
+def test_only_node_ports_are_remembered_as_such(lab: Lab, ip: Ip) -> None:
+    """A Service without affinity whose port is another's node port, on an address of its own, fills no map."""
+    other = service("shop/cart", cluster_ips=[ip.vip2], ports=["http:30080"])
+    pods = slice_of("shop/cart", [ip.away], ports=["http:8080"])
+    cluster = make_cluster(lab, sticky(ip), endpoints(ip.away), other, pods)
+    assert cluster.outcomes(Origin.POD, ip.vip2, 30080) == at(ip.away)
+    assert "expires" not in lab.load(f"list map {ip.nft} nftproxy tcp-affinity-{LONG}")
+    assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080) == at(ip.away, masqueraded=True)
+    assert "expires" in lab.load(f"list map {ip.nft} nftproxy tcp-affinity-{LONG}")
+
+
 def test_new_endpoints_do_not_move_clients(lab: Lab, ip: Ip) -> None:
     """When endpoints are added, who is remembered stays, and who isn't may reach the new ones."""
     cluster = make_cluster(lab, sticky(ip), endpoints(ip.here2))
