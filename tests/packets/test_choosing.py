@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from nftproxy.lab import Kind, Lab, Origin, is_even
+from nftproxy.lab import DROPPED, Kind, Lab, Origin, is_even
 from tests.factories import node, service, slice_of
-from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol
+from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol, everywhere
 
 POD, OUTSIDE = Origin.POD, Origin.OUTSIDE
 
@@ -213,3 +213,29 @@ def test_the_choice_stays_uniform_as_endpoints_come_and_go(lab: Lab, counts: Seq
         cluster.put(slice_of(endpoints=addresses))
         outcomes = cluster.connect(POD, IP.vip, times=spread(count))
         assert is_even(outcomes, [(address, 8080) for address in addresses])
+
+
+# ---- what has gone between two lookups -----------------------------------------------------------------------------
+
+
+@each_ip
+@each_protocol
+def test_a_slot_that_has_gone_is_drawn_again(lab: Lab, ip: Ip, protocol: str) -> None:
+    """Who is still sent to draw one of two, when there is but one, gets that one each time."""
+    pods = slice_of(endpoints=[ip.here, ip.away], ports=[f"http:8080/{protocol}"])
+    cluster = Cluster(lab, service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"]), pods)
+    first, second = sorted([ip.here, ip.away])
+    slot = f"{ip.vip} . 80 . 1 : {second} . 8080"
+    lab.load(f"delete element {ip.nft} nftproxy {protocol}-endpoints {{ {slot} }}")
+    assert cluster.outcomes(POD, ip.vip, 80, protocol) == at(first)
+
+
+@each_ip
+@each_protocol
+def test_who_finds_no_endpoint_is_not_let_through(lab: Lab, ip: Ip, protocol: str) -> None:
+    """Who is still sent to draw when all is gone, the Service too before it is filtered, is lost: not let through."""
+    told = service(cluster_ips=[ip.vip], external_ips=[ip.external], ports=[f"http:80/{protocol}"])
+    cluster = Cluster(lab, told, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
+    for name in (f"{protocol}-endpoints", "untranslated"):
+        lab.load(f"flush map {ip.nft} nftproxy {name}")
+    assert cluster.by_origin(ip.external, 80, protocol, times=2) == everywhere(DROPPED)

@@ -64,6 +64,19 @@ def test_ranges_apply_to_pods_and_the_node(lab: Lab, ip: Ip) -> None:
 
 
 @each_ip
+@each_protocol
+@pytest.mark.parametrize("gone", ["guard", "guard-translated"])
+def test_sources_are_looked_at_twice(lab: Lab, ip: Ip, protocol: str, gone: str) -> None:
+    """Who passed before the Service was there is stopped after the translation: each of the two looks is enough."""
+    told = restricted(ip, [ip.alone(ip.client)], protocol, external_policy="Local")
+    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
+    lab.load(f"flush chain {ip.nft} nftproxy {gone}")
+    assert cluster.by_origin(ip.balanced, 80, protocol, times=2) == seen(
+        {DROPPED}, {DROPPED}, node={DROPPED}, outside=at(ip.here)
+    )
+
+
+@each_ip
 def test_pods_and_the_node_can_be_let_in(lab: Lab, ip: Ip) -> None:
     """Ranges that have the pods' and the node's networks let these in, and not the outside."""
     ranges = [network(ip, address) for address in (ip.pod, ip.remote_pod, ip.own)]
