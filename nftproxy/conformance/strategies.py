@@ -194,17 +194,25 @@ def _slices(draw: st.DrawFn) -> EndpointSlice:
     family = draw(families)
     name = draw(st.sampled_from(SLICES))
     without = draw(st.sampled_from([(), ("node_hints",), ("node_hints", "zone_hints")]))
+    everywhere: Mapping[str, tuple[str, ...]] = draw(st.sampled_from([{}, {"zone_hints": ("b",)}]))
     return EndpointSlice(
         key=name,
         service=draw(st.sampled_from([each for each in SERVICES if each.namespace == name.namespace])),
         family=family,
         ports=draw(endpoint_ports),
-        endpoints=tuple(_without(endpoint, without) for endpoint in draw(_endpoint_lists[family])),
+        endpoints=tuple(
+            _hinted_by(_without(endpoint, without), everywhere) for endpoint in draw(_endpoint_lists[family])
+        ),
     )
 
 
 def _without(endpoint: Endpoint, fields: Iterable[str]) -> Endpoint:
     return structs.replace(endpoint, **dict.fromkeys(fields))
+
+
+def _hinted_by(endpoint: Endpoint, fields: Mapping[str, tuple[str, ...]]) -> Endpoint:
+    """The endpoint with these hints where it has none."""
+    return structs.replace(endpoint, **{name: getattr(endpoint, name) or names for name, names in fields.items()})
 
 
 slices: st.SearchStrategy[EndpointSlice] = _slices()
@@ -444,6 +452,25 @@ def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> list[Told]:
     return [service, *slices_]
 
 
+@st.composite
+def rivals(draw: st.DrawFn) -> list[Told]:
+    """Three Services that all want one node port, some for their health checks, and share addresses besides."""
+    told: list[Told] = []
+    for name in SERVICES:
+        service = draw(services)
+        checks_health = draw(st.booleans())
+        changed = structs.replace(
+            service,
+            key=name,
+            type=ServiceType.LOAD_BALANCER,
+            ports=(ServicePort("web", Protocol.TCP, 80, 30081 if checks_health else 30080),),
+            external_policy=TrafficPolicy.LOCAL if checks_health else service.external_policy,
+            health_check_node_port=30080 if checks_health else 0,
+        )
+        told += [changed, *(crowd_of(changed, family, 2) for family in Family)]
+    return told
+
+
 def world_of(node: Node, config: Config, told: Iterable[Told], **fields: Any) -> World:
     """A world of these objects, of which Nodes and interfaces' addresses don't count: those are the lab's."""
     objects = list(told)
@@ -458,11 +485,13 @@ def world_of(node: Node, config: Config, told: Iterable[Told], **fields: Any) ->
     )
 
 
+_crowded = st.tuples(clusters, crowds(st.sampled_from([1, 7, 20, 60]))).map(_each_once)
+
 worlds: st.SearchStrategy[World] = st.builds(
     world_of,
     lab_nodes,
     configs,
-    clusters | st.tuples(clusters, crowds(st.sampled_from([1, 7, 20, 60]))).map(_each_once),
+    st.one_of(clusters, clusters, clusters, _crowded, rivals()),
     knows_interfaces=st.booleans(),
 )
 """A whole cluster, seen from a node with some configuration."""
