@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-TEMPLATES = ("templates/endpoints.nft.j2", "templates/service.nft.j2", "templates/table.nft.j2")
+TEMPLATES = (
+    "templates/draw.nft.j2",
+    "templates/endpoints.nft.j2",
+    "templates/service.nft.j2",
+    "templates/table.nft.j2",
+)
 MODULES = tuple(
     f"nftproxy/{name}.py"
     for name in (
