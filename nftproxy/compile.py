@@ -362,7 +362,7 @@ class _ListShaper(NamedTuple):
             ip=facts.ip,
             protocol=facts.protocol,
             list=facts.list,
-            asked=facts.asked,
+            where=facts.where,
             suffix=facts.suffix,
             count=count,
             number=_number(count, self.family),

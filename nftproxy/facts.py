@@ -71,7 +71,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
     ip: str
     protocol: str
     list: str
-    asked: str
+    where: str
     suffix: str
     count: int
     number: str

@@ -513,9 +513,9 @@ def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> No
     ((_, found),) = compile_service(
         made.state, made.settings, IPV6 if chain.endswith("by-client") else IPV4, made.state.services[key("shop/web")]
     )
-    where = {each.list: each.where for each in found.lists}
+    asked = {each.list: each.asked for each in found.lists}
     drawn = {f"{each.list}-of-{each.count}{each.suffix}": each for each in found.draws}[chain]
-    assert (where[drawn.list], drawn.asked, drawn.draw) == facts
+    assert (drawn.where, asked[drawn.list], drawn.draw) == facts
 
 
 def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:

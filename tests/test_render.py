@@ -196,7 +196,7 @@ DRAW = DrawFacts(
     ip="ip",
     protocol="tcp",
     list="tcp-endpoints",
-    asked="ct original ip daddr . tcp dport",
+    where="ip daddr . tcp dport",
     suffix="",
     count=2,
     number="0.0.0.2",
@@ -244,7 +244,7 @@ def test_a_port_is_its_elements_and_what_it_shares() -> None:
         Element("tcp-endpoints", "10.96.0.10 . 80 . 1", "10.1.0.4 . 8081"),
     )
     typeof = "typeof ip daddr . tcp dport . numgen random mod 2 : ip daddr . tcp dport"
-    dnat = "meta l4proto tcp dnat ip addr . port to ct original ip daddr . tcp dport"
+    dnat = "meta l4proto tcp dnat ip addr . port to ip daddr . tcp dport"
     choose = (
         "meta l4proto tcp ip daddr set ip daddr . tcp dport map @tcp-endpoints-count ip daddr vmap @tcp-endpoints-of"
     )
@@ -257,6 +257,7 @@ def test_a_port_is_its_elements_and_what_it_shares() -> None:
             Kind.CHAIN,
             "tcp-endpoints-of-2",
             (
+                "ip daddr set ct original ip daddr",
                 f"{dnat} . numgen random mod 2 map @tcp-endpoints",
                 f"{dnat} . numgen random mod 1 map @tcp-endpoints",
                 "drop",

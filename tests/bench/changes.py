@@ -1,6 +1,6 @@
 """Single changes, one after the other: what is written to the API, and by what its commit is known.
 
-The pauses between two are longer than minSyncPeriod (0.1 s by default), so that none waits for another.
+The pauses between two are longer than minSyncPeriod (20 ms by default), so that none waits for another.
 """
 
 from __future__ import annotations

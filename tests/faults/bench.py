@@ -11,11 +11,12 @@ What is right is told by the pure middle alone: a pipeline that has been given t
 from __future__ import annotations
 
 import http.client
+import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -214,8 +215,8 @@ class Bench:
     # Its rules
 
     def held(self) -> Held:
-        """What the kernel's sets and maps hold."""
-        return self.lab.node.call(lambda: {family: Kernel().elements(family) for family in Family})
+        """What the kernel's sets and maps hold, less what leads to chains: these are kept once they were needed."""
+        return self.lab.node.call(lambda: {family: _less_entries(Kernel().elements(family)) for family in Family})
 
     def has_tables(self) -> bool:
         """Whether there is a table of each family, with all its chains."""
@@ -233,7 +234,7 @@ class Bench:
                 pipeline.apply([Listed(resource.model, values)])
             self._wanted = (
                 revision,
-                {family: frozenset(generation.elements()) for family, generation in pipeline.generations.items()},
+                {family: _less_entries(generation.elements()) for family, generation in pipeline.generations.items()},
             )
         return self._wanted[1]
 
@@ -293,3 +294,7 @@ def _ask(host: str, port: int, path: str) -> Reply:
         return Reply(response.status, dict(response.getheaders()), response.read())
     finally:
         connection.close()
+
+
+def _less_entries(elements: Iterable[Element]) -> frozenset[Element]:
+    return frozenset(each for each in elements if not re.search(r"-of(-by-client)?$", each.container))

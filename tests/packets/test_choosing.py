@@ -236,6 +236,6 @@ def test_who_finds_no_endpoint_is_not_let_through(lab: Lab, ip: Ip, protocol: st
     """Who is still sent to draw when all is gone, the Service too before it is filtered, is lost: not let through."""
     told = service(cluster_ips=[ip.vip], external_ips=[ip.external], ports=[f"http:80/{protocol}"])
     cluster = Cluster(lab, told, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
-    for name in (f"{protocol}-endpoints", "untranslated"):
-        lab.load(f"flush map {ip.nft} nftproxy {name}")
+    for container in (f"map {ip.nft} nftproxy {protocol}-endpoints", f"set {ip.nft} nftproxy fronts"):
+        lab.load(f"flush {container}")
     assert cluster.by_origin(ip.external, 80, protocol, times=2) == everywhere(DROPPED)
