@@ -1,4 +1,4 @@
-"""What many tests need: a network namespace to break things in, and someone who isn't root."""
+"""What many tests need: a network namespace to break things in, a lab, and someone who isn't root."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from nftproxy.lab import Lab, obstacle
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -31,6 +33,22 @@ def namespace() -> Iterator[None]:
         assert libc.setns(before, CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
     finally:
         os.close(before)
+
+
+@pytest.fixture(scope="module")
+def shared_lab() -> Iterator[Lab]:
+    """One lab for all tests of a module; skips them where there can be none."""
+    if why := obstacle():
+        pytest.skip(why)
+    with Lab() as made:
+        yield made
+
+
+@pytest.fixture
+def lab(shared_lab: Lab) -> Lab:
+    """A lab without rules and without memory."""
+    shared_lab.reset()
+    return shared_lab
 
 
 @pytest.fixture

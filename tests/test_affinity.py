@@ -26,20 +26,6 @@ pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 SCALE = 5 if os.environ.get("NFTPROXY_TESTS") == "long" else 1
 
 
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[Lab]:
-    """One lab for the whole module."""
-    with Lab() as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(shared_lab: Lab) -> Lab:
-    """A lab without rules and without memory."""
-    shared_lab.reset()
-    return shared_lab
-
-
 @pytest.fixture(params=[IP, IP6], ids=["ip", "ip6"])
 def remembered(request: pytest.FixtureRequest) -> Ip:
     """Addresses of each family in which this machine's nft can remember clients."""

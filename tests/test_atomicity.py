@@ -50,20 +50,6 @@ SCALE = 5 if os.environ.get("NFTPROXY_TESTS") == "long" else 1
 Outcomes = frozenset[Outcome]
 
 
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[Lab]:
-    """One lab for the whole module."""
-    with Lab() as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(shared_lab: Lab) -> Lab:
-    """A lab without rules and without memory."""
-    shared_lab.reset()
-    return shared_lab
-
-
 def report(what: str, tries: Sequence[Try], churn: Churn[Any]) -> None:
     """Print how many connections and transactions there were."""
     seconds = tries[-1].ended - tries[0].began

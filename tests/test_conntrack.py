@@ -492,20 +492,6 @@ def test_what_the_kernel_could_not_tell_is_asked_for_again(monkeypatch: pytest.M
 # ---- packets -------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[Lab]:
-    """One lab for all tests of this module."""
-    with Lab() as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(shared_lab: Lab) -> Lab:
-    """A lab without rules and without memory."""
-    shared_lab.reset()
-    return shared_lab
-
-
 def dns(ip: Ip, *, ports: str = "dns:53:30053/udp", vip: str = "", **tweaks: Any) -> Service:
     """A Service with a ClusterIP, a load balancer's address and a node port."""
     fields = {"type": "LoadBalancer", "load_balancer_ips": [ip.balanced], "ports": [ports]} | tweaks

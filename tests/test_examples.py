@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +25,6 @@ from nftproxy.lab import (
     Outcome,
     Probe,
     endpoint,
-    obstacle,
     topology,
 )
 from nftproxy.model import Node
@@ -126,22 +124,6 @@ def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> 
         pytest.skip("this libnftables can't have maps that remember IPv6 clients")
     result = check_ruleset(expected(example, affinity).read_text())
     assert result.ok, result
-
-
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[Lab]:
-    """One lab for all tests here; skips them where there can be none."""
-    if why := obstacle():
-        pytest.skip(why)
-    with Lab() as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(shared_lab: Lab) -> Lab:
-    """A lab without rules and without memory."""
-    shared_lab.reset()
-    return shared_lab
 
 
 class Way(NamedTuple):

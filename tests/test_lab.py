@@ -64,20 +64,6 @@ each_origin = pytest.mark.parametrize("origin", list(Origin), ids=lambda origin:
 FROM_AFAR = [Origin.POD, Origin.OUTSIDE, Origin.REMOTE_POD]
 
 
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[Lab]:
-    """One lab for all tests that leave it as it was."""
-    with Lab() as lab:
-        yield lab
-
-
-@pytest.fixture
-def lab(shared_lab: Lab) -> Lab:
-    """A lab without rules and without memory."""
-    shared_lab.reset()
-    return shared_lab
-
-
 def nat(ip: Addresses, target: str, *, then: str = "") -> str:
     """Rules that send port 80 of the VIP to `target`; `then` is what postrouting does."""
     rule = f"{ip.family} daddr {ip.vip} meta l4proto {{ tcp, udp, sctp }} th dport 80 dnat to {target}"

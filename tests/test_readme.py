@@ -191,21 +191,3 @@ def test_every_deviation_that_is_referred_to_is_explained() -> None:
     explained = re.findall(r"^\| \*\*(D\d+[a-z]?)\*\* \|", table, re.MULTILINE)
     assert set(re.findall(r"\*\*(D\d+)\*\*", rules)) <= set(explained)
     assert len(set(explained)) == len(explained)
-
-
-@needs_root
-def test_the_measurements_can_be_made_again(tmp_path: Path) -> None:
-    """The script in docs/architecture.md runs, here for a small cluster, and ends with the memory that it took."""
-    (script,) = fenced(ARCHITECTURE, "python")
-    (tmp_path / "measure.py").write_text(script)
-    done = subprocess.run(
-        ["unshare", "--net", sys.executable, "measure.py", "20", "3"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(CHECKOUT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"\nmemory: \d+ MB at most\n\Z", done.stdout)

@@ -1,20 +1,9 @@
 """The lab that the tests of one module share."""
 
-from collections.abc import Iterator
-
 import pytest
 
-from nftproxy.lab import Lab, obstacle
+from nftproxy.lab import Lab
 from tests.packets.cluster import IP, IP6
-
-
-@pytest.fixture(scope="module")
-def shared_lab() -> Iterator[Lab]:
-    """One lab for all tests of a module; skips them where there can be none."""
-    if why := obstacle():
-        pytest.skip(why)
-    with Lab() as lab:
-        yield lab
 
 
 @pytest.fixture
