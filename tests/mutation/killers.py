@@ -41,7 +41,7 @@ UNIT = Stage(
         "tests/test_flows.py",
         "tests/test_health.py",
         "tests/test_parse.py",
-        "tests/test_parse_anything.py",
+        "tests/fuzz/test_histories.py",
         "tests/test_parse_services.py",
         "tests/test_parse_slices.py",
         "tests/test_pipeline.py",
@@ -55,7 +55,7 @@ UNIT = Stage(
 )
 PACKETS = Stage(
     "packets",
-    ("tests/test_matrix.py", "tests/packets", "tests/test_affinity.py"),
+    ("tests/test_matrix.py", "tests/packets", "tests/test_affinity.py", "tests/fuzz/test_packets.py"),
     shares_fixtures=True,
 )
 RACES = Stage("races", ("tests/test_atomicity.py",), shares_fixtures=True)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.mutation import python, template
 from tests.mutation.__main__ import Explanation, Report, all_mutants, explanations, judged
+from tests.mutation.killers import STAGES, TARGETS
 from tests.mutation.mutant import Fault, Identity, Mutant, mutants_of
-from tests.mutation.trials import Result, Tree, Trial, wait_for_any
+from tests.mutation.trials import CHECKOUT, Result, Tree, Trial, wait_for_any
 
 
 def python_faults(source: str) -> dict[str, str]:
@@ -152,6 +153,12 @@ def test_every_explanation_is_of_a_mutant() -> None:
 
 
 ONE, OTHER, GONE = (Identity("x.py", "f", line, "dropped") for line in ("one", "other", "gone"))
+
+
+def test_all_that_may_kill_is_there() -> None:
+    """A file of tests that has gone or has another name would kill whatever it is tried on."""
+    named = [path for stage in STAGES for path in stage.paths] + list(TARGETS)
+    assert [path for path in named if not (CHECKOUT / path).exists()] == []
 
 
 def test_what_lives_must_be_explained() -> None:
