@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin
+from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin, RealNetwork, obstacle
 from nftproxy.model import Service
-from tests.factories import node, service, slice_of
+from nftproxy.state import Put
+from tests.factories import node, pipeline, service, slice_of
 from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 from tests.packets.manifests import Manifests, service_manifest, slice_manifest
 
@@ -257,6 +258,27 @@ def test_ranges_are_followed(lab: Lab, ip: Ip) -> None:
 
 
 # ---- the node's own address ----------------------------------------------------------------------------------------
+
+
+@each_ip
+@pytest.mark.parametrize("is_the_node", [False, True], ids=["a client", "the node"])
+def test_a_change_of_ranges_cuts_no_connection(ip: Ip, is_the_node: bool) -> None:
+    """Who is connected stays so when the ranges don't admit him any more; a new connection of his is dropped."""
+    if why := obstacle():
+        pytest.skip(why)
+    with RealNetwork() as network:
+        real = network.node()
+        real.pod("web", IP.here, IP6.here).serve(8080)
+        client = real if is_the_node else network.host("client", IP.client, IP6.client)
+        admitted = restricted(ip, [ip.alone(ip.node if is_the_node else ip.client)])
+        made = pipeline(admitted, slice_of(endpoints=[f"{ip.here}@node-a"]))
+        real.load(made.full_transaction({}).text)
+        with client.talk(ip.balanced, 80) as conversation:
+            assert conversation.ask().name == "web"
+            real.load(made.apply([Put(restricted(ip, [ip.alone(ip.remote_pod)]))]).text)
+            assert conversation.ask().name == "web"
+        with pytest.raises(TimeoutError):
+            client.ask(ip.balanced, 80, timeout=0.5)
 
 
 @each_ip
