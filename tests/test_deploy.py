@@ -322,7 +322,7 @@ def test_the_image_can_write_rules(user: int | None) -> None:
     program = PROXY["command"] if user is None else ["nftproxy"]
     where = ["--source", f"{EXAMPLE}/manifests", "--config", f"{EXAMPLE}/config.yaml", "--hostname-override", "node-a"]
     done = image.run(*program, "run", *where, user=user, seconds=4)
-    assert "loaded the rules: 13 elements" in done.stderr, done.stderr
+    assert "loaded the rules: 17 elements" in done.stderr, done.stderr
     assert Kernel().read_back(Family.IPV4) is not None
 
 
