@@ -197,6 +197,21 @@ def test_a_chain_may_be_declared_anew() -> None:
     assert made.update({"node": block(drop, DRAW)}).declared == {(Kind.CHAIN, "refuse"): drop}
 
 
+def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
+    """It is added where the chain is new, not where its rules change; it is no block's, and is kept like the chain."""
+    entry = Element("services", "10.96.0.10", "goto draw")
+    chains = [Declaration(Kind.CHAIN, "draw", (rule,), entry=entry) for rule in ("accept", "drop")]
+    made = generation(node=block(SERVICES))
+    assert made.update({"web": block(chains[0])}).entered == [entry]
+    assert made.update({"web": block(chains[1]), "api": block(chains[1])}).entered == []
+    assert (list(made.elements()), made.element_count()) == ([entry], 1)
+    made.update({"web": EMPTY, "api": EMPTY})
+    assert (list(made.elements()), list(made.used_elements())) == ([entry], [])
+    made.forget_unused()
+    assert list(made.elements()) == []
+    assert made.update({"web": block(chains[0])}).entered == [entry]
+
+
 def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
     """What no block declares any more stays declared, until a full transaction is about to delete it."""
     made = generation(node=block(REFUSE), web=block(DRAW))
@@ -346,10 +361,11 @@ def test_loading_gives_base_chains_their_policy_back() -> None:
     """A base chain that is there is told nft's own policy, unless its declaration has one; a new one needs none."""
     made = Generation(IPV4)
     closed = Declaration(Kind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
-    made.update({"node": block(HOOK, closed, REFUSE)})
-    installed = Installed("0123", tuple(Container(Kind.CHAIN, name) for name in ("nat", "closed", "refuse")))
-    told = "add chain ip nftproxy nat { policy accept; }\n"
-    assert load_transaction(made, "0123", installed).text.count("policy") == 2
+    out = Declaration(Kind.CHAIN, "out", ("type nat hook output priority -100",))
+    made.update({"node": block(HOOK, closed, out, REFUSE)})
+    installed = Installed("0123", tuple(Container(Kind.CHAIN, name) for name in ("nat", "closed", "out", "refuse")))
+    told = "add chain ip nftproxy nat { policy accept; }\nadd chain ip nftproxy out { policy accept; }\n"
+    assert load_transaction(made, "0123", installed).text.count("policy") == 3
     assert told in load_transaction(made, "0123", installed).text
     assert told not in load_transaction(made, "0123", Installed("0123")).text
 

@@ -93,6 +93,7 @@ def run(
     start: int = 0,
     features: Iterable[Feature] = FEATURES,
     progress: Progress = lambda _name, _connections: None,
+    shrinks: bool = True,
 ) -> Iterator[Result]:
     """Try features one by one, in a lab of its own; of the first that fails, the counterexample is made small.
 
@@ -103,12 +104,12 @@ def run(
         start: the seed.
         features: which to try.
         progress: is told how far this is.
+        shrinks: whether the first counterexample is made small, which takes its time.
 
     Raises:
         LabError: there can be no lab, or the machine loses packets.
         TemplateError: a template fails.
     """
-    shrinks = True
     with Trial(renderer, capabilities) as trial:
         for feature in features:
             result = _search(trial, feature, examples, start, progress, shrinks=shrinks)
