@@ -518,6 +518,14 @@ def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> No
     assert (drawn.where, asked[drawn.list], drawn.draw) == facts
 
 
+@pytest.mark.parametrize(("family", "numbers"), [(IPV4, "0.0.0.0/8"), (IPV6, "::/96")])
+def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
+    """What has a number of endpoints for an address is told by it: nothing on a network has such a one."""
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), ONE_LOCAL)
+    ((_, found),) = compile_service(made.state, made.settings, family, made.state.services[key("shop/web")])
+    assert [each.numbers for each in found.lists] == [numbers]
+
+
 def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:
     """Without wide maps IPv6 has no affinity elements, but a chain that draws by the client's address."""
     made = pipeline(

@@ -205,11 +205,43 @@ def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
     assert made.update({"web": block(chains[0])}).entered == [entry]
     assert made.update({"web": block(chains[1]), "api": block(chains[1])}).entered == []
     assert (list(made.elements()), made.element_count()) == ([entry], 1)
-    made.update({"web": EMPTY, "api": EMPTY})
-    assert (list(made.elements()), list(made.used_elements())) == ([entry], [])
+    other = Declaration(Kind.CHAIN, "other", ("drop",), entry=Element("services", "10.96.0.20", "goto other"))
+    made.update({"api": block(chains[1], other, VIPS, A)})
+    assert list(made.elements()) == list(made.used_elements()) == [entry, other.entry, A]
+    assert made.element_count() == 3
+    made.update({"api": EMPTY})
+    assert list(made.used_elements()) == [entry]
+    made.update({"web": EMPTY})
+    assert (list(made.elements()), list(made.used_elements())) == ([entry, other.entry], [])
     made.forget_unused()
     assert list(made.elements()) == []
     assert made.update({"web": block(chains[0])}).entered == [entry]
+
+
+def test_a_change_leads_to_its_new_chains() -> None:
+    """The element that leads to a chain is added after it."""
+    made = generation(node=block(SERVICES))
+    change = made.update({"web": block(Declaration(Kind.CHAIN, "draw", ("drop",), entry=TO_DRAW))})
+    assert change_transaction(IPV4, change).text == (
+        "add chain ip nftproxy draw\nflush chain ip nftproxy draw\n"
+        "table ip nftproxy {\n  chain draw {\n    drop\n  }\n}\n"
+        "add element ip nftproxy services { 10.96.0.10 : goto draw }\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declaration", "expected"),
+    [
+        (HOOK, True),
+        (Declaration(Kind.CHAIN, "late", ('comment "x"', "type nat hook output priority -100")), True),
+        (DRAW, False),
+        (Declaration(Kind.SET, "typed", ("type ipv4_addr",)), False),
+    ],
+    ids=["base chain", "its type in a later line", "chain", "set"],
+)
+def test_base_chains_have_a_policy(declaration: Declaration, expected: bool) -> None:
+    """A chain with a hook has nft's own policy unless it says another one; nothing else has any."""
+    assert declaration.has_default_policy is expected
 
 
 def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:

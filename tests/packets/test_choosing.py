@@ -239,3 +239,15 @@ def test_who_finds_no_endpoint_is_not_let_through(lab: Lab, ip: Ip, protocol: st
     for container in (f"map {ip.nft} nftproxy {protocol}-endpoints", f"set {ip.nft} nftproxy fronts"):
         lab.load(f"flush {container}")
     assert cluster.by_origin(ip.external, 80, protocol, times=2) == everywhere(DROPPED)
+
+
+@each_ip
+@each_protocol
+def test_who_finds_no_chain_for_the_number_is_not_let_through(lab: Lab, ip: Ip, protocol: str) -> None:
+    """Who has learnt how many endpoints there are when the chain for so many goes is lost: not sent to a number."""
+    told = service(cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], type="NodePort")
+    cluster = Cluster(lab, told, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
+    for prefix in ("", "nodeport-"):
+        lab.load(f"flush map {ip.nft} nftproxy {prefix}{protocol}-endpoints-of")
+    assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
+    assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol, times=2) == {DROPPED}
