@@ -518,6 +518,26 @@ def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> No
     assert (drawn.where, asked[drawn.list], drawn.draw) == facts
 
 
+@pytest.mark.parametrize(("family", "number"), [(IPV4, "0.0.0.1"), (IPV6, "::1")])
+def test_a_number_of_endpoints_is_written_as_an_address(family: Family, number: str) -> None:
+    """It is an address of the family, since that is where it is put."""
+    pods = [slice_of(endpoints=["10.1.1.4"]), slice_of(endpoints=["fd00:1::4"], suffix="6")]
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), *pods)
+    assert list(elements(made, family, "tcp-endpoints-count").values()) == [number]
+
+
+def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
+    """A server of the node's own at the very address or node port is reached as it is, so that must not be dropped."""
+    told = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
+    pods = ["10.1.0.4@node-a", "10.1.0.5@node-a"]
+    at_port = {port: pipeline(told, slice_of(endpoints=pods, ports=[f"http:{port}"])) for port in (80, 30080, 8080)}
+    fronts = {port: elements(made, IPV4, "fronts").keys() for port, made in at_port.items()}
+    node_ports = {port: elements(made, IPV4, "nodeport-fronts").keys() for port, made in at_port.items()}
+    rest = {"10.96.0.10 . tcp . 80", "203.0.113.8 . tcp . 80"}
+    assert fronts == {80: rest, 30080: rest | {"10.1.0.5 . tcp . 80"}, 8080: rest | {"10.1.0.5 . tcp . 80"}}
+    assert node_ports == {80: {"tcp . 30080"}, 30080: set(), 8080: {"tcp . 30080"}}
+
+
 @pytest.mark.parametrize(("family", "numbers"), [(IPV4, "0.0.0.0/8"), (IPV6, "::/96")])
 def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
     """What has a number of endpoints for an address is told by it: nothing on a network has such a one."""
