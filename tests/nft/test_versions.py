@@ -4,6 +4,7 @@ A node's image may be updated or rolled back at any time.  So whichever version 
 must read it, load it anew and change it, and no client may notice.  Each turn is a process of its own, as in life.
 """
 
+import re
 import sys
 from collections.abc import Iterator
 from itertools import islice, permutations
