@@ -322,6 +322,21 @@ def test_health_checks_follow_what_happens() -> None:
     assert (before, made.health_checks.by_port) == ({32000: HealthCheck(old.key, 0)}, {})
 
 
+def test_health_checks_of_several_services() -> None:
+    """Each port comes, changes and goes by itself, however many do at once."""
+    names = ("shop/a", "shop/b", "shop/c", "shop/d")
+    several = [balanced(name, 32000 + i, cluster_ips=[f"10.96.0.{20 + i}"]) for i, name in enumerate(names)]
+    made = pipeline(*several)
+    none = {32000 + i: HealthCheck(key(name), 0) for i, name in enumerate(names)}
+    assert made.health_checks.by_port == none
+    made.apply([Put(slice_of("shop/a"))])
+    assert made.health_checks.by_port == none | {32000: HealthCheck(key("shop/a"), 1)}
+    made.apply([Removed(Service, key("shop/a"))])
+    assert made.health_checks.by_port == {port: none[port] for port in (32001, 32002, 32003)}
+    made.apply([Removed(Service, key("shop/b")), Removed(Service, key("shop/c"))])
+    assert made.health_checks.by_port == {32003: none[32003]}
+
+
 def test_a_change_elsewhere_leaves_health_checks_alone() -> None:
     """As long as nothing in them changes they are the same object, so that nobody has to compare them."""
     made = pipeline(balanced(), slice_of())
