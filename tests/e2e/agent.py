@@ -18,7 +18,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from email.message import Message
 from http.client import HTTPResponse
@@ -26,11 +26,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from nftproxy.lab import Lab, Namespace, Origin, Outcome, Probe, endpoint
+from nftproxy.lab import Lab, Namespace, Origin, endpoint
 from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
 from tests.apiserver import ApiServer
 from tests.e2e.objects import Object, node, service, service_cidr, slice_of
-from tests.packets.cluster import CONNECTIONS, IP, IP6, Outcomes
+from tests.packets.cluster import IP, IP6, Connecting
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 15.0
@@ -139,7 +139,7 @@ class Agent:
         assert not errors, self.log
 
 
-class World:
+class World(Connecting):
     """A node of a cluster, with its agent and the API.  A context manager.
 
     Args:
@@ -204,39 +204,6 @@ class World:
         beacon = service("beacon", vips=[BEACON], ports=[str(port)])
         self.server.put(beacon, slice_of(BEACON_POD, name="beacon", ports=[str(port)]))
         eventually(lambda: self.lab.connect(Origin.POD, BEACON, port), endpoint(BEACON_POD, port))
-
-    def connect(
-        self,
-        origin: Origin,
-        address: str,
-        port: int = 80,
-        protocol: str = "tcp",
-        *,
-        source: str | None = None,
-        sport: int | None = None,
-        times: int = 1,
-    ) -> list[Outcome]:
-        """What becomes of each of some new connections; the node's come from its second address."""
-        if origin is Origin.NODE and source is None:
-            source = (IP6 if ":" in address else IP).own
-        return self.lab.connect_many([Probe(origin, address, port, protocol, source, sport)] * times)
-
-    def outcomes(
-        self,
-        origin: Origin,
-        address: str,
-        port: int = 80,
-        protocol: str = "tcp",
-        *,
-        source: str | None = None,
-        times: int = CONNECTIONS,
-    ) -> Outcomes:
-        """Everything that becomes of some new connections."""
-        return set(self.connect(origin, address, port, protocol, source=source, times=times))
-
-    def by_origin(self, address: str, port: int = 80, protocol: str = "tcp") -> Mapping[Origin, Outcomes]:
-        """Everything that becomes of new connections, by where these come from."""
-        return {origin: self.outcomes(origin, address, port, protocol) for origin in Origin}
 
     def http(self, url: str) -> Answer | None:
         """GET a URL from the node itself; None if nobody listens."""

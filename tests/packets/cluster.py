@@ -106,7 +106,48 @@ each_protocol = pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
 Outcomes = set[Outcome]
 
 
-class Cluster:
+class Connecting:
+    """What has a lab to try connections in; the node's own come from its second address."""
+
+    lab: Lab
+
+    def connect(
+        self,
+        origin: Origin,
+        address: str,
+        port: int = 80,
+        protocol: str = "tcp",
+        *,
+        source: str | None = None,
+        sport: int | None = None,
+        times: int = 1,
+    ) -> list[Outcome]:
+        """What becomes of each of some new connections."""
+        if origin is Origin.NODE and source is None:
+            source = (IP6 if ":" in address else IP).own
+        return self.lab.connect_many([Probe(origin, address, port, protocol, source, sport)] * times)
+
+    def outcomes(
+        self,
+        origin: Origin,
+        address: str,
+        port: int = 80,
+        protocol: str = "tcp",
+        *,
+        source: str | None = None,
+        times: int = CONNECTIONS,
+    ) -> Outcomes:
+        """Everything that becomes of some new connections."""
+        return set(self.connect(origin, address, port, protocol, source=source, times=times))
+
+    def by_origin(
+        self, address: str, port: int = 80, protocol: str = "tcp", *, times: int = CONNECTIONS
+    ) -> dict[Origin, Outcomes]:
+        """Everything that becomes of new connections, by where these come from."""
+        return {origin: self.outcomes(origin, address, port, protocol, times=times) for origin in Origin}
+
+
+class Cluster(Connecting):
     """Objects of a cluster, their rules in the lab's kernel, and connections to try.
 
     Args:
@@ -131,44 +172,6 @@ class Cluster:
     def follow(self, *events: Event) -> None:
         """Let things happen, in one transaction."""
         self.lab.load(self.pipeline.apply(events).text)
-
-    def outcomes(
-        self,
-        origin: Origin,
-        address: str,
-        port: int = 80,
-        protocol: str = "tcp",
-        *,
-        source: str | None = None,
-        times: int = CONNECTIONS,
-    ) -> Outcomes:
-        """Everything that becomes of some new connections."""
-        return set(self.connect(origin, address, port, protocol, source=source, times=times))
-
-    def connect(
-        self,
-        origin: Origin,
-        address: str,
-        port: int = 80,
-        protocol: str = "tcp",
-        *,
-        source: str | None = None,
-        times: int = 1,
-    ) -> list[Outcome]:
-        """What becomes of each of some new connections."""
-        return self.lab.connect_many([_probe(origin, address, port, protocol, source)] * times)
-
-    def by_origin(
-        self, address: str, port: int = 80, protocol: str = "tcp", *, times: int = CONNECTIONS
-    ) -> dict[Origin, Outcomes]:
-        """Everything that becomes of new connections, by where these come from."""
-        return {origin: self.outcomes(origin, address, port, protocol, times=times) for origin in Origin}
-
-
-def _probe(origin: Origin, address: str, port: int, protocol: str, source: str | None) -> Probe:
-    if origin is Origin.NODE and source is None:
-        source = (IP6 if ":" in address else IP).own
-    return Probe(origin, address, port, protocol, source)
 
 
 def at(*addresses: str, port: int = 8080, masqueraded: bool = False) -> Outcomes:
