@@ -143,13 +143,16 @@ def test_no_connection_goes_to_an_endpoint_that_was_removed_before_it_began(lab:
     made = pipeline(web(), endpoints([remote(IP, 0)]))
     loaded(lab, made)
     front = FRONTS["pod to ClusterIP"]
+    tries: list[Try] = []
+    alone = 0  # how many met one world only: few, where a commit takes long
     with Churn(lab, frozenset([remote(IP, 0)]), fresh_endpoints(made), pause=0.001) as churn:
-        tries = churn.try_all(front.probes, 4_000 * SCALE, at_once=1, transactions=100)
+        while alone < 400 * SCALE:
+            tries += churn.try_all(front.probes, 4_000 * SCALE, at_once=1, transactions=100)
+            alone = sum(len(churn.in_force(each.began, each.ended)) == 1 for each in tries)
     report("one at a time", tries, churn)
     for each in tries:
         worlds = churn.in_force(each.began, each.ended)
         assert each.outcome in {to(pod, 8080) for pods in worlds for pod in pods}, worlds
-    assert sum(len(churn.in_force(each.began, each.ended)) == 1 for each in tries) > len(tries) / 10
 
 
 def test_a_connection_that_follows_a_commit_knows_its_world_only(lab: Lab) -> None:
@@ -291,7 +294,8 @@ def test_replacing_a_table_of_another_shape_sends_no_connection_astray(lab: Lab)
     """While the table is deleted and made in another shape, a connection in that very moment may be lost, no other.
 
     A new set with ranges shows what is in it a moment after the new rules that ask it are in force (Linux 6.18), and so
-    a source that is allowed seems not to be: about one connection in 10,000, at one replacement every 10 ms.
+    a source that is allowed seems not to be: about one connection in 10,000, at one replacement every 10 ms.  On a busy
+    machine that moment can last, as the thread that commits may have to wait in the middle of it.
     """
     text = templates()[TABLE_TEMPLATE]
     another = "  set another {\n    typeof meta l4proto\n  }\n"
@@ -305,4 +309,4 @@ def test_replacing_a_table_of_another_shape_sends_no_connection_astray(lab: Lab)
     astray = [each for each in tries if not goes_right(each.outcome)]
     assert {each.outcome for each in astray} <= {DROPPED, UNTOUCHED}
     assert all(len(churn.in_force(each.began, each.ended)) > 1 for each in astray)
-    assert len(astray) < len(tries) / 50  # how many meet that moment depends on how busy the machine is
+    assert any(len(churn.in_force(each.began, each.ended)) > 1 for each in tries if goes_right(each.outcome))

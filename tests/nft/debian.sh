@@ -25,17 +25,12 @@ release=$1; shift
 tree=$checkout/.trees/$release
 
 unpack() {
-    if ! command -v mmdebstrap >/dev/null; then
-        say "installing mmdebstrap with apt, and the keys that Debian is signed with"
-        apt-get update -qq </dev/null
-        DEBIAN_FRONTEND=noninteractive \
-            apt-get install -qq -y --no-install-recommends mmdebstrap debian-archive-keyring </dev/null >/dev/null
-    fi
     say "unpacking Debian $release into $tree"
     rm -rf "$tree" "$tree.part"
     # "essential" is Debian without apt: the tree is used as it is unpacked.  Signatures are checked, but not how old the
     # list of packages is: sid's is good for a week, and some mirrors are behind.
-    mmdebstrap --quiet --variant=essential --include="$packages" --aptopt='Acquire::Check-Valid-Until "false"' \
+    "$(dirname "$self")/mmdebstrap.sh" --quiet --variant=essential --include="$packages" \
+        --aptopt='Acquire::Check-Valid-Until "false"' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' "$release" "$tree.part"
     cat /etc/resolv.conf >"$tree.part/etc/resolv.conf"

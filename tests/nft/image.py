@@ -25,6 +25,7 @@ from typing import NamedTuple
 CHECKOUT = Path(__file__).resolve().parent.parent.parent
 CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
 TREE = CHECKOUT / ".trees" / "image"
+MMDEBSTRAP = CHECKOUT / "tests" / "nft" / "mmdebstrap.sh"
 STAMP = "etc/nftproxy-image"  # in a tree that is complete: what it was built from
 SUITES = {"debian:trixie-slim": "trixie"}
 
@@ -106,7 +107,7 @@ def _unpack(suite: str, tree: Path) -> None:
     shutil.rmtree(tree, ignore_errors=True)
     _say(f"unpacking Debian ({suite})")
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")]  # as "slim" is
-    subprocess.run(["mmdebstrap", "--quiet", "--variant=apt", *excluded, suite, tree], check=True)
+    subprocess.run([MMDEBSTRAP, "--quiet", "--variant=apt", *excluded, suite, tree], check=True)
     shutil.copy("/etc/resolv.conf", tree / "etc")
 
 
