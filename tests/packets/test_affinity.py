@@ -14,10 +14,10 @@ from nftproxy.addresses import Family
 from nftproxy.capabilities import probe
 from nftproxy.config import DetectLocalMode
 from nftproxy.kernel import Kernel
-from nftproxy.lab import Address, Kind, Lab, Origin, Probe, is_even
+from nftproxy.lab import DROPPED, Address, Kind, Lab, Origin, Probe, is_even
 from nftproxy.model import Service
 from tests.factories import pipeline, service, slice_of
-from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol
+from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere
 
 LONG = 10800  # seconds: the default, longer than any test
 BRIDGE: dict[str, Any] = {"detect_local_mode": DetectLocalMode.BRIDGE_INTERFACE, "bridge_interface": "cni0"}
@@ -139,6 +139,29 @@ def test_only_node_ports_are_remembered_as_such(lab: Lab, ip: Ip) -> None:
     assert "expires" not in lab.load(f"list map {ip.nft} nftproxy tcp-affinity-{LONG}")
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080) == at(ip.away, masqueraded=True)
     assert "expires" in lab.load(f"list map {ip.nft} nftproxy tcp-affinity-{LONG}")
+
+
+@pytest.mark.parametrize("origin", [Origin.OUTSIDE, Origin.NODE])
+def test_only_the_beginning_of_a_connection_is_remembered(lab: Lab, ip: Ip, origin: Origin) -> None:
+    """What goes on in a connection renews no entry: the timeout is counted from when the last one began."""
+    cluster = make_cluster(lab, sticky(ip, "udp"), endpoints(ip.away, protocol="udp"))
+    remembered = f"map {ip.nft} nftproxy udp-affinity-{LONG}"
+    (outcome,) = cluster.connect(origin, ip.vip, 80, "udp", sport=5353)
+    assert lab.reply(outcome) == (ip.vip, 80)
+    assert "expires" in lab.load(f"list {remembered}")
+    lab.load(f"flush {remembered}")
+    assert cluster.connect(origin, ip.vip, 80, "udp", sport=5353) == [outcome]
+    assert "expires" not in lab.load(f"list {remembered}")
+
+
+def test_who_reaches_nobody_is_not_remembered(lab: Lab, ip: Ip) -> None:
+    """A connection that is dropped for want of a local endpoint leaves no entry, wherever it came from."""
+    told = sticky(ip, external_policy="Local", internal_policy="Local")
+    cluster = make_cluster(lab, told, endpoints(f"{ip.away}@node-b"))
+    assert cluster.by_origin(ip.vip, times=2) == everywhere(DROPPED)
+    for address, port in [(ip.external, 80), (ip.balanced, 80), (ip.node, 30080)]:
+        assert cluster.outcomes(Origin.OUTSIDE, address, port, times=2) == {DROPPED}
+    assert "expires" not in lab.load(f"list map {ip.nft} nftproxy tcp-affinity-{LONG}")
 
 
 def test_new_endpoints_do_not_move_clients(lab: Lab, ip: Ip) -> None:

@@ -251,3 +251,15 @@ def test_who_finds_no_chain_for_the_number_is_not_let_through(lab: Lab, ip: Ip, 
         lab.load(f"flush map {ip.nft} nftproxy {prefix}{protocol}-endpoints-of")
     assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol, times=2) == {DROPPED}
+
+
+@each_ip
+@each_protocol
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+def test_who_misses_a_node_port_is_not_let_through(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
+    """Who comes to a node port that is there when it is filtered, and wasn't before, is lost: not left to the node."""
+    told = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], external_policy=policy)
+    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
+    for container in ("nodeport-services", "nodeport-short-circuit"):
+        lab.load(f"flush map {ip.nft} nftproxy {container}")
+    assert cluster.by_origin(ip.node, 30080, protocol, times=2) == everywhere(DROPPED)

@@ -21,14 +21,16 @@ from nftproxy.lab import (
     Origin,
     RealHost,
     RealNetwork,
+    RealNode,
     obstacle,
 )
 from nftproxy.lab.frames import internet_checksum
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
-from nftproxy.model import Service, ServiceCIDR
-from nftproxy.state import Removed
+from nftproxy.model import ClusterObject, Service, ServiceCIDR
+from nftproxy.state import Put, Removed
+from tests.factories import node as node_object
 from tests.factories import pipeline, service, service_cidr, slice_of
-from tests.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
+from tests.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 
 REFUSED = {"tcp": TCP_RESET, "udp": PORT_UNREACHABLE, "sctp": PORT_UNREACHABLE}
 
@@ -207,6 +209,95 @@ def test_what_is_delivered_to_the_node_is_let_in(lab: Lab, ip: Ip, front: str) -
     cluster = Cluster(lab, service_cidr(), make_service(ip))
     for origin in (Origin.POD, Origin.REMOTE_POD, Origin.OUTSIDE):
         assert cluster.outcomes(origin, address, 81, times=2) == {NODE}
+
+
+# ---- who is not concerned ------------------------------------------------------------------------------------------
+
+
+@each_ip
+@each_protocol
+@pytest.mark.parametrize("kind", ["elsewhere", "on the node"])
+def test_an_endpoint_may_be_anothers_address_without_endpoints(lab: Lab, ip: Ip, protocol: str, kind: str) -> None:
+    """What was translated to an address and port that are another Service's too reaches it: nobody asked for those."""
+    address = ip.away if kind == "elsewhere" else ip.own
+    told = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
+    target = slice_of(endpoints=[address], ports=[f"http:80/{protocol}"])
+    other = service("shop/other", cluster_ips=[ip.vip2], external_ips=[address], ports=[f"http:80/{protocol}"])
+    cluster = Cluster(lab, told, target, other)
+    assert cluster.outcomes(Origin.OUTSIDE, address, 80, protocol, times=2) == {REFUSED[protocol]}
+    reached = cluster.by_origin(ip.vip, 80, protocol, times=2)
+    assert {outcome.endpoint for outcomes in reached.values() for outcome in outcomes} == {(address, 80)}
+
+
+@each_ip
+@each_protocol
+def test_an_endpoint_may_be_anothers_node_port_without_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
+    """What was translated to a port of the node that is another Service's node port too reaches the server there."""
+    told = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
+    target = slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:30080/{protocol}"])
+    other = service("shop/other", type="NodePort", cluster_ips=[ip.vip2], ports=[f"http:80:30080/{protocol}"])
+    cluster = Cluster(lab, told, target, other)
+    assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol, times=2) == {REFUSED[protocol]}
+    assert cluster.outcomes(Origin.POD, ip.vip, 80, protocol) == at(ip.node, port=30080)
+
+
+@pytest.fixture
+def network() -> Iterator[RealNetwork]:
+    """Hosts outside and nodes, for connections that last."""
+    if why := obstacle():
+        pytest.skip(why)
+    with RealNetwork() as made:
+        yield made
+
+
+def claims(ip: Ip, address: str, how: str) -> ClusterObject:
+    """What makes new connections to port 80 of an address fail."""
+    if how == "external IP":
+        return service(cluster_ips=[ip.vip], external_ips=[address])
+    if how == "node port":
+        return service(type="NodePort", cluster_ips=[ip.vip], ports=["http:90:80"])
+    return service(cluster_ips=[address], ports=["http:90"]) if how == "ClusterIP" else service_cidr(ip.alone(address))
+
+
+@each_ip
+@pytest.mark.parametrize("client", ["pod", "node"])
+@pytest.mark.parametrize("how", ["external IP", "ClusterIP", "ServiceCIDR"])
+def test_a_server_whose_address_is_claimed_keeps_its_connections(
+    network: RealNetwork, ip: Ip, client: str, how: str
+) -> None:
+    """Who is connected stays so when the address becomes a Service's, or unused; a new connection fails."""
+    node, server = network.node(), network.host("server", "198.51.100.9", "2001:db8:100::9")
+    server.serve(80)
+    host = node.pod("client", IP.here, IP6.here) if client == "pod" else node
+    address = server.address6 if ip.is_ipv6 else server.address
+    keeps_its_connections(node, host, address, claims(ip, address, how))
+
+
+@each_ip
+@pytest.mark.parametrize("how", ["external IP", "node port"])
+def test_a_server_of_the_node_whose_port_is_claimed_keeps_its_connections(
+    network: RealNetwork, ip: Ip, how: str
+) -> None:
+    """So it is if the server is the node's own: at an address that the Node doesn't name, or at a node port."""
+    node, client = network.node(), network.host("client", IP.client, IP6.client)
+    node.serve(80)
+    address = node.address6 if ip.is_ipv6 else node.address
+    named = node_object(internal_ips=[address] if how == "node port" else [ip.gateway])
+    keeps_its_connections(node, client, address, claims(ip, address, how), named)
+
+
+def keeps_its_connections(
+    node: RealNode, client: RealHost, address: str, claim: ClusterObject, *objects: ClusterObject
+) -> None:
+    """Talk to port 80 of an address while it is claimed, and then try to do so anew."""
+    made = pipeline(*objects)
+    node.load(made.full_transaction({}).text)
+    with client.talk(address, 80) as conversation:
+        before = conversation.ask()
+        node.load(made.apply([Put(claim)]).text)
+        assert conversation.ask() == before
+    with pytest.raises((ConnectionRefusedError, PermissionError, TimeoutError)):
+        client.ask(address, 80, timeout=0.5)
 
 
 # ---- other protocols, with real hosts ------------------------------------------------------------------------------
