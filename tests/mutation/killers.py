@@ -53,15 +53,16 @@ UNIT = Stage(
     ),
     shares_fixtures=False,
 )
+CONFORMANCE = Stage("conformance", ("tests/test_templates_conform.py",), shares_fixtures=False)
 PACKETS = Stage(
     "packets",
     ("tests/test_matrix.py", "tests/packets", "tests/test_affinity.py", "tests/fuzz/test_packets.py"),
     shares_fixtures=True,
 )
 RACES = Stage("races", ("tests/test_atomicity.py",), shares_fixtures=True)
-STAGES = (UNIT, PACKETS, RACES)
+STAGES = (UNIT, CONFORMANCE, PACKETS, RACES)
 
 
 def stages_for(file: str) -> tuple[Stage, ...]:
     """What mutants of a file go through: policy can be seen at rest, templates are tried with packets alone."""
-    return (PACKETS, RACES) if file in TEMPLATES else (UNIT, PACKETS)
+    return (CONFORMANCE, PACKETS, RACES) if file in TEMPLATES else (UNIT, PACKETS)
