@@ -9,7 +9,9 @@ signal to stop.  Each round takes all events that have come, turns them into one
   touches our tables.
 * What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
   changed under us) means: the next transaction is a full one, tried again with growing pauses until it goes in.  Where
-  that is refused, the next one replaces our tables: somebody may have declared a set of ours in another way.
+  that is refused, the next one replaces our tables: somebody may have declared a set of ours in another way.  Where
+  that is refused too, those Services are found that it is refused for, and set aside: all others get their rules.
+  Who is set aside is tried again when it changes, and every `sync_period`.
 * On stopping, the rules stay.
 """
 
@@ -18,29 +20,42 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Generator, Iterable, Sequence
+from enum import IntEnum
 from typing import Protocol
 
 import tenacity
 
 from nftproxy.addresses import Family
+from nftproxy.culprits import find_culprits
 from nftproxy.custody import Custody
 from nftproxy.errors import Refused, Unavailable
 from nftproxy.metrics import Vitals
+from nftproxy.model import ObjectKey
 from nftproxy.pipeline import Pipeline
 from nftproxy.ruleset import Commit, Generation, Installed, Transaction
 from nftproxy.state import Event
 
 log = logging.getLogger(__name__)
-
 FIRST_PAUSE = 0.1
 """Seconds before a failed transaction is tried again; doubles from there (client-go's limiters start as low)."""
 LONGEST_PAUSE = 30.0
 """Seconds at the most between two tries: no longer than the syncPeriod of a default configuration."""
 
+MOST_AGAIN = 20
+"""Services that were set aside and are tried again at a periodic check."""
+
 SHORTEST_QUIET, QUIET = 1.0, 4.0
 """How long after a load what others do may not cause the next: so many times as long as that took, and the least in
 seconds.  However often somebody changes our tables, to mend them takes a fifth of a CPU."""
+
+
+class Remedy(IntEnum):
+    """What a load does beside loading; the next of these where it is refused, and then again the first."""
+
+    NOTHING = 0
+    REPLACE = 1
+    SET_ASIDE = 2
 
 
 class KernelSide(Protocol):
@@ -48,6 +63,9 @@ class KernelSide(Protocol):
 
     async def apply(self, transaction: Transaction) -> Commit:
         """Apply a transaction as a whole, and tell the generations around it; raises Refused or Unavailable."""
+
+    async def check(self, transaction: Transaction) -> None:
+        """Raise Refused if the kernel would refuse a transaction, or Unavailable; nothing happens."""
 
     async def generation(self) -> int:
         """The ruleset's generation; raises Unavailable."""
@@ -85,7 +103,7 @@ class Agent:
         self._pending: list[Event] = []
         self._wake = asyncio.Event()
         self._is_known = False
-        self._was_refused = False  # the last attempt to load everything
+        self._refusals = 0  # of attempts to load everything, since one was not
         self._custody = custody
         self._check_due = 0.0
         self._quiet_until = 0.0
@@ -103,9 +121,9 @@ class Agent:
             self._plan_check()
             while not self._stopping.is_set():
                 self._wake.clear()
-                self._look()
                 if await self._sync():
                     await self._pause(self._min_sync_period)
+                self._look()  # after a commit: what was told during it wakes nobody any more
                 await self._until_woken()
         finally:
             for reader in readers:
@@ -172,19 +190,23 @@ class Agent:
         if not self._is_known:
             await self._load()
         if self._is_known and (events or has_work):
+            await self._try_again(self._pipeline.accepted())
             await self._when_settled()
         return has_work
 
     async def _change(self, transaction: Transaction) -> None:
         """Apply a change; after a refusal it isn't known what the kernel holds."""
         try:
-            with self._custody.during(transaction):
-                self._custody.changed(await self._kernel.apply(transaction))
+            await self._commit(transaction)
             self._vitals.applied(transaction, full=False)
         except (Refused, Unavailable) as error:
             log.warning("a change was refused, loading everything instead: %s", error)
             self._vitals.failed(full=False)
             self._is_known = False
+
+    async def _commit(self, transaction: Transaction) -> None:
+        with self._custody.during(transaction):
+            self._custody.changed(await self._kernel.apply(transaction))
 
     async def _take(self) -> tuple[list[Event], Transaction]:
         """All events that have come, and the transaction that they ask for; others on the loop get their turns."""
@@ -216,8 +238,11 @@ class Agent:
 
     async def _load_once(self) -> None:
         await self._take()
+        remedy = Remedy(self._refusals % len(Remedy))
+        if remedy is Remedy.SET_ASIDE:
+            await self._set_aside()
         installed = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
-        if self._was_refused:
+        if remedy is Remedy.REPLACE:
             installed = {family: found and Installed() for family, found in installed.items()}
         transaction = self._pipeline.full_transaction(installed)
         began = _now()
@@ -225,7 +250,7 @@ class Agent:
             self._custody.loaded(await self._kernel.apply(transaction))
         self._quiet_until = _now() + max(SHORTEST_QUIET, QUIET * (_now() - began))
         self._is_known = True
-        self._was_refused = False
+        self._refusals = 0
         self._vitals.applied(transaction, full=True)
         counts = (generation.element_count() for generation in self._pipeline.generations.values())
         log.info("loaded the rules: %d elements", sum(counts))
@@ -233,8 +258,62 @@ class Agent:
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         self._vitals.failed(full=True)
         error = state.outcome.exception() if state.outcome is not None else None
-        self._was_refused = isinstance(error, Refused)
+        self._refusals = self._refusals + 1 if isinstance(error, Refused) else 0
         log.error("loading the rules failed, trying again: %s", error)
+
+    async def _set_aside(self) -> None:
+        """Find the Services that rules are refused for, and leave them out.
+
+        Raises:
+            Refused: rules are refused that have no Service at all.
+            Unavailable: the kernel can't be asked.
+        """
+        if await self._would_take(()):
+            return
+        for suspects in self._pipeline.suspects():
+            if await self._would_take(suspects):
+                break
+        else:
+            raise Refused("rules are refused also without any Service")
+        self._pipeline.leave_out(await self._found(find_culprits(suspects)))
+
+    async def _found(self, search: Generator[Collection[ObjectKey], bool, list[ObjectKey]]) -> list[ObjectKey]:
+        """What a search finds whose questions are put to the kernel."""
+        try:
+            left_out = next(search)
+            while True:
+                left_out = search.send(await self._would_take(left_out))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+    async def _would_take(self, left_out: Collection[ObjectKey]) -> bool:
+        """Whether the kernel would take rules without these Services."""
+        if self._stopping.is_set():
+            raise Unavailable("told to stop")
+        try:
+            await self._kernel.check(self._pipeline.trial(left_out))
+        except Refused:
+            return False
+        return True
+
+    async def _try_again(self, services: Iterable[ObjectKey]) -> None:
+        """Let Services in again, one by one; those that the kernel still refuses stay aside, and it is told why."""
+        for service in services:
+            known = self._pipeline.set_aside[service]
+            transaction = self._pipeline.let_in(service)
+            try:
+                await self._commit(transaction)
+            except Refused as error:
+                self._pipeline.keep_out(service, str(error))
+                if str(error) != known:
+                    log.error("Service %s is set aside: the kernel refuses its rules: %s", service, error)
+            except Unavailable as error:
+                log.warning("a change was refused, loading everything instead: %s", error)
+                self._is_known = False
+                self._wake.set()
+                return
+            else:
+                log.info("Service %s is no longer set aside", service)
 
     async def _check(self) -> None:
         """Load everything if it isn't known that others have left our tables alone.
@@ -245,6 +324,9 @@ class Agent:
         try:
             if self._custody.is_intact(await self._kernel.generation()):
                 self._vitals.checked()
+                if self._pipeline.set_aside:
+                    await self._try_again(list(self._pipeline.set_aside)[:MOST_AGAIN])
+                    await self._when_settled()
                 return
             found = {family: await self._kernel.read_back(family) for family in self._pipeline.generations}
         except Unavailable as error:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from nftproxy.addresses import TABLE
-from nftproxy.errors import Unavailable
+from nftproxy.errors import Refused, Unavailable
 from nftproxy.nfnetlink import (
     BUFFER_SIZE,
     FAMILY_NUMBER,
@@ -44,6 +44,9 @@ QUEUE_SIZE = 4 << 20
 """Bytes that may wait to be read: commits of some 20,000 elements at once."""
 LARGE = 64 * 1024
 """Characters of a transaction, some 1,500 elements, from which on it isn't listened to."""
+
+AT_ONCE = "somebody has changed them in the same moment as we"
+TOO_MUCH = "too much was changed at once to follow"
 
 
 class Notice(NamedTuple):
@@ -75,18 +78,22 @@ class Custody:
         self._left: int | None = None
         self._own: set[int] = set()
         self._notices: dict[int, Notice] = {}
-        self._is_lost = False
+        self._doubt = ""  # why it isn't known how our tables are, which nobody has been told yet
         self._is_committing = False
 
     @contextlib.contextmanager
     def during(self, transaction: Transaction) -> Iterator[None]:
-        """Around a transaction of ours; to a large one we don't listen.  If it fails, nothing is known."""
+        """Around a transaction of ours; to a large one we don't listen.  A refusal changes nothing; else, if it fails,
+        nothing is known.
+        """
         is_large = len(transaction.text) >= LARGE
         if is_large:
             self._hearing.pause()
         self._is_committing = True
         try:
             yield
+        except Refused:
+            raise
         except BaseException:
             self._left = None
             self._notices.clear()
@@ -99,16 +106,20 @@ class Custody:
     def loaded(self, commit: Commit) -> None:
         """Our tables are as they should be after this full transaction, and nobody touched them since."""
         self.listen()
-        self._left, self._own, self._is_lost = self._own_generation(commit), set(), False
+        self._left, self._own, self._doubt = self._own_generation(commit), set(), ""
+        if self._left is None:
+            self._doubt = AT_ONCE
         self._notices = {each: notice for each, notice in self._notices.items() if each > (self._left or each)}
 
     def changed(self, commit: Commit) -> None:
         """If our tables were as we left them, they are after this change."""
         self.listen()
         own = self._own_generation(commit)
+        if self._left is None:
+            return
         if own is None:
-            self._left = None
-        elif self._left is not None:
+            self._left, self._doubt = None, AT_ONCE
+        else:
             self._own.add(own)
             self._go_on()
 
@@ -116,7 +127,7 @@ class Custody:
         """Take in what has been told."""
         notices = self._hearing.read()
         if notices is None:
-            self._is_lost, self._left = True, None
+            self._left, self._doubt = None, TOO_MUCH
         elif self._left is not None or self._is_committing:
             self._notices |= {notice.generation: notice for notice in notices}
 
@@ -130,12 +141,8 @@ class Custody:
         self.listen()
         intruder = self._go_on()
         if intruder is not None:
-            reason = f"{intruder.who or 'somebody'} has changed them"
-        elif self._is_lost:
-            reason = "too much was changed at once to follow"
-        else:
-            return ""
-        self._is_lost, self._left = False, None
+            self._left, self._doubt = None, f"{intruder.who or 'somebody'} has changed them"
+        reason, self._doubt = self._doubt, ""
         return reason
 
     def _own_generation(self, commit: Commit) -> int | None:

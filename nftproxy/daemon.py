@@ -17,7 +17,7 @@ from nftproxy.conntrack import Conntrack
 from nftproxy.custody import Custody, Notifications
 from nftproxy.directory import Directory
 from nftproxy.errors import Unavailable
-from nftproxy.events import Events, Post, of_conflict, of_listener, of_start
+from nftproxy.events import Events, Post, of_conflict, of_listener, of_refusal, of_start
 from nftproxy.health import Health, health_check_addresses
 from nftproxy.kernel import AsyncKernel, Kernel
 from nftproxy.metrics import Metrics, Vitals
@@ -84,6 +84,7 @@ class Daemon:
             self._conntrack.begin(sweeps)
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
         self._events.tell(map(of_conflict, self._pipeline.take_losses()))
+        self._events.tell(of_refusal(*refused) for refused in self._pipeline.set_aside.items())
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])

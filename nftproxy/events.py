@@ -17,6 +17,7 @@ import tenacity
 
 from nftproxy.compile import Lost
 from nftproxy.errors import Unavailable
+from nftproxy.model import ObjectKey
 from nftproxy.servers import CannotListen
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,11 @@ def of_conflict(lost: Lost) -> Happening:
     port = f" of port {lost.port_name}" if lost.port_name else ""
     note = f"{lost.what}{port} is not served: {lost.why}"
     return Happening(lost.service.namespace, lost.service.name, "AddressConflict", "Claim", note)
+
+
+def of_refusal(service: ObjectKey, why: str) -> Happening:
+    """A Service has no rules, as the kernel refuses them."""
+    return Happening(service.namespace, service.name, "RulesRefused", "Load", f"the kernel refuses its rules: {why}")
 
 
 def of_listener(failure: CannotListen, node: str) -> Happening:

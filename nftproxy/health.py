@@ -10,7 +10,7 @@ is stricter: there, a proxy that has never written any rules is healthy for as l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -212,22 +212,27 @@ class HealthChecks:
         self.by_port: Mapping[int, HealthCheck] = {}
         self._ports: dict[ObjectKey, int] = {}
 
-    def update(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
-        """Follow the state in what was touched of it."""
+    def update(
+        self, state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey] = ()
+    ) -> None:
+        """Follow the state in what was touched of it; where a Service has no rules, its endpoints don't count."""
         services = tuple(services)
         old = {port: self.by_port[port] for port in filter(None, (self._ports.pop(key, 0) for key in services))}
-        new = dict(_checks(state, services))
+        new = dict(_checks(state, services, without_rules))
         self._ports |= {check.service: port for port, check in new.items()}
         if old != new:
             kept = {port: check for port, check in self.by_port.items() if port not in old}
             self.by_port = kept | new
 
 
-def _checks(state: ClusterState, services: Iterable[ObjectKey]) -> Iterator[tuple[int, HealthCheck]]:
+def _checks(
+    state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey]
+) -> Iterator[tuple[int, HealthCheck]]:
     for service in filter(None, map(state.services.get, services)):
         port = service.health_check_node_port
         if port and state.claims.winner(Claim(NODE, Protocol.TCP, port)) == service.key:
-            yield port, HealthCheck(service.key, _local_endpoints(state, service))
+            count = 0 if service.key in without_rules else _local_endpoints(state, service)
+            yield port, HealthCheck(service.key, count)
 
 
 def _local_endpoints(state: ClusterState, service: Service) -> int:

@@ -78,6 +78,7 @@ _GAUGES = (
     _Row("nftproxy_elements", "Elements of the table's sets and maps, less those that packets add"),
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
+    _Row("nftproxy_services_set_aside", "Services without rules, as the kernel refuses those that have them", ()),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
 )
@@ -183,6 +184,7 @@ class Metrics:
             for policy, count in without_local_endpoints(self._pipeline.state, family).items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
         self._gauges["nftproxy_conflicts"].set(sum(map(len, self._pipeline.losses.values())))
+        self._gauges["nftproxy_services_set_aside"].set(len(self._pipeline.set_aside))
         for kind, name in _CHANGES.items():
             self._gauges[f"kubeproxy_sync_proxy_rules_{name}_changes_pending"].set(self._pending[kind])
         return generate_latest(self._registry)

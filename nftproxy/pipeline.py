@@ -8,7 +8,7 @@ only the difference is sent.  The same objects give the same generations in what
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 from nftproxy.addresses import Family
 from nftproxy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
@@ -21,11 +21,14 @@ from nftproxy.ruleset import (
     EMPTY,
     Block,
     Change,
+    Declaration,
     Generation,
     Installed,
+    Kind,
     Owner,
     Transaction,
     change_transaction,
+    delete_transaction,
     join,
     load_transaction,
 )
@@ -42,7 +45,8 @@ class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
 
     `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go, `health_checks`
-    what health-check node ports answer.
+    what health-check node ports answer.  `set_aside` has the Services that contribute nothing, as the kernel refuses
+    rules that have them, with what it said when it was asked for one alone.
 
     Raises:
         TemplateError: a template fails.
@@ -59,7 +63,10 @@ class Pipeline:
         self._owned: dict[ObjectKey, list[PortKey]] = {}
         self.health_checks = HealthChecks()
         self.losses: dict[ObjectKey, list[Lost]] = {}
+        self.set_aside: dict[ObjectKey, str] = {}
         self._fresh_losses: list[Lost] = []
+        self._unproven: set[ObjectKey] = set()
+        self._declared: dict[Family, dict[tuple[Kind, str], Declaration]] = {}
         self._touched = Touched(table=True)
         self.apply(())
 
@@ -91,10 +98,58 @@ class Pipeline:
             for family, generation in self.generations.items()
         )
 
+    def accepted(self) -> list[ObjectKey]:
+        """Take note that the kernel holds the generations; those set aside of the Services that have changed since."""
+        changed = sorted(self._unproven & self.set_aside.keys())
+        self._unproven.clear()
+        return changed
+
+    def suspects(self) -> Iterator[list[ObjectKey]]:
+        """Whose rules it may be that the kernel refuses: those that changed since it took all, and then everyone's."""
+        yield sorted(self._unproven & self._owned.keys() - self.set_aside.keys())
+        yield sorted(self._owned.keys() - self.set_aside.keys())
+
+    def trial(self, left_out: Collection[ObjectKey]) -> Transaction:
+        """What would make the tables anew less what some Services contribute: to be checked, not to be applied."""
+        owners = {owner for key in left_out for owner in self._owned[key]}
+        return join(
+            transaction
+            for family, generation in self.generations.items()
+            for transaction in (
+                delete_transaction(family),
+                load_transaction(
+                    generation.without(owners), self._renderer.shape(self._table_facts(family)), installed=None
+                ),
+            )
+        )
+
+    def leave_out(self, services: Iterable[ObjectKey]) -> None:
+        """Let Services contribute nothing from now on; a full transaction must follow."""
+        self.set_aside |= dict.fromkeys(services, "")
+        self._touch(services)
+
+    def let_in(self, service: ObjectKey) -> Transaction:
+        """Let a Service contribute that was set aside; if the kernel refuses the transaction, call `keep_out`."""
+        del self.set_aside[service]
+        self._declared = {family: dict(generation.declarations) for family, generation in self.generations.items()}
+        return self._touch([service])
+
+    def keep_out(self, service: ObjectKey, refusal: str) -> None:
+        """Take back what `let_in` did last, and keep what the kernel said."""
+        self.leave_out([service])
+        self.set_aside[service] = refusal
+        self._unproven.discard(service)
+        for family, generation in self.generations.items():
+            generation.declarations = self._declared[family]
+
     def take_losses(self) -> list[Lost]:
         """What Services don't get of those that were touched since this was last asked; each is told once."""
         losses, self._fresh_losses = self._fresh_losses, []
         return losses
+
+    def _touch(self, services: Iterable[ObjectKey]) -> Transaction:
+        self._touched.services.update(services)
+        return self.apply(())
 
     def _update(self) -> Generator[None, None, dict[Family, Change]]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
@@ -111,7 +166,8 @@ class Pipeline:
             self._note_ports(key)
             self._note_losses(key)
         self.flows.update(self.state, services)
-        self.health_checks.update(self.state, services)
+        self.health_checks.update(self.state, services, self.set_aside)
+        self._unproven.update(services)
         self._touched = Touched()
         return changes
 
@@ -126,7 +182,7 @@ class Pipeline:
             for owner in self._owned.get(key, ()):
                 blocks[owner] = EMPTY
             service = self.state.services.get(key)
-            if service is not None:
+            if service is not None and key not in self.set_aside:
                 for owner, facts in compile_service(self.state, self.settings, family, service):
                     blocks[owner] = self._renderer.port(facts, family.table)
         return blocks
@@ -148,5 +204,6 @@ class Pipeline:
         service = self.state.services.get(key)
         if service is None:
             self._owned.pop(key, None)
+            self.set_aside.pop(key, None)
         else:
             self._owned[key] = port_keys(service)

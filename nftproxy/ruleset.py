@@ -187,6 +187,12 @@ class Generation:
         """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""
         self.declarations = self.used_declarations()
 
+    def without(self, owners: Collection[Owner]) -> Generation:
+        """The union of all blocks but those of some owners, as a generation of its own."""
+        made = Generation(self.family)
+        made.update({owner: block for owner, block in self.blocks.items() if owner not in owners})
+        return made
+
     def element_count(self) -> int:
         """How many elements there are."""
         return sum(map(len, self._values.values())) + sum(1 for _ in _entries(self.declarations))

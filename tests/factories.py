@@ -264,7 +264,7 @@ class Ledger:
                     for held in (self.comments, self.chains, self.sets, self.elements):
                         del held[f"{ip} {name}"]
                 case ["add", "table", ip, name]:
-                    self.comments.setdefault(f"{ip} {name}", "")
+                    self._add_table(f"{ip} {name}")
                 case ["add", "chain", ip, name, chain]:
                     self.chains[f"{ip} {name}"].setdefault(chain.removesuffix(" { policy accept; }"), ())
                 case ["add" | "delete" as verb, "element", ip, name, rest]:
@@ -294,11 +294,15 @@ class Ledger:
         chains = {(Kind.CHAIN, name, body) for name, body in self.chains[family.table].items()}
         return chains | {(kind, name, body) for name, (kind, body) in self.sets[family.table].items()}
 
+    def _add_table(self, table: str) -> None:
+        self.comments.setdefault(table, "")
+        for held in (self.chains, self.sets, self.elements):
+            held.setdefault(table, {})
+
     def _read_table(self, table: str, lines: Iterator[str]) -> None:
         """Read a `table` block: within one, chains may refer to each other in any order."""
-        chains, sets = self.chains.setdefault(table, {}), self.sets.setdefault(table, {})
-        self.elements.setdefault(table, {})
-        self.comments.setdefault(table, "")
+        self._add_table(table)
+        chains, sets = self.chains[table], self.sets[table]
         for line in itertools.takewhile(lambda line: line != "}", lines):
             match line.split():
                 case ["comment", *words]:

@@ -8,7 +8,7 @@ import pytest
 
 from nftproxy import custody, nfnetlink
 from nftproxy.custody import LARGE, Custody, Notice, Notifications
-from nftproxy.errors import Unavailable
+from nftproxy.errors import Refused, Unavailable
 from nftproxy.kernel import Kernel
 from nftproxy.ruleset import Commit, Transaction
 from tests.conftest import Run
@@ -152,6 +152,8 @@ def test_commits_at_the_same_time_are_told_apart(told: tuple[bool, bool], is_int
         rumour.tell(*notices(6, *told))
         kept.changed(Commit(5, 7))
     assert kept.is_intact(7) == is_intact
+    assert kept.alarm() == ("" if is_intact else "somebody has changed them in the same moment as we")
+    assert kept.alarm() == ""
 
 
 def test_a_load_beside_others() -> None:
@@ -163,6 +165,26 @@ def test_a_load_beside_others() -> None:
         kept.loaded(Commit(4, 8))
     assert kept.is_intact(8)
     assert kept.alarm() == "nft has changed them"
+
+
+def test_a_load_at_the_same_time_as_harm() -> None:
+    """If both are about us, it isn't known whether the harm came before the load or after it."""
+    rumour = Rumour()
+    kept = Custody(rumour)
+    with kept.during(Transaction("x")):
+        rumour.tell(*notices(5, True, True))
+        kept.loaded(Commit(4, 6))
+    assert not kept.is_intact(6)
+    assert kept.alarm() == "somebody has changed them in the same moment as we"
+
+
+def test_a_refusal_changes_nothing() -> None:
+    """What was known of our tables is known after it."""
+    kept = Custody(Rumour())
+    kept.loaded(Commit(4, 5))
+    with pytest.raises(Refused), kept.during(Transaction("x")):
+        raise Refused("no")
+    assert kept.is_intact(5)
 
 
 def test_what_is_lost_is_looked_at_once() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from nftproxy.compile import Lost
 from nftproxy.errors import Unavailable
-from nftproxy.events import NOTE_LENGTH, Events, Happening, event_json, of_conflict, of_listener, of_start
+from nftproxy.events import NOTE_LENGTH, Events, Happening, event_json, of_conflict, of_listener, of_refusal, of_start
 from nftproxy.servers import CannotListen, Place
 from nftproxy.watch import Cluster
 from tests.apiserver import ApiServer
@@ -66,6 +66,15 @@ def test_a_lost_address_is_a_warning_on_the_service() -> None:
         "note": "203.0.113.7 . tcp . 80 of port http is not served: it belongs to Service shop/old",
         "type": "Warning",
     }
+
+
+def test_rules_that_are_refused_are_a_warning_on_the_service() -> None:
+    """The note has what the kernel said, and of which statement."""
+    why = "Could not process rule: No such file or directory\n  in: add element ip nftproxy services { ... }"
+    happening = of_refusal(key("shop/web"), why)
+    assert (happening.namespace, happening.name, happening.is_warning) == ("shop", "web", True)
+    assert (happening.reason, happening.action) == ("RulesRefused", "Load")
+    assert happening.note == f"the kernel refuses its rules: {why}"
 
 
 def test_the_start_is_told_of_the_node() -> None:

@@ -345,6 +345,16 @@ def test_a_change_elsewhere_leaves_health_checks_alone() -> None:
     assert made.health_checks.by_port is before
 
 
+def test_a_service_without_rules_has_no_local_endpoints() -> None:
+    """While a Service is set aside load balancers must send it nothing here; once it has rules again, they may."""
+    made = pipeline(balanced(), slice_of(endpoints=["10.1.0.4@node-a"]))
+    web = key("shop/web")
+    made.leave_out([web])
+    assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [0]
+    made.let_in(web)
+    assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [1]
+
+
 def test_a_health_check_port_that_is_a_node_port() -> None:
     """A node port that an older Service has is not to be had for health checks."""
     old = service("shop/old", type="NodePort", ports=["http:80:32000"], created=1)

@@ -32,7 +32,7 @@ PURE_LAYERS = (
     {"ruleset"},
     {"render"},
     {"pipeline"},
-    {"answers", "complaints", "selection"},
+    {"answers", "complaints", "culprits", "selection"},
     {"reflector"},
     {"review"},
 )

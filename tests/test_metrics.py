@@ -62,6 +62,7 @@ histogram kind nftproxy_transaction_bytes
 counter ip_family nftproxy_repairs_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_conflicts
+gauge - nftproxy_services_set_aside
 gauge - nftproxy_skipped_objects
 gauge kernel,libnftables,version nftproxy_build_info
 """
@@ -405,12 +406,17 @@ def test_what_is_set() -> None:
     """Conflicts are counted when that is asked for; what the agent sets is told as it is."""
     ports = ["a:80:30080", "b:81:30081"]
     loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
-    metrics = Metrics(pipeline(service(ports=ports), loser))
+    made = pipeline(service(ports=ports), loser)
+    made.leave_out([key("shop/web-2")])
+    metrics = Metrics(made)
     metrics.skipped(2)
     metrics.built("0.1.0", "1.0.6", "6.18.1")
     metrics.repaired(IPV4)
-    assert series(metrics, "nftproxy_conflicts", "nftproxy_skipped", "nftproxy_build", "nftproxy_repairs") == {
+    assert series(
+        metrics, "nftproxy_conflicts", "nftproxy_se", "nftproxy_sk", "nftproxy_build", "nftproxy_repairs"
+    ) == {
         "nftproxy_conflicts": 2,
+        "nftproxy_services_set_aside": 1,
         "nftproxy_skipped_objects": 2,
         'nftproxy_build_info{kernel="6.18.1",libnftables="1.0.6",version="0.1.0"}': 1,
         'nftproxy_repairs_total{ip_family="IPv4"}': 1,

@@ -18,7 +18,7 @@ from nftproxy.facts import PortFacts, TableFacts
 from nftproxy.model import EndpointSlice, Service
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.render import TABLE_TEMPLATE, Renderer
-from nftproxy.ruleset import Block, Kind, Transaction
+from nftproxy.ruleset import Block, Element, Kind, Transaction
 from nftproxy.state import Event, Listed, Put, Removed
 from tests.factories import (
     IPV4,
@@ -464,3 +464,99 @@ def test_a_kind_that_is_listed_anew_is_replaced() -> None:
     made = pipeline(service(), TWO)
     made.apply([Listed(EndpointSlice, ())])
     assert elements(made, IPV4, "tcp-endpoints") == {}
+
+
+# ---- Services that are set aside -----------------------------------------------------------------------------------
+
+WEB, CART = service("shop/web"), service("shop/cart", cluster_ips=["10.96.0.20", "fd00:96::20"], ports=["a:80", "b:81"])
+WEB_PODS, CART_PODS = (
+    slice_of(endpoints=["10.1.0.4"]),
+    slice_of("shop/cart", [f"10.1.0.{n}" for n in range(5, 12)], ports=["a:80"]),
+)
+CART_KEY = key("shop/cart")
+
+
+def held(made: Pipeline) -> dict[Family, tuple[frozenset[Element], frozenset[str]]]:
+    """What its generations have: elements, and the names of what is declared."""
+    return {
+        family: (frozenset(each.elements()), frozenset(name for _, name in each.declarations))
+        for family, each in made.generations.items()
+    }
+
+
+def test_who_is_set_aside_contributes_nothing() -> None:
+    """The rules are those of all others, however the Service changes; once it is let in, those of everyone."""
+    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
+    made.leave_out([CART_KEY])
+    made.full_transaction({})
+    assert held(made) == held(pipeline(WEB, WEB_PODS))
+    assert not made.apply([Put(slice_of("shop/cart", ["10.1.0.9"], ports=["a:80"]))])
+    made.apply([Put(CART_PODS)])
+    assert list(made.set_aside) == [CART_KEY]
+    assert "10.96.0.20" in made.let_in(CART_KEY).text
+    assert held(made) == held(pipeline(WEB, WEB_PODS, CART, CART_PODS))
+    assert made.set_aside == {}
+
+
+def test_who_is_refused_again_leaves_nothing_behind() -> None:
+    """After that, what the kernel was never told isn't taken to be there: chains that only this Service needs."""
+    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
+    made.leave_out([CART_KEY])
+    made.full_transaction({})
+    before = held(made)
+    made.accepted()
+    made.let_in(CART_KEY)
+    made.keep_out(CART_KEY, "still no")
+    assert held(made) == before
+    assert made.accepted() == []
+    assert made.set_aside == {CART_KEY: "still no"}
+    assert "chain tcp-endpoints-of-7 {" in made.let_in(CART_KEY).text
+
+
+def test_a_trial_is_a_load_without_some_services() -> None:
+    """It makes the tables anew, with what all others contribute, and changes nothing of what is said to be there."""
+    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
+    before = held(made)
+    for there in (Transaction(), made.full_transaction({})):
+        ledger = Ledger()
+        ledger.apply(there)
+        ledger.apply(made.trial([CART_KEY]))
+        for family, (wanted, names) in held(pipeline(WEB, WEB_PODS)).items():
+            assert ledger.held(family) == wanted
+            assert {name for _, name, _ in ledger.declared(family)} == names
+    assert held(made) == before
+
+
+def test_those_that_changed_are_suspected_first() -> None:
+    """Before anything was taken everyone is; later those that changed since, and then everyone; nobody twice."""
+    made = pipeline(WEB, WEB_PODS, CART)
+    web = key("shop/web")
+    assert list(made.suspects()) == [[CART_KEY, web]] * 2
+    assert made.accepted() == []
+    assert list(made.suspects()) == [[], [CART_KEY, web]]
+    made.apply([Put(CART_PODS)])
+    assert list(made.suspects()) == [[CART_KEY], [CART_KEY, web]]
+    made.leave_out([CART_KEY])
+    assert list(made.suspects()) == [[], [web]]
+
+
+def test_changes_of_those_set_aside_are_told_once() -> None:
+    """So that they are tried again then, and once when they are set aside; but not for what happens to others."""
+    made = pipeline(WEB, CART)
+    made.leave_out([CART_KEY])
+    assert made.accepted() == [CART_KEY]
+    made.apply([Put(WEB_PODS)])
+    assert made.accepted() == []
+    made.apply([Put(CART_PODS)])
+    assert made.accepted() == [CART_KEY]
+    assert made.accepted() == []
+
+
+def test_who_goes_is_no_longer_set_aside() -> None:
+    """And if it comes again it is like any other."""
+    made = pipeline(WEB, CART)
+    made.leave_out([CART_KEY])
+    made.apply([Removed(Service, CART_KEY)])
+    assert made.set_aside == {}
+    made.apply([Put(CART)])
+    assert held(made) == held(pipeline(WEB, CART))

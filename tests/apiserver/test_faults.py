@@ -159,9 +159,9 @@ def test_a_watch_falls_silent(server: ApiServer, client: httpx.Client) -> None:
         server.faults.add(Fault(BlackHole(), verb="watch"))
         server.put(service())
         assert ("ADDED", "web") in short(other)
+        server.wait_for_watches(1)
         with pytest.raises(httpx.ReadTimeout):
             assert {event.type for event in silent} == set()
-        server.wait_for_watches(1)
 
 
 def test_watches_that_run_are_struck_first(server: ApiServer, client: httpx.Client) -> None:

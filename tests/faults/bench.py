@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -139,6 +139,7 @@ class Bench:
         directory: for the agent's configuration, credentials and log.
         module: the agent's program; `tests.faults.hasty` is one that doesn't wait so long.
         sync_period: seconds between the agent's looks at its tables.
+        arguments: what it is told on its command line beside its configuration.
     """
 
     def __init__(
@@ -148,8 +149,10 @@ class Bench:
         directory: Path,
         module: str = "nftproxy",
         sync_period: int = SYNC_PERIOD,
+        arguments: Sequence[str] = (),
     ) -> None:
         self._module = module
+        self._arguments = arguments
         self.lab = lab
         self.server = server
         self._log = directory / "log"
@@ -187,7 +190,7 @@ class Bench:
 
     def start(self) -> None:
         """Start the agent; its rules come a little later."""
-        command = [sys.executable, "-m", self._module, "run", "--config", str(self._config)]
+        command = [sys.executable, "-m", self._module, "run", "--config", str(self._config), *self._arguments]
         with self._log.open("a") as log:
             self._process = self.lab.node.popen(command, cwd=ROOT, stderr=log)
 

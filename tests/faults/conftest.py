@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from nftproxy.lab import Lab, obstacle
 from tests.apiserver import ApiServer
-from tests.faults.bench import PERMISSIONS, SYNC_PERIOD, Bench, furnish
+from tests.faults.bench import PERMISSIONS, ROOT, SYNC_PERIOD, Bench, furnish
 from tests.faults.hasty import BOOKMARKS
+
+TEMPLATES = ROOT / "templates"
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +20,7 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     """A lab, an API server with TLS and tokens on its node, and an agent that runs.
 
     The tests are skipped where there can be no lab.  A module's AGENT says which program the agent is, its PERIOD how
-    many seconds are between its looks at its tables.
+    many seconds are between its looks at its tables, its REFUSED what its template for Services has at the end.
     """
     if why := obstacle():
         pytest.skip(why)
@@ -27,7 +30,13 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
         server.settings.bookmark_interval = BOOKMARKS
         program = getattr(request.module, "AGENT", "nftproxy")
         period = getattr(request.module, "PERIOD", SYNC_PERIOD)
-        with Bench(lab, server, tmp_path_factory.mktemp("agent"), program, period) as bench:
+        arguments = []
+        if end := getattr(request.module, "REFUSED", ""):
+            templates = shutil.copytree(TEMPLATES, tmp_path_factory.mktemp("templates"), dirs_exist_ok=True)
+            with (templates / "service.nft.j2").open("a") as template:
+                template.write(end)
+            arguments = ["--templates", str(templates)]
+        with Bench(lab, server, tmp_path_factory.mktemp("agent"), program, period, arguments) as bench:
             bench.start()
             yield bench
             assert "Traceback" not in bench.log(), bench.log()

@@ -14,6 +14,7 @@ MODULES = tuple(
     f"nftproxy/{name}.py"
     for name in (
         "compile", "endpoints", "claims", "flows", "ruleset", "pipeline", "state", "services", "selection", "health",
+        "culprits",
     )
 )  # fmt: skip
 TARGETS = TEMPLATES + MODULES
@@ -37,6 +38,7 @@ UNIT = Stage(
     (
         "tests/test_claims.py",
         "tests/test_compile.py",
+        "tests/test_culprits.py",
         "tests/test_endpoints.py",
         "tests/test_flows.py",
         "tests/test_health.py",
