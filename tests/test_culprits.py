@@ -58,6 +58,14 @@ def test_few_questions_find_a_few_among_many(bad: list[int]) -> None:
     assert judge.questions <= 2 * ceil(log2(10_000)) * len(bad)
 
 
+@pytest.mark.parametrize(("bad", "questions"), [(1_023, 10), (0, 20)])
+def test_what_is_known_is_not_asked(bad: int, questions: int) -> None:
+    """That everyone together is refused is known, and so is what is left of a group when one half of it is taken."""
+    judge = Judge(range(1_024), [bad])
+    assert judge.found() == [bad]
+    assert judge.questions == questions
+
+
 def test_among_none_there_is_none() -> None:
     """Nothing is asked."""
     judge = Judge([])
