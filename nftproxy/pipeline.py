@@ -125,7 +125,8 @@ class Pipeline:
 
     def leave_out(self, services: Iterable[ObjectKey]) -> None:
         """Let Services contribute nothing from now on; a full transaction must follow."""
-        self.set_aside |= dict.fromkeys(services, "")
+        for service in services:
+            self.set_aside[service] = ""
         self._touch(services)
 
     def let_in(self, service: ObjectKey) -> Transaction:

@@ -518,6 +518,10 @@ def test_a_trial_is_a_load_without_some_services() -> None:
     made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
     before = held(made)
     for there in (Transaction(), made.full_transaction({})):
+        nothing = Ledger()
+        nothing.apply(there)
+        nothing.apply(made.trial([CART_KEY, key("shop/web")]))
+        assert not any(each.container == "cluster-ips" for family in Family for each in nothing.held(family))
         ledger = Ledger()
         ledger.apply(there)
         ledger.apply(made.trial([CART_KEY]))
@@ -550,6 +554,16 @@ def test_changes_of_those_set_aside_are_told_once() -> None:
     made.apply([Put(CART_PODS)])
     assert made.accepted() == [CART_KEY]
     assert made.accepted() == []
+
+
+def test_several_are_set_aside_one_after_the_other() -> None:
+    """Each of them is asked for again, in the order of their names, and nobody knows yet why it was refused."""
+    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
+    made.leave_out([key("shop/web")])
+    made.leave_out([CART_KEY])
+    assert made.set_aside == {key("shop/web"): "", CART_KEY: ""}
+    assert elements(made, IPV4, "cluster-ips") == {}
+    assert made.accepted() == [CART_KEY, key("shop/web")]
 
 
 def test_who_goes_is_no_longer_set_aside() -> None:

@@ -28,10 +28,10 @@ def save(figures: Figures, path: Path) -> None:
 
 
 def note(figures: Figures, name: str, values: Iterable[float]) -> None:
-    """Note the distribution of a quantity: how many, its 10th percentile, median and 99th, and the greatest."""
+    """Note the distribution of a quantity: how many, the least, the median, the 99th percentile and the greatest."""
     ordered = sorted(values)
     figures[f"{name}/count"] = len(ordered)
-    figures[f"{name}/p10"] = ordered[math.ceil(0.1 * len(ordered)) - 1]
+    figures[f"{name}/min"] = ordered[0]
     figures[f"{name}/p50"] = statistics.median(ordered)
     figures[f"{name}/p99"] = ordered[math.ceil(0.99 * len(ordered)) - 1]
     figures[f"{name}/max"] = ordered[-1]

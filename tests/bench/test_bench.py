@@ -26,7 +26,7 @@ def test_a_distribution_is_noted_by_its_ranks() -> None:
     """The 99th percentile of a hundred values is the second greatest."""
     noted: figures.Figures = {}
     figures.note(noted, "x", range(100, 0, -1))
-    assert noted == {"x/count": 100, "x/p10": 10, "x/p50": 50.5, "x/p99": 99, "x/max": 100}
+    assert noted == {"x/count": 100, "x/min": 1, "x/p50": 50.5, "x/p99": 99, "x/max": 100}
 
 
 @pytest.mark.parametrize(

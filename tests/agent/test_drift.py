@@ -1,0 +1,147 @@
+"""What others do to our tables: it is found by the periodic check, or at once by what the kernel tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nftproxy.ruleset import Commit, Transaction
+from nftproxy.state import Put
+from tests.agent.world import (
+    EVERYTHING,
+    MORE_PODS,
+    OTHER,
+    SYNC_PERIOD,
+    UNAVAILABLE,
+    World,
+    alternating,
+    source,
+)
+from tests.factories import IPV4, IPV6, slice_of
+
+# ---- what the check finds -------------------------------------------------------------------------------------------
+
+DRIFTS = [
+    {"family": IPV4},
+    {"family": IPV6},
+    {"family": IPV4, "chain": "services"},
+    {"family": IPV4, "chain": "tcp-endpoints-of-1"},
+    {"family": IPV6, "container": "services"},
+]
+
+
+@pytest.mark.parametrize("drift", DRIFTS, ids=lambda drift: "-".join(map(str, drift.values())))
+def test_what_someone_else_removes_is_repaired(drift: dict[str, Any]) -> None:
+    """A table, a chain or a map that has gone is back after the next periodic check."""
+    world = World()
+    world.at(40, world.kernel.drop, **drift).run(source((0, EVERYTHING)), until=100)
+    assert world.kernel.times == [0, 60]
+    world.assert_in_step()
+
+
+def test_the_check_is_made_however_much_happens() -> None:
+    """Changes that come all the time, and concern something else, do not put the periodic check off."""
+    world = World()
+    world.at(40, world.kernel.drop, IPV6).run(
+        source((0, EVERYTHING), *alternating(since=1, every=10, times=10)), until=62
+    )
+    assert world.kernel.ledger.installed(IPV6)
+    world.assert_in_step()
+
+
+def test_a_change_to_what_has_gone_repairs_it() -> None:
+    """A change that is refused because the table has gone brings the table back at once."""
+    world = World()
+    world.at(9, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=11)
+    assert world.kernel.times == [0, 10]
+    world.assert_in_step()
+
+
+def test_a_check_that_finds_all_in_order_writes_nothing() -> None:
+    """An hour without events is an hour without transactions."""
+    assert World().run(source((0, EVERYTHING)), until=3600).kernel.times == [0]
+
+
+def test_a_check_that_fails_is_made_again() -> None:
+    """A check that can't read the kernel changes nothing, and the next one finds what is to be found."""
+    world = World()
+    world.at(40, world.kernel.drop, IPV4)
+    world.at(50, setattr, world.kernel, "deaf", UNAVAILABLE).at(70, setattr, world.kernel, "deaf", None)
+    assert world.run(source((0, EVERYTHING)), until=100).kernel.times == [0, 90]
+
+
+# ---- what the kernel tells ------------------------------------------------------------------------------------------
+
+
+def intrude(world: World, *are_about_us: bool) -> Callable[[], Commit]:
+    """Let others commit, and if that is about us, take a table away."""
+
+    def commit() -> Commit:
+        if any(are_about_us) and world.kernel.ledger.installed(IPV4):
+            world.kernel.ledger.apply(Transaction(f"delete table {IPV4.table}\n"))
+        return world.kernel.others(*are_about_us)
+
+    return commit
+
+
+def test_what_others_take_away_is_back_at_once() -> None:
+    """Nothing waits for the periodic check where the kernel tells that somebody touched our tables; once is enough."""
+    world = World()
+    world.at(3, intrude(world, False, True, False)).run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
+    assert world.kernel.times == [0, 3]
+    world.assert_in_step()
+
+
+@pytest.mark.parametrize("beside", [([True], []), ([], [True]), ([True], [True])], ids=["before", "after", "both"])
+def test_what_others_take_away_beside_a_change_is_back_at_once(beside: tuple[list[bool], list[bool]]) -> None:
+    """Harm in the very moment of a change of ours doesn't wait for the periodic check either."""
+    world = World()
+    world.at(9, setattr, world.kernel, "beside", beside)
+    world.run(source((0, EVERYTHING), (10, [Put(OTHER)])), until=SYNC_PERIOD - 1)
+    assert world.kernel.times == pytest.approx([0, 10, 11])
+    world.assert_in_step()
+
+
+def test_other_tables_are_others_affair() -> None:
+    """Whatever others commit to their own tables, however often, and beside our own changes, nothing is loaded."""
+    world = World()
+    for tenth in range(900):
+        world.at(tenth / 10 + 0.05, intrude(world, False))
+    world.run(source((0, EVERYTHING), *alternating(since=1, every=5, times=10)), until=100)
+    assert world.kernel.times == [0, *range(1, 51, 5)]
+
+
+def test_who_fights_us_gets_one_load_a_second() -> None:
+    """However often others touch our tables, loads have a second between them."""
+    world = World()
+    for tenth in range(100):
+        world.at(tenth / 10 + 0.05, intrude(world, True))
+    world.run(source((0, EVERYTHING)), until=20)
+    assert world.kernel.times == pytest.approx(range(11), abs=0.2)
+    world.assert_in_step()
+
+
+def test_what_could_not_be_heard_is_looked_at() -> None:
+    """Where there was too much to hear, everything is loaded at once, and after that only changes."""
+    world = World()
+    world.at(3, setattr, world.kernel, "has_lost_some", True).at(3.1, intrude(world, False))
+    world.at(10, intrude(world, False)).run(source((0, EVERYTHING)), until=100)
+    assert world.kernel.times == [0, 3.1]
+
+
+def test_what_nobody_told_leads_to_a_full_load() -> None:
+    """A generation that was not told may be about us, so everything is loaded at the next check; once."""
+    world = World()
+    world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
+    world.run(source((0, EVERYTHING)), until=4 * SYNC_PERIOD)
+    assert world.kernel.times == [0, SYNC_PERIOD]
+
+
+def test_a_change_does_not_hide_what_nobody_told() -> None:
+    """What others committed before a change of ours is noticed all the same."""
+    world = World()
+    world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
+    world.run(source((0, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=2 * SYNC_PERIOD - 1)
+    assert world.kernel.times == [0, 5, SYNC_PERIOD]

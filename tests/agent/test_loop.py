@@ -1,0 +1,264 @@
+"""The agent's loop: when it writes, what it does about failures, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from nftproxy.agent import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.errors import Refused
+from nftproxy.health import Moment
+from nftproxy.model import Service
+from nftproxy.pipeline import STEP
+from nftproxy.state import Event, Put, Removed, key_of
+from tests.agent.world import (
+    EVERYTHING,
+    MORE_PODS,
+    OTHER,
+    PODS,
+    REFUSED,
+    SYNC_PERIOD,
+    UNAVAILABLE,
+    FakeKernel,
+    Timed,
+    World,
+    failing,
+    now,
+    source,
+)
+from tests.factories import IPV4, elements, service, slice_of
+
+# ---- the beginning -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_written_before_every_source_has_told_all() -> None:
+    """The first transaction waits for the last source's first batch, and has everything."""
+    slices, services = source((5, EVERYTHING[2:])), source((0, EVERYTHING[:2]), (2, [Put(OTHER)]))
+    world = World().run(services, slices, until=6)
+    assert world.kernel.times == [5]
+    assert {"10.96.0.10", "10.96.0.11"} == world.kernel.ledger.elements[IPV4.table]["cluster-ips"].keys()
+    world.assert_in_step()
+
+
+def test_nothing_is_written_when_a_source_tells_nothing() -> None:
+    """An agent that is stopped before every source has told leaves the kernel as it was."""
+    world = World().run(source((0, EVERYTHING)), source(), until=100)
+    assert world.kernel.tries == []
+    assert world.ended == 100
+
+
+def test_a_restart_deletes_no_table() -> None:
+    """An agent that finds its own tables refills them in one transaction, without deleting one."""
+    kernel = World().run(source((0, EVERYTHING)), until=1).kernel
+    kernel.applied.clear()
+    World(kernel).run(source((0, [*EVERYTHING, Put(MORE_PODS)])), until=1).assert_in_step()
+    ((_, transaction),) = kernel.applied
+    assert "delete table" not in transaction.text
+
+
+def test_others_get_their_turns_while_much_is_rendered() -> None:
+    """What else is on the loop, such as a probe that wants an answer, runs between the steps."""
+    many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(3 * STEP)]
+    world = World()
+    turns: list[bool] = []
+
+    def take_turn() -> None:
+        turns.append(bool(world.pipeline.state.services) and not elements(world.pipeline, IPV4, "services"))
+        if not world.kernel.times:
+            asyncio.get_running_loop().call_soon(take_turn)
+
+    world.at(1, take_turn).run(source((1, [*EVERYTHING, *map(Put, many)])), until=2)
+    assert turns.count(True) >= 2
+    world.assert_in_step()
+
+
+# ---- changes -------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_change_after_a_quiet_time_is_applied_at_once() -> None:
+    """A change that comes when nothing happened for a while does not wait."""
+    world = World().run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=11)
+    assert world.kernel.times == [0, 10]
+    assert "flush map" not in world.kernel.applied[1][1].text
+    world.assert_in_step()
+
+
+def test_changes_soon_after_a_change_are_gathered() -> None:
+    """What comes within the minimal period after a transaction is applied together, at its end."""
+    changes: list[Timed] = [(10, [Put(MORE_PODS)]), (10.2, [Put(OTHER)]), (10.9, [Put(PODS)]), (11.5, [Put(MORE_PODS)])]
+    world = World().run(source((0, EVERYTHING), *changes), until=20)
+    assert world.kernel.times == [0, 10, 11, 12]
+    world.assert_in_step()
+
+
+def test_changes_of_all_sources_are_gathered() -> None:
+    """Batches that have come together are one transaction, whichever source they came from."""
+    first, second = source((0, EVERYTHING), (10, [Put(MORE_PODS)])), source((0, []), (10, [Put(OTHER)]))
+    assert World().run(first, second, until=20).kernel.times == [0, 10]
+
+
+def test_what_changes_no_rule_holds_nothing_up() -> None:
+    """An event without consequence is no transaction, and the next change is applied at once all the same."""
+    world = World().run(source((0, EVERYTHING), (10, [Put(PODS)]), (10.3, [Put(MORE_PODS)])), until=20)
+    assert world.kernel.times == [0, 10.3]
+
+
+def test_a_change_that_is_taken_back_is_no_transaction() -> None:
+    """What comes and goes while changes are gathered never reaches the kernel."""
+    removed = Removed(Service, key_of(OTHER))
+    world = World().run(
+        source((0, EVERYTHING), (10, [Put(MORE_PODS)]), (10.1, [Put(OTHER)]), (10.2, [removed])), until=20
+    )
+    assert world.kernel.times == [0, 10]
+
+
+# ---- faults --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", [REFUSED, UNAVAILABLE], ids=["refused", "unavailable"])
+def test_a_change_that_fails_leads_to_a_full_transaction(fault: Exception) -> None:
+    """Whatever kept a change from happening, everything is loaded instead, at once."""
+    kernel = FakeKernel()
+    world = World(kernel).at(9, kernel.faults.append, fault)
+    world.run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=11)
+    assert kernel.tries == [0, 10, 10]
+    assert "flush map ip nftproxy tcp-endpoints\n" in kernel.applied[1][1].text
+    world.assert_in_step()
+
+
+def test_after_a_full_transaction_changes_are_small_again() -> None:
+    """Once everything was loaded again, the kernel is known, and the next change is only that."""
+    kernel = FakeKernel()
+    world = World(kernel).at(9, kernel.faults.append, REFUSED)
+    world.run(source((0, EVERYTHING), (10, [Put(MORE_PODS)]), (20, [Put(PODS)])), until=21)
+    assert "flush map" not in kernel.applied[2][1].text
+    world.assert_in_step()
+
+
+@pytest.mark.parametrize(("fault", "replaces"), [(REFUSED, True), (UNAVAILABLE, False)])
+def test_a_load_that_is_refused_is_followed_by_a_replacement(fault: Exception, replaces: bool) -> None:
+    """A table that can't be loaded over is replaced; once that was done, tables are loaded over again."""
+    kernel = World().run(source((0, EVERYTHING)), until=1).kernel
+    kernel.applied.clear()
+    kernel.faults.append(fault)
+    world = World(kernel)
+    world.at(3, lambda: setattr(kernel, "commits", kernel.commits + 1))
+    world.run(source((0, EVERYTHING)), until=2 * SYNC_PERIOD).assert_in_step()
+    deletes = [f"delete table {IPV4.table}\n" in transaction.text for _, transaction in kernel.applied]
+    assert deletes == [replaces, False]
+
+
+def test_tries_come_with_growing_pauses() -> None:
+    """A load that fails is tried again after 0.1 s, then after twice as long each time."""
+    kernel = FakeKernel(*[UNAVAILABLE] * 8)
+    World(kernel).run(source((0, EVERYTHING)), until=100).assert_in_step()
+    pauses = [after - before for before, after in itertools.pairwise(kernel.tries)]
+    assert pauses == pytest.approx([FIRST_PAUSE * 2**number for number in range(8)])
+
+
+def test_pauses_do_not_grow_for_ever() -> None:
+    """However often a load fails, the next try comes within the longest pause."""
+    kernel = FakeKernel(*[REFUSED] * 20)
+    World(kernel).run(source((0, EVERYTHING)), until=1000).assert_in_step()
+    pauses = [after - before for before, after in itertools.pairwise(kernel.tries)]
+    assert pauses[-5:] == pytest.approx([LONGEST_PAUSE] * 5)
+
+
+def test_what_comes_while_a_load_fails_is_in_the_one_that_works() -> None:
+    """A try has all that has come until then."""
+    kernel = FakeKernel(*[UNAVAILABLE] * 5)
+    world = World(kernel).run(source((0, EVERYTHING), (1, [Put(OTHER)]), (2, [Put(MORE_PODS)])), until=100)
+    assert len(kernel.applied) == 1
+    world.assert_in_step()
+
+
+def test_a_kernel_that_can_not_be_read_is_tried_again() -> None:
+    """Without knowing what is there nothing is written, and it is asked again until it tells."""
+    kernel = FakeKernel()
+    kernel.deaf = UNAVAILABLE
+    world = World(kernel).at(5, setattr, kernel, "deaf", None).run(source((0, EVERYTHING)), until=100)
+    assert len(kernel.tries) == 1
+    assert kernel.tries[0] > 5
+    world.assert_in_step()
+
+
+# ---- the end -------------------------------------------------------------------------------------------------------
+
+
+def test_on_stopping_the_rules_stay() -> None:
+    """Nothing is written when the agent is told to stop, and it ends at once."""
+    world = World().run(source((0, EVERYTHING)), until=100)
+    assert (world.kernel.times, world.ended) == ([0], 100)
+    world.assert_in_step()
+
+
+def test_a_transaction_under_way_is_finished() -> None:
+    """An agent that is told to stop in the middle of a transaction ends after it."""
+    kernel = FakeKernel()
+    kernel.delay = 5
+    world = World(kernel).run(source((0, EVERYTHING)), until=2)
+    assert (kernel.times, world.ended) == ([5], 5)
+
+
+def test_stopping_ends_the_waiting_for_more_changes() -> None:
+    """The pause after a transaction does not outlast the order to stop."""
+    assert World(min_sync_period=20).run(source((0, EVERYTHING)), until=3).ended == 3
+
+
+def test_stopping_ends_the_tries() -> None:
+    """An agent whose kernel refuses everything ends when told to, and that is no error."""
+    kernel = FakeKernel(*[REFUSED] * 100)
+    world = World(kernel).run(source((0, EVERYTHING)), until=50)
+    assert world.ended == 50
+    assert kernel.applied == []
+
+
+def test_a_source_that_fails_ends_the_agent_with_its_error() -> None:
+    """The error of a source is the agent's, and the rules stay."""
+    world = World()
+    with pytest.raises(OSError, match="the source has gone"):
+        world.run(failing(10), source((0, [])), until=100)
+    assert (world.kernel.times, world.ended) == ([0], 10)
+
+
+def test_a_source_that_fails_before_all_have_told_ends_the_agent() -> None:
+    """So it is when another source is still waited for: nothing has been written then."""
+    world = World()
+    with pytest.raises(OSError, match="the source has gone"):
+        world.run(failing(10), source(), until=100)
+    assert (world.kernel.tries, world.ended) == ([], 10)
+
+
+def test_a_source_that_fails_while_the_kernel_refuses_is_heard() -> None:
+    """The error of a source ends the tries too, and is the one that is told."""
+    with pytest.raises(OSError, match="the source has gone"):
+        World(FakeKernel(*[REFUSED] * 100)).run(failing(10), until=100)
+
+
+def test_a_source_that_ends_is_the_end() -> None:
+    """A source that has nothing more to tell, ever, ends the agent without an error."""
+
+    async def ending() -> AsyncIterator[Sequence[Event]]:
+        yield EVERYTHING
+        await asyncio.sleep(7)
+
+    assert World().run(ending(), until=100).ended == 7
+
+
+def test_what_follows_the_state_follows_after_the_kernel() -> None:
+    """Health-check ports and the like are brought up to date after each commit, and not before the first."""
+    world = World().run(source((1, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=9)
+    assert world.settled == world.kernel.times == [1, 5]
+
+
+def test_health_tells_the_truth_about_the_kernel() -> None:
+    """While the kernel refuses, a change waits unapplied, and after 2 x syncPeriod the proxy is not healthy."""
+    world = World(FakeKernel(*[Refused("no")] * 1000))
+    seen: list[bool] = []
+    for when in (SYNC_PERIOD, 2 * SYNC_PERIOD + 1):
+        world.at(when, lambda: seen.append(world.vitals.health.status(Moment(now(), now())).is_healthy))
+    world.run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
+    assert seen == [True, False]

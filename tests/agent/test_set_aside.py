@@ -1,0 +1,164 @@
+"""What the kernel refuses for good: the Services at fault are found, set aside, and tried again."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from nftproxy.health import Moment
+from nftproxy.model import Service
+from nftproxy.ruleset import Transaction
+from nftproxy.state import Listed, Put, Removed, key_of
+from tests.agent.world import (
+    EVERYTHING,
+    MORE_PODS,
+    OTHER,
+    SYNC_PERIOD,
+    UNAVAILABLE,
+    FakeKernel,
+    Timed,
+    World,
+    source,
+)
+from tests.factories import IPV4, node, service, slice_of
+
+BAD = service("shop/bad", cluster_ips=["10.96.0.66"])
+BAD_PODS = slice_of("shop/bad", ["10.1.0.6@node-a"])
+ITS_ADDRESS = "10.96.0.66"
+
+
+def aside(world: World) -> list[str]:
+    """The Services that are set aside."""
+    return [str(key) for key in world.pipeline.set_aside]
+
+
+@pytest.mark.parametrize("when", [0, 10], ids=["at the start", "later"])
+def test_a_service_that_the_kernel_refuses_is_set_aside(when: float, caplog: pytest.LogCaptureFixture) -> None:
+    """All others get their rules, before and after it, and it is named with what the kernel says."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    world = World(kernel).run(source((0, EVERYTHING), (when, [Put(BAD), Put(BAD_PODS)]), (20, [Put(OTHER)])), until=21)
+    assert aside(world) == ["shop/bad"]
+    assert list(world.pipeline.set_aside.values()) == [f"No such file or directory\n  in: {ITS_ADDRESS}"]
+    assert {"10.96.0.10", "10.96.0.11"} == kernel.ledger.elements[IPV4.table]["cluster-ips"].keys()
+    world.assert_in_step()
+    said = [record.getMessage() for record in caplog.records]
+    assert (
+        sum("Service shop/bad is set aside: the kernel refuses its rules: No such file" in each for each in said) == 1
+    )
+    assert world.vitals.health.status(Moment(21, 21)).is_healthy
+    assert f"flush map {IPV4.table} tcp-endpoints\n" not in kernel.applied[-1][1].text
+
+
+def test_what_is_there_is_not_taken_away_to_find_it() -> None:
+    """Who is to blame is found without a transaction: the rules that there are stay in force until all are loaded."""
+    kernel = FakeKernel()
+    world = World(kernel).at(5, kernel.unwanted.append, ITS_ADDRESS)
+    world.run(source((0, EVERYTHING), (10, [Put(BAD)])), until=12)
+    assert len(kernel.applied) == 2
+    assert f"delete table {IPV4.table}" not in kernel.applied[1][1].text
+
+
+def test_several_are_set_aside_at_once() -> None:
+    """Each of those that are refused is found among many."""
+    services = [service(f"shop/s{number:03}", cluster_ips=[f"10.96.1.{number}"]) for number in range(200)]
+    kernel = FakeKernel()
+    kernel.unwanted = ["10.96.1.7 ", "10.96.1.77 ", "10.96.1.199 "]
+    world = World(kernel).run(source((0, [Put(node()), Listed(Service, tuple(services))])), until=5)
+    assert aside(world) == ["shop/s007", "shop/s077", "shop/s199"]
+    assert len(kernel.ledger.elements[IPV4.table]["cluster-ips"]) == 197
+    world.assert_in_step()
+
+
+def test_who_is_set_aside_is_tried_again_when_it_changes() -> None:
+    """With an address that the kernel takes it is served at once, and needs no load of everything for that."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    good = service("shop/bad", cluster_ips=["10.96.0.77"])
+    events = (0, [*EVERYTHING, Put(BAD), Put(BAD_PODS)]), (10, [Put(good)])
+    world = World(kernel).run(source(*events), until=11)
+    assert aside(world) == []
+    assert "10.96.0.77" in kernel.ledger.elements[IPV4.table]["cluster-ips"]
+    assert "flush" not in kernel.applied[-1][1].text
+    world.assert_in_step()
+
+
+def test_a_change_that_does_not_help_costs_the_others_nothing() -> None:
+    """As often as it changes it is tried, and what is refused then is that alone: nothing is loaded again."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    events: list[Timed] = [
+        (0, [*EVERYTHING, Put(BAD)]),
+        (10, [Put(BAD_PODS)]),
+        (12, [Put(MORE_PODS)]),
+        (14, [Put(OTHER)]),
+    ]
+    world = World(kernel).run(source(*events), until=15)
+    assert aside(world) == ["shop/bad"]
+    assert len(kernel.applied) == 3
+    world.assert_in_step()
+
+
+def test_who_is_set_aside_is_tried_again_at_each_check() -> None:
+    """Once the kernel takes its rules, it has them after the next sync period, with chains that only it needs."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    many = slice_of("shop/bad", [f"10.1.0.{number}@node-a" for number in range(10, 17)])
+    seen: list[str] = []
+    world = World(kernel).at(2.5 * SYNC_PERIOD, kernel.unwanted.clear)
+    world.at(2.5 * SYNC_PERIOD, lambda: seen.extend(aside(world)))
+    world.run(source((0, [*EVERYTHING, Put(BAD), Put(many)])), until=3 * SYNC_PERIOD + 1)
+    assert seen == ["shop/bad"]
+    assert aside(world) == []
+    assert len(kernel.ledger.elements[IPV4.table]["tcp-endpoints"]) == 8
+    world.assert_in_step()
+
+
+def test_a_service_that_is_set_aside_may_go() -> None:
+    """Nothing of it is remembered."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    world = World(kernel).run(source((0, [*EVERYTHING, Put(BAD)]), (10, [Removed(Service, key_of(BAD))])), until=11)
+    assert aside(world) == []
+    world.assert_in_step()
+
+
+def test_rules_that_are_refused_without_any_service_set_none_aside() -> None:
+    """If it is the skeleton that is refused, nobody is to blame, and it is tried again as ever."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["chain services"]
+    world = World(kernel).at(9, kernel.unwanted.clear).run(source((0, EVERYTHING)), until=100)
+    assert aside(world) == []
+    world.assert_in_step()
+
+
+def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
+    """What isn't known is loaded."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    world = World(kernel).at(9, kernel.unwanted.clear).at(9, kernel.faults.append, UNAVAILABLE)
+    world.run(source((0, [*EVERYTHING, Put(BAD)]), (10, [Put(BAD_PODS)])), until=12)
+    assert aside(world) == []
+    assert "flush map" in kernel.applied[-1][1].text
+    world.assert_in_step()
+
+
+def test_stopping_ends_the_search() -> None:
+    """Who is told to stop doesn't look for culprits any longer."""
+    kernel = FakeKernel()
+    kernel.unwanted = [ITS_ADDRESS]
+    world = World(kernel)
+    checks = 0
+    check = kernel.check
+
+    async def slow(transaction: Transaction) -> None:
+        nonlocal checks
+        checks += 1
+        await asyncio.sleep(10)
+        await check(transaction)
+
+    kernel.check = slow  # type: ignore[method-assign]
+    world.run(source((0, [*EVERYTHING, Put(BAD), Put(OTHER)])), until=5)
+    assert checks == 1
+    assert not kernel.applied

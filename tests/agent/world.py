@@ -1,0 +1,260 @@
+"""An agent in a time that passes when nothing else is to be done, and its kernel, which fails on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import functools
+import itertools
+import selectors
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from nftproxy.addresses import Family
+from nftproxy.agent import Agent
+from nftproxy.custody import Custody, Notice
+from nftproxy.errors import Refused, Unavailable
+from nftproxy.health import Health, Moment
+from nftproxy.metrics import Metrics, Vitals
+from nftproxy.model import EndpointSlice, Service
+from nftproxy.ruleset import Commit, Installed, Transaction
+from nftproxy.state import Event, Listed, Put
+from tests.factories import Ledger, node, pipeline, service, slice_of
+
+SYNC_PERIOD, MIN_SYNC_PERIOD = 30.0, 1.0
+
+WEB = service("shop/web")
+PODS = slice_of("shop/web", ["10.1.0.4@node-a"])
+MORE_PODS = slice_of("shop/web", ["10.1.0.4@node-a", "10.1.0.5@node-a"])
+OTHER = service("shop/other", cluster_ips=["10.96.0.11"])
+EVERYTHING: Sequence[Event] = [Put(node()), Listed(Service, (WEB,)), Listed(EndpointSlice, (PODS,))]
+
+REFUSED = Refused("Could not process rule: No such file or directory", "add element ip nftproxy services { ... }")
+UNAVAILABLE = Unavailable("libnftables has died")
+
+
+class _Skipping(selectors.SelectSelector):
+    """Waits for nothing: time jumps to the end of every wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if not ready:
+            assert timeout is not None, "everyone waits, and nothing will ever happen"
+            self.now += timeout
+        return ready
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in which an hour passes at once, and always in the same way."""
+
+    def __init__(self) -> None:
+        self._skipping = _Skipping()
+        super().__init__(self._skipping)
+
+    def time(self) -> float:
+        """Seconds since the loop began."""
+        return self._skipping.now
+
+
+def now() -> float:
+    """The time in the running loop."""
+    return round(asyncio.get_running_loop().time(), 6)
+
+
+class FakeKernel:
+    """A kernel that knows names and elements (factories.Ledger) and raises what it is told to.
+
+    Attributes:
+        faults: raised one after the other by the next calls of `apply`.
+        unwanted: texts that no transaction may have.
+        beside: of others that commit in the moment before the next transaction, and in that after it, whether these
+            touch our tables.
+        deaf: raised by `read_back`, if any.
+        delay: seconds that each transaction takes.
+        tries: when `apply` was called.
+        applied: the transactions that happened, and when they had.
+    """
+
+    def __init__(self, *faults: Exception) -> None:
+        self.ledger = Ledger()
+        self.faults = list(faults)
+        self.unwanted: list[str] = []
+        self.beside: tuple[Sequence[bool], Sequence[bool]] = ((), ())
+        self.deaf: Exception | None = None
+        self.delay = 0.0
+        self.tries: list[float] = []
+        self.applied: list[tuple[float, Transaction]] = []
+        self.commits = 0
+        self.notices: list[Notice] = []
+        self.has_lost_some = False
+        self.when_told: Callable[[], None] = lambda: None
+        self.is_heard = True
+
+    async def apply(self, transaction: Transaction) -> Commit:
+        """Apply as a whole, or raise and change nothing."""
+        self.tries.append(now())
+        if self.faults:
+            raise self.faults.pop(0)
+        await asyncio.sleep(self.delay)
+        self.ledger = self._after(transaction)
+        self.applied.append((now(), transaction))
+        (before, after), self.beside = self.beside, ((), ())
+        first = self.commits + 1
+        about = enumerate([*before, True, *after])
+        return self.told(self.commits, *(Notice(first + n, is_about_us, "nft") for n, is_about_us in about))
+
+    async def check(self, transaction: Transaction) -> None:
+        """Raise what `apply` would."""
+        self._after(transaction)
+
+    def _after(self, transaction: Transaction) -> Ledger:
+        for text in self.unwanted:
+            if text in transaction.text:
+                raise Refused("No such file or directory", text)
+        after = copy.deepcopy(self.ledger)
+        try:
+            after.apply(transaction)
+        except (AssertionError, KeyError) as error:
+            raise Refused(str(error)) from error
+        return after
+
+    def told(self, before: int, *notices: Notice) -> Commit:
+        """Commits happen, and who listens is told of them."""
+        if self.is_heard:
+            self.notices += notices
+        self.commits = before + len(notices)
+        self.when_told()
+        return Commit(before, self.commits)
+
+    def others(self, *are_about_us: bool) -> Commit:
+        """Others commit, and touch our tables or don't."""
+        return self.told(
+            self.commits, *(Notice(self.commits + 1 + n, about, "nft") for n, about in enumerate(are_about_us))
+        )
+
+    def read(self) -> list[Notice] | None:
+        """What has been told; None once if `has_lost_some`."""
+        notices, self.notices = self.notices, []
+        if self.has_lost_some:
+            self.has_lost_some = False
+            return None
+        return notices
+
+    def pause(self) -> None:
+        """Nobody is told any more."""
+        self.is_heard = False
+
+    def resume(self) -> None:
+        """They are told again."""
+        self.is_heard = True
+
+    async def generation(self) -> int:
+        """How many transactions there were, those of others included."""
+        if self.deaf:
+            raise self.deaf
+        return self.commits
+
+    async def read_back(self, family: Family) -> Installed | None:
+        """What is there by name."""
+        if self.deaf:
+            raise self.deaf
+        return self.ledger.installed(family)
+
+    @property
+    def times(self) -> list[float]:
+        """When transactions had happened."""
+        return [when for when, _ in self.applied]
+
+    def drop(self, family: Family, *, chain: str = "", container: str = "") -> None:
+        """Let someone else delete a chain, a set or the whole table."""
+        table = family.table
+        self.commits += 1
+        if chain:
+            del self.ledger.chains[table][chain]
+        elif container:
+            del self.ledger.sets[table][container]
+        else:
+            self.ledger.apply(Transaction(f"delete table {table}\n"))
+
+
+Timed = tuple[float, Sequence[Event]]
+
+
+async def source(*batches: Timed) -> AsyncIterator[Sequence[Event]]:
+    """Tell each batch at its time, and then nothing more."""
+    for when, events in batches:
+        await asyncio.sleep(when - now())
+        yield events
+    await asyncio.Event().wait()
+
+
+async def failing(when: float) -> AsyncIterator[Sequence[Event]]:
+    """A source that tells everything at once, and fails later."""
+    yield EVERYTHING
+    await asyncio.sleep(when)
+    raise OSError("the source has gone")
+
+
+class World:
+    """An agent with its kernel, run for some seconds with the sources given.
+
+    Args:
+        kernel: the kernel, by default one without faults.
+        tweaks: the agent's periods.
+    """
+
+    def __init__(self, kernel: FakeKernel | None = None, **tweaks: float) -> None:
+        self.kernel = kernel or FakeKernel()
+        self.pipeline = pipeline(node=None)
+        self.ended = 0.0
+        self.settled: list[float] = []
+        self.vitals = Vitals(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(self.pipeline), self._clocks)
+        periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
+        self._periods = periods | tweaks
+        self._plans: list[tuple[float, Callable[[], object]]] = []
+
+    async def _note_settled(self) -> None:
+        self.settled.append(now())
+
+    def _clocks(self) -> Moment:
+        try:
+            return Moment(now(), now())
+        except RuntimeError:  # no loop runs yet
+            return Moment(0.0, 0.0)
+
+    def at(self, when: float, do: Callable[..., object], *arguments: object, **options: object) -> World:
+        """Plan to call something at some time."""
+        self._plans.append((when, functools.partial(do, *arguments, **options)))
+        return self
+
+    def run(self, *sources: AsyncIterator[Sequence[Event]], until: float) -> World:
+        """Run the agent until it ends, or is told to stop at `until`."""
+
+        async def main() -> None:
+            custody = Custody(self.kernel)
+            agent = Agent(self.pipeline, self.kernel, self.vitals, custody, self._note_settled, **self._periods)
+            self.kernel.when_told = agent.noticed
+            for when, do in [*self._plans, (until, agent.stop)]:
+                asyncio.get_running_loop().call_at(when, do)
+            try:
+                await agent.run(*sources)
+            finally:
+                self.ended = now()
+
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(main())
+        return self
+
+    def assert_in_step(self) -> None:
+        """The kernel holds exactly what the pipeline says."""
+        for family, generation in self.pipeline.generations.items():
+            assert self.kernel.ledger.held(family) == set(generation.elements())
+
+
+def alternating(*, since: float, every: float, times: int) -> list[Timed]:
+    """Changes of the same Service, to and fro."""
+    objects = itertools.cycle([MORE_PODS, PODS])
+    return [(since + every * number, [Put(next(objects))]) for number in range(times)]
