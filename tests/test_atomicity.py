@@ -146,7 +146,7 @@ def test_no_connection_goes_to_an_endpoint_that_was_removed_before_it_began(lab:
     tries: list[Try] = []
     alone = 0  # how many met one world only: few, where a commit takes long
     with Churn(lab, frozenset([remote(IP, 0)]), fresh_endpoints(made), pause=0.001) as churn:
-        while alone < 400 * SCALE:
+        while alone < 200 * SCALE:
             tries += churn.try_all(front.probes, 4_000 * SCALE, at_once=1, transactions=100)
             alone = sum(len(churn.in_force(each.began, each.ended)) == 1 for each in tries)
     report("one at a time", tries, churn)
