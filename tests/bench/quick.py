@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.bench import changes, latency, loads, startup
+from tests.bench import bystanders, changes, latency, loads, startup
+from tests.bench.bystanders import COLD, RELOAD
 from tests.bench.changes import KINDS
 from tests.bench.cluster import Size
 from tests.bench.dumps import Dumps, is_possible
@@ -49,7 +50,7 @@ class Check(NamedTuple):
 
 def run(figures: Figures) -> list[Check]:
     """Measure, and return what was found."""
-    return [*_changes(figures), *_growth(figures), *_restart(figures)]
+    return [*_changes(figures), *_growth(figures), *_restart(figures), *_bystanders(figures)]
 
 
 def _changes(figures: Figures) -> Iterator[Check]:
@@ -92,3 +93,11 @@ def _restart(figures: Figures) -> Iterator[Check]:
     name = f"restart/{MANY.services}"
     yield Check("a restart without connections", float(not figures[f"{name}/connections"]), 0)
     yield Check("connections lost in a restart", figures[f"{name}/lost"], 0)
+
+
+def _bystanders(figures: Figures) -> Iterator[Check]:
+    bystanders.measure_bystanders(MANY, figures)
+    for when in (COLD, RELOAD):
+        name = bystanders.name(MANY, when)
+        yield Check(f"a load without pings, {when}", float(not figures[f"{name}/count"]), 0)
+        yield Check(f"pings from pod to pod lost meanwhile, {when}", figures[f"{name}/lost"], 0)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.bench import connections, latency, loads, offline, shapes, stages, startup
+from tests.bench import bystanders, connections, latency, loads, offline, shapes, stages, startup
 from tests.bench.cluster import Size
 from tests.bench.figures import Figures
 from tests.bench.progress import others, tell
@@ -39,6 +39,7 @@ ROWS: tuple[OwnRow | Row, ...] = (
     OwnRow("shapes", (HUNDRED, THOUSAND, TEN_THOUSAND), shapes.measure_shapes),
     OwnRow("connections", (HUNDRED, TEN_THOUSAND), connections.measure_connections),
     OwnRow("restart", (TEN_THOUSAND,), startup.measure_restart),
+    OwnRow("bystanders", (TEN_THOUSAND,), bystanders.measure_bystanders),
     Row("start", ALL_SIZES, startup.measure_start),
     Row("latency", ALL_SIZES, latency.measure),
     Row("stages", (TEN_THOUSAND,), stages.measure_arrival),
