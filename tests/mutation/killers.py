@@ -37,7 +37,7 @@ UNIT = Stage(
     "unit",
     (
         "tests/test_claims.py",
-        "tests/test_compile.py",
+        "tests/compile",
         "tests/test_culprits.py",
         "tests/test_endpoints.py",
         "tests/test_flows.py",
