@@ -106,20 +106,17 @@ class Custody:
     def loaded(self, commit: Commit) -> None:
         """Our tables are as they should be after this full transaction, and nobody touched them since."""
         self.listen()
-        self._left, self._own, self._doubt = self._own_generation(commit), set(), ""
-        if self._left is None:
-            self._doubt = AT_ONCE
+        self._doubt = ""
+        self._left, self._own = self._own_generation(commit), set()
         self._notices = {each: notice for each, notice in self._notices.items() if each > (self._left or each)}
 
     def changed(self, commit: Commit) -> None:
         """If our tables were as we left them, they are after this change."""
         self.listen()
         own = self._own_generation(commit)
-        if self._left is None:
-            return
         if own is None:
-            self._left, self._doubt = None, AT_ONCE
-        else:
+            self._left = None
+        elif self._left is not None:
             self._own.add(own)
             self._go_on()
 
@@ -146,7 +143,11 @@ class Custody:
         return reason
 
     def _own_generation(self, commit: Commit) -> int | None:
-        """The generation that a commit of ours made; None if that can't be told."""
+        """The generation that a commit of ours made; None if that can't be told.
+
+        Where two are about us, somebody has touched our tables, before us or after.  Where nobody listened, others may
+        have done so, or just as well have kept to theirs: that is left to the periodic check.
+        """
         if commit.is_alone:
             return commit.after
         about_us = [
@@ -154,6 +155,8 @@ class Custody:
             for generation in range(commit.before + 1, commit.after + 1)
             if generation in self._notices and self._notices[generation].is_about_us
         ]
+        if len(about_us) > 1:
+            self._doubt = AT_ONCE
         return about_us[0] if len(about_us) == 1 else None
 
     def _go_on(self) -> Notice | None:
