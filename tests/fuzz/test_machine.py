@@ -155,6 +155,23 @@ class Following(RuleBasedStateMachine):
         self._take(more)
         self._load()
 
+    @rule(data=st.data())
+    def set_aside(self, data: st.DataObject) -> None:
+        """A Service is left out of a load, its rules are refused when they are tried again, and then they are taken."""
+        if self._made.state.services:
+            service = data.draw(st.sampled_from(sorted(self._made.state.services)))
+            self._host.check(self._made.trial([service]))
+            self._made.leave_out([service])
+            self._load()
+            self._made.let_in(service)
+            self._made.keep_out(service, "no")
+            for family, found in self._contents().items():
+                generation = self._made.generations[family]
+                assert found.elements == frozenset(generation.elements())
+                assert found.declared.keys() == generation.declarations.keys()
+            self._apply(self._made.let_in(service))
+            self._tally.count("Services set aside")
+
     @rule(family=families)
     def read(self, family: Family) -> None:
         """What a proxy reads of the kernel is what it wrote."""
