@@ -78,10 +78,11 @@ def test_unusable_endpoints_refuse(lab: Lab, ip: Ip, policy: str) -> None:
 
 @each_ip
 @each_protocol
-def test_an_address_on_the_nodes_interface_refuses(lab: Lab, ip: Ip, protocol: str) -> None:
+@pytest.mark.parametrize("cidrs", [None, ["0.0.0.0/0", "::/0"]], ids=["alone", "node ports there too"])
+def test_an_address_on_the_nodes_interface_refuses(lab: Lab, ip: Ip, protocol: str, cidrs: list[str] | None) -> None:
     """An external address that the node itself has been given refuses as well: what comes for it is input."""
     lab.add_address(ip.balanced)
-    cluster = Cluster(lab, make_service(ip, protocol))
+    cluster = Cluster(lab, make_service(ip, protocol), node_port_addresses=cidrs)
     assert cluster.by_origin(ip.balanced, 80, protocol, times=2) == everywhere(REFUSED[protocol])
 
 
