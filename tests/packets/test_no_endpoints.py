@@ -180,6 +180,13 @@ def test_service_cidrs_are_followed(lab: Lab, ip: Ip) -> None:
     assert cluster.outcomes(Origin.POD, ip.unallocated, times=2) == {UNTOUCHED}
 
 
+def test_each_service_cidr_counts(lab: Lab) -> None:
+    """Of two ServiceCIDRs far apart, unused addresses of either are dropped, and those between are left alone."""
+    Cluster(lab, service_cidr("10.96.0.0/16"), service_cidr("10.98.0.0/16", name="more"))
+    found = [lab.connect(Origin.POD, address, 80) for address in ("10.96.7.7", "10.97.7.7", "10.98.7.7")]
+    assert found == [DROPPED, UNTOUCHED, DROPPED]
+
+
 def test_service_cidrs_may_overlap(lab: Lab) -> None:
     """Of two ServiceCIDRs, one within the other, each still counts when the other has gone."""
     cluster = Cluster(lab, service_cidr("10.96.0.0/16", name="wide"), service_cidr("10.96.7.0/24", name="narrow"))
