@@ -212,9 +212,7 @@ class HealthChecks:
         self.by_port: Mapping[int, HealthCheck] = {}
         self._ports: dict[ObjectKey, int] = {}
 
-    def update(
-        self, state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey] = ()
-    ) -> None:
+    def update(self, state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey]) -> None:
         """Follow the state in what was touched of it; where a Service has no rules, its endpoints don't count."""
         services = tuple(services)
         old = {port: self.by_port[port] for port in filter(None, (self._ports.pop(key, 0) for key in services))}

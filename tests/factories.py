@@ -235,6 +235,11 @@ def elements(pipeline: Pipeline, family: Family, container: str) -> dict[str, st
     }
 
 
+def leads_to_a_chain(element: Element) -> bool:
+    """Whether it leads to the chain for a number of endpoints: such are kept once they were needed."""
+    return re.search(r"-of(-by-client)?$", element.container) is not None
+
+
 class Ledger:
     """What a kernel would hold after these transactions, by name: it reads nft text, and refuses what makes no sense.
 

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
+ECHO_REQUEST, ECHO_REQUEST6 = 8, 128  # ICMP types
 
 _PORTS = struct.Struct("!HH")
 _TCP = struct.Struct("!HHIIHHHH")
@@ -79,6 +80,12 @@ def crc32c(data: bytes) -> int:
 def internet_checksum(data: bytes) -> int:
     """The checksum to store in `data` (of even length), zero being in its place; never 0, as UDP wants it."""
     return 0xFFFF - int.from_bytes(data, "big") % 0xFFFF
+
+
+def echo_request(*, is_ipv6: bool, number: int = 1) -> bytes:
+    """An ICMP echo request, less the IP header; IPv6 sockets fill the checksum in (RFC 3542, 3.1)."""
+    message = struct.pack("!BBHHH", ECHO_REQUEST6 if is_ipv6 else ECHO_REQUEST, 0, 0, 1, number)
+    return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
 
 
 def _sums_to_zero(data: bytes) -> bool:

@@ -14,7 +14,7 @@ import threading
 import time
 
 from nftproxy.lab import RealHost, RealNetwork
-from nftproxy.lab.frames import internet_checksum
+from nftproxy.lab.frames import echo_request
 from tests.bench.cluster import Size
 from tests.bench.figures import Figures, note
 from tests.bench.world import World
@@ -23,7 +23,7 @@ QUIET, COLD, RELOAD = "nothing else", "cold", "reload"
 EVERY = 0.001  # seconds between pings
 PATIENCE = 2.0  # seconds for an answer
 QUIET_SECONDS = 5.0
-ECHO_REPLY, ECHO_REQUEST = 0, 8
+ECHO_REPLY = 0
 IP_HEADER = 20
 
 
@@ -45,15 +45,15 @@ def measure_bystanders(size: Size, figures: Figures) -> None:
             _note(figures, size, RELOAD, pinging)
 
 
-def name(size: Size, when: str) -> str:
+def name(services: int, when: str) -> str:
     """What the figures of pings are called."""
-    return f"ping/{size.services}/{when}"
+    return f"ping/{services}/{when}"
 
 
 def _note(figures: Figures, size: Size, when: str, pinging: Pinging) -> None:
     lost, seconds = pinging.take()
-    note(figures, name(size, when), seconds)
-    figures[f"{name(size, when)}/lost"] = lost
+    note(figures, name(size.services, when), seconds)
+    figures[f"{name(size.services, when)}/lost"] = lost
 
 
 class Pinging:
@@ -98,9 +98,7 @@ class Pinging:
                 self._seconds.append(time.perf_counter() - began)
 
     def _ping(self, number: int) -> None:
-        request = struct.pack("!BBHHH", ECHO_REQUEST, 0, 0, 1, number)
-        checksum = internet_checksum(request).to_bytes(2, "big")
-        self._socket.sendto(request[:2] + checksum + request[4:], (self._address, 0))
+        self._socket.sendto(echo_request(is_ipv6=False, number=number), (self._address, 0))
         while True:
             kind, _, _, _, answered = struct.unpack_from("!BBHHH", self._socket.recv(128), IP_HEADER)
             if (kind, answered) == (ECHO_REPLY, number):

@@ -98,6 +98,6 @@ def _restart(figures: Figures) -> Iterator[Check]:
 def _bystanders(figures: Figures) -> Iterator[Check]:
     bystanders.measure_bystanders(MANY, figures)
     for when in (COLD, RELOAD):
-        name = bystanders.name(MANY, when)
+        name = bystanders.name(MANY.services, when)
         yield Check(f"a load without pings, {when}", float(not figures[f"{name}/count"]), 0)
         yield Check(f"pings from pod to pod lost meanwhile, {when}", figures[f"{name}/lost"], 0)

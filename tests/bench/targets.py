@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tests.bench import changes, connections, latency
+from tests.bench import bystanders, changes, connections, latency
 from tests.bench.bystanders import COLD, QUIET, RELOAD
 from tests.bench.connections import DIRECT, SERVICE
 from tests.bench.figures import Figures
@@ -79,7 +79,7 @@ def _costs() -> Iterator[Target]:
 
 DIRECTLY, THROUGH = (f"{connections.name(10_000, way)}/p50" for way in (DIRECT, SERVICE))
 THROUGH_OF_FEW = f"{connections.name(100, SERVICE)}/p50"
-PING = "ping/10000"
+PING_QUIET, PING_COLD, PING_RELOAD = (bystanders.name(10_000, when) for when in (QUIET, COLD, RELOAD))
 
 _OTHERS = (
     Target("process start to complete rules, cold, 10,000 x 10", "start/10000", 5.0, SECONDS),
@@ -89,15 +89,15 @@ _OTHERS = (
     Target("restart with rules in place, 10,000 x 10", "restart/10000", 5.0, SECONDS),
     Target("connections made meanwhile", "restart/10000/connections", None, COUNT),
     Target("connections lost of these", "restart/10000/lost", 0, COUNT),
-    Target("ping from pod to pod, nothing else going on, p50", f"{PING}/{QUIET}/p50", None, MICRO),
-    Target("the same, greatest", f"{PING}/{QUIET}/max", None),
-    Target("the same while everything is loaded cold, p50", f"{PING}/{COLD}/p50", None, MICRO),
-    Target("the same, p99", f"{PING}/{COLD}/p99", None, MICRO),
-    Target("the same, greatest", f"{PING}/{COLD}/max", None),
-    Target("pings lost of these", f"{PING}/{COLD}/lost", 0, COUNT),
-    Target("the same while everything is loaded over what is there, p99", f"{PING}/{RELOAD}/p99", None, MICRO),
-    Target("the same, greatest", f"{PING}/{RELOAD}/max", None),
-    Target("pings lost of these", f"{PING}/{RELOAD}/lost", 0, COUNT),
+    Target("ping from pod to pod, nothing else going on, p50", f"{PING_QUIET}/p50", None, MICRO),
+    Target("the same, greatest", f"{PING_QUIET}/max", None),
+    Target("the same while everything is loaded cold, p50", f"{PING_COLD}/p50", None, MICRO),
+    Target("the same, p99", f"{PING_COLD}/p99", None, MICRO),
+    Target("the same, greatest", f"{PING_COLD}/max", None),
+    Target("pings lost of these", f"{PING_COLD}/lost", 0, COUNT),
+    Target("the same while everything is loaded over what is there, p99", f"{PING_RELOAD}/p99", None, MICRO),
+    Target("the same, greatest", f"{PING_RELOAD}/max", None),
+    Target("pings lost of these", f"{PING_RELOAD}/lost", 0, COUNT),
     Target("1,000 changes to 1,000 Services: writing them", "burst/writing", None, SECONDS),
     Target("the same: from the last answer until all are in the kernel", "burst/after the last", 1.5, SECONDS),
     Target("200 changes a second for 60 s: changes in a second", "sustained/rate", None, COUNT),

@@ -11,7 +11,6 @@ What is right is told by the pure middle alone: a pipeline that has been given t
 from __future__ import annotations
 
 import http.client
-import re
 import subprocess
 import sys
 import time
@@ -37,7 +36,7 @@ from nftproxy.selection import resources
 from nftproxy.source import load_config
 from nftproxy.state import Listed
 from tests.apiserver import ApiServer, Request
-from tests.factories import renderer
+from tests.factories import leads_to_a_chain, renderer
 from tests.packets.manifests import Manifest, service_manifest, slice_manifest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -300,4 +299,4 @@ def _ask(host: str, port: int, path: str) -> Reply:
 
 
 def _less_entries(elements: Iterable[Element]) -> frozenset[Element]:
-    return frozenset(each for each in elements if not re.search(r"-of(-by-client)?$", each.container))
+    return frozenset(each for each in elements if not leads_to_a_chain(each))

@@ -4,7 +4,6 @@ A node's image may be updated or rolled back at any time.  So whichever version 
 must read it, load it anew and change it, and no client may notice.  Each turn is a process of its own, as in life.
 """
 
-import re
 import sys
 from collections.abc import Iterator
 from itertools import islice, permutations
@@ -17,6 +16,7 @@ from nftproxy.kernel import Kernel
 from nftproxy.lab import Lab, Origin, Outcome, obstacle
 from nftproxy.pipeline import Pipeline
 from nftproxy.state import Event, Put
+from tests.factories import leads_to_a_chain
 from tests.packets.cluster import IP, IP6
 from tests.town import STICKY_VIPS, endpoints, everywhere, goes_right, town
 
@@ -66,7 +66,7 @@ def holds(kernel: Kernel, made: Pipeline, family: Family) -> bool:
     assert installed is not None
     found = {(container.kind, container.name) for container in installed.containers}
     held, wanted = kernel.elements(family), frozenset(generation.elements())
-    kept = all(re.search(r"-of(-by-client)?$", each.container) for each in held - wanted)
+    kept = all(leads_to_a_chain(each) for each in held - wanted)
     return found >= generation.declarations.keys() and held >= wanted and kept
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,7 +23,7 @@ from nftproxy.lab import (
     RealNode,
     obstacle,
 )
-from nftproxy.lab.frames import internet_checksum
+from nftproxy.lab.frames import echo_request
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 from nftproxy.model import ClusterObject, Service, ServiceCIDR
 from nftproxy.state import Put, Removed
@@ -312,7 +311,6 @@ def keeps_its_connections(
 
 ICMP = {4: socket.IPPROTO_ICMP, 16: socket.IPPROTO_ICMPV6}
 UNREACHABLE = {4: (3, 3), 16: (1, 4)}  # type and code of "port unreachable", by the length of addresses
-ECHO = {4: 8, 16: 128}
 ESP = 50  # a protocol without ports, and without a checksum that the kernel would want to see right
 
 
@@ -345,7 +343,7 @@ def first_refused(host: RealHost, protocol: int, *addresses: str) -> str:
         listener.settimeout(5)
         for address in addresses:
             with contextlib.suppress(PermissionError):  # what the node's own output hook stops, with or without notice
-                sender.sendto(_echo_request(length), (address, 0))
+                sender.sendto(echo_request(is_ipv6=length == 16), (address, 0))
         while True:
             message = listener.recv(2048)[skipped:]
             if tuple(message[:2]) == UNREACHABLE[length]:
@@ -355,12 +353,6 @@ def first_refused(host: RealHost, protocol: int, *addresses: str) -> str:
 
 def _packed(address: str) -> bytes:
     return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
-
-
-def _echo_request(length: int) -> bytes:
-    """An ICMP message, whatever protocol it is sent as; IPv6 sockets fill the checksum in."""
-    message = struct.pack("!BBHHH", ECHO[length], 0, 0, 1, 1)
-    return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
 
 
 @each_ip
