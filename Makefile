@@ -2,7 +2,7 @@
 .PHONY: demo test setup lint clean
 
 demo: setup
-	.venv/bin/python -m tests.demo
+	.venv/bin/python -m tools.demo
 
 test: setup
 	.venv/bin/python -m pytest
@@ -15,4 +15,4 @@ setup:
 
 clean:
 	rm -rf .venv .tox .trees dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
-	find nftproxy tests -name __pycache__ -prune -exec rm -rf {} +
+	find nftproxy tests tools -name __pycache__ -prune -exec rm -rf {} +

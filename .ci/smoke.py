@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import nftproxy
-from nftproxy.resources import templates_dir
+from nftproxy.templates_dir import templates_dir
 
 
 def names(directory: Path) -> list[str]:

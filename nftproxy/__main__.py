@@ -1,6 +1,6 @@
 """`python -m nftproxy`, for where the console script is not on PATH."""
 
-from nftproxy.cli import main
+from nftproxy.commands.cli import main
 
 if __name__ == "__main__":
     main()

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
-from nftproxy.addresses import Family
-from nftproxy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
-from nftproxy.facts import TableFacts
-from nftproxy.flows import Flows
-from nftproxy.health import HealthChecks
-from nftproxy.model import ObjectKey
-from nftproxy.render import Renderer
-from nftproxy.ruleset import (
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import ObjectKey
+from nftproxy.policy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
+from nftproxy.policy.facts import TableFacts
+from nftproxy.policy.flows import Flows
+from nftproxy.policy.health_checks import HealthChecks
+from nftproxy.policy.state import ClusterState, Event, Touched
+from nftproxy.rules.render import Renderer
+from nftproxy.rules.ruleset import (
     EMPTY,
     Block,
     Change,
@@ -32,7 +33,6 @@ from nftproxy.ruleset import (
     join,
     load_transaction,
 )
-from nftproxy.state import ClusterState, Event, Touched
 
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""

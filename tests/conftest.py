@@ -14,7 +14,7 @@ import pytest
 from nftproxy.lab import Lab, obstacle
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
 
 Run = Callable[[str], str]

@@ -18,14 +18,14 @@ import pytest
 import yaml
 
 from nftproxy import __version__
-from nftproxy.addresses import Family
-from nftproxy.cli import _commands
-from nftproxy.config import Config, parse_config
-from nftproxy.kernel import Kernel
-from nftproxy.leftovers import MODES
+from nftproxy.api.config import Config, parse_config
+from nftproxy.commands.cli import _commands
+from nftproxy.commands.kube_proxy_cleanup import MODES
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
 from tests.conftest import CHECKOUT, NOBODY
-from tests.nft import image
-from tests.nft.image import packages, setting, stages
+from tools.debian import image
+from tools.debian.image import packages, setting, stages
 
 DEPLOY = CHECKOUT / "examples" / "deploy"
 GUIDE = (DEPLOY / "kubeadm.md").read_text()
@@ -258,8 +258,9 @@ def test_a_user_with_that_one_right_can_write_rules() -> None:
     rights = [f"--inh-caps={only}", f"--ambient-caps={only}", f"--bounding-set={only}", "--no-new-privs"]
     user = [f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
     code = (
-        "from nftproxy.kernel import Kernel, Transaction; Kernel().apply(Transaction('table ip nftproxy {}\\n'));"
-        "from nftproxy.capabilities import missing_features; assert missing_features() == []"
+        "from nftproxy.kernel.libnftables import Kernel, Transaction;"
+        "Kernel().apply(Transaction('table ip nftproxy {}\\n'));"
+        "from nftproxy.kernel.capabilities import missing_features; assert missing_features() == []"
     )
     if not os.access(CHECKOUT, os.X_OK):
         pytest.skip("nobody may not read this checkout")
@@ -296,7 +297,8 @@ def test_the_image_is_what_the_daemonset_expects() -> None:
 
 
 needs_image = pytest.mark.skipif(
-    os.geteuid() != 0 or not image.is_built(), reason="there is no image (python -m tests.nft.image builds it, as root)"
+    os.geteuid() != 0 or not image.is_built(),
+    reason="there is no image (python -m tools.debian.image builds it, as root)",
 )
 EXAMPLE = "/tmp/examples/cluster-ip"
 ARGUMENTS = [f"{EXAMPLE}/manifests", "--config", f"{EXAMPLE}/config.yaml", "--node", "node-a"]

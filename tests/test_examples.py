@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import pytest
 
-from nftproxy.capabilities import probe
-from nftproxy.check import check_ruleset
+from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.check import check_ruleset
 from nftproxy.lab import (
     DROPPED,
     NODE,
@@ -27,11 +27,11 @@ from nftproxy.lab import (
     endpoint,
     topology,
 )
-from nftproxy.model import Node
-from nftproxy.source import load, load_config
-from tests.test_cli import nftproxy
+from nftproxy.model.objects import Node
+from nftproxy.sources.files import load, load_config
+from tests.commands.test_cli import nftproxy
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
 POD, HOST, OUTSIDE, REMOTE_POD = Origin.POD, Origin.NODE, Origin.OUTSIDE, Origin.REMOTE_POD
 

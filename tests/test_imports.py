@@ -1,7 +1,7 @@
-"""Imports point one way, from I/O to pure, and what is pure can do no I/O.
+"""Imports point one way, with the data, and what is pure can do no I/O.
 
-Two tables say all of it.  The layers order the modules: one may import only what stands in a line above its
-own.  `PURE_MAY_IMPORT` is what pure modules may have from outside the package, each harmless: no clock, no
+`MAY_IMPORT` says for each folder of the package which others it may know.  `PURE_FOLDERS` and `PURE_ELSEWHERE` name
+what does no I/O, and `PURE_MAY_IMPORT` what that may have from outside the package, each harmless: no clock, no
 network, no files, no randomness.  The source is read with `ast`, so imports inside functions are seen too.
 """
 
@@ -11,38 +11,32 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "nftproxy"
+PACKAGE = Path(__file__).resolve().parents[1] / "nftproxy"
 
-PURE_LAYERS = (
-    {"__init__"},  # `import nftproxy.x` runs it, so it may import nothing
-    {"errors"},
-    {"addresses"},
-    {"model"},
-    {"shape"},
-    {"wire", "values"},
-    {"services"},
-    {"kinds"},
-    {"parse", "config"},
-    {"claims"},
-    {"state"},
-    {"endpoints"},
-    {"facts"},
-    {"compile"},
-    {"flows", "health"},
-    {"ruleset"},
-    {"render"},
-    {"pipeline"},
-    {"answers", "complaints", "culprits", "selection"},
-    {"reflector"},
-    {"review"},
-)
-ENTRY_LAYERS = ({"agent"}, {"daemon"}, {"conformance"}, {"cli"}, {"__main__"})
-PURE = frozenset[str]().union(*PURE_LAYERS)
-RANK = {name: rank for rank, layer in enumerate(PURE_LAYERS) for name in layer}
-# Between the two stands every other module: those do I/O, and may use each other.
-IO_RANK = len(PURE_LAYERS)
-RANK |= {name: IO_RANK + 1 + rank for rank, layer in enumerate(ENTRY_LAYERS) for name in layer}
+MAY_IMPORT = {
+    "__init__": "",  # `import nftproxy.x` runs it, so it may import nothing
+    "templates_dir": "",
+    "model": "",
+    "api": "policy",
+    "policy": "api",
+    "rules": "policy",
+    "pipeline": "policy rules",
+    "sources": "api policy",
+    "kernel": "api policy rules",
+    "agent": "api policy rules pipeline sources kernel",
+    "lab": "rules kernel",
+    "conformance": "api policy rules pipeline sources kernel lab",
+    "commands": "api policy rules pipeline sources kernel agent conformance templates_dir",
+    "__main__": "commands",
+}
+"""What each folder, or module beside them, may import, itself and those in `EVERYONE_MAY_IMPORT` aside.
 
+It is the way of the data: each stage knows only what stands upstream.  Where data comes in (`sources`) and where it
+goes out (`kernel`) never meet, and what it means in the API (`api`) and what follows from it (`policy`) neither."""
+EVERYONE_MAY_IMPORT = frozenset({"model", "__init__"})
+
+PURE_FOLDERS = frozenset({"__init__", "model", "api", "policy", "rules", "pipeline"})
+PURE_ELSEWHERE = frozenset({"agent/quarantine", "commands/listing"})
 PURE_MAY_IMPORT = frozenset(
     "__future__ abc bisect collections contextlib copy dataclasses datetime enum functools hashlib heapq "
     "ipaddress itertools math operator re string textwrap traceback types typing "
@@ -54,15 +48,15 @@ PURE_MAY_NOT_CALL = frozenset(
 )
 PURE_MAY_NOT_NAME = frozenset("FileSystemLoader PackageLoader ModuleLoader FileSystemBytecodeCache yaml toml".split())
 ONLY_IMPORTER = {
-    "nftables": "kernel",
-    "kr8s": "watch",
-    "yaml": "documents",
-    "ruamel": "documents",
-    "msgspec.yaml": "documents",
+    "nftables": "kernel/libnftables",
+    "kr8s": "sources/apiserver",
+    "yaml": "sources/documents",
+    "ruamel": "sources/documents",
+    "msgspec.yaml": "sources/documents",
 }
 # What the specification may know (conformance/oracle.py): values, and what the lab calls what it sees.
 ORACLE_MAY_IMPORT = frozenset(
-    f"nftproxy.{name}" for name in ("addresses", "config", "model", "lab.outcome", "lab.topology")
+    f"nftproxy.{name}" for name in ("model.addresses", "model.settings", "model.objects", "lab.outcome", "lab.topology")
 )
 
 
@@ -88,17 +82,25 @@ def reads(tree: ast.AST) -> Iterator[tuple[int, str]]:
                 yield from ((node.lineno, a.name) for a in aliases if a.name in PURE_MAY_NOT_NAME)
 
 
-def inner_violation(module: str, name: str, known: frozenset[str]) -> str | None:
+def folder_of(module: str) -> str:
+    """Return the row of `MAY_IMPORT` for a module, given as its path in the package without the suffix."""
+    return module.split("/")[0]
+
+
+def is_pure(module: str) -> bool:
+    """Whether a module is among those that do no I/O."""
+    return folder_of(module) in PURE_FOLDERS or module in PURE_ELSEWHERE
+
+
+def inner_violation(module: str, name: str) -> str | None:
     """Say what is wrong with `module` importing `name`, which is `nftproxy` or below it."""
-    target = name.removeprefix("nftproxy").removeprefix(".").split(".")[0]
-    if target not in known:
-        target = "__init__"  # `import nftproxy`, `from nftproxy import __version__`
-    rank, other = RANK.get(module, IO_RANK), RANK.get(target, IO_RANK)
-    if other < rank or (other == rank == IO_RANK) or target == module:  # a subpackage's modules use each other
-        return None
-    if module in PURE and target not in PURE:
-        return f"imports nftproxy.{target}, which isn't among the pure modules; {module} is"
-    return f"imports nftproxy.{target}, which doesn't come before {module} in the order of the modules"
+    parts = name.split(".")[1:]
+    folder, target = folder_of(module), parts[0] if parts and parts[0] in MAY_IMPORT else "__init__"
+    if target != folder and target not in EVERYONE_MAY_IMPORT and target not in MAY_IMPORT[folder].split():
+        return f"imports nftproxy.{target}, which isn't upstream of {folder}"
+    if is_pure(module) and not (target in PURE_FOLDERS or "/".join(parts[:2]) in PURE_ELSEWHERE):
+        return f"imports nftproxy.{target}, which isn't pure; {module} is"
+    return None
 
 
 def outer_violation(module: str, name: str) -> str | None:
@@ -106,27 +108,26 @@ def outer_violation(module: str, name: str) -> str | None:
     for prefix, importer in ONLY_IMPORTER.items():
         if f"{name}.".startswith(f"{prefix}.") and module != importer:
             return f"imports {name}, which only {importer}.py may"
-    if module in PURE and name.split(".")[0] not in PURE_MAY_IMPORT:
+    if is_pure(module) and name.split(".")[0] not in PURE_MAY_IMPORT:
         return f"imports {name}; {module} is pure and that isn't on its list"
     return None
 
 
-def violations(module: str, source: str, known: frozenset[str] = PURE) -> list[str]:
+def violations(module: str, source: str) -> list[str]:
     """Return a line for each thing in a module's source text that breaks the tables above.
 
     Args:
-        module: its name inside the package; of a subpackage's modules, the subpackage's.
+        module: its path in the package, without the suffix.
         source: its text.
-        known: the modules that the package has.
     """
     tree = ast.parse(source)
     found = []
     for line, name in imports(tree):
         ours = name.split(".")[0] == "nftproxy"
-        wrong = inner_violation(module, name, known) if ours else outer_violation(module, name)
+        wrong = inner_violation(module, name) if ours else outer_violation(module, name)
         if wrong:
             found.append(f"nftproxy/{module}.py:{line}: {wrong}")
-    if module in PURE:
+    if is_pure(module):
         found += [
             f"nftproxy/{module}.py:{line}: uses {name}; {module} is pure and may read nothing"
             for line, name in reads(tree)
@@ -135,16 +136,22 @@ def violations(module: str, source: str, known: frozenset[str] = PURE) -> list[s
 
 
 def module_of(path: Path) -> str:
-    """Return the module, or subpackage, that a file of the package belongs to."""
-    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+    """Return the path of a module in the package, without the suffix."""
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
 
 
-def test_imports_point_from_io_to_pure() -> None:
+def test_imports_follow_the_data() -> None:
     """Every module of the package keeps to the tables."""
-    paths = sorted(PACKAGE.rglob("*.py"))
-    known = frozenset(module_of(path) for path in paths)
-    found = [line for path in paths for line in violations(module_of(path), path.read_text(), known)]
+    found = [line for path in sorted(PACKAGE.rglob("*.py")) for line in violations(module_of(path), path.read_text())]
     assert not found, "\n" + "\n".join(found)
+
+
+def test_the_tables_name_what_is_there() -> None:
+    """Each folder and each module beside the folders has its row, and no row is of something else."""
+    present = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(MAY_IMPORT) == present
+    assert [name for name in PURE_ELSEWHERE if not (PACKAGE / f"{name}.py").exists()] == []
+    assert {name for row in MAY_IMPORT.values() for name in row.split()} <= present
 
 
 def oracle_violations(source: str) -> list[str]:
@@ -177,30 +184,35 @@ def test_an_oracle_that_knows_too_much_is_named(source: str, complaint: str) -> 
 @pytest.mark.parametrize(
     ("module", "source", "complaint"),
     [
-        ("errors", "from nftproxy.model import A", "imports nftproxy.model, which doesn't come before"),
-        ("errors", "from .model import A", "imports nftproxy.model, which doesn't come before"),
-        ("config", "from nftproxy import parse", "imports nftproxy.parse, which doesn't come before config"),
-        ("state", "import nftproxy.kernel", "imports nftproxy.kernel, which isn't among the pure modules"),
-        ("kernel", "import nftproxy.agent", "imports nftproxy.agent, which doesn't come before kernel"),
-        ("compile", "def f():\n    import time", "imports time; compile is pure"),
-        ("model", "from pathlib import Path", "imports pathlib.Path; model is pure"),
-        ("model", "import os.path as p", "imports os.path; model is pure"),
-        ("render", "from jinja2 import FileSystemLoader", "uses FileSystemLoader; render is pure"),
-        ("render", "import jinja2\njinja2.PackageLoader('x')", "uses PackageLoader; render is pure"),
-        ("config", "import msgspec\nmsgspec.yaml.decode(b'')", "uses yaml; config is pure"),
-        ("config", "open('/etc/x')", "uses open; config is pure"),
-        ("render", "def f(p):\n    return p.read_text()", "uses read_text; render is pure"),
-        ("state", "import datetime as d\nd.datetime.now()", "uses now; state is pure"),
-        ("agent", "from nftables import Nftables", "imports nftables.Nftables, which only kernel.py may"),
-        ("source", "import kr8s.asyncio", "imports kr8s.asyncio, which only watch.py may"),
-        ("cli", "import yaml", "imports yaml, which only documents.py may"),
+        (
+            "model/errors",
+            "from nftproxy.policy.state import A",
+            "imports nftproxy.policy, which isn't upstream of model",
+        ),
+        ("model/errors", "from ..policy.state import A", "imports nftproxy.policy, which isn't upstream of model"),
+        ("api/config", "from nftproxy.policy import state", "imports nftproxy.policy, which isn't upstream of api"),
+        ("policy/state", "import nftproxy.kernel", "imports nftproxy.kernel, which isn't upstream of policy"),
+        ("kernel/netns", "import nftproxy.agent.loop", "imports nftproxy.agent, which isn't upstream of kernel"),
+        ("kernel/sysctl", "from nftproxy.sources import files", "imports nftproxy.sources, which isn't upstream"),
+        ("commands/listing", "import nftproxy.kernel.netns", "imports nftproxy.kernel, which isn't pure"),
+        ("policy/compile", "def f():\n    import time", "imports time; policy/compile is pure"),
+        ("model/objects", "from pathlib import Path", "imports pathlib.Path; model/objects is pure"),
+        ("model/objects", "import os.path as p", "imports os.path; model/objects is pure"),
+        ("rules/render", "from jinja2 import FileSystemLoader", "uses FileSystemLoader; rules/render is pure"),
+        ("rules/render", "import jinja2\njinja2.PackageLoader('x')", "uses PackageLoader; rules/render is pure"),
+        ("api/config", "import msgspec\nmsgspec.yaml.decode(b'')", "uses yaml; api/config is pure"),
+        ("api/config", "open('/etc/x')", "uses open; api/config is pure"),
+        ("rules/render", "def f(p):\n    return p.read_text()", "uses read_text; rules/render is pure"),
+        ("policy/state", "import datetime as d\nd.datetime.now()", "uses now; policy/state is pure"),
+        ("agent/loop", "from nftables import Nftables", "imports nftables.Nftables, which only kernel/libnftables.py"),
+        ("sources/files", "import kr8s.asyncio", "imports kr8s.asyncio, which only sources/apiserver.py may"),
+        ("commands/cli", "import yaml", "imports yaml, which only sources/documents.py may"),
     ],
 )
 def test_a_violation_is_named(module: str, source: str, complaint: str) -> None:
     """Each kind of forbidden import or use is found, once, with the module, the line and the import."""
     line = source.count("\n") + 1
-    known = PURE | {"kernel", "agent"}
-    found = violations(module, source, known)
+    found = violations(module, source)
     assert [text for text in found if text.startswith(f"nftproxy/{module}.py:{line}: {complaint}")] == found
     assert len(found) == 1
 
@@ -208,16 +220,17 @@ def test_a_violation_is_named(module: str, source: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("module", "source"),
     [
-        ("model", "import msgspec\nfrom nftproxy.errors import BadInput"),
-        ("state", "def expired(at: float, now: float) -> bool:\n    return at < now"),
-        ("render", "from jinja2 import DictLoader\nfrom nftproxy import compile, ruleset"),
-        ("kernel", "import nftables, os\nfrom nftproxy.ruleset import Transaction"),
-        ("kernel", "from nftproxy import metrics"),
-        ("documents", "import yaml\nopen('x')"),
-        ("cli", "from nftproxy import __version__, agent"),
-        ("lab", "from nftproxy.lab.frames import Packet"),
+        ("model/objects", "import msgspec\nfrom nftproxy.model.errors import BadInput"),
+        ("policy/state", "def expired(at: float, now: float) -> bool:\n    return at < now"),
+        ("rules/render", "from jinja2 import DictLoader\nfrom nftproxy.policy import compile"),
+        ("kernel/libnftables", "import nftables, os\nfrom nftproxy.rules.transaction import Transaction"),
+        ("agent/loop", "from nftproxy.kernel import memory"),
+        ("agent/quarantine", "from nftproxy.pipeline import Pipeline"),
+        ("sources/documents", "import yaml\nopen('x')"),
+        ("commands/cli", "from nftproxy import __version__\nfrom nftproxy.agent import loop"),
+        ("lab/wire", "from nftproxy.lab.frames import Packet"),
     ],
 )
 def test_what_is_allowed_passes(module: str, source: str) -> None:
     """What the tables allow is not complained of."""
-    assert violations(module, source, PURE | {"kernel", "agent", "metrics"}) == []
+    assert violations(module, source) == []

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.addresses import Family
-from nftproxy.compile import PortKey, Settings
 from nftproxy.conformance.strategies import Told, all_settings, clusters, quick
-from nftproxy.errors import TemplateError
-from nftproxy.facts import PortFacts, TableFacts
-from nftproxy.model import EndpointSlice, Service
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import TemplateError
+from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
-from nftproxy.render import TABLE_TEMPLATE, Renderer
-from nftproxy.ruleset import Block, Element, Kind, Transaction
-from nftproxy.state import Event, Listed, Put, Removed
-from tests.factories import (
+from nftproxy.policy.compile import PortKey, Settings
+from nftproxy.policy.facts import PortFacts, TableFacts
+from nftproxy.policy.state import Event, Listed, Put, Removed
+from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
+from nftproxy.rules.ruleset import Block, Element, Kind, Transaction
+from tests.support.factories import (
     IPV4,
     IPV6,
     Ledger,

@@ -18,10 +18,10 @@ from typing import NamedTuple
 import click
 import pytest
 
-from nftproxy.cli import _commands
+from nftproxy.commands.cli import _commands
 from nftproxy.lab import obstacle
 
-CHECKOUT = Path(__file__).resolve().parent.parent
+CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
 ARCHITECTURE = CHECKOUT / "docs" / "architecture.md"
 SEMANTICS = CHECKOUT / "docs" / "semantics.md"

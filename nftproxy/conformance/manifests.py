@@ -6,12 +6,12 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nftproxy.config import API_VERSION, KIND, Config
+from nftproxy.api.config import API_VERSION, KIND, Config
+from nftproxy.api.kinds import SERVICE_NAME, ZONE
+from nftproxy.api.validate import FAMILY_NAMES
 from nftproxy.conformance.oracle import World
-from nftproxy.documents import to_yaml
-from nftproxy.kinds import SERVICE_NAME, ZONE
-from nftproxy.model import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort
-from nftproxy.values import FAMILY_NAMES
+from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort
+from nftproxy.sources.documents import to_yaml
 
 Manifest = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nftproxy.addresses import Address, Network, parse_address, parse_network
-from nftproxy.model import ObjectKey
+from nftproxy.model.addresses import Address, Network, parse_address, parse_network
+from nftproxy.model.objects import ObjectKey
 
 
 def key(text: str) -> ObjectKey:

@@ -12,11 +12,20 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from nftproxy.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
-from nftproxy.config import Config, DetectLocalMode
+from nftproxy.api.config import Config, DetectLocalMode
 from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
 from nftproxy.lab.topology import PODS, UPLINK, Origin
-from nftproxy.model import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort, TrafficPolicy
+from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
+from nftproxy.model.objects import (
+    Endpoint,
+    EndpointSlice,
+    Node,
+    ObjectKey,
+    Service,
+    ServiceCIDR,
+    ServicePort,
+    TrafficPolicy,
+)
 
 Value = TypeVar("Value", Address, Network)
 

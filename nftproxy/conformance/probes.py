@@ -10,11 +10,11 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nftproxy.addresses import Address, Family, Protocol, family_of
 from nftproxy.conformance.notation import addresses
 from nftproxy.conformance.oracle import World
 from nftproxy.lab import Origin, Probe
 from nftproxy.lab.topology import NODE_IP, NODE_IP6, NODE_POD_IP, NODE_POD_IP6
+from nftproxy.model.addresses import Address, Family, Protocol, family_of
 
 OWN_IPS = {Family.IPV4: Address("192.168.0.77"), Family.IPV6: Address("fd00:c0a8::77")}
 """What the node's own connections come from, on its uplink."""

@@ -13,10 +13,10 @@ from nftproxy.conformance import suite
 from nftproxy.conformance.features import FEATURES, Finding
 from nftproxy.conformance.manifests import configuration, manifests
 from nftproxy.conformance.suite import Result
-from nftproxy.errors import Unavailable
 from nftproxy.lab import Kind, LabError, Outcome, Probe, obstacle
-from nftproxy.model import Capabilities
-from nftproxy.render import Renderer
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.objects import Capabilities
+from nftproxy.rules.render import Renderer
 
 WIDTH = max(len(feature.name) for feature in FEATURES)
 PHRASES = {

@@ -16,14 +16,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.addresses import Address, Family, Protocol, family_of, parse_address
-from nftproxy.compile import Settings
-from nftproxy.config import Config, DetectLocalMode
+from nftproxy.api.config import Config, DetectLocalMode
 from nftproxy.conformance.notation import addresses, key, networks
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import INTERFACES
 from nftproxy.lab.topology import NODE_NAME, PODS
-from nftproxy.model import (
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
+from nftproxy.model.objects import (
     Capabilities,
     ClusterObject,
     Endpoint,
@@ -37,7 +36,8 @@ from nftproxy.model import (
     ServiceType,
     TrafficPolicy,
 )
-from nftproxy.state import Event, HostAddresses, Listed, Put, Removed, key_of
+from nftproxy.policy.compile import Settings
+from nftproxy.policy.state import Event, HostAddresses, Listed, Put, Removed, key_of
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -14,15 +14,15 @@ from typing import Any, NamedTuple
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky
 
-from nftproxy.check import CheckResult, check_ruleset
-from nftproxy.compile import Settings
 from nftproxy.conformance.features import FEATURES, Feature, Finding
 from nftproxy.conformance.strategies import PLAIN_CONFIG, sample
 from nftproxy.conformance.trial import Trial, events
-from nftproxy.errors import Refused
-from nftproxy.model import Capabilities
+from nftproxy.kernel.check import CheckResult, check_ruleset
+from nftproxy.model.errors import Refused
+from nftproxy.model.objects import Capabilities
 from nftproxy.pipeline import Pipeline
-from nftproxy.render import Renderer
+from nftproxy.policy.compile import Settings
+from nftproxy.rules.render import Renderer
 
 SHRINKING = 20.0
 """Seconds that making a counterexample small may take: after that, the smallest until then will do."""

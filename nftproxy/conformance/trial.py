@@ -14,17 +14,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from nftproxy.addresses import Family
-from nftproxy.compile import Settings
 from nftproxy.conformance.oracle import Oracle, World
 from nftproxy.conformance.probes import MORE_IPS, others_like
-from nftproxy.kernel import Kernel
+from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Kind, Lab, Outcome, Probe
-from nftproxy.model import Capabilities, EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Capabilities, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.pipeline import Pipeline
-from nftproxy.render import Renderer
-from nftproxy.ruleset import Transaction, delete_transaction, join
-from nftproxy.state import Event, HostAddresses, Listed, Put
+from nftproxy.policy.compile import Settings
+from nftproxy.policy.state import Event, HostAddresses, Listed, Put
+from nftproxy.rules.render import Renderer
+from nftproxy.rules.ruleset import Transaction, delete_transaction, join
 
 UNSEEN = 1e-9
 """How often an endpoint that can be drawn may go unseen, and so be missed wrongly."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from nftproxy.ruleset import Commit, Transaction
-from nftproxy.state import Put
+from nftproxy.policy.state import Put
+from nftproxy.rules.ruleset import Commit, Transaction
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,
@@ -19,7 +19,7 @@ from tests.agent.world import (
     alternating,
     source,
 )
-from tests.factories import IPV4, IPV6, slice_of
+from tests.support.factories import IPV4, IPV6, slice_of
 
 # ---- what the check finds -------------------------------------------------------------------------------------------
 

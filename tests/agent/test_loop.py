@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from nftproxy.agent import FIRST_PAUSE, LONGEST_PAUSE
-from nftproxy.errors import Refused
-from nftproxy.health import Moment
-from nftproxy.model import Service
+from nftproxy.agent.loop import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.model.errors import Refused
+from nftproxy.model.objects import Service
 from nftproxy.pipeline import STEP
-from nftproxy.state import Event, Put, Removed, key_of
+from nftproxy.policy.health_checks import Moment
+from nftproxy.policy.state import Event, Put, Removed, key_of
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,
@@ -29,7 +29,7 @@ from tests.agent.world import (
     now,
     source,
 )
-from tests.factories import IPV4, elements, service, slice_of
+from tests.support.factories import IPV4, elements, service, slice_of
 
 # ---- the beginning -------------------------------------------------------------------------------------------------
 

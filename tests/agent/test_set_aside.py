@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from nftproxy.health import Moment
-from nftproxy.model import Service
-from nftproxy.ruleset import Transaction
-from nftproxy.state import Listed, Put, Removed, key_of
+from nftproxy.model.objects import Service
+from nftproxy.policy.health_checks import Moment
+from nftproxy.policy.state import Listed, Put, Removed, key_of
+from nftproxy.rules.ruleset import Transaction
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,
@@ -21,7 +21,7 @@ from tests.agent.world import (
     World,
     source,
 )
-from tests.factories import IPV4, node, service, slice_of
+from tests.support.factories import IPV4, node, service, slice_of
 
 BAD = service("shop/bad", cluster_ips=["10.96.0.66"])
 BAD_PODS = slice_of("shop/bad", ["10.1.0.6@node-a"])

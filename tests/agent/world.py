@@ -9,16 +9,16 @@ import itertools
 import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
 
-from nftproxy.addresses import Family
-from nftproxy.agent import Agent
-from nftproxy.custody import Custody, Notice
-from nftproxy.errors import Refused, Unavailable
-from nftproxy.health import Health, Moment
-from nftproxy.metrics import Metrics, Vitals
-from nftproxy.model import EndpointSlice, Service
-from nftproxy.ruleset import Commit, Installed, Transaction
-from nftproxy.state import Event, Listed, Put
-from tests.factories import Ledger, node, pipeline, service, slice_of
+from nftproxy.agent.loop import Agent
+from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.kernel.drift import Custody, Notice
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.policy.health_checks import Health, Moment
+from nftproxy.policy.state import Event, Listed, Put
+from nftproxy.rules.ruleset import Commit, Installed, Transaction
+from tests.support.factories import Ledger, node, pipeline, service, slice_of
 
 SYNC_PERIOD, MIN_SYNC_PERIOD = 30.0, 1.0
 

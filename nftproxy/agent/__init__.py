@@ -1,0 +1,1 @@
+"""The process on each node: its loop, health, metrics and servers."""

@@ -1,0 +1,125 @@
+"""What `nftproxy run` runs: the agent, and all that follows the cluster's state beside the rules."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import signal
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from nftproxy import __version__
+from nftproxy.agent.loop import Agent
+from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.agent.recorder import Events, Post, of_conflict, of_listener, of_refusal, of_start
+from nftproxy.agent.servers import CannotListen, Servers
+from nftproxy.kernel import memory, sysctl
+from nftproxy.kernel.conntrack import Conntrack
+from nftproxy.kernel.drift import Custody, Notifications
+from nftproxy.kernel.libnftables import AsyncKernel, Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.health_checks import Health, health_check_addresses
+from nftproxy.policy.state import Event
+from nftproxy.sources.apiserver import Cluster
+from nftproxy.sources.directory import Directory
+from nftproxy.sources.interfaces import follow_addresses
+
+log = logging.getLogger(__name__)
+
+
+class Daemon:
+    """Everything that one process of the proxy does, put together; made inside the event loop."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        config = pipeline.settings.config
+        node = pipeline.state.node.name
+        self._pipeline = pipeline
+        self._kernel = AsyncKernel()
+        self._events = Events(node)
+        self.metrics = Metrics(pipeline, started=time.time(), count_clients=_count_clients)
+        self.metrics.built(__version__, Kernel().version(), platform.release())
+        self._conntrack = Conntrack(self.metrics.reconciled)
+        vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
+        self._servers = Servers(pipeline, vitals, self._tell_failure)
+        self._notifications = Notifications()
+        self._agent = Agent(
+            pipeline,
+            self._kernel,
+            vitals,
+            Custody(self._notifications),
+            self._follow_rules,
+            sync_period=config.sync_period,
+            min_sync_period=config.min_sync_period,
+        )
+        self._has_settled = False
+
+    async def run(self, sources: Sequence[AsyncIterator[Sequence[Event]]], post: Post) -> None:
+        """Follow the sources until SIGTERM or SIGINT; the rules stay.  `post` takes the Events that are to be sent."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
+        asyncio.get_running_loop().add_reader(self._notifications, self._agent.noticed)
+        sending = asyncio.create_task(self._events.run(post))
+        self._events.tell([of_start(self._pipeline.state.node.name)])
+        try:
+            async with self._servers:  # health is answered before there are rules
+                await self._agent.run(*sources)
+        finally:
+            sending.cancel()
+            asyncio.get_running_loop().remove_reader(self._notifications)
+            self._notifications.close()
+            self._conntrack.close()
+            self._kernel.close()
+
+    async def _follow_rules(self) -> None:
+        """After the kernel: conntrack, health-check node ports, and what is to be told."""
+        state, config = self._pipeline.state, self._pipeline.settings.config
+        if not self._has_settled:
+            self._has_settled = True
+            sysctl.set_up(config)  # conntrack's settings exist only once rules have made the kernel load it
+            memory.keep_all()
+        if sweeps := self._pipeline.flows.take():
+            self._conntrack.begin(sweeps)
+        await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
+        self._events.tell(map(of_conflict, self._pipeline.take_losses()))
+        self._events.tell(of_refusal(*refused) for refused in self._pipeline.set_aside.items())
+
+    def _tell_failure(self, failure: CannotListen) -> None:
+        self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
+
+
+async def follow_directory(pipeline: Pipeline, directory: Path) -> None:
+    """Run with the manifests of a directory; Events have nowhere to go but the log."""
+    await Daemon(pipeline).run([Directory(directory).follow(), *_own_sources(pipeline)], _log_event)
+
+
+async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None:
+    """Run with what the API server says.
+
+    Raises:
+        BadInput: there are no credentials, or they can't be read, or an address is no URL.
+    """
+    daemon = Daemon(pipeline)
+    cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers, tell_problems=daemon.metrics.skipped)
+    sources = [*cluster.sources(pipeline.state.node.name), *_own_sources(pipeline)]
+    await daemon.run(sources, cluster.post)
+
+
+def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:
+    """What this machine itself has to tell, as far as rules depend on it."""
+    return [] if pipeline.settings.config.node_port_addresses is None else [follow_addresses()]
+
+
+def _count_clients(family: Family) -> dict[str, int]:
+    try:
+        return Kernel().client_counts(family)
+    except Unavailable:
+        return {}  # metrics are asked for also while nothing else works
+
+
+async def _log_event(_namespace: str, body: bytes) -> None:
+    """Where Events go that no API takes."""
+    log.debug("event: %s", body.decode())

@@ -1,0 +1,327 @@
+"""What Prometheus is told: kube-proxy's metrics, so that charts and alerts go on working, and a few of our own.
+
+Names, labels, help texts and buckets are those of kube-proxy 1.36 in nftables mode (pkg/proxy/metrics/metrics.go); the
+mark [ALPHA] is Kubernetes' own, by which it may still change them.
+
+Series are kept here and not by prometheus_client's own types, which only write them out: its histograms write the
+bound 1 as "1.0" where Go writes "1", which is another label and so another series, and each of its counters brings one
+more series with its time of creation.  Counting is an addition in a dict, without locks, as it all happens on one loop;
+what would cost time to keep up to date is looked up when it is asked for (`text`).
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, product
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from nftproxy.api.validate import FAMILY_NAMES
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.health_checks import Health, Moment, without_local_endpoints
+from nftproxy.policy.state import Event, Listed, Put
+from nftproxy.rules.ruleset import Transaction
+
+# Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
+SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
+# Seconds, to 5 minutes.  The bound 0 comes from a slip in component-base's MergeBuckets, and is in every chart.
+PROGRAMMING_BUCKETS = (0, 0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
+# Bytes: one endpoint's change takes some 100, loading 40,000 Services some 10 million.
+SIZE_BUCKETS = tuple(10**n for n in range(2, 9))
+
+
+class _Row(NamedTuple):
+    """How a metric is defined; `name` is without prefix where it is kube-proxy's, `bounds` are a histogram's."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ("ip_family",)
+    bounds: Sequence[float] = SYNC_BUCKETS
+
+    @property
+    def header(self) -> tuple[str, str]:
+        """Name and help text in full."""
+        is_ours = self.name.startswith("nftproxy_")
+        return (self.name, self.text) if is_ours else (f"kubeproxy_{self.name}", f"[ALPHA] {self.text}")
+
+
+_COUNTERS = (
+    _Row("sync_proxy_rules_endpoint_changes_total", "Cumulative proxy rules Endpoint changes", ()),
+    _Row("sync_proxy_rules_service_changes_total", "Cumulative proxy rules Service changes", ()),
+    _Row("sync_proxy_rules_nftables_sync_failures_total", "Cumulative proxy nftables sync failures"),
+    _Row("sync_proxy_rules_nftables_cleanup_failures_total", "Cumulative proxy nftables cleanup failures"),
+    _Row("proxy_healthz_total", "Cumulative proxy healthz HTTP status", ("code",)),
+    _Row("proxy_livez_total", "Cumulative proxy livez HTTP status", ("code",)),
+    _Row("conntrack_reconciler_deleted_entries_total", "Cumulative conntrack flows deleted by conntrack reconciler"),
+    _Row("nftproxy_transactions_total", "Transactions that the kernel took, by what they are", ("kind",)),
+    _Row("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
+)
+
+_GAUGES = (
+    _Row("sync_proxy_rules_endpoint_changes_pending", "Pending proxy rules Endpoint changes", ()),
+    _Row("sync_proxy_rules_service_changes_pending", "Pending proxy rules Service changes", ()),
+    _Row("sync_proxy_rules_last_timestamp_seconds", "The last time proxy rules were successfully synced"),
+    _Row("sync_proxy_rules_last_queued_timestamp_seconds", "The last time a sync of proxy rules was queued"),
+    _Row(
+        "sync_proxy_rules_no_local_endpoints_total",
+        "Number of services with a Local traffic policy and no endpoints",
+        ("ip_family", "traffic_policy"),
+    ),
+    _Row("nftproxy_elements", "Elements of the table's sets and maps, less those that packets add"),
+    _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
+    _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
+    _Row("nftproxy_services_set_aside", "Services without rules, as the kernel refuses those that have them", ()),
+    _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
+    _Row("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
+)
+
+_HISTOGRAMS = (
+    _Row("sync_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds"),
+    _Row("sync_full_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds for full resyncs"),
+    _Row("sync_partial_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds for partial resyncs"),
+    _Row(
+        "network_programming_duration_seconds",
+        "In Cluster Network Programming Latency in seconds",
+        bounds=PROGRAMMING_BUCKETS,
+    ),
+    _Row("conntrack_reconciler_sync_duration_seconds", "ReconcileConntrackFlowsLatency latency in seconds"),
+    _Row("nftproxy_transaction_bytes", "Length of transactions that the kernel took", ("kind",), SIZE_BUCKETS),
+)
+
+# Counters have all their series from the start, at 0: of a series that begins with 1, `increase` sees nothing.
+_KNOWN_VALUES = {"ip_family": tuple(FAMILY_NAMES.values()), "code": ("200", "503"), "kind": ("full", "change")}
+
+
+class _Numbers(Collector):
+    """A counter or a gauge: its series by the values of its labels."""
+
+    def __init__(self, family: type[CounterMetricFamily | GaugeMetricFamily], row: _Row) -> None:
+        self._family = family
+        self._row = row
+        has_all = family is CounterMetricFamily or not row.labels
+        known = product(*(_KNOWN_VALUES[label] for label in row.labels)) if has_all else ()
+        self._values = dict.fromkeys(known, 0.0)
+
+    def add(self, amount: float, *labels: str) -> None:
+        self._values[labels] = self._values.get(labels, 0.0) + amount
+
+    def set(self, value: float, *labels: str) -> None:
+        self._values[labels] = value
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        made = self._family(*self._row.header, labels=self._row.labels)
+        for labels, value in self._values.items():
+            made.add_metric(labels, value)
+        yield made
+
+
+class _Histogram(Collector):
+    """A histogram: by the values of its labels, how many observations each bucket has, and their sum."""
+
+    def __init__(self, row: _Row) -> None:
+        self._row = row
+        self._counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(row.bounds) + 1))
+        self._sums: dict[tuple[str, ...], float] = defaultdict(float)
+
+    def observe(self, value: float, *labels: str) -> None:
+        self._counts[labels][bisect_left(self._row.bounds, value)] += 1
+        self._sums[labels] += value
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        made = HistogramMetricFamily(*self._row.header, labels=self._row.labels)
+        bounds = [*(f"{bound:g}" for bound in self._row.bounds), "+Inf"]
+        for labels, counts in self._counts.items():
+            made.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
+        yield made
+
+
+_CHANGES: dict[type[ClusterObject], str] = {Service: "service", EndpointSlice: "endpoint"}
+
+
+class Metrics:
+    """All metrics of one agent.  Points in time are in seconds since the epoch, durations in seconds."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        started: float = 0.0,
+        count_clients: Callable[[Family], Mapping[str, int]] = lambda _: {},
+    ) -> None:
+        """The pipeline is looked at when `text` is asked for; `started` is when this process began to look around.
+
+        `count_clients` tells how many clients each map of a family remembers; it is asked then, too.
+        """
+        self._count_clients = count_clients
+        self._pipeline = pipeline
+        self._families = [FAMILY_NAMES[family] for family in pipeline.generations]
+        self._started = started
+        self._pending = Counter[type[ClusterObject]]()
+        self._taken = Counter[type[ClusterObject]]()
+        self._counters = {row.header[0]: _Numbers(CounterMetricFamily, row) for row in _COUNTERS}
+        self._gauges = {row.header[0]: _Numbers(GaugeMetricFamily, row) for row in _GAUGES}
+        self._histograms = {row.header[0]: _Histogram(row) for row in _HISTOGRAMS}
+        self._registry = CollectorRegistry()
+        for metric in (*self._counters.values(), *self._gauges.values(), *self._histograms.values()):
+            self._registry.register(metric)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """All of it in Prometheus' text format, version 0.0.4."""
+        for family, generation in self._pipeline.generations.items():
+            name = FAMILY_NAMES[family]
+            self._gauges["nftproxy_elements"].set(generation.element_count(), name)
+            for container, count in self._count_clients(family).items():
+                self._gauges["nftproxy_affinity_entries"].set(count, name, container)
+            for policy, count in without_local_endpoints(self._pipeline.state, family).items():
+                self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
+        self._gauges["nftproxy_conflicts"].set(sum(map(len, self._pipeline.losses.values())))
+        self._gauges["nftproxy_services_set_aside"].set(len(self._pipeline.set_aside))
+        for kind, name in _CHANGES.items():
+            self._gauges[f"kubeproxy_sync_proxy_rules_{name}_changes_pending"].set(self._pending[kind])
+        return generate_latest(self._registry)
+
+    def queued(self, events: Iterable[Event], at: float) -> None:
+        """Changes have come; in a listing each object counts, as it does when kube-proxy lists."""
+        for kind, name in _CHANGES.items():
+            count = sum(_told(event, kind) for event in events)
+            self._counters[f"kubeproxy_sync_proxy_rules_{name}_changes_total"].add(count)
+            self._pending[kind] += count
+        for family in self._families:
+            self._gauges["kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds"].set(at, family)
+
+    def taken(self) -> None:
+        """All that has come so far is being applied now."""
+        self._taken = self._pending.copy()
+
+    def synced(self, seconds: float, at: float, *, full: bool, size: int) -> None:
+        """What was taken is in the kernel, by a transaction of `size` bytes (0: no rule had to change)."""
+        self._pending -= self._taken
+        self._taken.clear()
+        self._took(seconds, full=full)
+        self.checked(at)
+        if size:
+            kind = "full" if full else "change"
+            self._counters["nftproxy_transactions_total"].add(1, kind)
+            self._histograms["nftproxy_transaction_bytes"].observe(size, kind)
+
+    def sync_failed(self, seconds: float, *, full: bool) -> None:
+        """What was taken could not be applied."""
+        self._took(seconds, full=full)
+        for family in self._families:
+            self._counters["kubeproxy_sync_proxy_rules_nftables_sync_failures_total"].add(1, family)
+
+    def checked(self, at: float) -> None:
+        """The kernel holds what it should, as the periodic check has found or a transaction has made sure."""
+        for family in self._families:
+            self._gauges["kubeproxy_sync_proxy_rules_last_timestamp_seconds"].set(at, family)
+
+    def programmed(self, family: Family, triggered: float, at: float) -> None:
+        """An EndpointSlice is in the rules; `triggered` is its endpoints.kubernetes.io/last-change-trigger-time."""
+        if triggered > self._started:  # how long it took to start is another matter
+            seconds = self._histograms["kubeproxy_network_programming_duration_seconds"]
+            seconds.observe(at - triggered, FAMILY_NAMES[family])
+
+    def reconciled(self, family: Family, seconds: float, deleted: int) -> None:
+        """Stale conntrack entries of a family were looked for, and so many deleted."""
+        name = FAMILY_NAMES[family]
+        self._histograms["kubeproxy_conntrack_reconciler_sync_duration_seconds"].observe(seconds, name)
+        self._counters["kubeproxy_conntrack_reconciler_deleted_entries_total"].add(deleted, name)
+
+    def probed(self, what: str, status: int) -> None:
+        """A probe, "healthz" or "livez", was answered with this HTTP status."""
+        self._counters[f"kubeproxy_proxy_{what}_total"].add(1, str(status))
+
+    def repaired(self, family: Family) -> None:
+        """A table was not as it was left."""
+        self._counters["nftproxy_repairs_total"].add(1, FAMILY_NAMES[family])
+
+    def skipped(self, count: int) -> None:
+        """The input has so many problems at present."""
+        self._gauges["nftproxy_skipped_objects"].set(count)
+
+    def built(self, version: str, libnftables: str, kernel: str) -> None:
+        """Which versions these are: our own, the library's, the machine's."""
+        self._gauges["nftproxy_build_info"].set(1, version, libnftables, kernel)
+
+    def _took(self, seconds: float, *, full: bool) -> None:
+        also = "kubeproxy_sync_full_proxy_rules" if full else "kubeproxy_sync_partial_proxy_rules"
+        for family in self._families:
+            self._histograms["kubeproxy_sync_proxy_rules_duration_seconds"].observe(seconds, family)
+            self._histograms[f"{also}_duration_seconds"].observe(seconds, family)
+
+
+def _told(event: Event, kind: type[ClusterObject]) -> int:
+    """How many objects of a kind an event tells of."""
+    if isinstance(event, Put):
+        return 1 if isinstance(event.object, kind) else 0
+    count = len(event.objects) if isinstance(event, Listed) else 1
+    return count if event.kind is kind else 0
+
+
+def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
+    """When what changed EndpointSlices tell of had happened; a listing tells nothing new."""
+    slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
+    return [(each.family, each.triggered) for each in slices if each.triggered]
+
+
+def read_clocks() -> Moment:
+    """Now."""
+    return Moment(time.monotonic(), time.time())
+
+
+class Vitals:
+    """What the agent tells of its work, in few words: to its health and to its metrics, with the time."""
+
+    def __init__(self, health: Health, metrics: Metrics, clocks: Callable[[], Moment] = read_clocks) -> None:
+        self.health = health
+        self.metrics = metrics
+        self._clocks = clocks
+        self._began = clocks()
+        self._queued_triggers: list[tuple[Family, float]] = []
+        self._taken_triggers: list[tuple[Family, float]] = []
+
+    def queued(self, events: Sequence[Event]) -> None:
+        """These events have come."""
+        now = self._clocks()
+        self.health.queued(now)
+        self.metrics.queued(events, now.wall)
+        self._queued_triggers += _triggers(events)
+
+    def damaged(self, family: Family) -> None:
+        """A table is not as it was left: a change waits until that is mended."""
+        self.metrics.repaired(family)
+        self.queued(())
+
+    def taken(self) -> None:
+        """All events that have come are being applied now."""
+        self._began = self._clocks()
+        self.health.taken()
+        self.metrics.taken()
+        self._taken_triggers += self._queued_triggers
+        self._queued_triggers.clear()
+
+    def applied(self, transaction: Transaction, *, full: bool) -> None:
+        """The kernel holds what the events taken ask for, by this transaction."""
+        now = self._clocks()
+        self.health.applied(now)
+        for family, triggered in self._taken_triggers:
+            self.metrics.programmed(family, triggered, now.wall)
+        self._taken_triggers.clear()
+        self.metrics.synced(now.steady - self._began.steady, now.wall, full=full, size=len(transaction.text))
+
+    def failed(self, *, full: bool) -> None:
+        """The transaction was not applied."""
+        self.metrics.sync_failed(self._clocks().steady - self._began.steady, full=full)
+
+    def checked(self) -> None:
+        """The periodic check found nothing amiss."""
+        self.metrics.checked(self._clocks().wall)

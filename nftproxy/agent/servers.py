@@ -1,0 +1,306 @@
+"""The HTTP servers: health and metrics where the configuration says, health-check node ports as Services come and go.
+
+What is answered is decided elsewhere (health_checks.py, metrics.py); here it is only served, on the agent's loop, which
+no answer keeps for longer than a scrape takes to write down.
+
+* An address and port is one listener.  It is open, or tried again with growing pauses: a port may be taken by another
+  program, and an address may not be there yet.
+* What isn't wanted any more is closed before anything is opened, connections included, so that a port can go from one
+  Service to another, and nobody hears of a Service that is gone.
+* Which Service a health-check node port answers for is looked up at each request, in one map that is replaced whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+import msgspec
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from nftproxy.agent.metrics import Vitals, read_clocks
+from nftproxy.api.config import API_VERSION, KIND, Config
+from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.model.errors import NftproxyError
+from nftproxy.model.objects import ObjectKey
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.health_checks import ANY, Answer, HealthCheck, health_check, healthz, is_eligible, livez
+
+log = logging.getLogger(__name__)
+# aiohttp logs a traceback for each request that is no HTTP, and node ports are scanned all day.
+_http_log = logging.getLogger(f"{__name__}.http")
+_http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+
+FIRST_PAUSE = 0.2
+"""Seconds before a port that can't be bound is tried again; doubles from there."""
+LONGEST_PAUSE = 5.0
+"""Seconds at the most between two tries: as often as kube-proxy tries (serveHealthz)."""
+
+IDLE = 60.0
+"""Seconds that a connection may be silent: longer than probes and scrapes are apart, and these may reconnect anyway."""
+SHUTDOWN = 0.1
+"""Seconds that an answer may still take when its server is closed; all are ready at once."""
+
+_TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+_JSON = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+_NOT_FOUND = Answer(404, _TEXT, b"404 page not found\n")
+_CLOSED = Answer(503, _TEXT, b"")
+
+Respond = Callable[[str], Answer]
+"""Answers a request for a path."""
+
+
+class Place(NamedTuple):
+    """Where a server listens."""
+
+    address: Address
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.address}]" if family_of(self.address) is Family.IPV6 else self.address
+        return f"{host}:{self.port}"
+
+
+class CannotListen(NftproxyError):
+    """A place can't be listened on; `service` is the one whose health-check node port it is, None where it is fixed."""
+
+    def __init__(self, place: Place, service: ObjectKey | None, reason: str) -> None:
+        purpose = f"the health check of Service {service}" if service else "health and metrics"
+        super().__init__(f"can't listen on {place} for {purpose}: {reason}")
+        self.place = place
+        self.service = service
+        self.reason = reason
+
+
+class _Listener:
+    """One place: open, or tried again until it is."""
+
+    def __init__(self, place: Place, respond: Respond, service: ObjectKey | None = None) -> None:
+        self.service = service
+        self.failure: CannotListen | None = None
+        self._place = place
+        self._respond = respond
+        self._socket: socket.socket | None = None
+        self._runner: web.ServerRunner | None = None
+        self._retry: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open it, or note the failure and go on trying."""
+        await self._try()
+        if self.failure:
+            self._retry = asyncio.create_task(self._keep_trying())
+
+    async def close(self) -> None:
+        """Close it with all its connections, and stop trying."""
+        if self._retry:
+            self._retry.cancel()
+            await asyncio.wait([self._retry])
+        if self._runner:
+            await self._runner.cleanup()
+        if self._socket:
+            self._socket.close()
+
+    async def _keep_trying(self) -> None:
+        pause = FIRST_PAUSE
+        while self.failure:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            await self._try()
+        log.info("listening on %s at last", self._place)
+
+    async def _try(self) -> None:
+        self.failure = None
+        family = socket.AF_INET6 if family_of(self._place.address) is Family.IPV6 else socket.AF_INET
+        try:
+            self._socket = socket.create_server(self._place, family=family)
+        except OSError as error:
+            if not _has_no_such_family(error, self._place):
+                self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
+            return
+        server = web.Server(self._handle, access_log=None, logger=_http_log, keepalive_timeout=IDLE, lingering_time=0)
+        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN)
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._socket).start()
+
+    async def _handle(self, request: web.BaseRequest) -> web.Response:
+        answer = self._respond(request.path)
+        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+
+
+def _has_no_such_family(error: OSError, place: Place) -> bool:
+    """Whether a family as a whole is not there (a kernel without IPv6), so that nobody could ask there either."""
+    return error.errno == errno.EAFNOSUPPORT and place.address in ANY.values()
+
+
+class Servers:
+    """All listeners of one agent; an asynchronous context, in which they are open."""
+
+    def __init__(
+        self, pipeline: Pipeline, vitals: Vitals, report: Callable[[CannotListen], None] = lambda _: None
+    ) -> None:
+        """`report` is told once of each place that can't be listened on, and again for each Service that wants it."""
+        self._pipeline = pipeline
+        self._vitals = vitals
+        self._report = report
+        self._config = pipeline.settings.config
+        self._checks: Mapping[int, HealthCheck] = {}
+        self._addresses: tuple[Address, ...] = ()
+        self._lock = asyncio.Lock()
+        self._node_ports: dict[Place, _Listener] = {}
+        self._fixed = [
+            *(_Listener(place, self._health) for place in _places(self._config.healthz_bind_address)),
+            *(_Listener(place, self._metrics) for place in _places(self._config.metrics_bind_address)),
+        ]
+
+    async def __aenter__(self) -> Self:
+        """Open the health and metrics servers.
+
+        Raises:
+            CannotListen: one can't be opened, and bindAddressHardFail is set.
+        """
+        for listener in self._fixed:
+            await self._open(listener)
+            if listener.failure and self._config.bind_address_hard_fail:
+                await self._close()
+                raise listener.failure
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def follow(self, checks: Mapping[int, HealthCheck], addresses: Iterable[Address]) -> None:
+        """Serve these health-check node ports, each at all of these addresses, and no others.
+
+        The same mapping at the same addresses is what is being served already.
+        """
+        addresses = tuple(addresses)
+        if checks is self._checks and addresses == self._addresses:
+            return
+        self._checks, self._addresses = checks, addresses
+        async with self._lock:
+            wanted = {Place(address, port): check.service for address in addresses for port, check in checks.items()}
+            unwanted = [place for place, known in self._node_ports.items() if not _is_same(known, wanted.get(place))]
+            await asyncio.gather(*(self._node_ports.pop(place).close() for place in unwanted))
+            for place, service in wanted.items():
+                if place not in self._node_ports:
+                    self._node_ports[place] = _Listener(place, self._check_of(place.port), service)
+                    await self._open(self._node_ports[place])
+
+    async def _open(self, listener: _Listener) -> None:
+        await listener.open()
+        if listener.failure:
+            log.warning("%s", listener.failure)
+            self._report(listener.failure)
+
+    async def _close(self) -> None:
+        async with self._lock:
+            await asyncio.gather(*(listener.close() for listener in (*self._fixed, *self._node_ports.values())))
+            self._node_ports.clear()
+
+    def _health(self, path: str) -> Answer:
+        status = self._vitals.health.status(read_clocks())
+        if path == "/healthz":
+            answer = healthz(status, node_eligible=is_eligible(self._pipeline.state.node))
+        elif path == "/livez":
+            answer = livez(status)
+        else:
+            return _NOT_FOUND
+        self._vitals.metrics.probed(path[1:], answer.status)
+        return answer
+
+    def _metrics(self, path: str) -> Answer:
+        match path:
+            case "/metrics":
+                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._vitals.metrics.text())
+            case "/healthz":
+                return Answer(200, _TEXT, b"ok")
+            case "/proxyMode":
+                return Answer(200, _TEXT, b"nftables")
+            case "/configz":
+                return Answer(200, _JSON, configz(self._config))
+            case _:
+                return _NOT_FOUND
+
+    def _check_of(self, port: int) -> Respond:
+        def respond(_path: str) -> Answer:
+            check = self._checks.get(port)
+            is_healthy = self._vitals.health.status(read_clocks()).is_healthy
+            return health_check(check, is_healthy=is_healthy) if check else _CLOSED
+
+        return respond
+
+
+def _is_same(listener: _Listener, wanted: ObjectKey | None) -> bool:
+    """Whether a listener can stay: an open one may change hands, a failing one must be told to who wants it now."""
+    return wanted is not None and (listener.failure is None or listener.service == wanted)
+
+
+def _places(host_port: str) -> list[Place]:
+    """Where "host:port" listens; any address of one family means any of both, as Go has it (net.Listen)."""
+    host, _, port = host_port.rpartition(":")
+    address = Address(host.strip("[]"))
+    return [Place(each, int(port)) for each in (ANY.values() if address in ANY.values() else (address,))]
+
+
+def configz(config: Config) -> bytes:
+    """The configuration in force as a KubeProxyConfiguration, under the name of its API group (component-base/configz).
+
+    Reading it as a configuration file gives the same configuration.
+    """
+    conntrack = config.conntrack
+    addresses = config.node_port_addresses
+    return msgspec.json.encode(
+        {
+            API_VERSION.partition("/")[0]: {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "mode": "nftables",
+                "clientConnection": {"kubeconfig": config.kubeconfig},
+                "hostnameOverride": config.hostname_override,
+                "bindAddress": config.bind_address or ANY[Family.IPV4],
+                "healthzBindAddress": config.healthz_bind_address,
+                "metricsBindAddress": config.metrics_bind_address,
+                "bindAddressHardFail": config.bind_address_hard_fail,
+                "clusterCIDR": ",".join(map(str, config.cluster_cidrs)),
+                "detectLocalMode": config.detect_local_mode.value,
+                "detectLocal": {
+                    "bridgeInterface": config.bridge_interface,
+                    "interfaceNamePrefix": config.interface_name_prefix,
+                },
+                "nodePortAddresses": ["primary"] if addresses is None else list(map(str, addresses)),
+                "conntrack": {
+                    "maxPerCore": conntrack.max_per_core,
+                    "min": conntrack.min,
+                    "tcpEstablishedTimeout": _duration(conntrack.tcp_established_timeout),
+                    "tcpCloseWaitTimeout": _duration(conntrack.tcp_close_wait_timeout),
+                    "tcpBeLiberal": conntrack.tcp_be_liberal,
+                    "udpTimeout": _duration(conntrack.udp_timeout),
+                    "udpStreamTimeout": _duration(conntrack.udp_stream_timeout),
+                },
+                "oomScoreAdj": config.oom_score_adj,
+                "configSyncPeriod": _duration(config.config_sync_period),
+                "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
+                "nftables": {
+                    "masqueradeAll": config.masquerade_all,
+                    "masqueradeBit": config.masquerade_bit,
+                    "syncPeriod": _duration(config.sync_period),
+                    "minSyncPeriod": _duration(config.min_sync_period),
+                },
+            }
+        }
+    )
+
+
+def _duration(seconds: float) -> str:
+    """A duration as Go reads it, to the nanosecond."""
+    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"

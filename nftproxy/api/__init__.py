@@ -1,0 +1,1 @@
+"""From bytes and answers of the API to values: pure."""

@@ -1,0 +1,381 @@
+"""KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1): the file that kube-proxy takes, as nftproxy takes it.
+
+Read in two steps, like objects of the cluster: the shapes say which fields there are and of what type, the functions
+below what the values may be.  Unlike there, a fault is fatal, as a proxy with half of its configuration is a guess; so
+all faults are gathered and raised in one go.  A field that is absent, null, "" or a zero duration has its default, as
+kube-proxy does (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes them all out like that.
+
+Fields that only other modes or other platforms use are known and ignored; unknown ones are a warning, since a file for
+a newer version should still start an older one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from enum import Enum
+
+import msgspec
+
+from nftproxy.api.decode import Report, Shape, convert, show, unknown_fields
+from nftproxy.api.validate import FAMILY_NAMES, is_subdomain, network, node_address
+from nftproxy.model.addresses import Address, Family, Network, family_of
+from nftproxy.model.errors import BadInput, Problem
+
+API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
+KIND = "KubeProxyConfiguration"
+EMPTY_CONFIG = {"apiVersion": API_VERSION, "kind": KIND}
+
+# The ports that kube-proxy has (pkg/cluster/ports).
+HEALTHZ_PORT = 10256
+METRICS_PORT = 10249
+
+
+class DetectLocalMode(Enum):
+    """How traffic of this node's pods is told from other traffic (detectLocalMode, KEP-2450)."""
+
+    CLUSTER_CIDR = "ClusterCIDR"
+    NODE_CIDR = "NodeCIDR"
+    BRIDGE_INTERFACE = "BridgeInterface"
+    INTERFACE_NAME_PREFIX = "InterfaceNamePrefix"
+
+
+class Conntrack(msgspec.Struct, frozen=True):
+    """Limits of connection tracking; timeouts in seconds.  What is 0 is left as the kernel has it."""
+
+    max_per_core: int = 32768
+    min: int = 131072
+    tcp_established_timeout: float = 86400.0
+    tcp_close_wait_timeout: float = 3600.0
+    udp_timeout: float = 0.0
+    udp_stream_timeout: float = 0.0
+    tcp_be_liberal: bool = False
+
+
+class Config(msgspec.Struct, frozen=True):
+    """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
+
+    That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
+    cost what changed, and wait 20 ms.
+
+    `cluster_cidrs` has at most one of each family.  `node_port_addresses` is None for "primary", the node's own
+    addresses.  `bind_address` is a hint for the node's address, None where it says any.  `healthz_bind_address` and
+    `metrics_bind_address` are "host:port", an IPv6 host in brackets.  `hostname_override` and `kubeconfig` are "" where
+    not given.  `masquerade_bit` counts from 0, the lowest.
+    """
+
+    masquerade_all: bool = False
+    masquerade_bit: int = 14
+    detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
+    cluster_cidrs: tuple[Network, ...] = ()
+    bridge_interface: str = ""
+    interface_name_prefix: str = ""
+    node_port_addresses: tuple[Network, ...] | None = None
+    allow_service_external_ips: bool = True
+    hostname_override: str = ""
+    bind_address: Address | None = None
+    kubeconfig: str = ""
+    sync_period: float = 30.0
+    min_sync_period: float = 0.02
+    config_sync_period: float = 900.0
+    healthz_bind_address: str = f"0.0.0.0:{HEALTHZ_PORT}"
+    metrics_bind_address: str = f"127.0.0.1:{METRICS_PORT}"
+    bind_address_hard_fail: bool = False
+    oom_score_adj: int = -999
+    conntrack: Conntrack = Conntrack()
+
+
+_DEFAULT = Config()
+
+
+# The shapes.  A field of type `object` that nothing below reads is known and ignored.
+
+
+class _ClientConnection(Shape):
+    kubeconfig: str | None = None
+    accept_content_types: object = None
+    content_type: object = None
+    qps: object = None
+    burst: object = None
+
+
+class _DetectLocal(Shape):
+    bridge_interface: str | None = None
+    interface_name_prefix: str | None = None
+
+
+class _NFTables(Shape):
+    masquerade_bit: int | None = None
+    masquerade_all: bool | None = None
+    sync_period: object = None
+    min_sync_period: object = None
+
+
+class _Conntrack(Shape):
+    max_per_core: int | None = None
+    min: int | None = None
+    tcp_established_timeout: object = None
+    tcp_close_wait_timeout: object = None
+    tcp_be_liberal: bool | None = None
+    udp_timeout: object = None
+    udp_stream_timeout: object = None
+    max: object = None  # before Kubernetes 1.18
+
+
+class _KubeProxyConfiguration(Shape):
+    api_version: str | None = None
+    kind: str | None = None
+    mode: str | None = None
+    client_connection: _ClientConnection | None = None
+    hostname_override: str | None = None
+    bind_address: str | None = None
+    healthz_bind_address: str | None = None
+    metrics_bind_address: str | None = None
+    bind_address_hard_fail: bool | None = None
+    cluster_cidr: str | None = None
+    detect_local_mode: str | None = None
+    detect_local: _DetectLocal | None = None
+    node_port_addresses: list[object] | None = None
+    conntrack: _Conntrack | None = None
+    oom_score_adj: int | None = None
+    config_sync_period: object = None
+    feature_gates: dict[str, object] | None = None
+    nftables: _NFTables | None = None
+    iptables: object = None
+    ipvs: object = None
+    winkernel: object = None
+    windows_run_as_service: object = None
+    enable_profiling: object = None
+    logging: object = None
+    metadata: object = None
+    port_range: object = None
+    resource_container: object = None  # before Kubernetes 1.16
+    show_hidden_metrics_for_version: object = None
+    udp_idle_timeout: object = None  # before Kubernetes 1.26
+
+
+def parse_config(raw: object, source: str) -> tuple[Config, list[str]]:
+    """The configuration in a decoded file, and a warning for each field in it that isn't known.
+
+    Raises:
+        BadInput: it is no KubeProxyConfiguration v1alpha1, or has wrong types or values; every fault is listed.
+    """
+    faults: list[Problem] = []
+
+    def report(field: str, message: str) -> None:
+        faults.append(Problem(source, KIND, field, message))
+
+    if not isinstance(raw, Mapping):
+        raise BadInput([Problem(source, "", "", f"{show(raw)} is not a {KIND}")])
+    for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+        if raw.get(field) != wanted:
+            report(field, f"{show(raw.get(field))} is not {wanted}")
+    if faults:  # whatever this is, its other fields mean something else
+        raise BadInput(faults)
+    config = _config(convert(raw, _KubeProxyConfiguration, report) or _KubeProxyConfiguration(), report)
+    if faults:
+        raise BadInput(faults)
+    warnings = (Problem(source, KIND, path, "unknown field") for path in unknown_fields(raw, _KubeProxyConfiguration))
+    return config, [str(warning) for warning in warnings]
+
+
+def _config(given: _KubeProxyConfiguration, report: Report) -> Config:
+    nftables = given.nftables or _NFTables()
+    local = given.detect_local or _DetectLocal()
+    if given.mode not in (None, "", "nftables"):
+        report("mode", f"{show(given.mode)} is not a mode that nftproxy has: set it to nftables, or leave it out")
+    bind_address = node_address(given.bind_address, "bindAddress", report) if given.bind_address else None
+    any_host, loopback = _HOSTS[family_of(bind_address) if bind_address else Family.IPV4]
+    sync_period, min_sync_period = _sync_periods(nftables, report)
+    mode = _detect_local_mode(given.detect_local_mode, local, report)
+    return Config(
+        masquerade_all=bool(nftables.masquerade_all),
+        masquerade_bit=_integer(
+            nftables.masquerade_bit, _DEFAULT.masquerade_bit, range(32), "nftables.masqueradeBit", report
+        ),
+        detect_local_mode=mode,
+        cluster_cidrs=_cluster_cidrs(given.cluster_cidr or "", report),
+        bridge_interface=_interface(local.bridge_interface, "detectLocal.bridgeInterface", report),
+        interface_name_prefix=_interface(
+            local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report, longest=14
+        ),
+        node_port_addresses=_node_port_addresses(given.node_port_addresses, report),
+        allow_service_external_ips=_feature_gate(given.feature_gates, "AllowServiceExternalIPs", report),
+        hostname_override=_hostname(given.hostname_override or "", report),
+        bind_address=None if bind_address in _ANY else bind_address,
+        kubeconfig=(given.client_connection or _ClientConnection()).kubeconfig or "",
+        sync_period=sync_period,
+        min_sync_period=min_sync_period,
+        config_sync_period=_duration(given.config_sync_period, "configSyncPeriod", report)
+        or _DEFAULT.config_sync_period,
+        healthz_bind_address=_host_port(
+            given.healthz_bind_address or any_host, HEALTHZ_PORT, "healthzBindAddress", report
+        ),
+        metrics_bind_address=_host_port(
+            given.metrics_bind_address or loopback, METRICS_PORT, "metricsBindAddress", report
+        ),
+        bind_address_hard_fail=bool(given.bind_address_hard_fail),
+        oom_score_adj=_integer(given.oom_score_adj, _DEFAULT.oom_score_adj, range(-1000, 1001), "oomScoreAdj", report),
+        conntrack=_conntrack(given.conntrack or _Conntrack(), report),
+    )
+
+
+_ANY = ("0.0.0.0", "::")
+_HOSTS = {Family.IPV4: ("0.0.0.0", "127.0.0.1"), Family.IPV6: ("::", "::1")}
+"""Where the health and metrics servers listen by default, by the family of bindAddress."""
+
+
+def _conntrack(given: _Conntrack, report: Report) -> Conntrack:
+    """The section conntrack; its timeouts differ from other durations in that 0 is a value, and null the default."""
+    default = _DEFAULT.conntrack
+
+    def timeout(value: object, otherwise: float, field: str) -> float:
+        found = _duration(value, f"conntrack.{field}", report)
+        return otherwise if found is None else found
+
+    return Conntrack(
+        max_per_core=_integer(given.max_per_core, default.max_per_core, _COUNTS, "conntrack.maxPerCore", report),
+        min=_integer(given.min, default.min, _COUNTS, "conntrack.min", report),
+        tcp_established_timeout=timeout(
+            given.tcp_established_timeout, default.tcp_established_timeout, "tcpEstablishedTimeout"
+        ),
+        tcp_close_wait_timeout=timeout(
+            given.tcp_close_wait_timeout, default.tcp_close_wait_timeout, "tcpCloseWaitTimeout"
+        ),
+        udp_timeout=timeout(given.udp_timeout, default.udp_timeout, "udpTimeout"),
+        udp_stream_timeout=timeout(given.udp_stream_timeout, default.udp_stream_timeout, "udpStreamTimeout"),
+        tcp_be_liberal=bool(given.tcp_be_liberal),
+    )
+
+
+def _sync_periods(given: _NFTables, report: Report) -> tuple[float, float]:
+    longest = _duration(given.sync_period, "nftables.syncPeriod", report) or _DEFAULT.sync_period
+    shortest = _duration(given.min_sync_period, "nftables.minSyncPeriod", report) or _DEFAULT.min_sync_period
+    if shortest > longest:
+        report("nftables.minSyncPeriod", f"{shortest:g} s is longer than syncPeriod, {longest:g} s")
+    return longest, shortest
+
+
+def _detect_local_mode(value: str | None, local: _DetectLocal, report: Report) -> DetectLocalMode:
+    modes = {mode.value: mode for mode in DetectLocalMode}
+    mode = modes.get(value or DetectLocalMode.CLUSTER_CIDR.value)
+    if mode is None:
+        report("detectLocalMode", f"{show(value)} is not one of {', '.join(modes)}")
+    if mode is DetectLocalMode.BRIDGE_INTERFACE and not local.bridge_interface:
+        report("detectLocal.bridgeInterface", "is missing, and detectLocalMode BridgeInterface needs it")
+    if mode is DetectLocalMode.INTERFACE_NAME_PREFIX and not local.interface_name_prefix:
+        report("detectLocal.interfaceNamePrefix", "is missing, and detectLocalMode InterfaceNamePrefix needs it")
+    return mode or DetectLocalMode.CLUSTER_CIDR
+
+
+def _cluster_cidrs(text: str, report: Report) -> tuple[Network, ...]:
+    found: dict[Family, Network] = {}
+    for part in text.split(",") if text else ():
+        cidr = network(part.strip(), "clusterCIDR", report)
+        if cidr is not None and found.setdefault(family_of(cidr), cidr) != cidr:
+            report("clusterCIDR", f"{cidr} is a second {FAMILY_NAMES[family_of(cidr)]} range: at most one is allowed")
+    return tuple(found.values())
+
+
+def _node_port_addresses(given: list[object] | None, report: Report) -> tuple[Network, ...] | None:
+    """None for "primary", the default in nftables mode (nodePortAddresses, KEP-3866)."""
+    if not given or given == ["primary"]:
+        return None
+    path = "nodePortAddresses"
+    if "primary" in given:
+        report(path, "primary can't be mixed with CIDRs")
+    judged = [network(item, f"{path}[{i}]", report) for i, item in enumerate(given) if item != "primary"]
+    return tuple(dict.fromkeys(cidr for cidr in judged if cidr is not None))
+
+
+def _feature_gate(given: dict[str, object] | None, name: str, report: Report) -> bool:
+    """A feature gate that is on by default."""
+    value = (given or {}).get(name)
+    if not isinstance(value, bool | None):
+        report(f"featureGates.{name}", f"{show(value)} is not true or false")
+    return value is not False
+
+
+def _hostname(text: str, report: Report) -> str:
+    """A node's name, without blanks around it and in lower case, as kube-proxy has it (GetHostname)."""
+    name = text.strip().lower()
+    if name and not is_subdomain(name):
+        report("hostnameOverride", f"{show(text)} is not a node's name")
+    return name
+
+
+_INTERFACE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.@-]{1,15}")
+"""What the kernel takes for an interface's name (IFNAMSIZ, dev_valid_name), less what nft or a shell would read
+otherwise: quotes, stars, other signs, anything beyond ASCII."""
+
+
+def _interface(value: str | None, path: str, report: Report, *, longest: int = 15) -> str:
+    """An interface's name, or the beginning of one: this has to leave room for the star that nft writes after it."""
+    if value and (not _INTERFACE.fullmatch(value) or len(value) > longest):
+        report(path, f"{show(value)} is not an interface's name (1 to {longest} of A-Z a-z 0-9 _ . @ -)")
+    return value or ""
+
+
+_HOST_PORT = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<ipv4>[^:]*)):(?P<port>[0-9]{1,5})")
+
+
+def _host_port(text: str, default_port: int, path: str, report: Report) -> str:
+    """An address and port as "address:port"; the port may be left out (AppendPortIfNeeded)."""
+    parts = _HOST_PORT.fullmatch(text)
+    port = int(parts["port"]) if parts else default_port
+    host = node_address((parts["ipv6"] or parts["ipv4"] or "") if parts else text, path, report)
+    if not 1 <= port <= 65535:
+        report(path, f"{port} is not a port from 1 to 65535")
+    return f"[{host}]:{port}" if host and family_of(host) is Family.IPV6 else f"{host}:{port}"
+
+
+_COUNTS = range(2**31)
+
+
+def _integer(value: int | None, default: int, allowed: range, path: str, report: Report) -> int:
+    if value is not None and value not in allowed:
+        report(path, f"{show(value)} is not from {allowed[0]} to {allowed[-1]}")
+    return default if value is None else value
+
+
+_NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_PART = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_NANOSECONDS, reverse=True))})")
+_DURATION = re.compile(rf"\+?(?:0|(?:{_PART.pattern})+)")
+_LONGEST_DURATION = 64
+"""Characters: more than Go ever writes, few enough for a pattern that may go back and forth."""
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a duration as Go writes it ("1h2m3.5s", "30s", "0"), which may not be negative.
+
+    Raises:
+        ValueError: it is no such duration, or one beyond Go's 292 years.
+    """
+    if len(text) > _LONGEST_DURATION or not _DURATION.fullmatch(text):
+        raise ValueError(f"{show(text)} is not a duration as in 1h30m or 2.5s")
+    nanoseconds = sum(round(float(number) * _NANOSECONDS[unit]) for number, unit in _PART.findall(text))
+    if nanoseconds >= 2**63:
+        raise ValueError(f"{show(text)} is too long a duration")
+    return nanoseconds / 10**9
+
+
+def _duration(value: object, path: str, report: Report) -> float | None:
+    """A duration in seconds; None for null and, reported, for what is none."""
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            return parse_duration(value)
+        report(path, f"{show(value)} is not a duration as in 1h30m or 2.5s")
+    except ValueError as error:
+        report(path, str(error))
+    return None

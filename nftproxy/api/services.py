@@ -1,0 +1,209 @@
+"""What a Service means to a proxy: from its shape (schema.py) to its value in the model.
+
+A bad element costs that element alone, and is reported.  Where losing one would open what it was there to close, the
+loss closes instead (`_source_ranges`).
+
+References in parentheses are to API fields and Kubernetes enhancement proposals (KEP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+
+from nftproxy.api import schema
+from nftproxy.api.decode import Report, numbered, show
+from nftproxy.api.validate import (
+    FAMILY_NAMES,
+    named_port,
+    network,
+    port_number,
+    several,
+    timestamp,
+    virtual_address,
+    word,
+)
+from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of, parse_network
+from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficPolicy
+
+OTHER_PROXY = "service.kubernetes.io/service-proxy-name"
+
+DEFAULT_AFFINITY_TIMEOUT = 10800
+"""Seconds (core/v1 DefaultClientIPServiceAffinitySeconds)."""
+MAX_AFFINITY_TIMEOUT = 86400
+"""Seconds (core/v1 MaxClientIPServiceAffinitySeconds)."""
+
+NOBODY = {Family.IPV4: parse_network("0.0.0.0/32"), Family.IPV6: parse_network("::/128")}
+"""Source ranges that admit no one: the unspecified address is nobody's source."""
+
+
+class Affinity(Enum):
+    """spec.sessionAffinity."""
+
+    NONE = "None"
+    CLIENT_IP = "ClientIP"
+
+
+def why_not_ours(given: schema.Service) -> str:
+    """Why a proxy leaves this Service alone; "" if it doesn't."""
+    spec = given.spec or schema.ServiceSpec()
+    first, *_ = spec.cluster_ips or [spec.cluster_ip]
+    if OTHER_PROXY in given.labels:
+        return f"it is for another proxy (label {OTHER_PROXY})"
+    if spec.type == "ExternalName":
+        return "its type is ExternalName"
+    if "None" in (spec.cluster_ip, first):
+        return "it is headless (clusterIP None)"
+    return "" if first else "it has no clusterIP"
+
+
+def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Service | None:
+    """The Service, less what is bad in it; None without a ClusterIP that can be read."""
+    spec = given.spec or schema.ServiceSpec()
+    cluster_ips = _cluster_ips(spec, report)
+    if not cluster_ips:
+        return None
+    kind = word(spec.type, ServiceType.CLUSTER_IP, "spec.type", report)
+    balanced = kind is ServiceType.LOAD_BALANCER
+    external_ips = several(spec.external_ips, virtual_address, "spec.externalIPs", report)
+    internal, external = _policies(spec, report)
+    if kind is ServiceType.CLUSTER_IP and not external_ips:
+        external = TrafficPolicy.CLUSTER
+    return Service(
+        key=key,
+        created=int(
+            timestamp((given.metadata or schema.ObjectMeta()).creation_timestamp, "metadata.creationTimestamp", report)
+        ),
+        type=kind,
+        cluster_ips=cluster_ips,
+        ports=tuple(_service_ports(spec, kind, report)),
+        external_ips=external_ips,
+        load_balancer_ips=tuple(dict.fromkeys(_load_balancer_ips(given.status, report))) if balanced else (),
+        source_ranges=_source_ranges(spec.load_balancer_source_ranges, report) if balanced else (),
+        internal_policy=internal,
+        external_policy=external,
+        affinity_timeout=_affinity_timeout(spec, report),
+        health_check_node_port=(
+            _optional_port(spec.health_check_node_port, "spec.healthCheckNodePort", report)
+            if balanced and external is TrafficPolicy.LOCAL
+            else 0
+        ),
+    )
+
+
+def _cluster_ips(spec: schema.ServiceSpec, report: Report) -> tuple[Address, ...]:
+    """spec.clusterIPs, at most one of each family, or where there are none spec.clusterIP (KEP-563)."""
+    if not spec.cluster_ips:
+        single = virtual_address(spec.cluster_ip, "spec.clusterIP", report)
+        return (single,) if single else ()
+    found: dict[Family, Address] = {}
+    for index, value in enumerate(spec.cluster_ips):
+        path = f"spec.clusterIPs[{index}]"
+        address = virtual_address(value, path, report)
+        if address and found.setdefault(family_of(address), address) != address:
+            report(path, f"{address} is a second {FAMILY_NAMES[family_of(address)]} address: only the first counts")
+    return tuple(found.values())
+
+
+def _policies(spec: schema.ServiceSpec, report: Report) -> tuple[TrafficPolicy, TrafficPolicy]:
+    """spec.internalTrafficPolicy (KEP-2086) and spec.externalTrafficPolicy."""
+    default = TrafficPolicy.CLUSTER
+    return (
+        word(spec.internal_traffic_policy, default, "spec.internalTrafficPolicy", report),
+        word(spec.external_traffic_policy, default, "spec.externalTrafficPolicy", report),
+    )
+
+
+def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) -> Iterator[ServicePort]:
+    """spec.ports, less those that repeat an earlier one's name or number with the same protocol."""
+    taken: set[tuple[str | int, Protocol]] = set()
+    taken_on_nodes: set[tuple[int, Protocol]] = set()
+    for index, given in numbered(spec.ports):
+        path = f"spec.ports[{index}]"
+        port = named_port(given.name, given.protocol, given.port, path, report)
+        if port is None:
+            continue
+        claims: set[tuple[str | int, Protocol]] = {(port.name, port.protocol), (port.port, port.protocol)}
+        if taken & claims:
+            report(path, "repeats the name or the number of an earlier port with the same protocol")
+            continue
+        taken |= claims
+        node_port = 0 if kind is ServiceType.CLUSTER_IP else _optional_port(given.node_port, f"{path}.nodePort", report)
+        if node_port and (node_port, port.protocol) in taken_on_nodes:
+            report(f"{path}.nodePort", f"{node_port} is an earlier port's with the same protocol")
+            node_port = 0
+        taken_on_nodes.add((node_port, port.protocol))
+        yield ServicePort(port.name, port.protocol, port.port, node_port)
+
+
+def _optional_port(value: int | None, path: str, report: Report) -> int:
+    """A port where null and 0 both mean none."""
+    return (port_number(value, path, report) or 0) if value else 0
+
+
+def _load_balancer_ips(status: schema.ServiceStatus | None, report: Report) -> Iterator[Address]:
+    """status.loadBalancer.ingress[].ip where ipMode is VIP or absent (KEP-1860); hostnames are not ours."""
+    balancer = (status or schema.ServiceStatus()).load_balancer or schema.LoadBalancerStatus()
+    for index, ingress in numbered(balancer.ingress):
+        path = f"status.loadBalancer.ingress[{index}]"
+        if ingress.ip_mode not in (None, "", "VIP", "Proxy"):
+            report(f"{path}.ipMode", f"{show(ingress.ip_mode)} is not VIP or Proxy")
+        elif ingress.ip and ingress.ip_mode != "Proxy":
+            address = virtual_address(ingress.ip, f"{path}.ip", report)
+            if address:
+                yield address
+
+
+def _source_ranges(value: object, report: Report) -> tuple[Network, ...]:
+    """spec.loadBalancerSourceRanges; blanks around a range are trimmed.
+
+    A range that can't be read is skipped, as kube-proxy does, which is safe while another one of its family is left to
+    restrict.  With none left kube-proxy admits everyone; here nobody gets in until the range is corrected.
+
+    The annotation service.beta.kubernetes.io/load-balancer-source-ranges is for cloud providers: kube-proxy doesn't
+    read it either.
+    """
+    path = "spec.loadBalancerSourceRanges"
+    if value is None:
+        return ()
+    if not isinstance(value, list):
+        report(path, f"{show(value)} is not a list")
+        return tuple(_closed(set(Family), path, report))
+    ranges: list[Network] = []
+    unread: set[Family] = set()
+    for index, item in enumerate(value):
+        found = network(item.strip() if isinstance(item, str) else item, f"{path}[{index}]", report)
+        if found is None:
+            unread |= _families_meant(item)
+        else:
+            ranges.append(found)
+    return (*dict.fromkeys(ranges), *_closed(unread - {family_of(item) for item in ranges}, path, report))
+
+
+def _closed(families: set[Family], path: str, report: Report) -> Iterator[Network]:
+    for family in Family:
+        if family in families:
+            report(path, f"no {FAMILY_NAMES[family]} range can be read: the load balancer's addresses admit nobody")
+            yield NOBODY[family]
+
+
+def _families_meant(item: object) -> set[Family]:
+    """The family that text which is no CIDR was probably for; both if it doesn't tell."""
+    if isinstance(item, str) and ":" in item:
+        return {Family.IPV6}
+    return {Family.IPV4} if isinstance(item, str) and "." in item else set(Family)
+
+
+def _affinity_timeout(spec: schema.ServiceSpec, report: Report) -> int | None:
+    """spec.sessionAffinityConfig.clientIP.timeoutSeconds, None without spec.sessionAffinity ClientIP."""
+    if word(spec.session_affinity, Affinity.NONE, "spec.sessionAffinity", report) is Affinity.NONE:
+        return None
+    config = (spec.session_affinity_config or schema.SessionAffinityConfig()).client_ip or schema.ClientIPConfig()
+    timeout = config.timeout_seconds
+    if timeout is None:
+        return DEFAULT_AFFINITY_TIMEOUT
+    if 1 <= timeout <= MAX_AFFINITY_TIMEOUT:
+        return timeout
+    wanted = f"from 1 to {MAX_AFFINITY_TIMEOUT} seconds: taken as {DEFAULT_AFFINITY_TIMEOUT}"
+    report("spec.sessionAffinityConfig.clientIP.timeoutSeconds", f"{show(timeout)} is not {wanted}")
+    return DEFAULT_AFFINITY_TIMEOUT

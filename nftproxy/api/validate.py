@@ -1,0 +1,147 @@
+"""Judging single values from outside: names, addresses, networks, ports, words, times.
+
+Each judge takes a value, its path and where to report; it gives the value as the model holds it, or reports a fault and
+gives None (or the default that it names).  None raises.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from enum import Enum
+from typing import TypeVar
+
+from nftproxy.api.decode import Report, show
+from nftproxy.model.addresses import (
+    Address,
+    Family,
+    Network,
+    Protocol,
+    parse_address,
+    parse_network,
+    parse_virtual_address,
+)
+from nftproxy.model.objects import EndpointPort
+
+E = TypeVar("E", bound=Enum)
+N = TypeVar("N", bound=Address | Network)
+
+_REASON = 160
+"""Characters of an exception's text that may be quoted: enough for every reason given for input of ordinary length."""
+
+FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
+"""IP families by the API's names for them (IPFamily, AddressType)."""
+FAMILY_NAMES = {family: name for name, family in FAMILIES.items()}
+
+# The names that Kubernetes knows (apimachinery, util/validation), each with its greatest length.
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def is_label(text: str) -> bool:
+    """Whether this is a DNS label (RFC 1123), at most 63 characters: a namespace, a Service, a port name."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def is_subdomain(text: str) -> bool:
+    """Whether this is a DNS subdomain (RFC 1123), at most 253 characters: a Node, an EndpointSlice, a ServiceCIDR."""
+    return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def is_label_value(text: str) -> bool:
+    """Whether this may be the value of a label, at most 63 characters, and not empty: a zone."""
+    return _LABEL_VALUE.fullmatch(text) is not None
+
+
+_PROTOCOLS = {protocol.name: protocol for protocol in Protocol} | {None: Protocol.TCP}
+
+
+def named_port(
+    name: str | None, protocol: str | None, number: int | None, path: str, report: Report
+) -> EndpointPort | None:
+    """A port with its name (null is "", which is a name too) and protocol (null is TCP); None if one of them is bad.
+
+    This is what ports of Services and of EndpointSlices have in common, and that they are matched by.
+    """
+    known = _PROTOCOLS.get(protocol)
+    if known is None:
+        report(f"{path}.protocol", f"{show(protocol)} is not TCP, UDP or SCTP")
+    if name and not is_label(name):
+        report(f"{path}.name", f"{show(name)} is not a port name (a DNS label of at most 63 characters)")
+        return None
+    right = port_number(number, f"{path}.port", report)
+    return EndpointPort(name or "", known, right) if known and right else None
+
+
+def port_number(value: int | None, path: str, report: Report) -> int | None:
+    """A port, 1 to 65535."""
+    if value is not None and 1 <= value <= 65535:
+        return value
+    report(path, "is missing" if value is None else f"{show(value)} is not a port from 1 to 65535")
+    return None
+
+
+def word(value: str | None, default: E, path: str, report: Report) -> E:
+    """The member of the default's Enum whose value this is; the default for null, "" and, reported, anything else."""
+    if not value:
+        return default
+    for member in type(default):
+        if member.value == value:
+            return member
+    known = ", ".join(member.value for member in type(default))
+    report(path, f"{show(value)} is not one of {known}: taken as {default.value}")
+    return default
+
+
+def virtual_address(value: object, path: str, report: Report) -> Address | None:
+    """An address that a Service or an endpoint may have."""
+    return _parsed(value, parse_virtual_address, "an IP address", path, report)
+
+
+def node_address(value: object, path: str, report: Report) -> Address | None:
+    """Any IP address."""
+    return _parsed(value, parse_address, "an IP address", path, report)
+
+
+def network(value: object, path: str, report: Report) -> Network | None:
+    """A CIDR."""
+    return _parsed(value, parse_network, "a CIDR", path, report)
+
+
+def _parsed(value: object, parse: Callable[[str], N], what: str, path: str, report: Report) -> N | None:
+    if not isinstance(value, str):
+        report(path, f"{show(value)} is not a string")
+        return None
+    try:
+        return parse(value)
+    except ValueError as error:
+        reason = str(error)
+        report(path, reason if len(reason) <= _REASON else f"{show(value)} is not {what}")
+        return None
+
+
+def several(
+    values: Iterable[object] | None, judge: Callable[[object, str, Report], N | None], path: str, report: Report
+) -> tuple[N, ...]:
+    """Those of a list that pass the judge, each once, in their order; none for null."""
+    judged = [judge(value, f"{path}[{index}]", report) for index, value in enumerate(values or ())]
+    return tuple(dict.fromkeys(value for value in judged if value is not None))
+
+
+def timestamp(value: object, path: str, report: Report) -> float:
+    """A point in time in seconds since the epoch; 0 for null, for what came before, and, reported, for no such thing.
+
+    The API writes RFC 3339.  YAML's loaders may have made a datetime of that; one without a zone is UTC (YAML 1.1).
+    """
+    if value is None:
+        return 0
+    try:
+        moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)  # type: ignore[arg-type]
+        if moment.tzinfo is None and isinstance(value, str):
+            raise ValueError("RFC 3339 wants a zone")
+        return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
+    except (ValueError, TypeError, OverflowError):
+        report(path, f"{show(value)} is not a time as in 2024-05-01T10:20:30Z: taken as the oldest")
+        return 0

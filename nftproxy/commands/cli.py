@@ -1,0 +1,294 @@
+"""The command line: `render`, `diff`, `check`, `conformance`, `run` and `cleanup`.
+
+Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
+difference or `check` or `conformance` a fault; 2 bad input or usage, with the file, object and field at fault.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import platform
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+
+from nftproxy import __version__
+from nftproxy.api.config import Config
+from nftproxy.api.flags import FLAGS
+from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
+from nftproxy.commands.listing import review
+from nftproxy.kernel import memory, sysctl
+from nftproxy.kernel.capabilities import missing_features, probe
+from nftproxy.kernel.check import check_ruleset
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
+from nftproxy.model.objects import Capabilities
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.compile import Settings
+from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.ruleset import delete_transaction, join
+from nftproxy.sources.files import Manifests, load, load_config
+from nftproxy.templates_dir import templates_dir
+
+log = logging.getLogger("nftproxy")
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
+
+
+def main() -> NoReturn:
+    """Run the command line; maps our errors to messages and exit statuses."""
+    try:
+        sys.exit(_commands(prog_name="nftproxy", standalone_mode=False))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except click.Abort:
+        sys.exit(130)
+    except BadInput as error:
+        for problem in error.problems:
+            click.echo(f"error: {problem}", err=True)
+        sys.exit(2)
+    except NftproxyError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(1)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def _commands() -> None:
+    """A Kubernetes service proxy for Linux nodes: Services and EndpointSlices in, one nftables table a family out."""
+
+
+def _options(*options: Decorator) -> Decorator:
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+_CONFIG = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="A KubeProxyConfiguration.", metavar="FILE"
+)
+_TEMPLATES = click.option(
+    "--templates",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Use the templates in this directory.",
+    metavar="DIR",
+)
+_OFFLINE = _options(
+    click.option("--node", required=True, help="The node whose rules these are.", metavar="NAME"),
+    _CONFIG,
+    _TEMPLATES,
+    click.option("--family", type=click.Choice([family.value for family in Family]), help="One family only."),
+    click.option("--strict", is_flag=True, help="Exit 2 if anything in the input is bad, instead of leaving it out."),
+    click.option(
+        "--ipv6-affinity",
+        type=click.Choice(["auto", *AFFINITY_MODES]),
+        default="auto",
+        show_default=True,
+        help="How IPv6 clients stick to a pod: remembered in a map, which nft 1.0.6 dies of, or hashed; auto does "
+        "what the nft library of this machine can.",
+    ),
+)
+_EXISTING = click.Path(exists=True, path_type=Path, allow_dash=True)
+_PATHS = click.argument("paths", nargs=-1, required=True, type=_EXISTING)
+
+
+@_commands.command("render")
+@_PATHS
+@_OFFLINE
+def render_command(paths: tuple[Path, ...], **options: Any) -> None:
+    """Render manifests to a whole ruleset, commented for review, that `nft -f` loads into an empty namespace.
+
+    PATHS are files or directories (not recursive) of YAML or JSON, multi-document and List kinds included.
+    """
+    for piece in _rendered(paths, **options):
+        sys.stdout.write(piece)
+
+
+@_commands.command("check")
+@_PATHS
+@_OFFLINE
+def check_command(paths: tuple[Path, ...], **options: Any) -> None:
+    """Load the rendered rules into a throw-away network namespace and say what the kernel says.
+
+    Needs no root where users may make namespaces.  Exit status 1 if the rules were refused.
+    """
+    result = check_ruleset("".join(_rendered(paths, **options)))
+    click.echo(result)
+    sys.exit(0 if result.ok else 1)
+
+
+@_commands.command("conformance")
+@_TEMPLATES
+@click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="Clusters for each feature.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Other clusters for another number.")
+def conformance_command(templates: Path | None, examples: int, seed: int) -> None:
+    """Try the rules of made-up clusters with real packets in throw-away namespaces: this kernel, these templates.
+
+    Needs root.  Exit status 1 if connections go otherwise than docs/semantics.md says, with the smallest cluster
+    that shows it.
+    """
+    try:
+        from nftproxy.conformance.report import conform
+    except ModuleNotFoundError as error:
+        if not (error.name or "").startswith("hypothesis"):
+            raise
+        raise Unavailable("this needs Hypothesis: pip install 'nftproxy[conformance]'") from error
+    is_well = conform(_renderer(templates), probe().capabilities, examples=examples, seed=seed)
+    sys.exit(0 if is_well else 1)
+
+
+@_commands.command("diff")
+@click.argument("old", type=_EXISTING)
+@click.argument("new", type=_EXISTING)
+@_OFFLINE
+def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
+    """Print the transaction from one set of manifests to another, as nft text.
+
+    Exit status 1 if there is one, 0 if nothing differs.
+    """
+    pipeline = _pipeline(**options)
+    pipeline.apply(_loaded([old], strict).listing())
+    transaction = pipeline.apply(_loaded([new], strict).listing())
+    sys.stdout.write(transaction.text)
+    sys.exit(1 if transaction else 0)
+
+
+@_commands.command("run")
+@_CONFIG
+@_TEMPLATES
+@click.option(
+    "--source",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Follow the manifests in this directory instead of the API server.",
+    metavar="DIR",
+)
+@click.option(
+    "--api-server",
+    "api_servers",
+    multiple=True,
+    help="Another address of the API server, for a node on which its ClusterIP is not served yet.",
+    metavar="URL",
+)
+@click.option("--init-only", is_flag=True, help="Set the sysctls that the configuration asks for, and end.")
+@_options(
+    *(
+        click.option(f"--{flag.name}", help=f"As kube-proxy's: {flag.path}. {flag.help}", metavar="TEXT")
+        for flag in FLAGS
+    )
+)
+def run_command(
+    config_file: Path | None,
+    templates: Path | None,
+    source: Path | None,
+    api_servers: tuple[str, ...],
+    init_only: bool,
+    **flags: str | None,
+) -> None:
+    """Keep this node's rules as the cluster says, until told to stop; the rules stay then.
+
+    The cluster is what the API server says, by clientConnection.kubeconfig or a pod's service account, or what the
+    manifests in a directory say.
+    """
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    config = _config(config_file, {name.replace("_", "-"): text for name, text in flags.items() if text is not None})
+    if init_only:
+        sysctl.set_up(config)
+        return
+    memory.expect_many_objects()
+    found = probe()
+    if found.reason:
+        log.warning("session affinity for IPv6 goes by a hash of the client's address: %s", found.reason)
+    node = config.hostname_override or platform.node().lower()
+    pipeline = Pipeline(node, Settings(config, found.capabilities), _renderer(templates))
+    threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
+    asyncio.run(_follow(pipeline, source, api_servers))
+
+
+async def _follow(pipeline: Pipeline, source: Path | None, api_servers: Sequence[str]) -> None:
+    from nftproxy.agent.daemon import follow_cluster, follow_directory  # HTTP and all: half a second that others save
+
+    if source is None:
+        await follow_cluster(pipeline, api_servers)
+    else:
+        await follow_directory(pipeline, source)
+
+
+def _report_missing_features() -> None:
+    """Name what this machine lacks: the kernel only says "No such file or directory"."""
+    try:
+        missing = missing_features()
+    except Unavailable as error:
+        missing = [str(error)]
+    for feature in missing:
+        log.error("this machine lacks what the rules need: %s", feature)
+
+
+@_commands.command("cleanup")
+@_CONFIG
+@click.option(
+    "--kube-proxy", "mode", type=click.Choice(MODES), help="Remove what kube-proxy left in this mode instead."
+)
+def cleanup_command(config_file: Path | None, mode: str | None) -> None:
+    """Remove this proxy's tables, whether or not they are there; nothing else is touched."""
+    _config(config_file)
+    if mode:
+        for line in remove_leftovers(mode):
+            click.echo(line, err=True)
+        return
+    Kernel().apply(join(map(delete_transaction, Family)))
+
+
+def _rendered(paths: Sequence[Path], strict: bool, **options: Any) -> list[str]:
+    pipeline = _pipeline(**options)
+    manifests = _loaded(paths, strict)
+    pipeline.apply(manifests.listing())
+    return list(review(pipeline, manifests.problems, manifests.ignored))
+
+
+def _pipeline(
+    node: str, config_file: Path | None, templates: Path | None, family: str | None, ipv6_affinity: str
+) -> Pipeline:
+    gc.disable()  # an offline command ends before garbage would count: a fifth of its time at 10,000 Services
+    families = [Family(family)] if family else list(Family)
+    capabilities = AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities
+    return Pipeline(node, Settings(_config(config_file), capabilities), _renderer(templates), families)
+
+
+def _config(file: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> Config:
+    config, warnings = load_config(file, flags)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return config
+
+
+def _renderer(directory: Path | None) -> Renderer:
+    """The templates of a directory, or our own.
+
+    Raises:
+        TemplateError: one is missing, or doesn't parse.
+    """
+    where = directory or templates_dir()
+    return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})
+
+
+def _loaded(paths: Sequence[Path], strict: bool) -> Manifests:
+    manifests = load(paths)
+    if strict and manifests.problems:
+        raise BadInput(list(manifests.problems))
+    for problem in manifests.problems:
+        click.echo(f"warning: {problem}", err=True)
+    return manifests

@@ -1,0 +1,296 @@
+"""What kube-proxy leaves on a node when it goes, and its removal: `nftproxy cleanup --kube-proxy MODE`.
+
+kube-proxy's rules stay in force after it and go stale: whoever replaces it removes them, once the new rules are there.
+
+* Nobody else's rule is touched.  A chain or a set is kube-proxy's by its name, a jump to such a chain by its comment.
+  A chain that a rule of someone else's leads to (CNI's portmap may use KUBE-MARK-MASQ) is kept, with all that it leads
+  to in turn, and named.  What the kubelet makes is left to it: KUBE-FIREWALL, KUBE-MARK-DROP, the chains it probes.
+* One transaction for each iptables table, made from what iptables-save printed: it happens as a whole or not at all.
+* What isn't on this machine - a tool, a part of the kernel, kube-proxy's rules - is passed over, so that doing it twice
+  is doing it once.  An iptables table that fails doesn't save the others.
+
+Names are those in kube-proxy's own cleanup (CleanupLeftovers in pkg/proxy/iptables, ipvs, nftables), 1.36 and before.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pyroute2 import IPVS, IPRoute, IPSet, IPVSService, NetlinkError
+from pyroute2.netlink.exceptions import IPSetError
+
+from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.rules.ruleset import Transaction
+
+TABLE = "kube-proxy"
+"""The table of each family that kube-proxy has in nftables mode."""
+
+DUMMY = "kube-ipvs0"
+"""The interface that has every address of a Service, in IPVS mode."""
+DUMMY_KIND = "dummy"
+IPVS_IN_KERNEL = Path("/proc/net/ip_vs")  # once its module is loaded
+
+CHAIN = re.compile(
+    "KUBE-(?:SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY"
+    "|NODE-PORT|LOAD-BALANCER|FIRE-WALL|SOURCE-RANGES-FIREWALL|IPVS-FILTER|IPVS-OUT-FILTER"  # IPVS mode
+    "|(?:SVC|SVL|EXT|SEP|FW|XLB)-[A-Z0-9]+)"  # of one Service port or endpoint
+)
+
+COMMENT = re.compile(
+    "kubernetes (?:service portals|externally-visible service portals|health check (?:service ports|rules)"
+    "|load balancer firewall|forwarding rules|postrouting rules|ipvs access filter)|kube-proxy firewall rules"
+)
+"""What kube-proxy writes beside its jumps from built-in chains."""
+
+SET_NAMES = (
+    "LOOP-BACK CLUSTER-IP EXTERNAL-IP EXTERNAL-IP-LOCAL LOAD-BALANCER LOAD-BALANCER-LOCAL LOAD-BALANCER-FW "
+    "LOAD-BALANCER-SOURCE-IP LOAD-BALANCER-SOURCE-CIDR NODE-PORT-TCP NODE-PORT-LOCAL-TCP NODE-PORT-UDP "
+    "NODE-PORT-LOCAL-UDP NODE-PORT-SCTP-HASH NODE-PORT-LOCAL-SCTP-HASH HEALTH-CHECK-NODE-PORT IPVS-IPS"
+).split()
+LONGEST_SET_NAME = 31  # ipset's IPSET_MAXNAMELEN, less the final 0; kube-proxy cuts off the rest
+SETS = frozenset(f"{prefix}{name}"[:LONGEST_SET_NAME] for prefix in ("KUBE-", "KUBE-6-") for name in SET_NAMES)
+NODE_PORT_SET = re.compile("KUBE-(?:6-)?NODE-PORT-(TCP|UDP|SCTP)")
+PROTOCOLS = {"TCP": socket.IPPROTO_TCP, "UDP": socket.IPPROTO_UDP, "SCTP": socket.IPPROTO_SCTP}
+
+LOCK_SECONDS = 10  # that legacy iptables waits for others who hold its lock
+NOT_IN_THIS_KERNEL = frozenset({errno.ENOENT, errno.EINVAL, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP})
+Server = dict[str, Any]  # af, addr, protocol and port
+COMMANDS = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
+INCOMPATIBLE = re.compile("^# Table `([a-z]+)' is incompatible", re.MULTILINE)  # iptables-nft-save, with exit status 0
+
+
+class Removal(NamedTuple):
+    """How to remove what is kube-proxy's from an iptables table, as text for `iptables-restore --noflush`.
+
+    `kept` are chains that stay, as rules of someone else's lead to them.
+    """
+
+    table: str
+    text: str
+    removed: int
+    kept: tuple[str, ...]
+
+
+def remove_leftovers(mode: str) -> Iterator[str]:
+    """Remove what kube-proxy left in a mode of `MODES`; yields what was removed or kept, as it happens.
+
+    Raises:
+        Unavailable: something couldn't be removed, for want of a permission or because its tool said no.
+        Refused: the kernel wouldn't delete an nftables table.
+    """
+    try:
+        for step in _STEPS[mode]:
+            yield from step()
+    except (NetlinkError, OSError) as error:
+        raise Unavailable(str(error)) from error
+
+
+def removals(saved: str) -> list[Removal]:
+    """What to do with each table that iptables-save printed; tables in which there is nothing to do are left out."""
+    tables = (part.partition("\n") for part in re.split(r"^\*", saved, flags=re.MULTILINE)[1:])
+    return [found for name, _, body in tables if (found := _removal(name, body.splitlines())) is not None]
+
+
+def _removal(table: str, lines: list[str]) -> Removal | None:
+    policies = dict(line[1:].split()[:2] for line in lines if line.startswith(":"))
+    ours = dict.fromkeys(chain for chain in policies if CHAIN.fullmatch(chain))
+    jumps, wanted = [], set()
+    for line in lines:
+        if line.startswith("-A ") and not CHAIN.fullmatch(chain := line.split(" ", 2)[1]):
+            target, comment = _target(line)
+            if target in ours and COMMENT.fullmatch(comment) and policies[chain] != "-":
+                jumps.append(f"-D{line.removeprefix('-A')}")
+            elif target in ours:
+                wanted.add(target)
+    kept = _led_to(wanted, lines)
+    doomed = [chain for chain in ours if chain not in kept]
+    if not doomed and not jumps:
+        return None
+    flushes = [f":{chain} - [0:0]" for chain in doomed]  # first, so that no chain is in use when it is deleted
+    deletions = [f"-X {chain}" for chain in doomed]
+    text = "\n".join([f"*{table}", *flushes, *jumps, *deletions, "COMMIT", ""])
+    return Removal(table, text, len(doomed), tuple(sorted(kept)))
+
+
+def _target(rule: str) -> tuple[str, str]:
+    """Where a rule leads, and its comment; "" for what it hasn't."""
+    words = iter(shlex.split(rule))
+    target = comment = ""
+    for word in words:
+        if word == "--comment":
+            comment = next(words, "")
+        elif word in ("-j", "-g"):
+            target = next(words, "")
+    return target, comment
+
+
+def _led_to(wanted: set[str], lines: Iterable[str]) -> set[str]:
+    """These chains of kube-proxy's, and all of its chains that their rules lead to, however far."""
+    rules = [line for line in lines if line.startswith("-A KUBE-")] if wanted else []
+    found: set[str] = set()
+    while wanted:
+        found |= wanted
+        targets = {_target(rule)[0] for rule in rules if rule.split(" ", 2)[1] in wanted}
+        wanted = {target for target in targets - found if CHAIN.fullmatch(target)}
+    return found
+
+
+def _iptables() -> Iterator[str]:
+    faults = []
+    for family, tool in _tools():
+        try:
+            saved = _run([f"{tool}-save"])
+            _expect_readable(saved, family, tool)
+            found = removals(saved)
+        except Unavailable as error:
+            faults.append(str(error))
+            continue
+        for removal in found:
+            try:
+                yield from _removed(tool, removal)
+            except Unavailable as error:
+                faults.append(f"table {removal.table}: {error}")
+    if faults:
+        raise Unavailable("\n".join(faults))
+
+
+def _removed(tool: str, removal: Removal) -> Iterator[str]:
+    _run([f"{tool}-restore", "--noflush", f"--wait={LOCK_SECONDS}"], removal.text)
+    name = Path(tool).name
+    yield f"removed kube-proxy's chains ({removal.removed}) from the table {removal.table} of {name}"
+    for chain in removal.kept:
+        yield f"kept the chain {chain} in the table {removal.table} of {name}: rules that are not kube-proxy's use it"
+
+
+def _tools() -> Iterator[tuple[Family, str]]:
+    """Every iptables here, by the part of its path that its commands share; one that has two names only once."""
+    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
+    for family, command in COMMANDS.items():
+        programs = set()
+        for name in (f"{command}-nft", f"{command}-legacy", command):
+            save = shutil.which(f"{name}-save", path=path)
+            if save and shutil.which(f"{name}-restore", path=path) and (real := Path(save).resolve()) not in programs:
+                programs.add(real)
+                yield family, save.removesuffix("-save")
+
+
+def _expect_readable(saved: str, family: Family, tool: str) -> None:
+    """A table into which someone wrote what iptables can't say is not printed: it matters if chains of ours are in it.
+
+    Raises:
+        Unavailable: there is such a table.
+    """
+    for table in INCOMPATIBLE.findall(saved):
+        if any(CHAIN.fullmatch(chain) for chain in nftables_netlink.chains(family, table)):
+            raise Unavailable(
+                f"{Path(tool).name} can't read the table {table}: another program wrote nft rules into it"
+            )
+
+
+def _run(command: list[str], text: str = "") -> str:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise Unavailable(f"{Path(command[0]).name}: {done.stderr.strip() or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def is_kube_proxys(server: Server, addresses: frozenset[str], node_ports: frozenset[tuple[int, int]]) -> bool:
+    """Whether kube-proxy made a virtual server: its address is on the dummy interface, or it is at a node port.
+
+    `node_ports` are (protocol, port).
+    """
+    return server["addr"] in addresses or (server["protocol"], server["port"]) in node_ports
+
+
+def _virtual_servers() -> Iterator[str]:
+    if not IPVS_IN_KERNEL.exists():
+        return
+    addresses, node_ports = _dummy_addresses(), _node_ports()
+    with IPVS() as ipvs:
+        for server in [server_of(message) for message in ipvs.service("dump")]:
+            if is_kube_proxys(server, addresses, node_ports):
+                ipvs.service("del", service=IPVSService(**server))
+                yield f"removed the virtual server {server['addr']} port {server['port']}"
+
+
+def server_of(message: Any) -> Server:
+    """The key of the virtual server in a message of the kernel's; None for what a server of a firewall mark hasn't."""
+    attributes = message.get_attr("IPVS_CMD_ATTR_SERVICE")
+    return {name: attributes.get_attr(f"IPVS_SVC_ATTR_{name.upper()}") for name in ("af", "addr", "protocol", "port")}
+
+
+def _dummy_addresses() -> frozenset[str]:
+    with IPRoute() as interfaces:
+        return frozenset(
+            message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+            for index in interfaces.link_lookup(ifname=DUMMY)
+            for message in interfaces.get_addr(index=index)
+        )
+
+
+def _node_ports() -> frozenset[tuple[int, int]]:
+    """The (protocol, port) in kube-proxy's sets of node ports."""
+    found = set()
+    for message in _listed_sets():
+        if kind := NODE_PORT_SET.match(message.get_attr("IPSET_ATTR_SETNAME")):
+            entries = message.get_attr("IPSET_ATTR_ADT").get_attrs("IPSET_ATTR_DATA")
+            found |= {(int(PROTOCOLS[kind[1]]), entry.get_attr("IPSET_ATTR_PORT_FROM")) for entry in entries}
+    return frozenset(found)
+
+
+def _dummy() -> Iterator[str]:
+    with IPRoute() as interfaces:
+        for index in interfaces.link_lookup(ifname=DUMMY, kind=DUMMY_KIND):
+            interfaces.link("del", index=index)
+            yield f"removed the interface {DUMMY}"
+
+
+def _ipsets() -> Iterator[str]:
+    names = {message.get_attr("IPSET_ATTR_SETNAME") for message in _listed_sets()}
+    for name in sorted(names & SETS):
+        try:
+            with IPSet() as sets:
+                sets.destroy(name)
+            yield f"removed the set {name}"
+        except IPSetError as error:
+            yield f"kept the set {name}: {error}"
+
+
+def _listed_sets() -> list[Any]:
+    try:
+        with IPSet() as sets:
+            return list(sets.list())
+    except (NetlinkError, OSError) as error:
+        if (getattr(error, "code", None) or getattr(error, "errno", None)) in NOT_IN_THIS_KERNEL:
+            return []
+        raise
+
+
+def _nftables() -> Iterator[str]:
+    there = [family.value for family in Family if nftables_netlink.table_comment(family, TABLE) is not None]
+    # "add" first, as someone else may have deleted it meanwhile
+    Kernel().apply(Transaction("".join(f"add table {each} {TABLE}\ndelete table {each} {TABLE}\n" for each in there)))
+    yield from (f"removed the table {each} {TABLE}" for each in there)
+
+
+Step = Callable[[], Iterator[str]]
+
+_STEPS: dict[str, tuple[Step, ...]] = {
+    "iptables": (_iptables,),
+    # The virtual servers first: the interface and the sets say which are kube-proxy's.  The sets last: chains use them.
+    "ipvs": (_virtual_servers, _dummy, _iptables, _ipsets),
+    "nftables": (_nftables,),
+}
+MODES = tuple(_STEPS)

@@ -1,0 +1,134 @@
+"""A generation as a reviewer wants to read it: one file that `nft -f` loads, ordered and commented.
+
+The order is that of the table template, with what Services share in its middle; each element says which Service it
+belongs to, and what a template explains is explained once a table.  What has no rule is said at the top: addresses that
+lost a conflict, and objects that were skipped, with the reason.  Comments are made of names that were checked when they
+were parsed, and of bounded messages without control characters.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import Ignored
+from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.policy.compile import PortKey, Settings
+from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind, Owner
+
+_COMMENT_LENGTH = 300
+"""No comment is longer: nft itself has no such limit, but readers do."""
+
+_SHARED = "# ---- where endpoints are, and how one is drawn ---------------------------------------------------------"
+"""The heading, in the form of the table template's, of what endpoints.nft.j2 and draw.nft.j2 declare."""
+
+
+def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
+    """The whole text, in pieces: what was left out, then a table for each family."""
+    yield _comment(f"nftproxy: rules for node {pipeline.state.node.name}")
+    yield from map(_comment, notes(pipeline, problems, ignored))
+    for generation in pipeline.generations.values():
+        yield "\n"
+        yield from _table(generation)
+
+
+def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
+    """What a reader of the rules could not tell from them, a line each."""
+    yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
+    yield from (f"bad input: {problem}" for problem in problems)
+    for key in sorted(pipeline.losses):
+        for lost in pipeline.losses[key]:
+            name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
+            yield f"conflict: {name} does not get {lost.what}: {lost.why}"
+    yield from _affinity_notes(pipeline, pipeline.settings)
+
+
+def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
+    ipv6 = pipeline.generations.get(Family.IPV6)
+    if ipv6 is None or settings.capabilities.wide_maps:
+        return
+    if any("-by-client" in name for _, name in ipv6.used_declarations()):
+        yield "session affinity, IPv6: by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
+
+
+def _table(generation: Generation) -> Iterator[str]:
+    yield f'table {generation.family.table} {{\n  comment "{TABLE}"\n'
+    owners = _owners(generation)
+    skeleton = dict.fromkeys(generation.blocks[SKELETON].declarations)
+    shared = sorted(set(generation.used_declarations().values()) - skeleton.keys(), key=lambda d: d.name)
+    said: set[tuple[str, ...]] = set()
+    yield from _declarations(filter(_has_elements, skeleton), owners, said)
+    if shared:
+        yield f"\n  {_SHARED}"  # as a comment of what comes next
+    yield from _declarations(filter(_has_elements, shared), owners, said)
+    yield from _declarations(itertools.filterfalse(_has_elements, shared), {}, said)
+    yield from _declarations(itertools.filterfalse(_has_elements, skeleton), {}, said)
+    yield "}\n"
+
+
+def _has_elements(declaration: Declaration) -> bool:
+    return declaration.kind is not Kind.CHAIN
+
+
+def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
+    """Who contributes each element, by container, in the order of the owners; entries are of nobody."""
+    containers: dict[str, dict[Element, list[Owner]]] = {}
+    for entry in sorted(each.entry for each in generation.used_declarations().values() if each.entry is not None):
+        containers.setdefault(entry.container, {})[entry] = []
+    for owner, block in sorted(generation.blocks.items(), key=lambda item: _owner_order(item[0])):
+        for element in block.elements:
+            containers.setdefault(element.container, {}).setdefault(element, []).append(owner)
+    return containers
+
+
+def _owner_order(owner: Owner) -> tuple[str, ...]:
+    if isinstance(owner, PortKey):
+        return owner.service.namespace, owner.service.name, owner.name, owner.protocol.value
+    return ()
+
+
+def _owner_text(owners: Sequence[Owner]) -> str:
+    """The Service ports that an element belongs to: the first few, and how many more."""
+    names = list(dict.fromkeys(_printable(str(owner)) for owner in owners))
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _declarations(
+    declarations: Iterable[Declaration],
+    owners: Mapping[str, Mapping[Element, Sequence[Owner]]],
+    said: set[tuple[str, ...]],
+) -> Iterator[str]:
+    """Declarations with their elements; comments that were `said` above another one are not repeated."""
+    for declaration in declarations:
+        yield "\n"
+        if declaration.comments not in said:
+            yield from (f"  {comment}\n" for comment in declaration.comments)
+            said.add(declaration.comments)
+        yield f"  {declaration.kind.value} {declaration.name} {{\n"
+        yield from (f"    {line}\n" for line in declaration.body)
+        yield from _elements(owners.get(declaration.name, {}))
+        yield "  }\n"
+
+
+def _elements(elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
+    """What a set or map holds; what the node itself contributes needs no owner, and what all share has none."""
+    if elements:
+        yield "    elements = {\n"
+        for element, owners in elements.items():
+            owner = "" if owners in ([], [SKELETON]) else f"  # {_owner_text(owners)}"
+            yield f"      {element.text},{owner}\n"
+        yield "    }\n"
+
+
+def _printable(text: str) -> str:
+    """The text with whatever could end a line spelt out."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def _comment(text: str) -> str:
+    """A comment line."""
+    printable = _printable(text)
+    shortened = printable if len(printable) <= _COMMENT_LENGTH else printable[: _COMMENT_LENGTH - 3] + "..."
+    return f"# {shortened}\n"

@@ -1,0 +1,1 @@
+"""What goes out: nftables, conntrack, network namespaces, sysctls."""

@@ -1,0 +1,193 @@
+"""What the installed libnftables and kernel can do, found by trying in a process that may die.
+
+Versions are not compared: distributions carry fixes back, and kernels are built without parts of nftables.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable
+from string import Template
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.netns import ChildDied, in_child, in_scratch_namespace
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.objects import Capabilities
+from nftproxy.rules.ruleset import Transaction
+
+Texts = tuple[str, ...]
+Result = TypeVar("Result")
+
+# Affinity as the templates write it, in the two steps in which it comes to be.
+WIDE_MAPS = (
+    """\
+table ip6 probe {
+  map m {
+    type ipv6_addr . ipv6_addr . inet_service : ipv6_addr
+    size 65536
+    flags dynamic,timeout
+    timeout 3h
+  }
+  chain remember {
+  }
+  chain follow {
+  }
+}
+""",
+    """\
+table ip6 probe {
+  chain remember {
+    meta l4proto tcp update @m { ip6 saddr . ct original ip6 daddr . ct original proto-dst timeout 3h : ip6 daddr }
+  }
+  chain follow {
+    delete @m { ip6 saddr . ip6 daddr . tcp dport : ip6 daddr }
+    ip6 daddr set ip6 saddr . ip6 daddr . tcp dport map @m
+  }
+}
+""",
+)
+
+
+class Feature(NamedTuple):
+    """A part of nftables that the rules need: its name, where it comes from, and declarations that use it.
+
+    In `text`, $family is ip or ip6, and $type the type of its addresses.
+    """
+
+    name: str
+    source: str
+    text: str
+
+
+def declare(what: str, *lines: str) -> str:
+    """A chain, set or map, in nft's text."""
+    return f"{what} {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+SLOT = "$family daddr . tcp dport . numgen random mod 2"
+FEATURES = (
+    Feature(
+        "filter chains",
+        "CONFIG_NF_TABLES_IPV4, CONFIG_NF_TABLES_IPV6",
+        declare("chain c", "type filter hook forward priority 0"),
+    ),
+    Feature("nat chains", "CONFIG_NFT_NAT", declare("chain c", "type nat hook prerouting priority -100")),
+    Feature("numgen", "CONFIG_NFT_NUMGEN", declare("chain c", "numgen random mod 2 0 drop")),
+    Feature(
+        "dnat to an endpoint in a map",
+        "CONFIG_NFT_NAT",
+        declare("map endpoints", f"typeof {SLOT} : $family daddr . tcp dport")
+        + declare("chain c", f"meta l4proto tcp dnat $family addr . port to {SLOT} map @endpoints"),
+    ),
+    Feature(
+        "masquerade",
+        "CONFIG_NFT_MASQ",
+        declare("chain c", "type nat hook postrouting priority 100", "masquerade fully-random"),
+    ),
+    Feature("fib", "CONFIG_NFT_FIB_IPV4, CONFIG_NFT_FIB_IPV6", declare("chain c", "fib saddr type local drop")),
+    Feature("reject", "CONFIG_NFT_REJECT_IPV4, CONFIG_NFT_REJECT_IPV6", declare("chain c", "reject")),
+    Feature(
+        "ct",
+        "CONFIG_NFT_CT",
+        declare("chain c", "ct state new ct status dnat meta l4proto tcp ct original proto-dst 80 drop"),
+    ),
+    Feature(
+        "verdict maps",
+        "CONFIG_NF_TABLES",
+        declare("map verdicts", "type $type . inet_proto . inet_service : verdict")
+        + declare("chain c", "$family daddr . meta l4proto . th dport vmap @verdicts"),
+    ),
+    Feature(
+        "maps that packets write",
+        "Linux 5.4",
+        declare("map seen", "type $type : inet_service", "size 65536", "flags dynamic,timeout", "timeout 3h")
+        + declare("chain c", "meta l4proto tcp update @seen { $family saddr timeout 3h : tcp dport }"),
+    ),
+    Feature(
+        "concatenations with ranges",
+        "Linux 5.6",
+        declare("set ranges", "type $type . inet_service . $type", "flags interval")
+        + declare("chain c", "$family daddr . th dport . $family saddr @ranges drop"),
+    ),
+)
+ADDRESS_TYPE = {Family.IPV4: "ipv4_addr", Family.IPV6: "ipv6_addr"}
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """What was found, and why something is missing ("" if nothing is)."""
+
+    capabilities: Capabilities
+    reason: str = ""
+
+
+@functools.cache
+def probe() -> Probe:
+    """Try what not every libnftables can; found once per process.
+
+    What can't be tried counts as missing, since using it might kill the process.
+    """
+    try:
+        _tried(check_texts, WIDE_MAPS)
+    except (Refused, Unavailable) as error:
+        return Probe(Capabilities(wide_maps=False), f"no maps with keys wider than 16 bytes: {error}")
+    return Probe(Capabilities(wide_maps=True))
+
+
+def missing_features(features: Iterable[Feature] = FEATURES) -> list[str]:
+    """What this machine lacks of what the rules need, each with where it comes from and what the kernel said.
+
+    Raises:
+        Unavailable: it can't be tried: no libnftables, no namespaces, or it took the process down.
+    """
+    rows = [(feature, family) for feature in features for family in Family]
+    answers = _tried(refused_texts, tuple(_table(feature, family) for feature, family in rows))
+    return [
+        f"{feature.name} for {family.value} ({feature.source}): {answer}"
+        for (feature, family), answer in zip(rows, answers, strict=True)
+        if answer
+    ]
+
+
+def _tried(function: Callable[[Texts], Result], texts: Texts) -> Result:
+    """What a function that makes dry runs returns: in a scratch namespace, or else in ours, where they leave nothing.
+
+    A container that drops all capabilities but CAP_NET_ADMIN can't make a namespace, and a user without it can't do
+    anything in ours.
+    """
+    try:
+        return in_scratch_namespace(function, texts)
+    except ChildDied:
+        raise
+    except Unavailable:
+        return in_child(function, texts)
+
+
+def check_texts(texts: Texts) -> None:
+    """Have the kernel prepare a transaction of these texts, and drop it.
+
+    Raises:
+        Refused: it can't be done.
+        Unavailable: there is no libnftables, or no permission.
+    """
+    Kernel().check(Transaction("".join(texts)))
+
+
+def refused_texts(texts: Texts) -> list[str]:
+    """For each text what is said against it, "" if nothing is."""
+    answers = []
+    for text in texts:
+        try:
+            check_texts((text,))
+            answers.append("")
+        except Refused as error:
+            answers.append(error.message)
+    return answers
+
+
+def _table(feature: Feature, family: Family) -> str:
+    body = Template(feature.text).substitute(family=family.value, type=ADDRESS_TYPE[family])
+    return f"table {family.value} probe {{\n{body}}}\n"

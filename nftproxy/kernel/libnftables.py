@@ -1,0 +1,320 @@
+"""The kernel's side of a transaction: the only module that uses libnftables.
+
+Few calls, values in and values out, so that all of this can move into a child process that may die.
+
+Invariants:
+
+* A transaction is one call, so it happens as a whole or not at all.  It is handed over as a file in memory and not as a
+  buffer, since only then does libnftables tell the line: of a buffer it shows the first line, whichever was wrong.
+* Only our own table is ever named.  What is there is asked of the kernel directly (nftables_netlink.py says why).
+* libnftables opens its netlink socket when its context is made, in the namespace of the thread that makes it, and the
+  context stays there.  So the threads that share a `Kernel` must be in one network namespace, and stay in it.
+* One context serves one caller at a time (a lock), and the interpreter's lock is free meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+
+from nftproxy.kernel import memory, nftables_netlink
+from nftproxy.kernel.diagnostics import explain
+from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.errors import NftproxyError, Refused, Unavailable
+from nftproxy.rules.ruleset import Commit, Container, Element, Installed, Kind, Transaction
+
+# libnftables takes some 45 bytes per byte of text, and glibc keeps them: 200 MB after 130,000 elements.  Giving them
+# back costs 1 ms here and 20 ms after 4 MB, 2 % of what the transaction itself takes.
+TRIM_CHARACTERS = 256 * 1024
+
+INET_PROTOCOL = 12  # TYPE_INET_PROTOCOL: nft's number of the type inet_proto
+TYPE_BITS = 6  # of each part's type number in a concatenation's
+PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}  # IANA's numbers, so that /etc/protocols needn't be there
+
+Nftables = Any  # the binding has no annotations
+Result = TypeVar("Result")
+
+
+class TooLarge(Unavailable):
+    """More than this process may send in one message; nothing happened.
+
+    Only without CAP_NET_ADMIN in the machine's first user namespace, where net.core.wmem_default is the limit: some
+    5,000 elements.
+    """
+
+
+class Kernel:
+    """nftables in the network namespace of the threads that call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._context: Nftables = None
+        self._asking: socket.socket | None = None
+
+    def __del__(self) -> None:
+        if self._asking is not None:
+            self._asking.close()
+
+    def apply(self, transaction: Transaction) -> Commit:
+        """Make the transaction happen, as a whole; the generations before and after it.
+
+        Raises:
+            Refused: nothing of it happened; the error names the statement at fault.
+            TooLarge: nothing of it happened; the machine's own root has no such limit.
+            Unavailable: there is no libnftables, no permission, or no way to tell whether it happened.
+        """
+        with self._lock:
+            # What failed is not used again: answers may be waiting in a socket.
+            asking, self._asking = self._asking or nftables_netlink.open_socket(), None
+            try:
+                before = nftables_netlink.generation_by(asking)
+                if transaction:
+                    context, self._context = self._context or _new_context(), None
+                    _commit(context, transaction.text)
+                    self._context = context
+                after = nftables_netlink.generation_by(asking)
+            except BaseException:
+                asking.close()
+                raise
+            self._asking = asking
+        if len(transaction.text) >= TRIM_CHARACTERS:
+            memory.give_back()
+        return Commit(before, after)
+
+    def generation(self) -> int:
+        """The number of the ruleset's generation.
+
+        Raises:
+            Unavailable: no permission.
+        """
+        return nftables_netlink.generation()
+
+    def check(self, transaction: Transaction) -> None:
+        """Let libnftables and the kernel try the transaction, and take it back.
+
+        libnftables sends the whole batch but for its last message, so the kernel prepares and validates every command
+        and drops them all (tried on 6.18): syntax, types, names, duplicates, loops of chains and missing features are
+        found, at the cost of applying.  What it can't tell is what changes before the transaction is applied.
+
+        Raises:
+            Refused: as `apply` would.
+            Unavailable: there is no libnftables, or no permission.
+        """
+        if not transaction:
+            return
+        with self._lock:
+            context = _new_context()  # its own, so that no later transaction is a dry run by mistake
+            context.set_dry_run(True)
+            _commit(context, transaction.text)
+
+    def read_back(self, family: Family) -> Installed | None:
+        """What is there of our table, by name only; None if there is no table.
+
+        Raises:
+            Unavailable: no permission.
+        """
+        comment = nftables_netlink.table_comment(family, TABLE)
+        if comment is None:
+            return None
+        containers = [Container(Kind.CHAIN, name) for name in nftables_netlink.chains(family, TABLE)]
+        containers += [
+            Container(_kind(each), each.name, each.is_dynamic) for each in nftables_netlink.sets(family, TABLE)
+        ]
+        return Installed(_shape(comment), tuple(sorted(containers, key=lambda c: (c.kind.value, c.name))))
+
+    def client_counts(self, family: Family) -> dict[str, int]:
+        """How many entries the maps have that packets write, by name, as far as the kernel tells.
+
+        Raises:
+            Unavailable: no permission.
+        """
+        found = nftables_netlink.sets(family, TABLE)
+        return {each.name: each.count for each in found if each.is_dynamic and each.count is not None}
+
+    def elements(self, family: Family) -> frozenset[Element]:
+        """Every element of our table's sets and maps, less dynamic ones, in the text that `Element` has.
+
+        One listing per set, so two sets may be of different generations.  A range that is a prefix, and a prefix that
+        is one address, read back as the kernel holds them: as prefix, and as address.  Takes 2 s for 100,000.
+
+        Raises:
+            Refused: a set went away meanwhile.
+            Unavailable: there is no libnftables, or no permission.
+        """
+        found: list[Element] = []
+        for each in nftables_netlink.sets(family, TABLE):
+            if not each.is_dynamic:
+                kind = _kind(each).value
+                (listed,) = self._listed(f"list {kind} {family.table} {each.name}")
+                found += (_element(each, entry) for entry in listed[kind].get("elem", ()))
+        memory.give_back()
+        return frozenset(found)
+
+    def listing(self, family: Family) -> str:
+        """Our whole table as nft prints it, for people and tests.
+
+        Raises:
+            Refused: there is no table.
+            Unavailable: there is no libnftables, or no permission.
+        """
+        return self._ask(f"list table {family.table}", as_json=False)
+
+    def version(self) -> str:
+        """The version of libnftables, as in "1.0.6".
+
+        Raises:
+            Unavailable: there is no libnftables, or no permission.
+        """
+        metainfo = msgspec.json.decode(self._ask("list chains ip", as_json=True))["nftables"][0]["metainfo"]
+        return str(metainfo["version"])
+
+    def _listed(self, command: str) -> Iterator[dict[str, Any]]:
+        """The objects of a JSON listing, less the one about libnftables itself."""
+        yield from msgspec.json.decode(self._ask(command, as_json=True))["nftables"][1:]
+
+    def _ask(self, command: str, *, as_json: bool) -> str:
+        with self._lock:
+            context = _new_context()  # its own, so that no output flag outlives the question
+            context.set_json_output(as_json)
+            context.set_numeric_proto_output(as_json)
+            code, output, error = context.cmd(command)
+        if code:
+            raise Refused(str(error).partition("\n")[0], command)
+        return str(output)
+
+
+class AsyncKernel:
+    """A `Kernel` off the event loop: all calls run one after the other in one thread, which this makes.
+
+    A call that is cancelled has happened or will still happen: what the kernel holds is then unknown.
+    """
+
+    def __init__(self) -> None:
+        self._kernel = Kernel()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+
+    async def apply(self, transaction: Transaction) -> Commit:
+        """See `Kernel.apply`."""
+        return await self._run(self._kernel.apply, transaction)
+
+    async def generation(self) -> int:
+        """See `Kernel.generation`."""
+        return await self._run(self._kernel.generation)
+
+    async def check(self, transaction: Transaction) -> None:
+        """See `Kernel.check`."""
+        await self._run(self._kernel.check, transaction)
+
+    async def read_back(self, family: Family) -> Installed | None:
+        """See `Kernel.read_back`."""
+        return await self._run(self._kernel.read_back, family)
+
+    async def elements(self, family: Family) -> frozenset[Element]:
+        """See `Kernel.elements`."""
+        return await self._run(self._kernel.elements, family)
+
+    def close(self) -> None:
+        """End the thread, after the call that it is in."""
+        self._thread.shutdown()
+
+    async def _run(self, call: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def _new_context() -> Nftables:
+    binding = _binding()
+    # First, because libnftables itself prints to standard error without permission and exits without a socket.
+    nftables_netlink.generation()
+    try:
+        context = binding()
+    except OSError as error:
+        raise Unavailable(f"libnftables can't be loaded: {error}") from error
+    if hasattr(context, "set_input_flags"):  # since 1.0.8; before, what is no address is looked up in the DNS
+        context.set_input_flags("no-dns")
+    return context
+
+
+def _binding() -> Callable[[], Nftables]:
+    """The class of libnftables' contexts; imported here so that rendering needs no library."""
+    try:
+        from nftables import Nftables as Binding
+    except ImportError as error:
+        raise Unavailable(
+            "Python can't import nftables: install python3-nftables, and make environments with --system-site-packages"
+        ) from error
+    if not hasattr(Binding, "set_dry_run"):
+        raise Unavailable("this nftables module is an old copy (pip-nftables): install python3-nftables instead")
+    return Binding  # type: ignore[no-any-return]
+
+
+def _commit(context: Nftables, text: str) -> None:
+    with os.fdopen(os.memfd_create("nftproxy"), "wb") as file:
+        file.write(text.encode())
+        file.flush()
+        path = f"/proc/self/fd/{file.fileno()}"
+        code, _, error = context.cmd_from_file(path)
+    if code:
+        raise _failure(text, path, error)
+
+
+def _failure(text: str, path: str, error: str) -> NftproxyError:
+    """What to raise: refusals have a place, and what has none may be about the machine instead."""
+    message, statement = explain(text, path, error)
+    if os.strerror(errno.EPERM) in message:
+        nftables_netlink.generation()  # raises, unless the permission is there and this table is someone's own
+    if os.strerror(errno.EMSGSIZE) in message:
+        return TooLarge(f"{message}: in a user namespace, net.core.wmem_default limits a transaction")
+    if os.strerror(errno.ENOBUFS) in message:
+        return Unavailable(f"{message}: the kernel's answer was lost, and so whether it happened")
+    return Refused(message, statement)
+
+
+def _kind(named: nftables_netlink.NamedSet) -> Kind:
+    return Kind.MAP if named.is_map else Kind.SET
+
+
+def _shape(comment: str) -> str:
+    """The second word of a comment that says "nftproxy SHAPE", else ""."""
+    first, _, rest = comment.partition(" ")
+    return rest if first == TABLE else ""
+
+
+def _element(container: nftables_netlink.NamedSet, entry: Any) -> Element:
+    key, value = entry if container.is_map else (entry, "")
+    if isinstance(key, dict) and "elem" in key:  # with a counter, a timeout or a comment
+        key = key["elem"]["val"]
+    return Element(container.name, _text(key, container.key_type), _text(value, container.data_type))
+
+
+def _text(value: Any, kind: int) -> str:
+    """A key, datum or verdict of nft's JSON as nft's text; `kind` is its type number."""
+    match value:
+        case {"concat": parts}:
+            last = len(parts) - 1
+            kinds = (kind >> TYPE_BITS * (last - index) & (1 << TYPE_BITS) - 1 for index in range(len(parts)))
+            return " . ".join(map(_text, parts, kinds))
+        case {"prefix": {"addr": address, "len": length}}:
+            return f"{_text(address, kind)}/{length}"
+        case {"range": [low, high]}:
+            return f"{_text(low, kind)}-{_text(high, kind)}"
+        case {"goto": {"target": chain}}:
+            return f"goto {chain}"
+        case {"jump": {"target": chain}}:
+            return f"jump {chain}"
+        case dict():
+            return str(next(iter(value)))  # a verdict without a chain
+        case int() if kind == INET_PROTOCOL:
+            return PROTOCOLS.get(value, str(value))
+        case str() if ":" in value:
+            return str(ipaddress.ip_address(value))  # glibc writes ::1.2.3.4 where Python writes ::102:304
+        case _:
+            return str(value)

@@ -1,0 +1,74 @@
+"""Kernel settings of the node that the configuration asks for, and this process's own oom_score_adj.
+
+What kube-proxy sets, by the same rules (cmd/kube-proxy/app/server_linux.go and conntrack.go); where a setting can't be
+made, as in a container whose /proc/sys is read-only, that is a warning and not the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from nftproxy.api.config import Config
+
+log = logging.getLogger(__name__)
+
+NETFILTER = "/proc/sys/net/netfilter"
+CONNTRACK_MAX = f"{NETFILTER}/nf_conntrack_max"
+HASH_SIZE = "/sys/module/nf_conntrack/parameters/hashsize"
+OOM_SCORE_ADJ = "/proc/self/oom_score_adj"
+
+ENTRIES_PER_BUCKET = 4  # kube-proxy's, and once the kernel's own proportion of nf_conntrack_max to the hash size
+
+ONLY_RAISED = frozenset({CONNTRACK_MAX, HASH_SIZE})
+"""Of these a larger value is left as it is: someone meant it (k/k#142035)."""
+
+
+def wanted(config: Config, cores: int) -> dict[str, int]:
+    """The settings that the configuration asks for, by path; `cores` are the machine's, whatever this process may use.
+
+    Timeouts are whole seconds, at least 1.  What the configuration has at 0, or false, is not among them.
+    """
+    conntrack = config.conntrack
+    most = max(conntrack.min, conntrack.max_per_core * cores) if conntrack.max_per_core else 0
+    timeouts = {
+        "tcp_timeout_established": conntrack.tcp_established_timeout,
+        "tcp_timeout_close_wait": conntrack.tcp_close_wait_timeout,
+        "udp_timeout": conntrack.udp_timeout,
+        "udp_timeout_stream": conntrack.udp_stream_timeout,
+    }
+    found = {CONNTRACK_MAX: most, HASH_SIZE: most // ENTRIES_PER_BUCKET}
+    found |= {_conntrack(name): max(1, int(seconds)) for name, seconds in timeouts.items() if seconds}
+    found[_conntrack("tcp_be_liberal")] = int(conntrack.tcp_be_liberal)
+    return {path: value for path, value in found.items() if value} | {OOM_SCORE_ADJ: config.oom_score_adj}
+
+
+def set_up(config: Config) -> None:
+    """Make the settings that the configuration asks for, on this machine."""
+    apply(wanted(config, os.cpu_count() or 1))
+
+
+def _conntrack(name: str) -> str:
+    return f"{NETFILTER}/nf_conntrack_{name}"
+
+
+def apply(settings: Mapping[str, int]) -> None:
+    """Make the settings that aren't as they should be, in this thread's network namespace; a warning for each failure.
+
+    Those of conntrack are there once its module is loaded, which rules that use it do.
+    """
+    for path, value in settings.items():
+        try:
+            _set(Path(path), value)
+        except (OSError, ValueError) as error:
+            log.warning("%s can't be set to %d: %s", path, value, getattr(error, "strerror", None) or error)
+
+
+def _set(path: Path, value: int) -> None:
+    present = int(path.read_text(encoding="ascii"))
+    if present == value or (str(path) in ONLY_RAISED and present > value):
+        return
+    path.write_text(f"{value}\n", encoding="ascii")
+    log.info("set %s to %d, from %d", path, value, present)

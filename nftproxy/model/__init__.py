@@ -1,0 +1,1 @@
+"""Values that every stage may use: addresses, objects, events, settings, errors."""

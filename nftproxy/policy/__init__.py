@@ -1,0 +1,1 @@
+"""Every decision about where a connection goes: pure."""

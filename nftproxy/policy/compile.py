@@ -1,0 +1,375 @@
+"""From the cluster's state to facts: every policy decision about one Service port, and about the node, is taken here.
+
+The outcome is membership.  A *front* is an address and port at which a Service port is reached; which sets it is in and
+which chain its verdict names follow from its kind and the traffic policy:
+
+    front                    list for all sources       for local sources and the node    masqueraded
+    ClusterIP, Cluster       cluster list               the same                          sources that aren't local
+    ClusterIP, Local         local list                 the same                          sources that aren't local
+    external, Cluster        cluster list               the same                          always
+    external, Local          local list                 cluster list                      the node only
+
+External means externalIPs, load balancer IPs and node ports.  A front whose list is empty has no count of endpoints
+there; then, or if a packet slips between two generations, the packet is refused if its front is in `no-endpoints`, and
+dropped if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_network
+from typing import NamedTuple
+
+from nftproxy.api.config import Config, DetectLocalMode
+from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
+from nftproxy.model.objects import Capabilities, Node, ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.policy.claims import NODE, Claim, external_addresses
+from nftproxy.policy.endpoints import Candidate, Choice, choose, gather
+from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.policy.state import ClusterState
+
+HASH_SEED = "0x6e667470"
+"""Any constant will do ("nftp"): with none, nft draws another one at each load, and clients would move."""
+
+# Addresses that nothing on a network has, so that numbers can stand in their place: "this network" (RFC 1122), and what
+# was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1), each with room for more endpoints than a cluster has.
+_NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
+
+_LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
+
+
+class Settings(NamedTuple):
+    """What is fixed for the life of a process: configuration, and what the kernel side is able to do."""
+
+    config: Config = Config()
+    capabilities: Capabilities = Capabilities()
+
+
+class PortKey(NamedTuple):
+    """What tells a Service port from all others: it owns one block of each family's generation."""
+
+    service: ObjectKey
+    name: str
+    protocol: Protocol
+
+    def __str__(self) -> str:
+        return f"{self.service}:{self.name}" if self.name else str(self.service)
+
+
+class Lost(NamedTuple):
+    """An address and port that a Service claims but does not get, and why; `what` is as nft writes it."""
+
+    service: ObjectKey
+    port_name: str
+    what: str
+    why: str
+
+
+class _Reach(NamedTuple):
+    """A front with what decides its memberships; `lost_to` says why it is not had, "" if it is."""
+
+    front: Front
+    policy: TrafficPolicy
+    address: Address
+    is_external: bool
+    lost_to: str
+
+
+def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
+    """The node's addresses that serve node ports (nodePortAddresses), none where the rule is every local address.
+
+    `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866); CIDRs select
+    among the addresses on the node's interfaces.  Loopback addresses never serve: what a node sends to these has a
+    loopback source, which no endpoint could answer.
+    """
+    if config.node_port_addresses is None:
+        selected = of_family(state.node.addresses, family)[:1]
+    else:
+        present = state.node.addresses if state.host_addresses is None else state.host_addresses
+        matching = {a for a in present if any(contains(cidr, a) for cidr in config.node_port_addresses)}
+        selected = of_family(sorted(matching), family)
+    return tuple(address for address in selected if not is_loopback(address))
+
+
+def serves_every_address(config: Config, family: Family) -> bool:
+    """Whether a match-all CIDR of the family is among nodePortAddresses."""
+    return any(cidr.prefixlen == 0 and family_of(cidr) is family for cidr in config.node_port_addresses or ())
+
+
+def compile_table(state: ClusterState, settings: Settings, family: Family) -> TableFacts:
+    """The facts for the skeleton of one family's table."""
+    config = settings.config
+    ip = family.value
+    bit = 1 << config.masquerade_bit
+    everywhere = serves_every_address(config, family)
+    return TableFacts(
+        table=family.table,
+        ip=ip,
+        protocols=tuple(protocol.value for protocol in Protocol),
+        mark=f"{bit:#x}",
+        unmark=f"{bit ^ 0xFFFFFFFF:#x}",
+        local_sources=_local_sources(state.node, config, family, "{} {}"),
+        masqueraded_sources=("",) if config.masquerade_all else _local_sources(state.node, config, family, "{} != {}"),
+        nodeport_matches=(
+            (f"{ip} daddr != {_LOOPBACK[family]} fib daddr type local",)
+            if everywhere
+            else (f"{ip} daddr @nodeport-ips",)
+        ),
+        remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
+        nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
+        service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
+    )
+
+
+def _local_sources(node: Node, config: Config, family: Family, match: str) -> tuple[str, ...]:
+    """The match for a local source by detectLocalMode (KEP-2450), in the form `match`; nothing without a detector."""
+    cidrs = {DetectLocalMode.CLUSTER_CIDR: config.cluster_cidrs, DetectLocalMode.NODE_CIDR: node.pod_cidrs}
+    if config.detect_local_mode is DetectLocalMode.BRIDGE_INTERFACE:
+        return (match.format("iifname", f'"{config.bridge_interface}"'),)
+    if config.detect_local_mode is DetectLocalMode.INTERFACE_NAME_PREFIX:
+        return (match.format("iifname", f'"{config.interface_name_prefix}*"'),)
+    own = [str(cidr) for cidr in cidrs[config.detect_local_mode] if family_of(cidr) is family]
+    return tuple(match.format(f"{family.value} saddr", cidr) for cidr in own[:1])
+
+
+def _collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
+    """Networks of one family with overlaps merged, as the kernel's interval sets want them."""
+    return tuple(_network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
+
+
+def _network_text(network: Network) -> str:
+    """As nft prints it: a network of one address is that address."""
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+
+
+def port_keys(service: Service) -> list[PortKey]:
+    """The owners of what a Service contributes: its ports, or a nameless one if it has none."""
+    return [PortKey(service.key, port.name, port.protocol) for port in service.ports] or [
+        PortKey(service.key, "", Protocol.TCP)
+    ]
+
+
+def compile_service(
+    state: ClusterState, settings: Settings, family: Family, service: Service
+) -> Iterator[tuple[PortKey, PortFacts]]:
+    """The facts for each port of a Service in one family; none if the Service is not of the family."""
+    cluster_ips = of_family(service.cluster_ips, family)
+    if not cluster_ips:
+        return
+    if not service.ports:
+        yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
+    own = _OwnSources.of(service, state.node, family)
+    for owner, port in zip(port_keys(service), service.ports, strict=False):
+        fronts = [reach for reach in _reaches(state, settings, family, service, port) if not reach.lost_to]
+        choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
+        shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)
+        yield owner, _port_facts(cluster_ips, own, fronts, choice, shaper)
+
+
+def lost_claims(state: ClusterState, settings: Settings, family: Family, service: Service) -> list[Lost]:
+    """What a Service claims in one family but does not get, and why."""
+    if not of_family(service.cluster_ips, family):
+        return []
+    lost = [
+        Lost(service.key, port.name, reach.front.match, reach.lost_to)
+        for port in service.ports
+        for reach in _reaches(state, settings, family, service, port)
+        if reach.lost_to
+    ]
+    health_check = service.health_check_node_port
+    if health_check and (why := _taken(state, service, Claim(NODE, Protocol.TCP, health_check))):
+        lost.append(Lost(service.key, "", f"health-check node port {health_check}", why))
+    return lost
+
+
+def _reaches(
+    state: ClusterState, settings: Settings, family: Family, service: Service, port: ServicePort
+) -> Iterator[_Reach]:
+    """The fronts of a Service port, those included that it loses."""
+    protocol = port.protocol.value
+    cluster_ips = of_family(service.cluster_ips, family)
+    for address in cluster_ips:
+        why = _taken(state, service, Claim(address, port.protocol, port.port))
+        yield _Reach(
+            _front(address, protocol, port.port), service.internal_policy, address, is_external=False, lost_to=why
+        )
+    for address in of_family(
+        external_addresses(service, external_ips=settings.config.allow_service_external_ips), family
+    ):
+        why = state.claims.obstacle(address, service.key) or _taken(
+            state, service, Claim(address, port.protocol, port.port)
+        )
+        yield _Reach(
+            _front(address, protocol, port.port), service.external_policy, address, is_external=True, lost_to=why
+        )
+    if port.node_port and _serves_node_ports(state, settings.config, family):
+        why = _taken(state, service, Claim(NODE, port.protocol, port.node_port))
+        front = Front("nodeport-", f"{protocol} . {port.node_port}", str(port.node_port))
+        yield _Reach(front, service.external_policy, NODE, is_external=True, lost_to=why)
+
+
+def _front(address: Address, protocol: str, port: int) -> Front:
+    return Front("", f"{address} . {protocol} . {port}", f"{address} . {port}")
+
+
+def _taken(state: ClusterState, service: Service, claim: Claim) -> str:
+    winner = state.claims.winner(claim)
+    return "" if winner == service.key else f"it belongs to Service {winner}, which takes precedence"
+
+
+def _serves_node_ports(state: ClusterState, config: Config, family: Family) -> bool:
+    return serves_every_address(config, family) or bool(nodeport_addresses(state, config, family))
+
+
+def _port_facts(
+    cluster_ips: tuple[Address, ...], own: _OwnSources, reaches: list[_Reach], choice: Choice, shaper: _ListShaper
+) -> PortFacts:
+    """The memberships of one port's fronts."""
+    services: list[tuple[Front, str]] = []
+    short_circuits: list[tuple[Front, str]] = []
+    counts: list[tuple[str, Front, str]] = []
+    endpoints: list[Slots] = []
+    lists: list[ListFacts] = []
+    draws: list[DrawFacts] = []
+    for reach in reaches:
+        is_local = reach.policy is TrafficPolicy.LOCAL
+        uses = [(services, "local-" if is_local else "", choice.local if is_local else choice.cluster)]
+        if is_local and reach.is_external:
+            uses.append((short_circuits, "", choice.cluster))
+        for verdicts, scope, candidates in uses:
+            facts = shaper.list(reach.front, scope)
+            lists.append(facts)
+            verdicts.append((reach.front, facts.chain))
+            if candidates:
+                draw = shaper.draw(facts, len(candidates))
+                draws.append(draw)
+                counts.append((facts.list, reach.front, draw.number))
+                endpoints.append(Slots(facts.list, reach.front, _rows(candidates)))
+    guarded = tuple(
+        reach.front for reach in reaches if own.allowed and reach.is_external and reach.address in own.load_balancer_ips
+    )
+    external = [reach for reach in reaches if reach.is_external]
+    hairpins = _hairpins(choice)
+    # What is translated to where it was sent anyway, a server in the node's own network, counts as not translated.
+    own_places = {place for address, port in hairpins for place in (f"{address} . {port}", str(port))}
+    fronts = tuple(reach.front for reach in reaches if reach.front.where not in own_places)
+    return PortFacts(
+        protocol=shaper.protocol,
+        cluster_ips=cluster_ips,
+        services=tuple(services),
+        short_circuits=tuple(short_circuits),
+        fronts=fronts,
+        no_endpoints=() if choice.has_endpoints else fronts,
+        masqueraded=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.CLUSTER),
+        local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
+        guarded=guarded,
+        allowed=tuple((front, source) for front in guarded for source in own.allowed),
+        counts=tuple(counts),
+        endpoints=tuple(endpoints),
+        sticky=tuple(map(_by_pod, endpoints)) if shaper.remembers else (),
+        affinities=tuple((reach.front, shaper.remember_chain) for reach in reaches if shaper.remembers),
+        hairpins=hairpins if endpoints else (),
+        lists=tuple(dict.fromkeys(lists)),
+        draws=tuple(dict.fromkeys(draws)),
+    )
+
+
+def _rows(candidates: Sequence[Candidate]) -> tuple[tuple[int, Address, int], ...]:
+    return tuple((slot, candidate.address, candidate.port) for slot, candidate in enumerate(candidates))
+
+
+def _by_pod(slots: Slots) -> Slots:
+    """Affinity is to a pod, so an address that serves at two ports is entered once."""
+    ports = {address: (slot, address, port) for slot, address, port in reversed(slots.rows)}
+    return Slots(slots.list, slots.front, tuple(reversed(ports.values())))
+
+
+def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
+    """The endpoints of this node: what one of these sends to itself through a Service needs another source address.
+
+    They are the local list: the cluster list has none that isn't there too.
+    """
+    return tuple((candidate.address, candidate.port) for candidate in choice.local)
+
+
+class _OwnSources(NamedTuple):
+    """What loadBalancerSourceRanges admit to which load balancer addresses; nothing admitted means no restriction."""
+
+    load_balancer_ips: tuple[Address, ...]
+    allowed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, service: Service, node: Node, family: Family) -> _OwnSources:
+        """The restriction of one Service in one family.
+
+        A range that holds the node's own address admits the load balancer addresses too: what the node sends to them
+        may carry them as its source (kube-proxy does the same).
+        """
+        load_balancer_ips = of_family(service.load_balancer_ips, family)
+        ranges = [source for source in service.source_ranges if family_of(source) is family]
+        if any(source.prefixlen == 0 for source in ranges):
+            return cls(load_balancer_ips, ())
+        if any(contains(source, address) for source in ranges for address in of_family(node.addresses, family)[:1]):
+            ranges += [ip_network(address) for address in load_balancer_ips]
+        return cls(load_balancer_ips, _collapsed(ranges))
+
+
+class _ListShaper(NamedTuple):
+    """How lists of one Service port are chosen from: its protocol, family and affinity."""
+
+    family: Family
+    protocol: str
+    timeout: int | None
+    capabilities: Capabilities
+
+    @property
+    def remembers(self) -> bool:
+        """Whether clients are remembered in a map, which the nft of some nodes can't do for IPv6."""
+        return self.timeout is not None and (self.family is Family.IPV4 or self.capabilities.wide_maps)
+
+    @property
+    def remember_chain(self) -> str:
+        """The chain that remembers where a client of this port was sent."""
+        return f"remember-{self.protocol}-{self.timeout}"
+
+    @property
+    def hashes(self) -> bool:
+        """Whether clients stick to a pod by a hash of their address, where they can't be remembered."""
+        return self.timeout is not None and not self.remembers
+
+    def list(self, front: Front, scope: str) -> ListFacts:
+        """The list of endpoints of `front`; `scope` is "local-" for the local one."""
+        ip = self.family.value
+        address = "" if front.prefix else f"{ip} daddr . "
+        asked = "" if front.prefix else f"ct original {ip} daddr . "
+        return ListFacts(
+            table=self.family.table,
+            ip=ip,
+            protocol=self.protocol,
+            list=f"{front.prefix}{self.protocol}-{scope}endpoints",
+            where=f"{address}{self.protocol} dport",
+            asked=f"{asked}{self.protocol} dport",
+            numbers=_NUMBERS[self.family],
+            suffix="-by-client" if self.hashes else "",
+            affinities=(self.timeout,) if self.timeout is not None and self.remembers else (),
+        )
+
+    def draw(self, facts: ListFacts, count: int) -> DrawFacts:
+        """How one of `count` endpoints of a list is drawn."""
+        by_client = f"jhash {facts.ip} saddr mod {count} seed {HASH_SEED}"
+        return DrawFacts(
+            table=facts.table,
+            ip=facts.ip,
+            protocol=facts.protocol,
+            list=facts.list,
+            where=facts.where,
+            suffix=facts.suffix,
+            count=count,
+            number=_number(count, self.family),
+            draw=by_client if self.hashes else f"numgen random mod {count}",
+        )
+
+
+def _number(count: int, family: Family) -> str:
+    """A number as the address that has it for a value."""
+    return str(IPv4Address(count) if family is Family.IPV4 else IPv6Address(count))

@@ -1,0 +1,145 @@
+"""Which endpoints serve a Service port on this node, and why each is or isn't chosen.
+
+Two lists come out of one pass: the *cluster list* (policy Cluster) and the *local list* (policy Local).  Each endpoint
+gets a `Reason` for each list, and the lists are those whose reason is a choosing one: so that what an operator is told
+and what the kernel is told cannot differ.  Sources: KEP-1669 (terminating endpoints), KEP-2433 and KEP-3015 (topology
+by hints), KEP-2086 (internalTrafficPolicy).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+import msgspec
+
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ServicePort
+
+
+class Reason(Enum):
+    """Why an endpoint is, or is not, on a list; the value is a sentence for people."""
+
+    READY = "ready"
+    LAST_RESORT = "serving while it terminates, as no endpoint that could be used is ready"
+    NOT_READY = "not ready"
+    TERMINATING = "terminating, while others are ready"
+    OTHER_NODE = "on another node"
+    OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
+    OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
+
+    @property
+    def is_choice(self) -> bool:
+        """Whether the endpoint is on the list."""
+        return self in (Reason.READY, Reason.LAST_RESORT)
+
+
+class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
+    """An endpoint of one Service port: where it is and what decides about it."""
+
+    address: Address
+    port: int
+    is_ready: bool
+    is_last_resort: bool
+    is_local: bool
+    node_hints: tuple[str, ...] | None
+    zone_hints: tuple[str, ...] | None
+
+
+_Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...]]
+"""Which of several entries for one ip:port counts: by conditions, and after these whatever makes it always the same."""
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """What was decided about one candidate, for either list."""
+
+    candidate: Candidate
+    cluster: Reason
+    local: Reason
+
+
+class Choice(msgspec.Struct, frozen=True, gc=False):
+    """The decision for one Service port; the lists are in the order of address and port."""
+
+    verdicts: tuple[Verdict, ...]
+    cluster: tuple[Candidate, ...]
+    local: tuple[Candidate, ...]
+
+    @property
+    def has_endpoints(self) -> bool:
+        """Whether any endpoint, on any node, is usable: the cluster list is empty only if none is."""
+        return bool(self.cluster)
+
+
+def gather(slices: Iterable[EndpointSlice], port: ServicePort, family: Family, node_name: str) -> list[Candidate]:
+    """The candidates for a Service port, joined by port name and protocol, each address and port once.
+
+    One ip:port in several slices is one endpoint (a pod that moves between slices, a ghost): an entry that is not
+    terminating wins over one that is, a better one over a worse one, whatever order the slices come in.
+    """
+    best: dict[tuple[Address, int], tuple[_Rank, Candidate]] = {}
+    for endpoint_slice in slices:
+        if endpoint_slice.family is not family:
+            continue
+        for slice_port in endpoint_slice.ports:
+            if slice_port.name != port.name or slice_port.protocol is not port.protocol:
+                continue
+            for endpoint in endpoint_slice.endpoints:
+                _keep_better(best, endpoint, slice_port.port, node_name)
+    return sorted(candidate for _, candidate in best.values())
+
+
+def _keep_better(
+    best: dict[tuple[Address, int], tuple[_Rank, Candidate]], endpoint: Endpoint, port: int, node_name: str
+) -> None:
+    candidate = Candidate(
+        endpoint.address,
+        port,
+        endpoint.ready,
+        endpoint.serving and endpoint.terminating,
+        bool(endpoint.node_name) and endpoint.node_name == node_name,
+        endpoint.node_hints,
+        endpoint.zone_hints,
+    )
+    conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
+    rank = (conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or ())
+    known = best.get((candidate.address, port))
+    if known is None or rank > known[0]:
+        best[candidate.address, port] = rank, candidate
+
+
+def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
+    """Decide about each candidate for the cluster list and for the local list."""
+    ready = [candidate for candidate in candidates if candidate.is_ready]
+    far, far_reason = _too_far(ready, node)
+    has_local_ready = any(candidate.is_local for candidate in ready)
+    verdicts = []
+    for candidate in candidates:
+        by_conditions = _by_conditions(candidate, has_ready=bool(ready))
+        cluster = far_reason if candidate in far else by_conditions
+        local = _by_conditions(candidate, has_ready=has_local_ready) if candidate.is_local else Reason.OTHER_NODE
+        verdicts.append(Verdict(candidate, cluster, local))
+    return Choice(
+        tuple(verdicts),
+        tuple(verdict.candidate for verdict in verdicts if verdict.cluster.is_choice),
+        tuple(verdict.candidate for verdict in verdicts if verdict.local.is_choice),
+    )
+
+
+def _by_conditions(candidate: Candidate, *, has_ready: bool) -> Reason:
+    if candidate.is_ready:
+        return Reason.READY
+    if candidate.is_last_resort:
+        return Reason.TERMINATING if has_ready else Reason.LAST_RESORT
+    return Reason.NOT_READY
+
+
+def _too_far(ready: list[Candidate], node: Node) -> tuple[frozenset[Candidate], Reason]:
+    """The ready candidates that topology rules out, and by which mode; all or nothing, as half a hint is none."""
+    for reason, place, hints in (
+        (Reason.OTHER_NODE_HINT, node.name, [candidate.node_hints for candidate in ready]),
+        (Reason.OTHER_ZONE_HINT, node.zone, [candidate.zone_hints for candidate in ready]),
+    ):
+        if place and all(hints) and any(place in (hint or ()) for hint in hints):
+            return frozenset(c for c, hint in zip(ready, hints, strict=True) if place not in (hint or ())), reason
+    return frozenset(), Reason.READY

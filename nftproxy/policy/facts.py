@@ -1,0 +1,125 @@
+"""Facts: what the templates loop over.
+
+Every decision has been taken by the time a fact is made (compile.py); a template only writes it down as nft.  A fact's
+field names are the template author's vocabulary, so they are documented here, field by field.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nftproxy.model.addresses import Address
+
+
+class TableFacts(msgspec.Struct, frozen=True):
+    """What the skeleton of one family's table depends on: the node and the configuration, no Service.
+
+    `ip` is nft's keyword for the family's header ("ip", "ip6").
+    `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
+    `local_sources` holds the match that tells a local source (pods of this cluster or node), or nothing.
+    `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
+    `nodeport_matches` holds the match for addresses that serve node ports; `remembered_nodeports` the same for a
+    packet already translated, by its original destination.
+    """
+
+    table: str
+    ip: str
+    protocols: tuple[str, ...]
+    mark: str
+    unmark: str
+    local_sources: tuple[str, ...]
+    masqueraded_sources: tuple[str, ...]
+    nodeport_matches: tuple[str, ...]
+    remembered_nodeports: tuple[str, ...]
+    nodeport_addresses: tuple[Address, ...]
+    service_cidrs: tuple[str, ...]
+
+
+class ListFacts(msgspec.Struct, frozen=True):
+    """A list of endpoints, and one way to choose from it; every Service port with such a list shares it.
+
+    `list` names the map of slots ("tcp-endpoints"), `where` is its key less the slot, as packet fields; `asked` is the
+    same for a packet whose address has been overwritten.  `numbers` matches addresses that are numbers of endpoints.
+    `suffix` is "-by-client" where clients are sent by their address, else "".  `affinities` holds the timeout in
+    seconds if clients are remembered, or nothing.
+    """
+
+    table: str
+    ip: str
+    protocol: str
+    list: str
+    where: str
+    asked: str
+    numbers: str
+    suffix: str
+    affinities: tuple[int, ...]
+
+    @property
+    def chain(self) -> str:
+        """The name of the chain that chooses: a Service port's verdict points here."""
+        return "".join([f"draw-{self.list}{self.suffix}", *(f"-sticky-{timeout}" for timeout in self.affinities)])
+
+
+class DrawFacts(msgspec.Struct, frozen=True):
+    """How one of `count` endpoints of a list is drawn; every Service port that has this many shares it.
+
+    `number` is the count as `list`-count has it.  `draw` is the nft expression that picks the slot.  The others are the
+    list's.
+    """
+
+    table: str
+    ip: str
+    protocol: str
+    list: str
+    where: str
+    suffix: str
+    count: int
+    number: str
+    draw: str
+
+
+class Front(msgspec.Struct, frozen=True, gc=False):
+    """One address and port at which a Service port is reached, or its node port.
+
+    `prefix` is "" or "nodeport-" and goes before the names of sets and maps, `match` is the key (address, protocol,
+    port) or (protocol, port), and `where` is the same without the protocol.
+    """
+
+    prefix: str
+    match: str
+    where: str
+
+
+class Slots(msgspec.Struct, frozen=True, gc=False):
+    """The endpoints of one list of one front: rows of (slot, address, port) in the map `list`."""
+
+    list: str
+    front: Front
+    rows: tuple[tuple[int, Address, int], ...]
+
+
+class PortFacts(msgspec.Struct, frozen=True, gc=False):
+    """One Service port in one family, as memberships: each field is a set or map and who is in it.
+
+    `services` and `short_circuits` are rows of (front, chain), `allowed` of (front, address or CIDR), `affinities` of
+    (front, chain that remembers), `counts` of (list, front, number of endpoints as an address).  `no_endpoints` are
+    those of the fronts that no endpoint serves on any node.
+    """
+
+    protocol: str
+    cluster_ips: tuple[Address, ...]
+    services: tuple[tuple[Front, str], ...] = ()
+    short_circuits: tuple[tuple[Front, str], ...] = ()
+    fronts: tuple[Front, ...] = ()
+    no_endpoints: tuple[Front, ...] = ()
+    masqueraded: tuple[Front, ...] = ()
+    local_policy: tuple[Front, ...] = ()
+    guarded: tuple[Front, ...] = ()
+    allowed: tuple[tuple[Front, str], ...] = ()
+    counts: tuple[tuple[str, Front, str], ...] = ()
+    endpoints: tuple[Slots, ...] = ()
+    sticky: tuple[Slots, ...] = ()
+    affinities: tuple[tuple[Front, str], ...] = ()
+    hairpins: tuple[tuple[Address, int], ...] = ()
+    lists: tuple[ListFacts, ...] = ()
+    draws: tuple[DrawFacts, ...] = ()

@@ -1,0 +1,139 @@
+"""Which UDP flows conntrack must forget, because they go where the rules would send nobody any more.
+
+The kernel translates the first packet of a flow by the rules, and all others as it did the first.  UDP has no end, so a
+client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and SCTP
+are left alone: these notice by themselves, and cutting them would end the graceful shutdown of pods (k/k#101607).
+
+* A *front* is a virtual address and port, or a node's address and node port, that the rules serve.
+* A flow to a front is stale if it goes to none of its *usable* endpoints: ready, or serving while they terminate.
+  Policies, topology and the readiness of others choose for new flows only (kube-proxy does the same), so that a server
+  that drains keeps its clients until it is done.
+* A flow that was never translated, made before there was a Service or an endpoint, is stale once there is an endpoint.
+* Where no endpoint is left, and where a front is gone, whatever was translated is stale.
+
+A flow can be stale only if its front has lost an endpoint, or got its first: only then is the front *due*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from typing import NamedTuple, TypeVar
+
+from nftproxy.model.addresses import Address, Family, Protocol, of_family
+from nftproxy.model.objects import ObjectKey, Service, ServicePort
+from nftproxy.policy.claims import NODE, Claim, external_addresses
+from nftproxy.policy.compile import Settings, nodeport_addresses
+from nftproxy.policy.endpoints import gather
+from nftproxy.policy.state import ClusterState
+
+End = TypeVar("End")
+
+
+class AddressPort(NamedTuple):
+    """Where a UDP flow goes: a front, or an endpoint."""
+
+    address: Address
+    port: int
+
+
+Endpoints = frozenset[AddressPort]
+Sweeps = dict[AddressPort, Endpoints]
+"""What is to be swept: fronts, each with the endpoints that its flows may still go to."""
+
+NO_ENDPOINTS: Endpoints = frozenset()
+
+
+def is_stale(destination: End, source: End, usable: Collection[End]) -> bool:
+    """Whether conntrack must forget a UDP flow to a front that is due.
+
+    Args:
+        destination: the front, which is the destination of the flow's original direction.
+        source: the source of its replies: the endpoint if it was translated, the front itself if not.
+        usable: the front's usable endpoints, written in the same way as the other two.
+    """
+    return source not in usable and (bool(usable) or source != destination)
+
+
+def udp_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> Sweeps:
+    """The fronts of a Service's UDP ports in one family that rules serve, each with its usable endpoints."""
+    found: Sweeps = {}
+    for port in service.ports:
+        if port.protocol is Protocol.UDP:
+            candidates = gather(state.slices_of(service.key), port, family, state.node.name)
+            usable = (c for c in candidates if c.is_ready or c.is_last_resort)
+            endpoints = frozenset(AddressPort(c.address, c.port) for c in usable)
+            found |= dict.fromkeys(_fronts(state, settings, family, service, port), endpoints)
+    return found
+
+
+def _fronts(
+    state: ClusterState, settings: Settings, family: Family, service: Service, port: ServicePort
+) -> Iterator[AddressPort]:
+    """The fronts of one port, less those that belong to others; its node port is one on each node-port address."""
+    if not of_family(service.cluster_ips, family):
+        return
+    external = external_addresses(service, external_ips=settings.config.allow_service_external_ips)
+    unobstructed = (address for address in external if not state.claims.obstacle(address, service.key))
+    for address in of_family((*service.cluster_ips, *unobstructed), family):
+        if _owns(state, service, Claim(address, port.protocol, port.port)):
+            yield AddressPort(address, port.port)
+    if _owns(state, service, Claim(NODE, port.protocol, port.node_port)):  # nobody owns 0, which is none
+        for address in nodeport_addresses(state, settings.config, family):
+            yield AddressPort(address, port.node_port)
+
+
+def _owns(state: ClusterState, service: Service, claim: Claim) -> bool:
+    return state.claims.winner(claim) == service.key
+
+
+class Flows:
+    """The UDP fronts that the rules serve, and which of them are due to be swept.
+
+    At first all are: what happened while this did not run is not known.
+    """
+
+    def __init__(self, settings: Settings, families: Iterable[Family]) -> None:
+        self._settings = settings
+        self._families = tuple(families)
+        self._fronts: dict[ObjectKey, tuple[AddressPort, ...]] = {}
+        self._usable: Sweeps = {}
+        self._due: set[AddressPort] = set()
+        self._has_swept = False
+
+    def update(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
+        """Follow the state in what was touched of it."""
+        services = tuple(services)
+        before = self._forget(services)
+        after = self._enter(state, services)
+        fronts = before.keys() | after.keys()
+        self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
+
+    def take(self) -> Sweeps:
+        """What to sweep once the rules in the kernel are as the state was at the last `update`; each is told once."""
+        due, self._due = self._due, set()
+        if not self._has_swept:
+            self._has_swept = True
+            due |= self._usable.keys()
+        return {front: self._usable.get(front, NO_ENDPOINTS) for front in due}
+
+    def _forget(self, services: Iterable[ObjectKey]) -> Sweeps:
+        """Forget some Services; their fronts as they were."""
+        gone = [front for key in services for front in self._fronts.pop(key, ())]
+        return {front: self._usable.pop(front, NO_ENDPOINTS) for front in gone}
+
+    def _enter(self, state: ClusterState, services: Iterable[ObjectKey]) -> Sweeps:
+        """Enter some Services anew, as far as they are still there; their fronts as they are."""
+        entered: Sweeps = {}
+        for service in filter(None, map(state.services.get, services)):
+            for family in self._families:
+                found = udp_fronts(state, self._settings, family, service)
+                if found:
+                    self._fronts[service.key] = (*self._fronts.get(service.key, ()), *found)
+                    entered |= found
+        self._usable |= entered
+        return entered
+
+
+def _is_due(before: Endpoints, after: Endpoints) -> bool:
+    """Whether an endpoint was lost, or the first ones have come."""
+    return not before <= after or (not before and bool(after))

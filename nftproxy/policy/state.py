@@ -1,0 +1,176 @@
+"""The cluster as far as events have told, and what each event touched.
+
+Nothing here knows of rules: `apply` takes one event and says which Services must be compiled again, so that work stays
+in proportion to the change.  Whatever order events come in, the same objects make the same state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from nftproxy.model.addresses import Address, Network
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.policy.claims import Claims
+
+
+class HostAddresses(msgspec.Struct, frozen=True):
+    """The addresses on this machine's interfaces, all of them; until these are known, the Node's own stand in."""
+
+    addresses: frozenset[Address]
+
+
+class Put(msgspec.Struct, frozen=True):
+    """An object is there, or has changed to this."""
+
+    object: ClusterObject | HostAddresses
+
+
+class Removed(msgspec.Struct, frozen=True):
+    """An object is gone, or no longer for this proxy; `key` is an ObjectKey, or a ServiceCIDR's or Node's name."""
+
+    kind: type[ClusterObject]
+    key: ObjectKey | str
+
+
+class Listed(msgspec.Struct, frozen=True):
+    """All objects of one kind that there are: what is not among them is gone, so no deletion can be missed."""
+
+    kind: type[ClusterObject]
+    objects: tuple[ClusterObject, ...]
+
+
+Event = Put | Removed | Listed
+
+
+class Touched(msgspec.Struct):
+    """What must be compiled again: some Services, the table's skeleton, or everything."""
+
+    services: set[ObjectKey] = msgspec.field(default_factory=set)
+    table: bool = False
+    everything: bool = False
+
+    def merge(self, other: Touched) -> None:
+        """Take in what another event touched."""
+        self.services |= other.services
+        self.table |= other.table
+        self.everything |= other.everything
+
+
+class ClusterState:
+    """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs."""
+
+    def __init__(self, node_name: str, *, external_ips: bool = True) -> None:
+        self.node = Node(node_name)
+        self.host_addresses: frozenset[Address] | None = None
+        self.services: dict[ObjectKey, Service] = {}
+        self.claims = Claims(external_ips=external_ips)
+        self._slices: dict[ObjectKey, EndpointSlice] = {}
+        self._slices_of: dict[ObjectKey, dict[ObjectKey, EndpointSlice]] = {}
+        self._service_cidrs: dict[str, ServiceCIDR] = {}
+
+    def slices_of(self, service: ObjectKey) -> Iterable[EndpointSlice]:
+        """The EndpointSlices that belong to a Service."""
+        return self._slices_of.get(service, {}).values()
+
+    @property
+    def service_cidrs(self) -> list[Network]:
+        """Every range of every ServiceCIDR, both families; they may overlap."""
+        return [cidr for name in sorted(self._service_cidrs) for cidr in self._service_cidrs[name].cidrs]
+
+    def apply(self, event: Event) -> Touched:
+        """Take one event in; what it touched."""
+        touched = Touched()
+        match event:
+            case Put(object=new):
+                self._put(new, touched)
+            case Removed(kind=kind, key=key):
+                self._remove(kind, key, touched)
+            case Listed(kind=kind, objects=objects):
+                kept = {key_of(new) for new in objects}
+                for key in [key for key in self._store(kind) if key not in kept]:
+                    self._remove(kind, key, touched)
+                for new in objects:
+                    self._put(new, touched)
+        return touched
+
+    def _store(self, kind: type[ClusterObject]) -> Mapping[ObjectKey | str, ClusterObject]:
+        stores: dict[type[ClusterObject], Mapping[ObjectKey | str, ClusterObject]] = {
+            Service: self.services,  # type: ignore[dict-item]  # a Mapping's key type is invariant
+            EndpointSlice: self._slices,  # type: ignore[dict-item]
+            ServiceCIDR: self._service_cidrs,  # type: ignore[dict-item]
+            Node: {self.node.name: self.node},
+        }
+        return stores[kind]
+
+    def _put(self, new: ClusterObject | HostAddresses, touched: Touched) -> None:
+        match new:
+            case Service():
+                self._change_service(new.key, new, touched)
+            case EndpointSlice():
+                self._change_slice(new.key, new, touched)
+            case Node() if new.name == self.node.name:
+                self._change_node(new, touched)
+            case HostAddresses() if self.host_addresses != new.addresses:
+                self.host_addresses = new.addresses
+                touched.table = touched.everything = True
+            case ServiceCIDR() if self._service_cidrs.get(new.name) != new:
+                self._service_cidrs[new.name] = new
+                touched.table = True
+            case _:
+                pass
+
+    def _remove(self, kind: type[ClusterObject], key: ObjectKey | str, touched: Touched) -> None:
+        if isinstance(key, ObjectKey):
+            if kind is Service:
+                self._change_service(key, None, touched)
+            elif kind is EndpointSlice:
+                self._change_slice(key, None, touched)
+        elif kind is Node and key == self.node.name:
+            nameless = Node(self.node.name)  # what is known of a Node that never was, or is no more
+            self._change_node(msgspec.structs.replace(nameless, is_deleted=self.node != nameless), touched)
+        elif kind is ServiceCIDR and key in self._service_cidrs:
+            del self._service_cidrs[key]
+            touched.table = True
+
+    def _change_service(self, key: ObjectKey, new: Service | None, touched: Touched) -> None:
+        old = self.services.get(key)
+        if old == new:
+            return
+        if old is not None:
+            touched.services |= self.claims.remove(old)
+            del self.services[key]
+        if new is not None:
+            touched.services |= self.claims.add(new)
+            self.services[key] = new
+        touched.services.add(key)
+
+    def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Touched) -> None:
+        old = self._slices.get(key)
+        if old == new:
+            return
+        if old is not None:
+            del self._slices[key]
+            siblings = self._slices_of[old.service]
+            del siblings[key]
+            if not siblings:
+                del self._slices_of[old.service]
+            touched.services.add(old.service)
+        if new is not None:
+            self._slices[key] = new
+            self._slices_of.setdefault(new.service, {})[key] = new
+            touched.services.add(new.service)
+
+    def _change_node(self, new: Node, touched: Touched) -> None:
+        old, self.node = self.node, new
+        if old != msgspec.structs.replace(
+            new, is_deleted=old.is_deleted, taints=old.taints
+        ):  # no rule depends on these
+            self.claims.set_node_addresses(frozenset(new.addresses))
+            touched.table = touched.everything = True
+
+
+def key_of(value: ClusterObject) -> ObjectKey | str:
+    """What tells an object from the others of its kind."""
+    return value.name if isinstance(value, Node | ServiceCIDR) else value.key

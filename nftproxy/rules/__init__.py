@@ -1,0 +1,1 @@
+"""From facts to nft text, generations and their differences: pure."""

@@ -1,0 +1,179 @@
+"""Templates in, statements out.
+
+Four templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
+`draw.nft.j2` (drawing one of N) and `service.nft.j2` (one Service port's block).  What they render is plain nft, of two
+forms only: a `table` block of declarations, and `add element` lines of one element each.  `read_statements` takes the
+text apart again, line by line; it knows these two forms, not the nft language, which is the kernel side's to judge.
+
+Nothing is read from disk here: a `Renderer` is given the templates' texts.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import traceback
+from collections.abc import Iterator, Mapping
+
+import jinja2
+import msgspec
+
+from nftproxy.model.errors import Problem, TemplateError
+from nftproxy.policy.facts import DrawFacts, ListFacts, PortFacts, TableFacts
+from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
+
+TABLE_TEMPLATE = "table.nft.j2"
+ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
+DRAW_TEMPLATE = "draw.nft.j2"
+SERVICE_TEMPLATE = "service.nft.j2"
+TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
+
+_KINDS = {kind.value: kind for kind in Kind}
+
+
+class Renderer:
+    """Renders facts to blocks with one set of templates.
+
+    Raises:
+        TemplateError: from the constructor if a template is missing or doesn't parse, from the others if it fails.
+    """
+
+    def __init__(self, templates: Mapping[str, str]) -> None:
+        environment = jinja2.Environment(
+            loader=jinja2.DictLoader(dict(templates)),
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=True,
+            autoescape=False,
+        )
+        self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
+        self._list = functools.lru_cache(maxsize=None)(self._render_list)
+        self._draw = functools.lru_cache(maxsize=None)(self._render_draw)
+
+    def table(self, facts: TableFacts) -> Block:
+        """The skeleton of one family's table."""
+        return self._block(TABLE_TEMPLATE, msgspec.structs.asdict(facts))
+
+    def port(self, facts: PortFacts, table: str) -> Block:
+        """The block of one Service port, the lists and draws included that it shares with others."""
+        block = self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
+        shared = [*itertools.chain.from_iterable(map(self._list, facts.lists)), *map(self._draw, facts.draws)]
+        return Block((*dict.fromkeys(shared), *block.declarations), block.elements)
+
+    def shape(self, facts: TableFacts) -> str:
+        """A name for all that these templates declare and the kernel can't change in place.
+
+        Chains and maps that come with Service ports are represented by one sample.
+        """
+        sample = ListFacts(
+            table=facts.table,
+            ip=facts.ip,
+            protocol=facts.protocols[0],
+            list=f"{facts.protocols[0]}-endpoints",
+            where=f"{facts.ip} daddr . tcp dport",
+            asked=f"ct original {facts.ip} daddr . tcp dport",
+            numbers=facts.ip,
+            suffix="",
+            affinities=(1,),
+        )
+        lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample)))
+        return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:16]
+
+    def _render_list(self, facts: ListFacts) -> tuple[Declaration, ...]:
+        return self._block(ENDPOINTS_TEMPLATE, msgspec.structs.asdict(facts)).declarations
+
+    def _render_draw(self, facts: DrawFacts) -> Declaration:
+        """The one chain, with the element that leads there."""
+        block = self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts))
+        if len(block.declarations) != 1 or len(block.elements) != 1:
+            found = f"{len(block.declarations)} declarations and {len(block.elements)} elements"
+            raise TemplateError([Problem(DRAW_TEMPLATE, "", "", f"is to have one chain and one element, not {found}")])
+        return msgspec.structs.replace(block.declarations[0], entry=block.elements[0])
+
+    def _block(self, name: str, facts: Mapping[str, object]) -> Block:
+        try:
+            text = self._templates[name].render(facts)
+        except Exception as error:  # whatever a template's expression may raise is the template's fault
+            raise TemplateError([_fault(name, error)]) from error
+        return read_statements(text, str(facts["table"]), name)
+
+
+def _compiled(environment: jinja2.Environment, name: str) -> jinja2.Template:
+    try:
+        return environment.get_template(name)
+    except jinja2.TemplateSyntaxError as error:
+        problem = Problem(error.name or name, "", f"line {error.lineno}", error.message or "syntax error")
+        raise TemplateError([problem]) from error
+    except jinja2.TemplateNotFound as error:
+        raise TemplateError([Problem(name, "", "", "no such template")]) from error
+
+
+def _fault(name: str, error: Exception) -> Problem:
+    """Where in a template an error arose: Jinja rewrites tracebacks to the template's own lines."""
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
+    return Problem(name, "", f"line {lines[-1]}" if lines else "", f"{type(error).__name__}: {error}")
+
+
+def read_statements(text: str, table: str, name: str) -> Block:
+    """Take rendered text apart into statements.
+
+    Raises:
+        TemplateError: a line is of neither of the two forms; it is quoted, with its number in the rendered text.
+    """
+    element_head = f"add element {table} "
+    declarations: list[Declaration] = []
+    elements: dict[Element, None] = {}
+    lines = enumerate(text.split("\n"), 1)
+    for number, line in lines:
+        if line.startswith(element_head) and line.endswith(" }"):
+            container, _, content = line[len(element_head) : -2].partition(" { ")
+            if not content or "," in content:  # several elements could be told apart, but not counted one by one
+                raise _no_statement(name, number, line)
+            key, _, value = content.partition(" : ")
+            elements[Element(container, key, value)] = None
+        elif line == f"table {table} {{":
+            declarations += _read_table(lines, name)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            raise _no_statement(name, number, line)
+    return Block(tuple(declarations), tuple(elements))
+
+
+def _read_table(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Declaration]:
+    """The declarations of a `table` block, up to its closing brace, each with the comments right above it."""
+    comments: list[str] = []
+    for number, line in lines:
+        words = line.split()
+        if words == ["}"]:
+            return
+        if len(words) == 3 and words[0] in _KINDS and words[2] == "{":
+            yield Declaration(_KINDS[words[0]], words[1], tuple(_read_body(lines, name)), tuple(comments))
+            comments.clear()
+        elif words and words[0].startswith("#"):
+            comments.append(line.strip())
+        elif words:
+            raise _no_statement(name, number, line)
+    raise _no_statement(name, 0, "a table block that is not closed")
+
+
+def _read_body(lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:
+    for _, line in lines:
+        words = line.split()
+        if words == ["}"]:
+            return
+        if words:
+            yield " ".join(words)
+    raise _no_statement(name, 0, "a declaration that is not closed")
+
+
+def _no_statement(name: str, number: int, line: str) -> TemplateError:
+    where = f"rendered line {number}" if number else "rendered text"
+    return TemplateError([Problem(name, "", where, f"neither a declaration nor an element: {line[:200]!r}")])
+
+
+def _shape_line(declaration: Declaration) -> str:
+    """What of a declaration can't be changed in place: all of a set or map, and the hook of a base chain."""
+    is_chain = declaration.kind is Kind.CHAIN
+    fixed = [line for line in declaration.body if not is_chain or line.startswith("type ")]
+    return f"{declaration.kind.value} {declaration.name} {fixed}\n"

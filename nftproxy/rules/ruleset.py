@@ -1,0 +1,369 @@
+"""Statements, blocks, generations, changes and transactions: rulesets as values.
+
+Rule 1: nft is the only vocabulary.  A *statement* is a declaration (a set, a map, or a chain with its rules) or an
+element.  Its identity is (container) or (container, key); the rest is its value.
+
+Rule 2: a *block* is what one owner contributes: the table's skeleton, or one Service port.  A *generation* is the union
+of the blocks of one family.  Two blocks may contribute the same statement; they may never disagree about one: who owns
+a contested address is decided before rendering (claims.py).
+
+Rule 3: a *change* is what replacing some blocks adds to and removes from the union, and costs what those blocks cost.
+
+Rule 4: a *transaction* is inert nft text.  Order within it is what the kernel accepts: containers before what refers to
+them, removals before additions of the same key.
+
+Sets, maps and chains that no block uses any more are kept until the next full transaction: a rolling update makes and
+unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole table (35 ms at 10,000
+Services), and before kernel 6.2 a chain stays busy for a moment after the last element that pointed to it has gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from nftproxy.model.addresses import TABLE, Family
+
+Owner = Hashable
+
+
+class Kind(Enum):
+    """What a declaration declares; the value is nft's keyword."""
+
+    SET = "set"
+    MAP = "map"
+    CHAIN = "chain"
+
+
+class Element(NamedTuple):
+    """One element: of the set or map `container`, with `value` "" in a set."""
+
+    container: str
+    key: str
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The element as it stands between the braces of `add element`."""
+        return f"{self.key} : {self.value}" if self.value else self.key
+
+
+class Declaration(msgspec.Struct, frozen=True, gc=False):
+    """A set, a map, or a chain; `body` is the nft text between its braces, a line each, not indented.
+
+    `comments` are the comment lines that its template has above it: for people, the kernel never sees them.  `entry` is
+    the element that leads to a chain: it comes with the chain and goes with it.
+    """
+
+    kind: Kind
+    name: str
+    body: tuple[str, ...]
+    comments: tuple[str, ...] = ()
+    entry: Element | None = None
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether packets write it: such a set is session affinity, and survives reloads."""
+        return self.kind is not Kind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
+
+    @property
+    def has_default_policy(self) -> bool:
+        """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
+        is_base = self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
+        return is_base and not any("policy" in line for line in self.body)
+
+    def text(self, indent: str = "  ") -> str:
+        """The declaration as a block of nft text, to stand in a `table` block."""
+        lines = "".join(f"{indent}  {line}\n" for line in self.body)
+        return f"{indent}{self.kind.value} {self.name} {{\n{lines}{indent}}}\n"
+
+
+class Block(msgspec.Struct, frozen=True, gc=False):
+    """The statements that one owner contributes, in the order in which its template wrote them."""
+
+    declarations: tuple[Declaration, ...] = ()
+    elements: tuple[Element, ...] = ()
+
+
+EMPTY = Block()
+
+
+class Disagreement(ValueError):
+    """Two blocks contribute different values for one statement: a defect of the templates or of what feeds them."""
+
+
+class Change:
+    """What happened to one generation since the last transaction, as statements: the difference, net."""
+
+    def __init__(self) -> None:
+        self.declared: dict[tuple[Kind, str], Declaration] = {}
+        self.entered: list[Element] = []
+        self.removed: dict[tuple[str, str], str] = {}
+        self.added: dict[tuple[str, str], str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.declared or self.removed or self.added)
+
+    def remove(self, container: str, key: str, value: str) -> None:
+        """Note that the union has lost an element; an addition since the last transaction is taken back."""
+        if self.added.pop((container, key), None) is None:
+            self.removed[container, key] = value
+
+    def add(self, container: str, key: str, value: str) -> None:
+        """Note that the union has gained an element; the removal of the very same is taken back."""
+        if self.removed.get((container, key)) == value:
+            del self.removed[container, key]
+        else:
+            self.added[container, key] = value
+
+
+class Generation:
+    """The union of the blocks of one family, kept up to date block by block."""
+
+    def __init__(self, family: Family) -> None:
+        self.family = family
+        self.blocks: dict[Owner, Block] = {}
+        self.declarations: dict[tuple[Kind, str], Declaration] = {}
+        self._values: dict[str, dict[str, str]] = {}
+        self._shares: dict[tuple[str, str], int] = {}
+
+    def update(self, blocks: Mapping[Owner, Block]) -> Change:
+        """Put these blocks in the place of what their owners contributed before; an empty block contributes nothing.
+
+        All that goes is withdrawn before anything is contributed, so that a statement may pass from owner to owner.
+
+        Raises:
+            Disagreement: two owners contribute different values for one statement.
+        """
+        change = Change()
+        gained: list[Element] = []
+        for owner, block in blocks.items():
+            gained += self._withdraw_lost(self.blocks.get(owner, EMPTY), block, change)
+        for block in blocks.values():
+            for declaration in block.declarations:
+                self._declare(declaration, change)
+        for element in gained:
+            self._contribute(element, change)
+        self.blocks.update(blocks)
+        for owner in [owner for owner, block in blocks.items() if block == EMPTY]:
+            del self.blocks[owner]
+        return change
+
+    def _withdraw_lost(self, old: Block, new: Block, change: Change) -> Iterable[Element]:
+        """Withdraw what `new` no longer has of `old`; what it has beyond `old`, for later."""
+        if not old.elements:
+            return new.elements
+        lost = set(old.elements).difference(new.elements)
+        for element in old.elements:
+            if element in lost:
+                self._withdraw(element, change)
+        had = set(old.elements)
+        return [element for element in new.elements if element not in had]
+
+    def elements(self) -> Iterator[Element]:
+        """Every element, by container; first those that lead to chains."""
+        yield from _entries(self.declarations)
+        yield from self._union()
+
+    def used_elements(self) -> Iterator[Element]:
+        """Every element, less what leads to chains that are kept although no block uses them any more."""
+        yield from _entries(self.used_declarations())
+        yield from self._union()
+
+    def _union(self) -> Iterator[Element]:
+        for container, values in self._values.items():
+            for key, value in values.items():
+                yield Element(container, key, value)
+
+    def used_declarations(self) -> dict[tuple[Kind, str], Declaration]:
+        """What the blocks declare, less what is kept although no block uses it any more."""
+        used = {(each.kind, each.name) for block in self.blocks.values() for each in block.declarations}
+        return {identity: declaration for identity, declaration in self.declarations.items() if identity in used}
+
+    def forget_unused(self) -> None:
+        """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""
+        self.declarations = self.used_declarations()
+
+    def without(self, owners: Collection[Owner]) -> Generation:
+        """The union of all blocks but those of some owners, as a generation of its own."""
+        made = Generation(self.family)
+        made.update({owner: block for owner, block in self.blocks.items() if owner not in owners})
+        return made
+
+    def element_count(self) -> int:
+        """How many elements there are."""
+        return sum(map(len, self._values.values())) + sum(1 for _ in _entries(self.declarations))
+
+    def _declare(self, declaration: Declaration, change: Change) -> None:
+        identity = (declaration.kind, declaration.name)
+        known = self.declarations.get(identity)
+        if known == declaration:
+            return
+        if known is not None and declaration.kind is not Kind.CHAIN:
+            raise Disagreement(f"{declaration.kind.value} {declaration.name} is declared in two ways")
+        if known is None and declaration.entry is not None:
+            change.entered.append(declaration.entry)
+        self.declarations[identity] = change.declared[identity] = declaration
+
+    def _contribute(self, element: Element, change: Change) -> None:
+        container, key, value = element
+        values = self._values.setdefault(container, {})
+        known = values.get(key)
+        if known is None:
+            values[key] = value
+            change.add(container, key, value)
+        elif known == value:
+            self._shares[container, key] = self._shares.get((container, key), 1) + 1
+        else:
+            raise Disagreement(f"{container}: {key} is given as both {known!r} and {value!r}")
+
+    def _withdraw(self, element: Element, change: Change) -> None:
+        container, key, value = element
+        shares = self._shares.get((container, key), 1)
+        if shares == 1:
+            del self._values[container][key]
+            change.remove(container, key, value)
+        elif shares == 2:
+            del self._shares[container, key]
+        else:
+            self._shares[container, key] = shares - 1
+
+
+def _entries(declarations: Mapping[tuple[Kind, str], Declaration]) -> Iterator[Element]:
+    return (each.entry for each in declarations.values() if each.entry is not None)
+
+
+class Container(msgspec.Struct, frozen=True, order=True):
+    """A set, map or chain of our table as the kernel has it, by name only."""
+
+    kind: Kind
+    name: str
+    is_dynamic: bool = False
+
+
+class Installed(msgspec.Struct, frozen=True):
+    """What the kernel holds of our table, less all rules and elements: enough to reload it in one transaction.
+
+    `shape` is the second word of the table's comment, "" if it has none of ours.
+    """
+
+    shape: str = ""
+    containers: tuple[Container, ...] = ()
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """nft text that happens as a whole or not at all; empty text is no transaction."""
+
+    text: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """The kernel's ruleset generations around a transaction; every commit of anyone's adds one."""
+
+    before: int
+    after: int
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nobody else committed in the moment between the two looks."""
+        return self.after == self.before + 1
+
+
+def join(transactions: Iterable[Transaction]) -> Transaction:
+    """All of them as one transaction, in their order."""
+    return Transaction("".join(transaction.text for transaction in transactions))
+
+
+def change_transaction(family: Family, change: Change) -> Transaction:
+    """What to tell the kernel so that it follows `change`, in proportion to it."""
+    table = family.table
+    parts = _declare(table, change.declared.values(), flush=True)
+    parts += _element_commands("add", table, map(_item, change.entered))
+    parts += _element_commands("delete", table, change.removed.items())
+    parts += _element_commands("add", table, change.added.items())
+    return Transaction("".join(parts))
+
+
+def load_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
+    """What makes the kernel hold exactly `generation`, whatever it holds now, in one transaction.
+
+    `shape` names the set, map and base chain declarations; a table of another shape is replaced whole, since the kernel
+    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone.  A
+    refill loses no connection; of those that begin in the instant of a replacement, one may be dropped, as the old and
+    the new base chains do not change places all at once.
+    """
+    table = generation.family.table
+    head = [f'table {table} {{\n  comment "{TABLE} {shape}"\n}}\n']
+    if installed is None:
+        return Transaction("".join(head + _filled(generation)))
+    if installed.shape != shape:
+        return Transaction("".join([f"delete table {table}\n", *head, *_filled(generation)]))
+    return Transaction("".join(_emptied(generation, installed) + _filled(generation)))
+
+
+def delete_transaction(family: Family) -> Transaction:
+    """What removes the table of one family, whether or not it is there (`destroy` is unknown to nft 1.0.6)."""
+    return Transaction(f"add table {family.table}\ndelete table {family.table}\n")
+
+
+def _emptied(generation: Generation, installed: Installed) -> list[str]:
+    """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements.
+
+    A base chain that is there would keep the policy that somebody gave it, so it is told the one that nft would choose.
+    Before that the table is named, which wakes one that somebody made dormant; later the kernel would not allow it.
+    """
+    table = generation.family.table
+    static = [container for container in installed.containers if not container.is_dynamic]
+    unused = [c for c in installed.containers if (c.kind, c.name) not in generation.declarations]
+    chains_first = sorted(unused, key=lambda container: container.kind is not Kind.CHAIN)
+    present = {(container.kind, container.name) for container in installed.containers}
+    default = [each for identity, each in generation.declarations.items() if identity in present]
+    return [
+        f"add table {table}\n",
+        *(f"flush {container.kind.value} {table} {container.name}\n" for container in static),
+        *(f"delete {container.kind.value} {table} {container.name}\n" for container in chains_first),
+        *(f"add chain {table} {each.name} {{ policy accept; }}\n" for each in default if each.has_default_policy),
+    ]
+
+
+def _filled(generation: Generation) -> list[str]:
+    """Declare and fill everything."""
+    table = generation.family.table
+    declared = _declare(table, generation.declarations.values(), flush=False)
+    return declared + _element_commands("add", table, map(_item, generation.elements()))
+
+
+def _item(element: Element) -> tuple[tuple[str, str], str]:
+    return (element.container, element.key), element.value
+
+
+def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) -> list[str]:
+    """Sets and maps first, then empty chains, then their rules: chains refer to each other in any order."""
+    chains = [declaration for declaration in declarations if declaration.kind is Kind.CHAIN]
+    others = [declaration for declaration in declarations if declaration.kind is not Kind.CHAIN]
+    parts = [_table_block(table, others)] if others else []
+    if flush:
+        parts += [f"add chain {table} {chain.name}\nflush chain {table} {chain.name}\n" for chain in chains]
+    parts += [_table_block(table, chains)] if chains else []
+    return parts
+
+
+def _table_block(table: str, declarations: Iterable[Declaration]) -> str:
+    return f"table {table} {{\n" + "".join(declaration.text() for declaration in declarations) + "}\n"
+
+
+def _element_commands(verb: str, table: str, items: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
+    by_container: dict[str, list[str]] = {}
+    for (container, key), value in items:
+        by_container.setdefault(container, []).append(Element(container, key, value).text)
+    return [_elements_command(verb, table, name, texts) for name, texts in by_container.items()]
+
+
+def _elements_command(verb: str, table: str, container: str, texts: Iterable[str]) -> str:
+    return f"{verb} element {table} {container} {{ {', '.join(texts)} }}\n"

@@ -1,0 +1,1 @@
+"""What comes in: the API server, files, directories, interfaces."""

@@ -1,0 +1,327 @@
+"""Following the cluster: lists and watches over kr8s, which has the transport and the credentials.
+
+What to ask and what the answers mean is decided in reflector.py; here is all that waits: sockets, pauses, files.  Each
+resource is followed by itself, over a connection of its own, and nothing that happens to one is felt by another.
+
+Of kr8s only `Api.call_api` is used, with `raise_for_status=False`: else kr8s answers a 401 or 403 by closing the
+session with all its streams, and asks three times more at once.  An `Api` is never awaited, as that asks for the
+server's version, fails if there is no server yet, and warns of versions that it doesn't know.  Credentials are handed
+to it as a kubeconfig that we have read: kr8s doesn't know `tokenFile`, keeps a newline that ends a token, and leaves
+keys behind in temporary files.  So it writes no file at all, and the root file system may be read-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import kr8s
+import msgspec
+import tenacity
+from kr8s.asyncio import Api
+
+from nftproxy import __version__
+from nftproxy.api.reflector import Reflector, Request, Times
+from nftproxy.api.resources import Resource, resources
+from nftproxy.api.responses import read_refusal
+from nftproxy.model.errors import BadInput, Unavailable
+from nftproxy.policy.state import Event
+from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
+from nftproxy.sources.streams import gathered
+
+log = logging.getLogger(__name__)
+
+_HEADERS = {"accept": "application/json", "user-agent": f"nftproxy/{__version__}"}
+_WATCH_HEADERS = _HEADERS | {"accept-encoding": "identity"}  # compression could hold an event back
+
+_EXPECTED = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
+"""What is raised when a connection fails; anything else is an oversight, here or in a library."""
+
+_SILENT = "nothing came any more"
+"""No reason to warn: where little changes, and etcd tells its progress seldom, there may be nothing to bookmark."""
+
+
+class Patience(msgspec.Struct, frozen=True):
+    """How long to wait, in seconds.
+
+    `connect`: for a connection, once for TCP and once for TLS.  `answer`: for the next bytes of a list; kube-apiserver
+    takes a minute at the most (--request-timeout).  `silence`: for the next bytes of a watch; a bookmark comes every
+    minute, so a connection that is silent for longer is dead.  Failures in a row are followed by pauses from
+    `first_pause`, each twice as long as the one before, to `longest_pause` (client-go has 0.8 and 30); half of each is
+    left to chance, so that not all nodes come back at once.
+    """
+
+    connect: float = 5.0
+    answer: float = 60.0
+    silence: float = 90.0
+    first_pause: float = 0.5
+    longest_pause: float = 30.0
+
+
+class Cluster:
+    """A cluster's API: who we are to it, and the addresses that it may be reached at.
+
+    A cold node can't reach the API by its ClusterIP, since that is for this very proxy to serve; so there may be more
+    addresses.  One is used until it fails, then the next, for all resources alike.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: str = "",
+        api_servers: Sequence[str] = (),
+        *,
+        times: Times | None = None,
+        patience: Patience | None = None,
+        account: Path = SERVICE_ACCOUNT,
+        tell_problems: Callable[[int], None] = lambda _count: None,
+    ) -> None:
+        """Find out how to reach the API; nothing is asked yet.
+
+        Args:
+            kubeconfig: the path of one; "" for the service account of a pod.
+            api_servers: URLs to try beside the one in the kubeconfig or the environment.  Their certificates must be
+                from the same authority, for the host in the URL or the kubeconfig's tls-server-name.
+            times: how long the reflectors take.
+            patience: how long to wait for the server.
+            account: where a pod's service account is.
+            tell_problems: told how many faults the objects have at present, whenever that changes.
+
+        Raises:
+            BadInput: there are no credentials, or they can't be read, or a URL is none.
+        """
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
+        self.patience = patience or Patience()
+        self._times = times or Times()
+        self._read = functools.partial(read_credentials, kubeconfig, account)
+        self._credentials = self._read()
+        self._fault = ""
+        self._others = [other_address(text, self._credentials.server) for text in api_servers]
+        self._failed = 0
+        self._tell_problems = tell_problems
+        self._problems = Counter[str]()
+
+    def sources(self, node_name: str) -> list[AsyncIterator[list[Event]]]:
+        """Every resource that a service proxy on a node follows, for `Agent.run`."""
+        return [self.follow(resource) for resource in resources(node_name)]
+
+    async def follow(self, resource: Resource) -> AsyncGenerator[list[Event]]:
+        """One resource: first a listing of it, then changes as they come, or again a listing; ends only with the task.
+
+        What has come together is told together.
+        """
+        reflector = Reflector(resource, self._times)
+        async with _Connection(self) as connection:
+            while True:
+                try:
+                    async with aclosing(_converse(connection, reflector)) as batches:
+                        async for events in batches:
+                            self._complain(reflector)
+                            yield events
+                except Exception as error:  # noqa: BLE001  # whatever it is, the others go on, and this one tries again
+                    await connection.lost()
+                    self._note_failure(reflector, error)
+                self._complain(reflector)
+                await self._pause(reflector)
+
+    async def post(self, namespace: str, body: bytes) -> None:
+        """Create an Event (events.k8s.io/v1) in a namespace.
+
+        Raises:
+            Unavailable: the API can't be reached, or is not able to take it now.
+        """
+        url = f"namespaces/{namespace}/events"
+        headers = _HEADERS | {"content-type": "application/json"}
+        try:
+            async with (
+                _Connection(self) as connection,
+                (await connection.current()).call_api(
+                    method="POST",
+                    version="events.k8s.io/v1",
+                    url=url,
+                    content=body,
+                    headers=headers,
+                    timeout=self.patience.connect,
+                    raise_for_status=False,
+                ) as response,
+            ):
+                status = response.status_code
+        except _EXPECTED as error:
+            raise Unavailable(_words(error)) from error
+        if status >= 500 or status in (401, 429):
+            raise Unavailable(f"the API answered {status}")
+        if status >= 300:
+            log.warning("the API doesn't take our Events: %d", status)
+
+    def credentials(self) -> Credentials:
+        """The credentials as the files have them now, or if these can't be read, as they last were."""
+        try:
+            self._credentials, self._fault = self._read(), ""
+        except BadInput as error:
+            if self._fault != str(error):
+                log.warning("keeping the credentials that there are: %s", error)
+            self._fault = str(error)
+        return self._credentials
+
+    @property
+    def address(self) -> str:
+        """The URL to use now."""
+        addresses = [self._credentials.server, *self._others]
+        return addresses[self._failed % len(addresses)]
+
+    def failed(self, address: str) -> None:
+        """An address doesn't work, so another one is next; told by each resource that used it, it counts once."""
+        if address == self.address:
+            self._failed += 1
+
+    def _note_failure(self, reflector: Reflector, error: Exception) -> None:
+        if not isinstance(error, _EXPECTED):
+            log.error("following %s: this should not happen", reflector.resource.plural, exc_info=error)
+        cause = error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
+        is_silent = isinstance(cause, httpx.ReadTimeout)
+        reason = _SILENT if is_silent else _words(cause)
+        reflector.receive_failure(reason, _now(), is_doubtful=is_silent)
+
+    def _complain(self, reflector: Reflector) -> None:
+        for text in reflector.complaints.fresh():
+            log.warning("%s", text)
+        if self._problems[reflector.resource.plural] != reflector.complaints.count:
+            self._problems[reflector.resource.plural] = reflector.complaints.count
+            self._tell_problems(self._problems.total())
+
+    async def _pause(self, reflector: Reflector) -> None:
+        failures, at_least, reason = reflector.pause
+        seconds = at_least + (self._backoff(failures) if failures else 0.0)
+        if reason:
+            level = logging.WARNING if failures and reason != _SILENT else logging.INFO
+            log.log(level, "%s: %s; going on in %.1f s", reflector.resource.plural, reason, seconds)
+        await asyncio.sleep(seconds)
+
+    def _backoff(self, failures: int) -> float:
+        """Seconds to wait after so many failures in a row."""
+        first, longest = self.patience.first_pause / 2, self.patience.longest_pause / 2
+        state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
+        state.attempt_number = failures
+        half = tenacity.wait_exponential(multiplier=first, max=longest)
+        return (half + tenacity.wait_random_exponential(multiplier=first, max=longest))(state)
+
+
+def _words(error: BaseException | None) -> str:
+    """An error in words: some of httpx have none of their own, but a cause that has."""
+    words = str(error)
+    while not words and error is not None and (error.__cause__ or error.__context__):
+        error = error.__cause__ or error.__context__
+        words = str(error)
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _now() -> float:
+    """The loop's own time, in seconds."""
+    return asyncio.get_running_loop().time()
+
+
+async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGenerator[list[Event]]:
+    """One request, and all that is told in its answer."""
+    request = reflector.request(_now(), random.random())
+    async with connection.answer_to(request) as response:
+        if response.status_code != 200:
+            retry_after = response.headers.get("retry-after", "")
+            refusal = read_refusal(await response.aread(), response.status_code, retry_after)
+            if events := reflector.receive_refusal(refusal, _now()):
+                yield events
+            return
+        receive = _watched if request.is_watch else _listed
+        async with aclosing(receive(response, reflector)) as batches:
+            async for events in batches:
+                yield events
+
+
+async def _listed(response: httpx.Response, reflector: Reflector) -> AsyncGenerator[list[Event]]:
+    body = bytearray()
+    async for chunk in response.aiter_bytes():
+        body += chunk
+    for events in reflector.receive_list(body, _now()):
+        if events:
+            yield events
+        await asyncio.sleep(0)
+
+
+async def _watched(response: httpx.Response, reflector: Reflector) -> AsyncGenerator[list[Event]]:
+    async with aclosing(gathered(response.aiter_bytes())) as pieces:
+        async for data in pieces:
+            if events := reflector.receive_data(data, _now()):
+                yield events
+            if not reflector.is_open:
+                return
+    reflector.receive_end(_now())
+
+
+class _Connection:
+    """One resource's way to the API: a `kr8s.Api` that is replaced when credentials or addresses are."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._api: Api | None = None
+        self._is_for: tuple[Credentials, str] | None = None
+        self._files = contextlib.ExitStack()
+
+    async def __aenter__(self) -> _Connection:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._close()
+
+    async def lost(self) -> None:
+        """Have a new one next time, from what files and names say by then, and perhaps to another address."""
+        if self._is_for:
+            self._cluster.failed(self._is_for[1])
+        await self._close()
+
+    @asynccontextmanager
+    async def answer_to(self, request: Request) -> AsyncIterator[httpx.Response]:
+        """Make a request; its body is yet to be read."""
+        api = await self.current()
+        patience = self._cluster.patience
+        read = patience.silence if request.is_watch else patience.answer
+        async with api.call_api(
+            version=request.api_version,
+            url=request.plural,
+            params=request.params,
+            headers=_WATCH_HEADERS if request.is_watch else _HEADERS,
+            timeout=httpx.Timeout(patience.connect, read=read),
+            stream=True,
+            raise_for_status=False,
+        ) as response:
+            yield response
+        if response.status_code >= 500:
+            await self.lost()
+        elif response.status_code == 401:
+            await self._close()
+
+    async def current(self) -> Api:
+        """The client for what files and names say now."""
+        wanted = self._cluster.credentials(), self._cluster.address
+        if self._api is None or wanted != self._is_for:
+            await self._close()
+            self._is_for = wanted
+            api = Api(bypass_factory=True, kubeconfig=kubeconfig_of(*wanted, self._files), serviceaccount="")
+            try:
+                await api.auth
+            except Exception as error:
+                raise ConnectionError(f"no credentials: {error}") from error  # a plugin may fail in any way
+            self._api = api
+        return self._api
+
+    async def _close(self) -> None:
+        api, self._api = self._api, None
+        self._files.close()
+        if api is not None and api._session is not None:  # nothing else closes it
+            with contextlib.suppress(Exception):  # it is of no use any more, however it ends
+                await api._session.aclose()

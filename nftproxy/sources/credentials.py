@@ -1,0 +1,238 @@
+"""Who we are to the API, and where it is: from a kubeconfig, or as in a pod.
+
+Files are read whole each time, so that a value says all there is to know: if two are equal, nothing has been rotated.
+kubelet replaces a pod's token after 80 % of its life, and its own client certificate long before the end; whoever reads
+anew before each request always has one that is good.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from nftproxy.api.decode import show
+from nftproxy.model.errors import BadInput, Problem
+from nftproxy.sources.documents import yaml_documents
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where a pod has its token and the cluster's certificate authority."""
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """What it takes to talk to the API; certificates and keys are PEM, and b"" where there are none.
+
+    `server` is a URL.  `tls_server_name` is the name in its certificate, "" for the one in the URL.  `plugin` is the
+    user's exec section: a program that is asked for credentials.
+    """
+
+    server: str
+    authority: bytes = b""
+    token: str = ""
+    certificate: bytes = b""
+    key: bytes = b""
+    tls_server_name: str = ""
+    is_insecure: bool = False
+    proxy_url: str = ""
+    plugin: dict[str, Any] | None = None
+
+
+def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
+    """The credentials in a kubeconfig, or if its path is "", those of a pod, as kube-proxy has it.
+
+    Raises:
+        BadInput: files are missing, or wrong.
+    """
+    return _of_kubeconfig(Path(kubeconfig)) if kubeconfig else _of_pod(account, os.environ)
+
+
+def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
+    """As client-go's rest.InClusterConfig."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
+    if not host or not port:
+        message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this is no pod either"
+        raise BadInput([Problem("", "", "clientConnection.kubeconfig", message)])
+    return Credentials(
+        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        authority=_read(account / "ca.crt"),
+        token=_token(account / "token"),
+    )
+
+
+def other_address(text: str, configured: str) -> str:
+    """The URL of another address, which must be as safe as the configured one: it will be sent the same token.
+
+    Raises:
+        BadInput: it isn't, or is no URL.
+    """
+    with contextlib.suppress(ValueError):  # what brackets and ports raise
+        parts = urlsplit(text)
+        if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
+            return text.rstrip("/")
+    raise BadInput([Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}")])
+
+
+def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
+    """The credentials as a kubeconfig, for another address of the same server.
+
+    Certificates and keys are in files in memory, which are there until `files` is closed.
+    """
+
+    def given(**values: Any) -> dict[str, Any]:
+        paths = {
+            name: _in_memory(value, files) if isinstance(value, bytes) else value for name, value in values.items()
+        }
+        return {name.replace("_", "-"): value for name, value in paths.items() if value}
+
+    cluster = given(
+        server=address,
+        certificate_authority=credentials.authority,
+        tls_server_name=credentials.tls_server_name,
+        insecure_skip_tls_verify=credentials.is_insecure,
+        proxy_url=credentials.proxy_url,
+    )
+    user = given(
+        token=credentials.token,
+        client_certificate=credentials.certificate,
+        client_key=credentials.key,
+        exec=credentials.plugin,
+    )
+    return {
+        "clusters": [{"name": "cluster", "cluster": cluster}],
+        "users": [{"name": "user", "user": user}],
+        "contexts": [{"name": "context", "context": {"cluster": "cluster", "user": "user"}}],
+        "current-context": "context",
+    }
+
+
+def _in_memory(content: bytes, files: contextlib.ExitStack) -> str:
+    """The path of a file that is on no disk; "" for no content."""
+    if not content:
+        return ""
+    file = files.enter_context(os.fdopen(os.memfd_create("nftproxy"), "wb", buffering=0))
+    file.write(content)
+    return f"/proc/self/fd/{file.fileno()}"
+
+
+# The shapes of a kubeconfig (client-go, tools/clientcmd/api/v1)
+
+
+class _Section(msgspec.Struct, rename="kebab"):
+    pass
+
+
+class _Cluster(_Section):
+    server: str
+    certificate_authority: str | None = None
+    certificate_authority_data: str | None = None
+    tls_server_name: str | None = None
+    insecure_skip_tls_verify: bool | None = None
+    proxy_url: str | None = None
+
+
+class _User(_Section):
+    token: str | None = None
+    token_file: str | None = msgspec.field(name="tokenFile", default=None)
+    client_certificate: str | None = None
+    client_certificate_data: str | None = None
+    client_key: str | None = None
+    client_key_data: str | None = None
+    exec: dict[str, Any] | None = None
+    auth_provider: object = None
+    username: str | None = None
+
+
+class _Context(_Section):
+    cluster: str
+    user: str
+
+
+class _NamedCluster(_Section):
+    name: str
+    cluster: _Cluster
+
+
+class _NamedUser(_Section):
+    name: str
+    user: _User
+
+
+class _NamedContext(_Section):
+    name: str
+    context: _Context
+
+
+class _Kubeconfig(_Section):
+    clusters: list[_NamedCluster]
+    contexts: list[_NamedContext]
+    users: list[_NamedUser]
+    current_context: str
+
+
+def _of_kubeconfig(path: Path) -> Credentials:
+    config = _kubeconfig(path)
+
+    def fail(field: str, message: str) -> BadInput:
+        return BadInput([Problem(str(path), "", field, message)])
+
+    try:
+        context = {each.name: each.context for each in config.contexts}[config.current_context]
+        cluster = {each.name: each.cluster for each in config.clusters}[context.cluster]
+        user = {each.name: each.user for each in config.users}[context.user]
+    except KeyError as error:
+        raise fail("current-context", f"leads to {error}, which isn't there") from error
+    if user.auth_provider is not None or user.username is not None:
+        raise fail("users", "auth-provider and username are gone from Kubernetes: use a token, certificate or exec")
+    directory = path.parent
+    return Credentials(
+        server=cluster.server.rstrip("/"),
+        authority=_pem(path, cluster.certificate_authority, cluster.certificate_authority_data),
+        token=_token(directory / user.token_file) if user.token_file else (user.token or "").strip(),
+        certificate=_pem(path, user.client_certificate, user.client_certificate_data),
+        key=_pem(path, user.client_key, user.client_key_data),
+        tls_server_name=cluster.tls_server_name or "",
+        is_insecure=bool(cluster.insecure_skip_tls_verify),
+        proxy_url=cluster.proxy_url or "",
+        plugin=user.exec,
+    )
+
+
+def _kubeconfig(path: Path) -> _Kubeconfig:
+    try:
+        documents = [each for each in yaml_documents(_read(path).decode()) if each.fault or each.value is not None]
+        if len(documents) != 1 or documents[0].fault:
+            raise ValueError(documents[0].fault if documents else "is empty")
+        return msgspec.convert(documents[0].value, _Kubeconfig)
+    except ValueError as error:  # also what msgspec raises, and UnicodeDecodeError
+        raise BadInput([Problem(str(path), "kubeconfig", "", str(error))]) from error
+
+
+def _pem(path: Path, file: str | None, data: str | None) -> bytes:
+    """A certificate or key that is given as text or, relative to the kubeconfig, as a file; the text goes first."""
+    try:
+        return base64.b64decode(data, validate=True) if data else _read(path.parent / file) if file else b""
+    except binascii.Error as error:
+        raise BadInput(
+            [Problem(str(path), "kubeconfig", "", f"a certificate or key is not base64: {error}")]
+        ) from error
+
+
+def _token(path: Path) -> str:
+    try:
+        return _read(path).decode("ascii").strip()
+    except UnicodeDecodeError as error:
+        raise BadInput([Problem(str(path), "", "", "is not a token")]) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: NUL in a name
+        raise BadInput([Problem(str(path), "", "", getattr(error, "strerror", None) or str(error))]) from error

@@ -1,0 +1,190 @@
+"""Manifests and configuration from files.
+
+`load` reads the paths that kubectl's -f would (files, directories, "-"), and goes on after whatever is wrong with one:
+a file that can't be read, a document that doesn't parse, an object that isn't right are Problems, the rest is loaded.
+
+JSON is handed on as bytes, and never becomes dicts unless it is faulty (parse.py); all else goes by documents.py.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from nftproxy.api.config import EMPTY_CONFIG, Config, parse_config
+from nftproxy.api.flags import override
+from nftproxy.api.parse import parse_manifest, parse_manifest_json
+from nftproxy.model.errors import BadInput, Problem
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
+from nftproxy.policy.state import Event, Listed, key_of
+from nftproxy.sources.documents import Document, json_documents, yaml_documents
+
+SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+"""The files of a directory that count, as for kubectl."""
+
+STANDARD_INPUT = Path("-")
+
+
+class FileContents(NamedTuple):
+    """What one file holds; `is_broken` says that it, or one of its documents, could not be read at all."""
+
+    source: str
+    values: list[ClusterObject | Ignored]
+    problems: list[Problem]
+    is_broken: bool
+
+
+class Manifests(NamedTuple):
+    """What files hold: objects (each once), those that aren't for this proxy, and all that was wrong."""
+
+    objects: list[ClusterObject]
+    ignored: list[Ignored]
+    problems: list[Problem]
+
+    def listing(self) -> list[Event]:
+        """All of it as events: what is not here is gone."""
+        return [
+            Listed(kind, tuple(value for value in self.objects if isinstance(value, kind)))
+            for kind in (Node, ServiceCIDR, Service, EndpointSlice)
+        ]
+
+
+def load(paths: Sequence[Path]) -> Manifests:
+    """The objects in files and directories, in that order.
+
+    A directory counts with its .yaml, .yml and .json files in the order of their names, less hidden ones and without
+    what is in directories below it.  A file that is named is read whatever its suffix; "-" is standard input.  Of an
+    object given twice the later one counts, and that is a Problem.
+    """
+    problems: list[Problem] = []
+    files: list[Path] = []
+    for path in paths:
+        try:
+            files += manifest_files(path) if path.is_dir() else [path]
+        except OSError as error:
+            problems.append(Problem(str(path), "", "", error.strerror or str(error)))
+    manifests = merge(map(read_file, files))
+    return manifests._replace(problems=problems + manifests.problems)
+
+
+def manifest_files(directory: Path) -> list[Path]:
+    """The files of a directory that count, in the order of their names.
+
+    Raises:
+        OSError: the directory can't be read.
+    """
+    return sorted(
+        file
+        for file in directory.iterdir()
+        if file.suffix in SUFFIXES and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def read_file(path: Path) -> FileContents:
+    """What one file holds, whatever is wrong with it."""
+    faults: list[Problem] = []
+    problems: list[Problem] = []
+    values = list(_load_file(path, faults, problems))
+    return FileContents(str(path), values, faults + problems, bool(faults))
+
+
+def merge(files: Iterable[FileContents]) -> Manifests:
+    """The contents of several files as one; of an object given twice the later one counts, and that is a Problem."""
+    problems: list[Problem] = []
+    found: dict[str, tuple[ClusterObject | Ignored, str]] = {}
+    for file in files:
+        problems += file.problems
+        for value in file.values:
+            name = value.object if isinstance(value, Ignored) else f"{type(value).__name__} {key_of(value)}"
+            if name in found:
+                problems.append(Problem(file.source, name, "", f"was in {found[name][1]} already: this one counts"))
+            found[name] = (value, file.source)
+    values = [value for value, _ in found.values()]
+    return Manifests(
+        [value for value in values if not isinstance(value, Ignored)],
+        [value for value in values if isinstance(value, Ignored)],
+        problems,
+    )
+
+
+def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[str]]:
+    """The KubeProxyConfiguration in a YAML or JSON file, and warnings about fields that aren't known.
+
+    Args:
+        path: the file; without one, the defaults are what flags go before.
+        flags: texts of kube-proxy's flags by their names (flags.py).
+
+    Raises:
+        BadInput: the file can't be read, or isn't one document, or the configuration is wrong; with every fault.
+    """
+    raw = EMPTY_CONFIG if path is None else _config_document(path)
+    overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
+    return parse_config(overridden, "flags" if path is None else str(path))
+
+
+def _config_document(path: Path) -> object:
+    problems: list[Problem] = []
+    data = _read(path, problems)
+    documents = [] if data is None else [it.value for it in _documents(path, data, problems) if it.value is not None]
+    if not problems and len(documents) != 1:
+        problems.append(Problem(str(path), "", "", f"holds {len(documents)} documents where one is needed"))
+    if problems:
+        raise BadInput(problems)
+    return documents[0]
+
+
+# Files
+
+
+def _read(path: Path, problems: list[Problem]) -> bytes | None:
+    try:
+        data = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: NUL in a name
+        problems.append(Problem(str(path), "", "", getattr(error, "strerror", None) or str(error)))
+        return None
+    return data.removeprefix(b"\xef\xbb\xbf")
+
+
+def _load_file(path: Path, faults: list[Problem], problems: list[Problem]) -> Iterator[ClusterObject | Ignored]:
+    data = _read(path, faults)
+    if data is None:
+        return
+    if _may_be_json(path, data):
+        try:
+            yield from parse_manifest_json(data, str(path), problems)
+            return
+        except ValueError:
+            pass  # several documents, or a fault, or YAML's own braces: the slower ways tell
+    for document in _documents(path, data, faults):
+        place = f"line {document.line}" if document.line > 1 else ""
+        yield from parse_manifest(document.value, str(path), problems, place=place)
+
+
+def _may_be_json(path: Path, data: bytes) -> bool:
+    return path.suffix == ".json" or data[:100].lstrip().startswith(b"{")
+
+
+def _documents(path: Path, data: bytes, problems: list[Problem]) -> Iterator[Document]:
+    """The documents of a YAML or JSON file; one that doesn't parse is a Problem instead."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = 1 + data.count(b"\n", 0, error.start)
+        problems.append(Problem(str(path), f"line {line}", "", "is not UTF-8"))
+        return
+    for document in _split(path, data, text):
+        if document.fault:
+            problems.append(Problem(str(path), f"line {document.line}", "", document.fault))
+        else:
+            yield document
+
+
+def _split(path: Path, data: bytes, text: str) -> Iterable[Document]:
+    if _may_be_json(path, data):
+        documents = list(json_documents(text))
+        if path.suffix == ".json" or not any(document.fault for document in documents):
+            return documents
+    return yaml_documents(text)

@@ -1,0 +1,487 @@
+"""Metrics are named and shaped as kube-proxy's are, so that charts and alerts go on, and tell what has happened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.model.objects import EndpointSlice, Node, Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.health_checks import Health, Moment
+from nftproxy.policy.state import Listed, Put, Removed
+from nftproxy.rules.ruleset import Transaction
+from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
+
+Series = dict[str, float]
+
+SYNC = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384 +Inf".split()
+PROGRAMMING = [
+    *"0 0.25 0.5".split(),
+    *(str(second) for second in range(1, 60)),
+    *"60 65 70 75 80 85 90 95 100 105 110 115 120 150 180 210 240 270 300 +Inf".split(),
+]
+SIZES = "100 1000 10000 100000 1e+06 1e+07 1e+08 +Inf".split()
+BUCKETS = {
+    "kubeproxy_sync_proxy_rules_duration_seconds": SYNC,
+    "kubeproxy_sync_full_proxy_rules_duration_seconds": SYNC,
+    "kubeproxy_sync_partial_proxy_rules_duration_seconds": SYNC,
+    "kubeproxy_network_programming_duration_seconds": PROGRAMMING,
+    "kubeproxy_conntrack_reconciler_sync_duration_seconds": SYNC,
+    "nftproxy_transaction_bytes": SIZES,
+}
+
+KUBE_PROXY = """
+histogram ip_family kubeproxy_sync_proxy_rules_duration_seconds [ALPHA] SyncProxyRules latency in seconds
+histogram ip_family kubeproxy_sync_full_proxy_rules_duration_seconds [ALPHA] SyncProxyRules latency in seconds for full resyncs
+histogram ip_family kubeproxy_sync_partial_proxy_rules_duration_seconds [ALPHA] SyncProxyRules latency in seconds for partial resyncs
+gauge ip_family kubeproxy_sync_proxy_rules_last_timestamp_seconds [ALPHA] The last time proxy rules were successfully synced
+gauge ip_family kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds [ALPHA] The last time a sync of proxy rules was queued
+histogram ip_family kubeproxy_network_programming_duration_seconds [ALPHA] In Cluster Network Programming Latency in seconds
+gauge - kubeproxy_sync_proxy_rules_endpoint_changes_pending [ALPHA] Pending proxy rules Endpoint changes
+counter - kubeproxy_sync_proxy_rules_endpoint_changes_total [ALPHA] Cumulative proxy rules Endpoint changes
+gauge - kubeproxy_sync_proxy_rules_service_changes_pending [ALPHA] Pending proxy rules Service changes
+counter - kubeproxy_sync_proxy_rules_service_changes_total [ALPHA] Cumulative proxy rules Service changes
+counter ip_family kubeproxy_sync_proxy_rules_nftables_sync_failures_total [ALPHA] Cumulative proxy nftables sync failures
+counter ip_family kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total [ALPHA] Cumulative proxy nftables cleanup failures
+gauge ip_family,traffic_policy kubeproxy_sync_proxy_rules_no_local_endpoints_total [ALPHA] Number of services with a Local traffic policy and no endpoints
+counter code kubeproxy_proxy_healthz_total [ALPHA] Cumulative proxy healthz HTTP status
+counter code kubeproxy_proxy_livez_total [ALPHA] Cumulative proxy livez HTTP status
+histogram ip_family kubeproxy_conntrack_reconciler_sync_duration_seconds [ALPHA] ReconcileConntrackFlowsLatency latency in seconds
+counter ip_family kubeproxy_conntrack_reconciler_deleted_entries_total [ALPHA] Cumulative conntrack flows deleted by conntrack reconciler
+"""  # noqa: E501 -- a table
+"""Type, labels, name and help text of each metric, as kube-proxy 1.36 in nftables mode writes them."""
+
+OURS = """
+gauge ip_family nftproxy_elements
+counter kind nftproxy_transactions_total
+histogram kind nftproxy_transaction_bytes
+counter ip_family nftproxy_repairs_total
+gauge ip_family,map nftproxy_affinity_entries
+gauge - nftproxy_conflicts
+gauge - nftproxy_services_set_aside
+gauge - nftproxy_skipped_objects
+gauge kernel,libnftables,version nftproxy_build_info
+"""
+
+
+class Clock:
+    """Two clocks that stand still until they are set."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def __call__(self) -> Moment:
+        """Now."""
+        return Moment(1000 + self.seconds, 5000 + self.seconds)
+
+
+def vitals(pipeline: Pipeline, clock: Clock | None = None, started: float = 0.0) -> Vitals:
+    """The vitals of an agent with this pipeline."""
+    metrics = Metrics(pipeline, started=started, count_clients=lambda family: {f"{family.value}-affinity": 3})
+    return Vitals(Health(30.0), metrics, clock or Clock())
+
+
+def series(metrics: Metrics, *names: str) -> Series:
+    """The samples whose names begin with one of these, by name and labels as Prometheus writes them."""
+    found = {}
+    for line in metrics.text().decode().splitlines():
+        name, _, value = line.rpartition(" ")
+        if name.startswith(names) and not line.startswith("#"):
+            found[name] = float(value)
+    return found
+
+
+def by_family(name: str, value: float) -> Series:
+    """One value for both families."""
+    return {f'{name}{{ip_family="{family}"}}': value for family in ("IPv4", "IPv6")}
+
+
+def exercised() -> Metrics:
+    """Metrics of which each has at least one sample."""
+    made = vitals(pipeline(service(), slice_of()))
+    made.queued([Put(service())])
+    made.taken()
+    made.applied(Transaction("x"), full=True)
+    made.applied(Transaction("x"), full=False)
+    made.metrics.programmed(IPV4, 1, 2)
+    made.metrics.reconciled(IPV4, 1, 1)
+    made.metrics.built("1", "2", "3")
+    return made.metrics
+
+
+Shape = tuple[str, str, str]
+
+
+def shapes(text: str) -> dict[str, Shape]:
+    """Type, labels and help text by name, of a text in Prometheus' format."""
+    found = {}
+    for metric in text_string_to_metric_families(text):
+        labels = sorted({label for sample in metric.samples for label in sample.labels} - {"le"})
+        name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+        found[name] = (metric.type, ",".join(labels) or "-", metric.documentation)
+    return found
+
+
+def rows(table: str) -> dict[str, Shape]:
+    """The same of a table in this file; a help text that it doesn't say is ""."""
+    split = (f"{line} ".split(" ", 3) for line in table.strip().splitlines())
+    return {name: (kind, labels, text.strip()) for kind, labels, name, text in split}
+
+
+# ---- names and shapes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "shape"), rows(KUBE_PROXY).items(), ids=list(rows(KUBE_PROXY)))
+def test_kube_proxys_metrics(name: str, shape: Shape) -> None:
+    """Each metric of kube-proxy's is there with its type, labels and help text."""
+    assert shapes(exercised().text().decode())[name] == shape
+
+
+def test_our_own_metrics() -> None:
+    """Besides these there are our own, and no others but the process's."""
+    found = shapes(exercised().text().decode())
+    own = {name: shape for name, shape in found.items() if not name.startswith(("kubeproxy_", "process_"))}
+    assert {name: (kind, labels, "") for name, (kind, labels, _) in own.items()} == rows(OURS)
+    assert all(text for _, _, text in own.values())
+    assert {name for name in found if name.startswith("kubeproxy_")} == rows(KUBE_PROXY).keys()
+
+
+@pytest.mark.parametrize(("name", "bounds"), BUCKETS.items(), ids=list(BUCKETS))
+def test_buckets(name: str, bounds: list[str]) -> None:
+    """Bounds are kube-proxy's, and written as Go writes them: another text is another series."""
+    lines = [line for line in exercised().text().decode().splitlines() if line.startswith(f"{name}_bucket")]
+    label = 'kind="full"' if name == "nftproxy_transaction_bytes" else 'ip_family="IPv4"'
+    assert [line.split('le="')[1].split('"')[0] for line in lines if label in line] == bounds
+
+
+def test_the_process() -> None:
+    """The process tells its memory, files and time under the names that Go programs use."""
+    assert {"process_resident_memory_bytes", "process_open_fds", "process_cpu_seconds_total"} <= (
+        series(exercised(), "process_").keys()
+    )
+
+
+def test_counters_begin_at_zero() -> None:
+    """Counters have their series before anything has happened, so that the first increase is seen."""
+    names = [name for name, shape in (rows(KUBE_PROXY) | rows(OURS)).items() if shape[0] == "counter"]
+    assert series(Metrics(pipeline()), *names) == {
+        "kubeproxy_sync_proxy_rules_endpoint_changes_total": 0,
+        "kubeproxy_sync_proxy_rules_service_changes_total": 0,
+        'kubeproxy_proxy_healthz_total{code="200"}': 0,
+        'kubeproxy_proxy_healthz_total{code="503"}': 0,
+        'kubeproxy_proxy_livez_total{code="200"}': 0,
+        'kubeproxy_proxy_livez_total{code="503"}': 0,
+        'nftproxy_transactions_total{kind="full"}': 0,
+        'nftproxy_transactions_total{kind="change"}': 0,
+        **by_family("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", 0),
+        **by_family("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", 0),
+        **by_family("kubeproxy_conntrack_reconciler_deleted_entries_total", 0),
+        **by_family("nftproxy_repairs_total", 0),
+    }
+
+
+def test_metrics_are_an_objects_own() -> None:
+    """Two agents in one process do not count together."""
+    one, other = Metrics(pipeline()), Metrics(pipeline())
+    one.probed("healthz", 200)
+    assert series(other, "kubeproxy_proxy_healthz_total")['kubeproxy_proxy_healthz_total{code="200"}'] == 0
+
+
+# ---- the agent's rounds ----------------------------------------------------------------------------------------------
+
+PENDING = ("kubeproxy_sync_proxy_rules_service_changes_pending", "kubeproxy_sync_proxy_rules_endpoint_changes_pending")
+TOTAL = ("kubeproxy_sync_proxy_rules_service_changes_total", "kubeproxy_sync_proxy_rules_endpoint_changes_total")
+
+
+def changes(made: Vitals, names: tuple[str, str]) -> tuple[float, float]:
+    """How many Services and EndpointSlices a pair of metrics tells."""
+    found = series(made.metrics, *names)
+    return found[names[0]], found[names[1]]
+
+
+@pytest.mark.parametrize(
+    ("event", "services", "slices"),
+    [
+        (Put(service()), 1, 0),
+        (Put(slice_of()), 0, 1),
+        (Removed(Service, key("shop/web")), 1, 0),
+        (Removed(EndpointSlice, key("shop/web-1")), 0, 1),
+        (Listed(Service, (service("shop/a"), service("shop/b"))), 2, 0),
+        (Listed(EndpointSlice, ()), 0, 0),
+        (Put(node()), 0, 0),
+        (Put(service_cidr()), 0, 0),
+        (Put(host_addresses("192.0.2.1")), 0, 0),
+        (Removed(Node, "node-a"), 0, 0),
+    ],
+)
+def test_changes_that_have_come(event: Put | Removed | Listed, services: int, slices: int) -> None:
+    """Each Service and each EndpointSlice that is told of counts, and is pending; other kinds are not counted."""
+    made = vitals(pipeline())
+    made.queued([event])
+    assert changes(made, TOTAL) == changes(made, PENDING) == (services, slices)
+
+
+def test_changes_are_pending_until_applied() -> None:
+    """What has come is pending until the kernel has it, which what came during a transaction still has not."""
+    made = vitals(pipeline())
+    made.queued([Put(service()), Put(slice_of())])
+    made.taken()
+    made.queued([Put(slice_of())])
+    assert changes(made, PENDING) == (1, 2)
+    made.applied(Transaction("x"), full=False)
+    assert changes(made, PENDING) == (0, 1)
+    assert changes(made, TOTAL) == (1, 2)
+
+
+def test_changes_stay_pending_when_a_transaction_fails() -> None:
+    """A failure leaves pending what it was to apply, until a later transaction brings all of it."""
+    made = vitals(pipeline())
+    made.queued([Put(service())])
+    made.taken()
+    made.failed(full=False)
+    made.queued([Put(slice_of())])
+    assert changes(made, PENDING) == (1, 1)
+    made.taken()
+    made.applied(Transaction("x"), full=True)
+    assert changes(made, PENDING) == (0, 0)
+
+
+def test_when_changes_were_queued_and_applied() -> None:
+    """The times of the last change and of the last success are told in seconds since the epoch."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    clock.seconds = 10
+    made.queued([Put(service())])
+    clock.seconds = 11
+    made.taken()
+    clock.seconds = 12
+    made.applied(Transaction("x"), full=False)
+    queued = by_family("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", 5010)
+    assert series(made.metrics, "kubeproxy_sync_proxy_rules_last_") == queued | by_family(
+        "kubeproxy_sync_proxy_rules_last_timestamp_seconds", 5012
+    )
+
+
+def test_a_check_is_a_success() -> None:
+    """A periodic check that finds nothing amiss renews the time of the last success: alerts ask how old it is."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    clock.seconds = 500
+    made.checked()
+    name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
+    assert series(made.metrics, name) == by_family(name, 5500)
+
+
+SECONDS = "kubeproxy_sync_{}proxy_rules_duration_seconds_{}"
+
+
+@pytest.mark.parametrize(("full", "kind"), [(True, "full_"), (False, "partial_")])
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_durations(full: bool, kind: str, succeeds: bool) -> None:
+    """What a round takes is measured from taking the events on, for all rounds and by kind, also if it fails."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    clock.seconds = 7
+    made.taken()
+    clock.seconds = 7.5
+    if succeeds:
+        made.applied(Transaction("x"), full=full)
+    else:
+        made.failed(full=full)
+    expected: Series = {}
+    for name in (SECONDS.format("", ""), SECONDS.format(kind, "")):
+        expected |= by_family(f"{name}sum", 0.5) | by_family(f"{name}count", 1)
+    everything = series(made.metrics, "kubeproxy_sync_")
+    assert {name: value for name, value in everything.items() if "_sum{" in name or "_count{" in name} == expected
+
+
+def test_a_bound_is_within_its_bucket() -> None:
+    """Buckets are cumulative, and an observation that equals a bound is counted by it."""
+    metrics = Metrics(pipeline())
+    for seconds in (0.0, 0.25, 8.192, 100.0):
+        metrics.reconciled(IPV6, seconds, 0)
+    found = series(metrics, "kubeproxy_conntrack_reconciler_sync_duration_seconds_bucket")
+    assert list(found.values()) == [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4]
+
+
+def test_failures() -> None:
+    """A transaction that the kernel didn't take is a failure of both families, as both were in it."""
+    made = vitals(pipeline())
+    made.taken()
+    made.failed(full=True)
+    name = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
+    assert series(made.metrics, name) == by_family(name, 1)
+
+
+def test_transactions() -> None:
+    """Transactions count by kind, with their size; a round in which no rule changed is none."""
+    made = vitals(pipeline())
+    made.applied(Transaction("x" * 5000), full=True)
+    made.applied(Transaction("x" * 70), full=False)
+    made.applied(Transaction(), full=False)
+    names = ("nftproxy_transactions_total", "nftproxy_transaction_bytes_sum", "nftproxy_transaction_bytes_count")
+    assert series(made.metrics, *names) == {
+        'nftproxy_transactions_total{kind="full"}': 1,
+        'nftproxy_transactions_total{kind="change"}': 1,
+        'nftproxy_transaction_bytes_sum{kind="full"}': 5000,
+        'nftproxy_transaction_bytes_sum{kind="change"}': 70,
+        'nftproxy_transaction_bytes_count{kind="full"}': 1,
+        'nftproxy_transaction_bytes_count{kind="change"}': 1,
+    }
+
+
+def test_one_family() -> None:
+    """An agent of one family has no series of the other that nothing will ever move."""
+    made = vitals(pipeline(families=[IPV6]))
+    made.health = Health(30.0, [IPV6])
+    made.queued([Put(service())])
+    made.applied(Transaction("x"), full=True)
+    assert not [name for name in series(made.metrics, "kubeproxy_sync_full", "nftproxy_elements") if "IPv4" in name]
+
+
+def test_damage_waits_to_be_mended() -> None:
+    """A table that is not as it was left counts, and until it is loaded again a change waits, without an event."""
+    made = vitals(pipeline())
+    made.damaged(IPV6)
+    assert not made.health.status(Moment(1060, 0)).is_healthy
+    assert series(made.metrics, "nftproxy_repairs_total{")['nftproxy_repairs_total{ip_family="IPv6"}'] == 1
+    assert changes(made, TOTAL) == (0, 0)
+    made.taken()
+    made.applied(Transaction("x"), full=True)
+    assert made.health.status(Moment(1060, 0)).is_healthy
+
+
+def test_the_agent_tells_health() -> None:
+    """What the agent tells its vitals is told to health, with the same time."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    made.queued([Put(service())])
+    assert not made.health.status(Moment(1060, 0)).is_healthy
+    made.taken()
+    made.applied(Transaction("x"), full=False)
+    status = made.health.status(Moment(1060, 0))
+    assert status.is_healthy
+    assert {each.last_updated for each in status.families.values()} == {5000}
+
+
+# ---- the rest --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("triggered", "count"), [(99.0, 0), (100.0, 0), (100.5, 1)])
+def test_network_programming(triggered: float, count: int) -> None:
+    """What was triggered before this process began doesn't count: that would measure how long it was not there."""
+    metrics = Metrics(pipeline(), started=100.0)
+    metrics.programmed(IPV4, triggered, 102.0)
+    name = "kubeproxy_network_programming_duration_seconds"
+    expected = {f'{name}_count{{ip_family="IPv4"}}': 1, f'{name}_sum{{ip_family="IPv4"}}': 1.5} if count else {}
+    assert series(metrics, f"{name}_count", f"{name}_sum") == expected
+
+
+def test_conntrack() -> None:
+    """A look for stale conntrack entries tells how long it took and how many it deleted."""
+    metrics = Metrics(pipeline())
+    metrics.reconciled(IPV6, 0.003, 2)
+    metrics.reconciled(IPV6, 0.001, 3)
+    name = "kubeproxy_conntrack_reconciler_sync_duration_seconds"
+    assert series(metrics, f"{name}_count") == {f'{name}_count{{ip_family="IPv6"}}': 2}
+    deleted = "kubeproxy_conntrack_reconciler_deleted_entries_total"
+    assert series(metrics, deleted) == {f'{deleted}{{ip_family="IPv4"}}': 0, f'{deleted}{{ip_family="IPv6"}}': 5}
+
+
+@pytest.mark.parametrize("what", ["healthz", "livez"])
+def test_probes(what: str) -> None:
+    """Answers to probes count by their status code."""
+    metrics = Metrics(pipeline())
+    for status in (200, 503, 200):
+        metrics.probed(what, status)
+    name = f"kubeproxy_proxy_{what}_total"
+    assert series(metrics, name) == {f'{name}{{code="200"}}': 2, f'{name}{{code="503"}}': 1}
+
+
+def test_what_is_set() -> None:
+    """Conflicts are counted when that is asked for; what the agent sets is told as it is."""
+    ports = ["a:80:30080", "b:81:30081"]
+    loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
+    made = pipeline(service(ports=ports), loser)
+    made.leave_out([key("shop/web-2")])
+    metrics = Metrics(made)
+    metrics.skipped(2)
+    metrics.built("0.1.0", "1.0.6", "6.18.1")
+    metrics.repaired(IPV4)
+    assert series(
+        metrics, "nftproxy_conflicts", "nftproxy_se", "nftproxy_sk", "nftproxy_build", "nftproxy_repairs"
+    ) == {
+        "nftproxy_conflicts": 2,
+        "nftproxy_services_set_aside": 1,
+        "nftproxy_skipped_objects": 2,
+        'nftproxy_build_info{kernel="6.18.1",libnftables="1.0.6",version="0.1.0"}': 1,
+        'nftproxy_repairs_total{ip_family="IPv4"}': 1,
+        'nftproxy_repairs_total{ip_family="IPv6"}': 0,
+    }
+
+
+NO_LOCAL = "kubeproxy_sync_proxy_rules_no_local_endpoints_total"
+
+
+def no_local(**counts: int) -> Mapping[str, float]:
+    """The series of Services without local endpoints, by family and policy, 0 where nothing is said."""
+    return {
+        f'{NO_LOCAL}{{ip_family="{family}",traffic_policy="{policy}"}}': counts.get(f"{family}_{policy}", 0)
+        for family in ("IPv4", "IPv6")
+        for policy in ("internal", "external")
+    }
+
+
+def test_what_is_looked_up() -> None:
+    """Elements, and Services without local endpoints, are told as they are when they are asked for."""
+    made = pipeline()
+    metrics = Metrics(made)
+    before = series(metrics, "nftproxy_elements")
+    made.apply([Put(service(internal_policy="Local")), Put(slice_of(endpoints=["10.1.1.4@node-b"]))])
+    after = series(metrics, "nftproxy_elements")
+    counts = {
+        'nftproxy_elements{ip_family="IPv4"}': made.generations[IPV4].element_count(),
+        'nftproxy_elements{ip_family="IPv6"}': made.generations[IPV6].element_count(),
+    }
+    assert after == counts != before
+    assert series(metrics, NO_LOCAL) == no_local(IPv4_internal=1)
+
+
+def test_the_hot_path() -> None:
+    """Telling of a round costs next to nothing beside its transaction, which takes a millisecond."""
+    made = vitals(pipeline())
+    events = [Put(service()), Put(slice_of())]
+    began = time.perf_counter()
+    for _ in range(1000):
+        made.queued(events)
+        made.taken()
+        made.applied(Transaction("x"), full=False)
+    assert (time.perf_counter() - began) / 1000 < 0.0005
+
+
+def test_remembered_clients_are_counted() -> None:
+    """The gauge of affinity entries has what the kernel counts, by family and map."""
+    assert series(vitals(pipeline()).metrics, "nftproxy_affinity_entries") == {
+        'nftproxy_affinity_entries{ip_family="IPv4",map="ip-affinity"}': 3,
+        'nftproxy_affinity_entries{ip_family="IPv6",map="ip6-affinity"}': 3,
+    }
+
+
+def test_programming_latency_counts_from_the_trigger() -> None:
+    """A changed slice that says when it was triggered is measured once its rules are in the kernel, and only then."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    name = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
+    made.queued([Put(slice_of(triggered=4999.0)), Put(slice_of("shop/other"))])
+    made.taken()
+    made.failed(full=False)
+    assert name not in series(made.metrics, name)
+    clock.seconds = 2.5
+    made.taken()
+    made.applied(Transaction("x"), full=True)
+    made.applied(Transaction("x"), full=False)
+    assert series(made.metrics, name) == {name: 3.5}

@@ -1,0 +1,369 @@
+"""KubeProxyConfiguration: defaults, every field that counts, and every fault in one go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nftproxy.api.config import Config, Conntrack, DetectLocalMode, parse_config, parse_duration
+from nftproxy.model.addresses import Address, parse_network
+from nftproxy.model.errors import BadInput
+
+HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
+
+KUBEADM: dict[str, Any] = HEAD | {
+    "bindAddress": "0.0.0.0",
+    "bindAddressHardFail": False,
+    "clientConnection": {
+        "acceptContentTypes": "",
+        "burst": 0,
+        "contentType": "",
+        "kubeconfig": "/var/lib/kube-proxy/kubeconfig.conf",
+        "qps": 0,
+    },
+    "clusterCIDR": "10.244.0.0/16",
+    "configSyncPeriod": "0s",
+    "conntrack": {
+        "maxPerCore": None,
+        "min": None,
+        "tcpBeLiberal": False,
+        "tcpCloseWaitTimeout": None,
+        "tcpEstablishedTimeout": None,
+        "udpStreamTimeout": "0s",
+        "udpTimeout": "0s",
+    },
+    "detectLocal": {"bridgeInterface": "", "interfaceNamePrefix": ""},
+    "detectLocalMode": "",
+    "enableProfiling": False,
+    "healthzBindAddress": "",
+    "hostnameOverride": "",
+    "iptables": {"localhostNodePorts": None, "masqueradeAll": False, "masqueradeBit": None, "syncPeriod": "0s"},
+    "ipvs": {"excludeCIDRs": None, "scheduler": "", "strictARP": False, "tcpTimeout": "0s"},
+    "logging": {"flushFrequency": 0, "options": {"json": {"infoBufferSize": "0"}}, "verbosity": 0},
+    "metricsBindAddress": "",
+    "mode": "",
+    "nftables": {"masqueradeAll": False, "masqueradeBit": None, "minSyncPeriod": "0s", "syncPeriod": "0s"},
+    "nodePortAddresses": None,
+    "oomScoreAdj": None,
+    "portRange": "",
+    "showHiddenMetricsForVersion": "",
+    "winkernel": {"enableDSR": False, "networkName": "", "sourceVip": ""},
+}
+"""What kubeadm writes by default."""
+
+
+def read(**fields: object) -> Config:
+    """The configuration with these fields, which must be good and known."""
+    config, warnings = parse_config(HEAD | fields, "")
+    assert warnings == []
+    return config
+
+
+def faults(**fields: object) -> list[str]:
+    """What is wrong with these fields."""
+    with pytest.raises(BadInput) as caught:
+        parse_config(HEAD | fields, "")
+    return [f"{problem.field}: {problem.message}" for problem in caught.value.problems]
+
+
+def test_defaults() -> None:
+    """Nothing said is kube-proxy's defaults."""
+    assert read() == Config()
+
+
+def test_what_kubeadm_writes() -> None:
+    """Fields that are null, empty or zero are as if they were absent, and those of other modes are known."""
+    kubeconfig = "/var/lib/kube-proxy/kubeconfig.conf"
+    assert parse_config(KUBEADM, "") == (
+        Config(kubeconfig=kubeconfig, cluster_cidrs=(parse_network("10.244.0.0/16"),)),
+        [],
+    )
+
+
+def test_every_field() -> None:
+    """Each field of the file has its place."""
+    config = read(
+        mode="nftables",
+        clientConnection={"kubeconfig": "/etc/kubeconfig"},
+        hostnameOverride=" Node-A.example.com ",
+        bindAddress="192.168.0.2",
+        healthzBindAddress="192.168.0.2:1",
+        metricsBindAddress="0.0.0.0:65535",
+        bindAddressHardFail=True,
+        clusterCIDR="10.244.0.0/16, fd00:244::/56",
+        detectLocalMode="BridgeInterface",
+        detectLocal={"bridgeInterface": "cni0", "interfaceNamePrefix": "veth"},
+        nodePortAddresses=["192.168.0.0/16", "fd00::/8", "192.168.0.0/16"],
+        conntrack={
+            "maxPerCore": 0,
+            "min": 1,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "1m",
+            "udpTimeout": "30s",
+            "udpStreamTimeout": "2m",
+            "tcpBeLiberal": True,
+        },
+        oomScoreAdj=-1000,
+        configSyncPeriod="1m",
+        featureGates={"AllowServiceExternalIPs": False, "Other": True},
+        nftables={"masqueradeAll": True, "masqueradeBit": 31, "syncPeriod": "1h", "minSyncPeriod": "200ms"},
+    )
+    assert config == Config(
+        masquerade_all=True,
+        masquerade_bit=31,
+        detect_local_mode=DetectLocalMode.BRIDGE_INTERFACE,
+        cluster_cidrs=(parse_network("10.244.0.0/16"), parse_network("fd00:244::/56")),
+        bridge_interface="cni0",
+        interface_name_prefix="veth",
+        node_port_addresses=(parse_network("192.168.0.0/16"), parse_network("fd00::/8")),
+        allow_service_external_ips=False,
+        hostname_override="node-a.example.com",
+        bind_address=Address("192.168.0.2"),
+        kubeconfig="/etc/kubeconfig",
+        sync_period=3600.0,
+        min_sync_period=0.2,
+        config_sync_period=60.0,
+        healthz_bind_address="192.168.0.2:1",
+        metrics_bind_address="0.0.0.0:65535",
+        bind_address_hard_fail=True,
+        oom_score_adj=-1000,
+        conntrack=Conntrack(0, 1, 0.0, 60.0, 30.0, 120.0, True),
+    )
+
+
+@pytest.mark.parametrize("mode", list(DetectLocalMode))
+def test_detect_local_modes(mode: DetectLocalMode) -> None:
+    """Each mode is known by the name that kube-proxy has for it."""
+    detect_local = {"bridgeInterface": "br0", "interfaceNamePrefix": "cali"}
+    assert read(detectLocalMode=mode.value, detectLocal=detect_local).detect_local_mode is mode
+
+
+@pytest.mark.parametrize("given_addresses", [None, [], ["primary"]])
+def test_node_ports_are_primary_by_default(given_addresses: object) -> None:
+    """Without nodePortAddresses, and with "primary", node ports are served on the node's own addresses."""
+    assert read(nodePortAddresses=given_addresses).node_port_addresses is None
+
+
+@pytest.mark.parametrize("address", ["", "0.0.0.0", "::"])
+def test_any_address_is_no_hint(address: str) -> None:
+    """A bindAddress that says any address says nothing of the node's."""
+    assert read(bindAddress=address).bind_address is None
+
+
+@pytest.mark.parametrize(
+    ("bind", "healthz", "metrics"),
+    [
+        ("", "0.0.0.0:10256", "127.0.0.1:10249"),
+        ("192.168.0.2", "0.0.0.0:10256", "127.0.0.1:10249"),
+        ("::", "[::]:10256", "[::1]:10249"),
+        ("fd00::2", "[::]:10256", "[::1]:10249"),
+    ],
+)
+def test_servers_listen_by_default(bind: str, healthz: str, metrics: str) -> None:
+    """The health and metrics servers listen in the family of bindAddress."""
+    config = read(bindAddress=bind)
+    assert (config.healthz_bind_address, config.metrics_bind_address) == (healthz, metrics)
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("192.168.0.2", "192.168.0.2:10256"),
+        ("::1", "[::1]:10256"),
+        ("[::1]:80", "[::1]:80"),
+        ("0.0.0.0:080", "0.0.0.0:80"),
+    ],
+)
+def test_a_port_may_be_left_out(text: str, address: str) -> None:
+    """An address to listen on without a port has the default one."""
+    assert read(healthzBindAddress=text).healthz_bind_address == address
+
+
+@pytest.mark.parametrize(
+    ("fields", "fault"),
+    [
+        ({"mode": "ipvs"}, "mode: 'ipvs' is not a mode that nftproxy has: set it to nftables, or leave it out"),
+        ({"mode": 5}, "mode: 5 is not a string"),
+        ({"clusterCIDR": "10.0.0.0"}, "clusterCIDR: '10.0.0.0' is not a CIDR"),
+        ({"clusterCIDR": "10.0.0.0/8,"}, "clusterCIDR: '' is not a CIDR"),
+        (
+            {"clusterCIDR": "10.0.0.0/8,11.0.0.0/8"},
+            "clusterCIDR: 11.0.0.0/8 is a second IPv4 range: at most one is allowed",
+        ),
+        (
+            {"detectLocalMode": "Cluster"},
+            "detectLocalMode: 'Cluster' is not one of ClusterCIDR, NodeCIDR, BridgeInterface, InterfaceNamePrefix",
+        ),
+        (
+            {"detectLocalMode": "BridgeInterface"},
+            "detectLocal.bridgeInterface: is missing, and detectLocalMode BridgeInterface needs it",
+        ),
+        (
+            {"detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"bridgeInterface": "br0"}},
+            "detectLocal.interfaceNamePrefix: is missing, and detectLocalMode InterfaceNamePrefix needs it",
+        ),
+        ({"detectLocal": []}, "detectLocal: a list is not an object"),
+        ({"nodePortAddresses": "primary"}, "nodePortAddresses: 'primary' is not a list"),
+        ({"nodePortAddresses": ["10.0.0.0/8", "x"]}, "nodePortAddresses[1]: 'x' is not a CIDR"),
+        ({"nodePortAddresses": ["primary", "10.0.0.0/8"]}, "nodePortAddresses: primary can't be mixed with CIDRs"),
+        ({"nodePortAddresses": [4]}, "nodePortAddresses[0]: 4 is not a string"),
+        ({"bindAddress": "x"}, "bindAddress: 'x' does not appear to be an IPv4 or IPv6 address"),
+        (
+            {"healthzBindAddress": "localhost:10256"},
+            "healthzBindAddress: 'localhost' does not appear to be an IPv4 or IPv6 address",
+        ),
+        ({"metricsBindAddress": "127.0.0.1:0"}, "metricsBindAddress: 0 is not a port from 1 to 65535"),
+        ({"metricsBindAddress": "127.0.0.1:70000"}, "metricsBindAddress: 70000 is not a port from 1 to 65535"),
+        (
+            {"metricsBindAddress": ":10249"},
+            "metricsBindAddress: '' does not appear to be an IPv4 or IPv6 address",
+        ),
+        ({"hostnameOverride": "node a"}, "hostnameOverride: 'node a' is not a node's name"),
+        ({"oomScoreAdj": 1001}, "oomScoreAdj: 1001 is not from -1000 to 1000"),
+        ({"oomScoreAdj": "1"}, "oomScoreAdj: '1' is not an integer"),
+        ({"bindAddressHardFail": "no"}, "bindAddressHardFail: 'no' is not true or false"),
+        ({"nftables": {"masqueradeBit": 32}}, "nftables.masqueradeBit: 32 is not from 0 to 31"),
+        ({"nftables": {"masqueradeBit": -1}}, "nftables.masqueradeBit: -1 is not from 0 to 31"),
+        ({"nftables": {"syncPeriod": 30}}, "nftables.syncPeriod: 30 is not a duration as in 1h30m or 2.5s"),
+        ({"nftables": {"syncPeriod": "-1s"}}, "nftables.syncPeriod: '-1s' is not a duration as in 1h30m or 2.5s"),
+        (
+            {"nftables": {"syncPeriod": "10s", "minSyncPeriod": "11s"}},
+            "nftables.minSyncPeriod: 11 s is longer than syncPeriod, 10 s",
+        ),
+        ({"configSyncPeriod": "15"}, "configSyncPeriod: '15' is not a duration as in 1h30m or 2.5s"),
+        ({"conntrack": {"maxPerCore": -1}}, "conntrack.maxPerCore: -1 is not from 0 to 2147483647"),
+        ({"conntrack": {"min": 2**31}}, "conntrack.min: 2147483648 is not from 0 to 2147483647"),
+        ({"conntrack": {"udpTimeout": []}}, "conntrack.udpTimeout: a list is not a duration as in 1h30m or 2.5s"),
+        (
+            {"featureGates": {"AllowServiceExternalIPs": "false"}},
+            "featureGates.AllowServiceExternalIPs: 'false' is not true or false",
+        ),
+        ({"featureGates": "x"}, "featureGates: 'x' is not an object"),
+    ],
+)
+def test_faults(fields: dict[str, Any], fault: str) -> None:
+    """A wrong type or value is an error with its path."""
+    assert faults(**fields) == [fault]
+
+
+@pytest.mark.parametrize("name", ["", "br-0", "eth0.100", "x" * 15, "a@b"])
+def test_interface_names(name: str) -> None:
+    """Names that nft takes without a second thought are allowed."""
+    assert read(detectLocal={"bridgeInterface": name}).bridge_interface == name
+
+
+@pytest.mark.parametrize("name", ["x" * 16, "a b", "a/b", "a*", 'a"', "a\n", "a\0", ".", "..", "é"])
+def test_bad_interface_names(name: str) -> None:
+    """What is no interface's name, or would mean more to nft, is refused."""
+    (fault,) = faults(detectLocal={"bridgeInterface": name})
+    assert fault.endswith("is not an interface's name (1 to 15 of A-Z a-z 0-9 _ . @ -)")
+
+
+def test_all_faults_in_one_go() -> None:
+    """Every fault is listed, not only the first, each with the file and the path."""
+    with pytest.raises(BadInput) as caught:
+        parse_config(HEAD | {"mode": "ipvs", "oomScoreAdj": 5000, "nftables": {"masqueradeAll": 1}}, "proxy.yaml")
+    assert str(caught.value).splitlines() == [
+        "proxy.yaml: KubeProxyConfiguration: nftables.masqueradeAll: 1 is not true or false",
+        "proxy.yaml: KubeProxyConfiguration: mode: 'ipvs' is not a mode that nftproxy has: "
+        "set it to nftables, or leave it out",
+        "proxy.yaml: KubeProxyConfiguration: oomScoreAdj: 5000 is not from -1000 to 1000",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("raw", "problems"),
+    [
+        ([], ["f: a list is not a KubeProxyConfiguration"]),
+        (None, ["f: null is not a KubeProxyConfiguration"]),
+        (
+            {"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "mode": "x"},
+            [
+                "f: KubeProxyConfiguration: apiVersion: 'kubelet.config.k8s.io/v1beta1' is not "
+                "kubeproxy.config.k8s.io/v1alpha1",
+                "f: KubeProxyConfiguration: kind: 'KubeletConfiguration' is not KubeProxyConfiguration",
+            ],
+        ),
+    ],
+)
+def test_another_kind_of_file(raw: object, problems: list[str]) -> None:
+    """What is no KubeProxyConfiguration v1alpha1 is an error, and nothing else of it is read."""
+    with pytest.raises(BadInput) as caught:
+        parse_config(raw, "f")
+    assert str(caught.value).splitlines() == problems
+
+
+def test_unknown_fields_are_warned_of() -> None:
+    """An unknown field is a warning with its path; sections of other modes may hold anything."""
+    raw = HEAD | {"Mode": "ipvs", "nftables": {"fast": 1}, "iptables": {"x": 1}, "a\nb": 1, "conntrack": {"max": 1}}
+    assert parse_config(raw, "f") == (
+        Config(),
+        [
+            "f: KubeProxyConfiguration: Mode: unknown field",
+            "f: KubeProxyConfiguration: nftables.fast: unknown field",
+            "f: KubeProxyConfiguration: 'a\\nb': unknown field",
+        ],
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0", 0),
+        ("0s", 0),
+        ("30s", 30),
+        ("1h2m3.5s", 3723.5),
+        ("700ms", 0.7),
+        ("5us", 5e-6),
+        ("5µs", 5e-6),
+        ("9ns", 9e-9),
+        (".5m", 30),
+        ("+1.h", 3600),
+    ],
+)
+def test_durations(text: str, seconds: float) -> None:
+    """Durations are as Go writes and reads them."""
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "s", "1", "1d", "-1s", "1s ", "1 s", "1m1", "1e3s", ".s", "٣s", "1" * 60 + "h", "9" * 9 + "h"]
+)
+def test_bad_durations(text: str) -> None:
+    """What Go would not read as a duration, or could not hold, is refused."""
+    with pytest.raises(ValueError, match=r"is not a duration as in 1h30m or 2\.5s|is too long a duration"):
+        parse_duration(text)
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("9" * 10_000),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+sections = st.sampled_from(["conntrack", "nftables", "detectLocal", "clientConnection", "featureGates"])
+fields = st.sampled_from([name for name in KUBEADM if name not in HEAD])
+
+
+@settings(max_examples=300, deadline=None)
+@given(fields, anything, sections, st.data())
+def test_anything_at_all(field: str, value: object, section: str, data: st.DataObject) -> None:
+    """Whatever stands in any field, the file is either read or refused, with problems that can be printed."""
+    raw = KUBEADM | {field: value}
+    inner = {**KUBEADM.get(section, {}), "AllowServiceExternalIPs": True}
+    raw |= {section: inner | {data.draw(st.sampled_from(sorted(inner))): data.draw(anything)}}
+    try:
+        _, warnings = parse_config(raw, "f")
+    except BadInput as error:
+        warnings = list(map(str, error.problems))
+        assert warnings
+    assert all(warning.isprintable() and len(warning) < 400 for warning in warnings)
+
+
+def test_an_interface_prefix_leaves_room_for_its_star() -> None:
+    """A prefix of 15 characters is refused, as nft would refuse it with the star after it."""
+    raw = {**HEAD, "detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": "p" * 15}}
+    with pytest.raises(BadInput, match="1 to 14 of"):
+        parse_config(raw, "config.yaml")

@@ -1,0 +1,630 @@
+"""What the reflector asks, and what it makes of answers, without sockets, clock or chance."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nftproxy.api.complaints import MOST_AT_ONCE, MOST_OF_ONE, Complaints
+from nftproxy.api.kinds import KINDS
+from nftproxy.api.reflector import PAGE, Pause, Reflector, Request, Times
+from nftproxy.api.resources import resources
+from nftproxy.api.responses import (
+    LONGEST_LINE,
+    LONGEST_RETRY_AFTER,
+    Lines,
+    Refusal,
+    Unreadable,
+    read_change,
+    read_page,
+    read_refusal,
+)
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.policy.state import Event, Listed, Put, Removed
+
+NODES, CIDRS, SERVICES, SLICES = resources("node-a")
+WEB = ObjectKey("shop", "web")
+EXPIRED = Refusal(410, "too old")
+TOO_LARGE = Refusal(504, "too large", is_too_large=True)
+BUSY = Refusal(429, "busy", retry_after=3.0)
+LONG = 100.0
+"""Seconds after which a watch was a healthy one."""
+
+Object = dict[str, Any]
+
+
+def service(name: str = "web", version: str = "7", **spec: Any) -> Object:
+    """A Service as it stands in an event."""
+    metadata = {"namespace": "shop", "name": name, "resourceVersion": version}
+    ports = [{"port": 80}]
+    return {"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.96.0.1", "ports": ports} | spec}
+
+
+def page(*items: object, version: str = "5", more: str = "", kind: str = "ServiceList") -> bytes:
+    """A page of a list."""
+    metadata = {"resourceVersion": version, "continue": more}
+    return json.dumps({"kind": kind, "metadata": metadata, "items": items}).encode()
+
+
+def line(type_: str, value: object) -> bytes:
+    """A line of a watch."""
+    return json.dumps({"type": type_, "object": value}).encode() + b"\n"
+
+
+def status(code: int, **more: object) -> Object:
+    """A Status."""
+    return {"kind": "Status", "code": code, "reason": "", "message": "a reason"} | more
+
+
+def listed(reflector: Reflector, *bodies: bytes) -> list[Event]:
+    """What is told when these pages come, each for a request."""
+    told: list[Event] = []
+    for body in bodies:
+        assert not reflector.request(0.0, 0.0).is_watch
+        told += [event for events in reflector.receive_list(body, 0.0) for event in events]
+    return told
+
+
+def watching(version: str = "5", times: Times | None = None) -> Reflector:
+    """A reflector of Services that has listed nothing, at a version, and has begun to watch."""
+    reflector = Reflector(SERVICES, times)
+    listed(reflector, page(version=version))
+    assert reflector.request(0.0, 0.0).is_watch
+    return reflector
+
+
+def summary(request: Request) -> str:
+    """What a request asks for, in short."""
+    params = request.params
+    if request.is_watch:
+        return f"watch {params['resourceVersion']}"
+    return " ".join(
+        [
+            "list",
+            *(params[name] for name in ("resourceVersion", "resourceVersionMatch") if name in params),
+            *(f"limit={params['limit']}" for _ in range("limit" in params)),
+            *(f"continue={params['continue']}" for _ in range("continue" in params)),
+        ]
+    )
+
+
+def asked(reflector: Reflector) -> str:
+    """What is asked next, in short."""
+    return summary(reflector.request(0.0, 0.0))
+
+
+# What is asked
+
+
+@pytest.mark.parametrize(
+    ("resource", "api_version", "selectors"),
+    [
+        (NODES, "v1", {"fieldSelector": "metadata.name=node-a"}),
+        (CIDRS, "networking.k8s.io/v1", {}),
+        (
+            SERVICES,
+            "v1",
+            {"labelSelector": "!service.kubernetes.io/service-proxy-name", "fieldSelector": "spec.clusterIP!=None"},
+        ),
+        (SLICES, "discovery.k8s.io/v1", {"labelSelector": "!service.kubernetes.io/headless"}),
+    ],
+)
+def test_selects(resource: Any, api_version: str, selectors: dict[str, str]) -> None:
+    """Each list and each watch has the selectors of its resource, and the first list takes what the server has."""
+    reflector = Reflector(resource)
+    first = {"resourceVersion": "0", "limit": str(PAGE)}
+    assert reflector.request(0.0, 0.0) == (api_version, resource.plural, False, selectors | first)
+    list(reflector.receive_list(page(kind=f"{resource.kind.name}List"), 0.0))
+    assert reflector.request(0.0, 0.0).params.items() >= selectors.items()
+
+
+@pytest.mark.parametrize(("chance", "seconds"), [(0.0, "300"), (0.5, "450"), (0.999, "599")])
+def test_watch_parameters(chance: float, seconds: str) -> None:
+    """A watch asks for bookmarks, begins at the list's version, and ends at random, as client-go's."""
+    reflector = Reflector(NODES)
+    list(reflector.receive_list(page(kind="NodeList", version="abc"), 0.0))
+    assert reflector.request(0.0, chance).params == {
+        "fieldSelector": "metadata.name=node-a",
+        "watch": "true",
+        "resourceVersion": "abc",
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": seconds,
+    }
+
+
+# Lists
+
+
+def test_lists_all_pages_before_it_tells_any() -> None:
+    """Pages make one listing, at the version of the first, told with the last one."""
+    reflector = Reflector(SERVICES)
+    assert listed(reflector, page(service("a"), version="5", more="x")) == []
+    assert asked(reflector) == f"list limit={PAGE} continue=x"
+    (told,) = listed(reflector, page(service("b"), version="6"))
+    assert isinstance(told, Listed)
+    assert [value.key.name for value in told.objects if isinstance(value, Service)] == ["a", "b"]
+    assert asked(reflector) == "watch 5"
+
+
+def test_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large list is parsed in steps."""
+    monkeypatch.setattr("nftproxy.api.reflector.STEP", 2)
+    reflector = Reflector(SERVICES)
+    body = page(*(service(f"s{number}") for number in range(5)))
+    assert [len(events) for events in reflector.receive_list(body, 0.0)] == [0, 0, 0, 1]
+
+
+def test_leaves_out_what_is_not_ours() -> None:
+    """A listing has no objects that are ignored or can't be read; the latter are complained of."""
+    reflector = Reflector(SERVICES)
+    items = (service("a", type="ExternalName"), service("b", clusterIP=7, clusterIPs=None), 8, service("c"))
+    (told,) = listed(reflector, page(*items))
+    assert isinstance(told, Listed)
+    assert [str(value.key) for value in told.objects if isinstance(value, Service)] == ["shop/c"]
+    assert reflector.complaints.count == len(reflector.complaints.fresh()) > 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"<html>",
+        b"\xff",
+        b"[" * 100_000,
+        page(service())[:-3],
+        json.dumps(status(500)).encode(),
+        page(kind="NodeList"),
+        page(version=""),
+        b'{"kind":"ServiceList","metadata":{"resourceVersion":"5"}}',
+        b'{"kind":"ServiceList","metadata":{"resourceVersion":5},"items":[]}',
+        b'{"kind":"ServiceList","metadata":{"resourceVersion":"5"},"items":{}}',
+    ],
+)
+def test_what_is_no_list_is_not_an_empty_one(body: bytes) -> None:
+    """Whatever isn't wholly a list of that kind is a failure, and tells nothing."""
+    with pytest.raises(Unreadable):
+        read_page(body, KINDS["Service"])
+    reflector = Reflector(SERVICES)
+    assert listed(reflector, body) == []
+    assert reflector.pause.failures == 1
+    assert asked(reflector) == f"list 0 limit={PAGE}"
+
+
+def test_an_empty_list_may_be_null() -> None:
+    """A server that has no objects may say so with null, as Go does."""
+    body = b'{"kind":"ServiceList","metadata":{"resourceVersion":"5"},"items":null}'
+    assert listed(Reflector(SERVICES), body) == [Listed(Service, ())]
+
+
+@pytest.mark.parametrize(
+    ("refusals", "then"),
+    [
+        ([EXPIRED], f"list limit={PAGE}"),
+        ([TOO_LARGE], f"list limit={PAGE}"),
+        ([EXPIRED, EXPIRED], f"list limit={PAGE}"),
+        ([Refusal(500, "")], f"list 0 limit={PAGE}"),
+        ([Refusal(504, "a gateway's")], f"list 0 limit={PAGE}"),
+        ([BUSY, BUSY, BUSY], f"list 0 limit={PAGE}"),
+        ([Refusal(404, "")], f"list 0 limit={PAGE}"),
+    ],
+)
+def test_refused_lists(refusals: Sequence[Refusal], then: str) -> None:
+    """A list whose version isn't there is asked for as new as there is; any other is asked for again."""
+    reflector = Reflector(SERVICES)
+    for refusal in refusals:
+        reflector.request(0.0, 0.0)
+        assert reflector.receive_refusal(refusal, 0.0) == []
+    assert reflector.pause.failures == len(refusals)
+    assert asked(reflector) == then
+
+
+def test_a_page_that_fails() -> None:
+    """A page is asked for again, after a second failure from the first page, and if it has expired without pages."""
+    reflector = Reflector(SERVICES)
+    listed(reflector, page(service("a"), more="x"))
+    reflector.request(0.0, 0.0)
+    reflector.receive_refusal(Refusal(500, ""), 0.0)
+    assert asked(reflector) == f"list limit={PAGE} continue=x"
+    reflector.receive_refusal(Refusal(500, ""), 0.0)
+    listed(reflector, page(service("b"), more="y"))
+    assert asked(reflector) == f"list limit={PAGE} continue=y"
+    reflector.receive_refusal(EXPIRED, 0.0)
+    assert asked(reflector) == "list"
+    (told,) = listed(reflector, page(service("c")))
+    assert isinstance(told, Listed)
+    assert len(told.objects) == 1
+
+
+def test_never_back_in_time() -> None:
+    """After 410 a listing must be as new as what is known, and where that isn't to be had, the newest there is."""
+    reflector = watching("5")
+    reflector.receive_data(line("BOOKMARK", service(version="9")), 0.0)
+    reflector.receive_refusal(EXPIRED, 0.0)
+    assert asked(reflector) == "list 9 NotOlderThan"
+    reflector.receive_refusal(TOO_LARGE, 0.0)
+    assert asked(reflector) == f"list limit={PAGE}"
+    listed(reflector, page(version="3"))
+    assert asked(reflector) == "watch 3"
+
+
+def test_a_kind_that_is_not_there() -> None:
+    """Where no version of a kind is known, there is nothing to list: told once, looked for seldom, found later."""
+    reflector = Reflector(CIDRS, Times(absent=60.0))
+    for api_version, told in [
+        ("networking.k8s.io/v1", []),
+        ("networking.k8s.io/v1beta1", [Listed(ServiceCIDR, ())]),
+        ("networking.k8s.io/v1", []),
+        ("networking.k8s.io/v1beta1", []),
+    ]:
+        assert reflector.request(0.0, 0.0).api_version == api_version
+        assert reflector.receive_refusal(Refusal(404, ""), 0.0) == told
+        assert reflector.pause[:2] == (0, 60.0 if api_version.endswith("beta1") else 0.0)
+    reflector.request(0.0, 0.0)
+    reflector.receive_refusal(Refusal(404, ""), 0.0)
+    assert reflector.request(0.0, 0.0).api_version == "networking.k8s.io/v1beta1"
+    list(reflector.receive_list(page(kind="ServiceCIDRList"), 0.0))
+    assert reflector.request(0.0, 0.0)[:3] == ("networking.k8s.io/v1beta1", "servicecidrs", True)
+    reflector.receive_refusal(Refusal(404, ""), 0.0)
+    assert reflector.request(0.0, 0.0)[:3] == ("networking.k8s.io/v1", "servicecidrs", False)
+
+
+# Watches
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [
+        (line("BOOKMARK", service()), []),
+        (line("DELETED", service()), [Removed(Service, WEB)]),
+        (line("MODIFIED", service(type="ExternalName")), [Removed(Service, WEB)]),
+        (line("MODIFIED", service(clusterIP=7, clusterIPs=None, ports=8)), [Removed(Service, WEB)]),
+        (line("ADDED", {"metadata": {"namespace": "shop", "name": "web", "resourceVersion": "7"}}), None),
+        (line("ADDED", {"metadata": {"name": "No name", "resourceVersion": "7"}}), []),
+        (line("SURPRISE", service()), []),
+        (b"\n \n", []),
+    ],
+)
+def test_events(data: bytes, told: list[Event] | None) -> None:
+    """An object that isn't for this proxy any more, or can't be read, is removed like one that is gone."""
+    reflector = watching()
+    events = reflector.receive_data(data, 0.0)
+    assert events == ([Removed(Service, WEB)] if told is None else told)
+    assert reflector.is_open
+
+
+@pytest.mark.parametrize("type_", ["ADDED", "MODIFIED"])
+def test_puts(type_: str) -> None:
+    """An object that has come or changed is put, and the version goes on."""
+    reflector = watching()
+    (event,) = reflector.receive_data(line(type_, service()), 0.0)
+    assert isinstance(event, Put)
+    assert isinstance(event.object, Service)
+    assert event.object.key == WEB
+    reflector.receive_failure("lost", 0.0)
+    assert asked(reflector) == "watch 7"
+
+
+def test_other_kinds() -> None:
+    """What is removed has the key by which the state knows it: a Node's is its name."""
+    reflector = Reflector(NODES)
+    list(reflector.receive_list(page(kind="NodeList"), 0.0))
+    reflector.request(0.0, 0.0)
+    node = {"metadata": {"name": "node-a"}}
+    assert reflector.receive_data(line("ADDED", node) + line("DELETED", node), 0.0) == [
+        Put(Node("node-a")),
+        Removed(Node, "node-a"),
+    ]
+    assert SLICES.model is EndpointSlice
+
+
+@pytest.mark.parametrize(
+    ("data", "version"),
+    [
+        (line("ADDED", service(version="9")) + line("ADDED", service(version="6")), "6"),
+        (line("DELETED", service(version="x-8")), "x-8"),
+        (line("BOOKMARK", service(version="8")), "8"),
+        (line("SURPRISE", service(version="8")), "5"),
+        (line("ADDED", {"metadata": {"name": "a"}}), "5"),
+        (line("ADDED", {"metadata": {"name": "a", "resourceVersion": 8}}), "5"),
+        (line("ADDED", 8), "5"),
+        (line("ADDED", service(version="8")) + b'{"type":"ADDED","obj', "8"),
+    ],
+)
+def test_goes_on_from_the_last_version(data: bytes, version: str) -> None:
+    """The next watch begins at what came last, whether it is larger or not, if it was understood."""
+    reflector = watching("5")
+    reflector.receive_data(data, 0.0)
+    reflector.receive_end(LONG)
+    assert asked(reflector) == f"watch {version}"
+
+
+@pytest.mark.parametrize(
+    ("refusal", "then"),
+    [
+        (EXPIRED, "list 5 NotOlderThan"),
+        (TOO_LARGE, "list 5 NotOlderThan"),
+        (Refusal(400, ""), "list 5 NotOlderThan"),
+        (Refusal(404, ""), "list 5 NotOlderThan"),
+        (Refusal(422, ""), "list 5 NotOlderThan"),
+        (BUSY, "watch 5"),
+        (Refusal(401, ""), "watch 5"),
+        (Refusal(403, ""), "watch 5"),
+        (Refusal(500, ""), "watch 5"),
+        (Refusal(503, ""), "watch 5"),
+        (Refusal(504, ""), "watch 5"),
+        (Refusal(0, ""), "watch 5"),
+    ],
+)
+def test_refused_watches(refusal: Refusal, then: str) -> None:
+    """A watch that can't ever go on is followed by a listing, and any other by the same watch, after a pause."""
+    reflector = watching("5")
+    assert reflector.receive_refusal(refusal, 0.0) == []
+    assert not reflector.is_open
+    assert reflector.pause == Pause(1, refusal.retry_after, refusal.message)
+    assert asked(reflector) == then
+
+
+def test_error_events() -> None:
+    """An ERROR counts like that answer, after what came before it and instead of what comes after."""
+    reflector = watching("5")
+    data = line("ADDED", service()) + line("ERROR", status(410)) + line("DELETED", service())
+    (event,) = reflector.receive_data(data, 0.0)
+    assert isinstance(event, Put)
+    assert not reflector.is_open
+    assert asked(reflector) == "list 7 NotOlderThan"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"<html>\n",
+        b"\xff\n",
+        b"[]\n",
+        b'{"type":"ADDED"}\n',
+        b'{"object":{}}\n',
+        b'{"type":"ADD\n',
+        b"[" * 100_000 + b"\n",
+        pytest.param(b" " * (LONGEST_LINE + 1), id="endless"),
+    ],
+)
+def test_unreadable_lines(data: bytes) -> None:
+    """What is no event ends the watch, and the second in a row leads to a listing."""
+    reflector = watching("5")
+    assert len(reflector.receive_data(line("ADDED", service()), 0.0)) == 1
+    assert reflector.receive_data(data, 0.0) == []
+    assert not reflector.is_open
+    assert asked(reflector) == "watch 7"
+    reflector.receive_data(data, 0.0)
+    assert asked(reflector) == "list 7 NotOlderThan"
+
+
+def test_a_cut_line() -> None:
+    """A stream that ends in the middle of a line is a failure, however cleanly it ends."""
+    reflector = watching("5")
+    assert reflector.receive_data(line("ADDED", service())[:-1], 0.0) == []
+    reflector.receive_end(0.0)
+    assert reflector.pause.failures == 1
+    assert asked(reflector) == "watch 5"
+    reflector.receive_end(LONG)
+    assert reflector.pause == Pause()
+
+
+# Pauses and doubts
+
+
+def test_failures_count_until_a_watch_is_healthy() -> None:
+    """Neither a listing nor a short watch makes up for failures, only a watch that lives for some seconds."""
+    reflector = watching("5", Times(healthy=2.0))
+    pauses = []
+    for lived in (0.0, 1.9, 1.9, 2.0, 1.9):
+        reflector.receive_refusal(EXPIRED, lived)
+        pauses.append(reflector.pause.failures)
+        listed(reflector, page())
+        reflector.request(0.0, 0.0)
+    assert pauses == [1, 2, 3, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("told", "lived", "failures"),
+    [(line("BOOKMARK", service(version="9")), 0.6, 1), (line("BOOKMARK", service(version="9")), 0.4, 3), (b"", 0.6, 3)],
+    ids=["another fault", "too soon", "nothing told"],
+)
+def test_another_fault_begins_with_a_short_pause(told: bytes, lived: float, failures: int) -> None:
+    """A watch that breaks, after it has told something and lived for longer than the pause before, begins anew."""
+    reflector = watching("5", Times(healthy=5.0))
+    reflector.receive_failure("the server is away", 0.1)
+    reflector.request(1.0, 0.0)
+    reflector.receive_failure("the server is away", 1.1)
+    reflector.request(1.6, 0.0)
+    reflector.receive_data(told, 1.6)
+    reflector.receive_failure("a firewall", 1.6 + lived)
+    assert reflector.pause.failures == failures
+
+
+def test_who_is_refused_waits_longer_each_time() -> None:
+    """A watch that ends with a refusal is no other fault, whatever it told before."""
+    reflector = watching("5", Times(healthy=5.0))
+    for failures in (1, 2, 3):
+        reflector.receive_data(line("BOOKMARK", service(version="9")) + line("ERROR", status(429)), 4.0)
+        assert reflector.pause.failures == failures
+        reflector.request(0.0, 0.0)
+
+
+def test_healthy_ends() -> None:
+    """A watch that ends at its time is followed by the next at once, one that ends too soon after a pause."""
+    reflector = watching("5", Times(healthy=2.0))
+    reflector.receive_end(2.0)
+    assert reflector.pause == Pause()
+    assert asked(reflector) == "watch 5"
+    reflector.receive_end(1.9)
+    assert reflector.pause.failures == 1
+
+
+def test_doubts() -> None:
+    """Watches that bring nothing lead to a listing at the 2nd, 4th, 8th in a row; one that does begins anew."""
+    reflector = watching("5")
+    verbs = []
+    for _ in range(9):
+        reflector.receive_failure("silent", LONG, is_doubtful=True)
+        verb = asked(reflector)
+        verbs.append(verb.split()[0])
+        if verb.startswith("list"):
+            assert verb == "list 5 NotOlderThan"
+            listed(reflector, page())
+            reflector.request(0.0, 0.0)
+    assert verbs == "watch list watch list watch watch watch list watch".split()
+    reflector.receive_data(line("BOOKMARK", service()), 0.0)
+    reflector.receive_failure("silent", LONG, is_doubtful=True)
+    assert asked(reflector) == "watch 7"
+
+
+def test_lost_connections_are_no_doubt() -> None:
+    """However often the connection is lost, the same watch is asked for again: nothing speaks against it."""
+    reflector = watching("5")
+    for _ in range(20):
+        reflector.receive_failure("lost", 0.0)
+        assert asked(reflector) == "watch 5"
+
+
+# Bytes and lines
+
+
+@given(st.lists(st.integers(0, 200)), st.data())
+def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
+    """Events are the same however the bytes are cut into chunks."""
+    names = data.draw(st.lists(st.sampled_from("abcé\u2028"), min_size=1, max_size=4))
+    lines = [line("DELETED", service("web", note=name)) for name in names]
+    stream = b"".join(lines)
+    borders = sorted({0, *(cut * len(stream) // 200 for cut in cuts), len(stream)})
+    reflector = watching()
+    told = [
+        event for begin, end in itertools.pairwise(borders) for event in reflector.receive_data(stream[begin:end], 0.0)
+    ]
+    assert told == [Removed(Service, WEB)] * len(lines)
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes(data: bytes) -> None:
+    """No bytes whatever make the reflector raise, or tell anything."""
+    reflector = watching()
+    assert reflector.receive_data(data, 0.0) == []
+    reflector.receive_end(0.0)
+    reflector = Reflector(SERVICES)
+    assert listed(reflector, data) == []
+    assert read_refusal(data, 500).code == 500
+
+
+def test_lines() -> None:
+    """Lines end at newlines and nothing else, and empty ones are none."""
+    lines = Lines()
+    assert lines.split("a\u2028b\x85\r".encode()) == []
+    assert lines.is_cut
+    assert lines.split(b"\n\nc\nd") == ["a\u2028b\x85\r".encode(), b"c"]
+    assert lines.split(b"\n") == [b"d"]
+    assert not lines.is_cut
+
+
+def test_reads_changes() -> None:
+    """A line is a type, an object and its version."""
+    change = read_change(line("ADDED", service(version="12")))
+    assert (change.type, change.version, json.loads(bytes(change.object))) == ("ADDED", "12", service(version="12"))
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "header", "wanted"),
+    [
+        (status(500), 500, "", (500, 0.0, False)),
+        (status(429, details={"retryAfterSeconds": 2}), 0, "", (429, 2.0, False)),
+        (status(429, details={"retryAfterSeconds": 2}), 429, "5", (429, 5.0, False)),
+        (status(429), 429, "Fri, 20 Nov 2026 10:00:00 GMT", (429, 0.0, False)),
+        (status(429), 429, "1000000000000", (429, LONGEST_RETRY_AFTER, False)),
+        (status(429, details={"retryAfterSeconds": -5}), 429, "", (429, 0.0, False)),
+        (status(504, details={"causes": [{"reason": "ResourceVersionTooLarge"}]}), 0, "", (504, 0.0, True)),
+        (status(504, details={"causes": [{"reason": "Other"}, {}]}), 0, "", (504, 0.0, False)),
+        (status(0, reason="Expired"), 0, "", (410, 0.0, False)),
+        (status(0, reason="Gone"), 0, "", (410, 0.0, False)),
+        (status(0, reason="Whatever"), 0, "", (0, 0.0, False)),
+        ({"code": "x"}, 503, "", (503, 0.0, False)),
+        ("text", 403, "", (403, 0.0, False)),
+        (None, 403, "", (403, 0.0, False)),
+    ],
+)
+def test_refusals(body: object, code: int, header: str, wanted: tuple[int, float, bool]) -> None:
+    """A refusal is read from the HTTP status, the header Retry-After, and the Status, as far as they are there."""
+    refusal = read_refusal(json.dumps(body).encode(), code, header)
+    assert (refusal.code, refusal.retry_after, refusal.is_too_large) == wanted
+
+
+@pytest.mark.parametrize(
+    "body", [b"<h1>\nno\x1b[31m</h1>" + b"x" * 9999, json.dumps(status(1, message="\n" * 999)).encode()]
+)
+def test_messages_for_the_log(body: bytes) -> None:
+    """Whatever a server says is one short line in the log, without control characters."""
+    message = read_refusal(body, 500).message
+    assert message.isprintable()
+    assert len(message) < 1000
+
+
+# Complaints
+
+
+def problem(text: str) -> Problem:
+    """A fault of a Service."""
+    return Problem("", "Service shop/web", "", text)
+
+
+def test_complains_once_of_each_fault() -> None:
+    """A fault is said when it is new to its object, not when the object is written or listed again."""
+    complaints = Complaints()
+    said = []
+    for texts in (["a"], ["a"], ["a", "b"], ["b"], [], ["b"]):
+        complaints.note(WEB, [problem(text) for text in texts])
+        said.append([text.rpartition(" ")[2] for text in complaints.fresh()])
+        assert complaints.count == len(texts)
+    assert said == [["a"], [], ["b"], [], [], ["b"]]
+
+
+def test_forgets_what_is_not_listed() -> None:
+    """After a listing, objects that were not in it have no faults, and those that were have kept theirs."""
+    complaints = Complaints()
+    for name in ("a", "b"):
+        complaints.note(ObjectKey("shop", name), [problem("x")])
+    complaints.fresh()
+    complaints.begin()
+    complaints.note(ObjectKey("shop", "b"), [problem("x")])
+    complaints.settle()
+    assert complaints.fresh() == []
+    assert complaints.count == 1
+
+
+def test_complaints_are_bounded() -> None:
+    """Neither one bad object nor thousands of them fill the log."""
+    complaints = Complaints()
+    complaints.note(WEB, [problem(str(number)) for number in range(1000)])
+    assert len(complaints.fresh()) == complaints.count == MOST_OF_ONE
+    for number in range(1000):
+        complaints.note(ObjectKey("shop", f"s{number}"), [problem("x")])
+    said = complaints.fresh()
+    assert len(said) == MOST_AT_ONCE + 1
+    assert said[-1] == f"and {1000 - MOST_AT_ONCE} more problems like these"
+    assert complaints.fresh() == []
+
+
+def test_deletion_ends_complaints() -> None:
+    """A fault lasts as long as its object, and an event's unknown type is said once."""
+    reflector = watching()
+    reflector.receive_data(line("ADDED", service(clusterIP=7, clusterIPs=None)), 0.0)
+    assert reflector.complaints.count > 0
+    reflector.receive_data(line("DELETED", service(clusterIP=7, clusterIPs=None)), 0.0)
+    assert reflector.complaints.count == 0
+    reflector.complaints.fresh()
+    reflector.receive_data(line("SURPRISE", service()) * 3, 0.0)
+    assert len(reflector.complaints.fresh()) == 1

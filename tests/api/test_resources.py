@@ -1,0 +1,37 @@
+"""What of the cluster is followed: kinds, where the API has them, and what is left to the server to select."""
+
+from __future__ import annotations
+
+from nftproxy.api.resources import resources
+from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+
+FOLLOWED = {
+    Node: ("v1", "nodes", {"fieldSelector": "metadata.name=node-a"}),
+    ServiceCIDR: ("networking.k8s.io/v1", "servicecidrs", {}),
+    Service: (
+        "v1",
+        "services",
+        {"labelSelector": "!service.kubernetes.io/service-proxy-name", "fieldSelector": "spec.clusterIP!=None"},
+    ),
+    EndpointSlice: (
+        "discovery.k8s.io/v1",
+        "endpointslices",
+        {"labelSelector": "!service.kubernetes.io/headless"},
+    ),
+}
+
+
+def test_what_is_followed() -> None:
+    """This Node alone, all ServiceCIDRs, and the Services and EndpointSlices that are not for others."""
+    found = {each.model: (each.kind.api_versions[0], each.plural, each.selectors) for each in resources("node-a")}
+    assert found == FOLLOWED
+
+
+def test_each_kind_is_that_of_its_model() -> None:
+    """What is asked for is parsed as what it is."""
+    assert [each.kind.name for each in resources("node-a")] == [each.model.__name__ for each in resources("node-a")]
+
+
+def test_only_service_cidrs_may_be_absent() -> None:
+    """Every cluster knows the other kinds; ServiceCIDRs came with Kubernetes 1.33."""
+    assert [each.model for each in resources("node-a") if each.may_be_absent] == [ServiceCIDR]

@@ -1,0 +1,395 @@
+"""A Service's fields: what is read, what is lost alone, and what fails closed."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.model.addresses import Protocol
+from nftproxy.model.objects import (
+    Service,
+    ServicePort,
+    ServiceType,
+    TrafficPolicy,
+)
+from tests.support.raw import SERVICE, WEB, Raw, changed, read, service
+
+# ---- a Service's fields ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [
+        ({"clusterIP": "10.96.0.10"}, ["10.96.0.10"]),
+        ({"clusterIP": "10.96.0.10", "clusterIPs": []}, ["10.96.0.10"]),
+        ({"clusterIPs": ["fd00:96::10", "10.96.0.10"]}, ["fd00:96::10", "10.96.0.10"]),
+        ({"clusterIP": "10.96.0.11", "clusterIPs": ["10.96.0.10"]}, ["10.96.0.10"]),
+        ({"clusterIP": "FD00:96:0::0010"}, ["fd00:96::10"]),
+    ],
+)
+def test_cluster_ips(spec: Raw, expected: list[str]) -> None:
+    """Of clusterIPs and clusterIP the former count if there are any; addresses are made canonical."""
+    assert service("spec", spec) == (Service(WEB, 1714558830, ServiceType.CLUSTER_IP, tuple(expected), ()), [])  # type: ignore[arg-type]
+
+
+def test_a_second_address_of_a_family_is_lost() -> None:
+    """A Service has at most one ClusterIP of each family."""
+    made, problems = service("spec.clusterIPs", ["10.96.0.10", "10.96.0.11"])
+    assert made.cluster_ips == ("10.96.0.10",)
+    assert problems == [
+        "Service shop/web: spec.clusterIPs[1]: 10.96.0.11 is a second IPv4 address: only the first counts"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (
+            {"clusterIPs": ["10.96.0.256"]},
+            "spec.clusterIPs[0]: '10.96.0.256' does not appear to be an IPv4 or IPv6 address",
+        ),
+        ({"clusterIP": "x"}, "spec.clusterIP: 'x' does not appear to be an IPv4 or IPv6 address"),
+    ],
+)
+def test_without_a_readable_cluster_ip_the_service_is_lost(spec: Raw, problem: str) -> None:
+    """A Service none of whose ClusterIPs can be read is lost and reported."""
+    assert read(changed(SERVICE, "spec", spec)) == (None, [f"Service shop/web: {problem}"])
+
+
+@pytest.mark.parametrize(
+    ("address", "problem"),
+    [
+        ("203.0.113.07", "'203.0.113.07' does not appear to be an IPv4 or IPv6 address"),
+        ("::ffff:203.0.113.7", "'::ffff:203.0.113.7' has a zone or is an IPv4-mapped IPv6 address"),
+        ("fe80::1%eth0", "'fe80::1%eth0' has a zone or is an IPv4-mapped IPv6 address"),
+        ("127.0.0.1", "'127.0.0.1' is a loopback, link-local, multicast, broadcast or unspecified address"),
+        (" 203.0.113.7", "' 203.0.113.7' does not appear to be an IPv4 or IPv6 address"),
+        (3405803783, "3405803783 is not a string"),
+        (None, "null is not a string"),
+        ("9" * 10_000, f"'{'9' * 59}... is not an IP address"),
+    ],
+)
+def test_a_bad_external_ip_is_lost_alone(address: object, problem: str) -> None:
+    """Of externalIPs the bad one is lost, and reported with the index that it has in the file."""
+    made, problems = service("spec.externalIPs", ["203.0.113.6", address, "203.0.113.8", "203.0.113.6"])
+    assert made.external_ips == ("203.0.113.6", "203.0.113.8")
+    assert problems == [f"Service shop/web: spec.externalIPs[1]: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("spec.ports.0.port", 0, "ports[0].port: 0 is not a port from 1 to 65535"),
+        ("spec.ports.0.port", 65536, "ports[0].port: 65536 is not a port from 1 to 65535"),
+        ("spec.ports.0.port", 10**400, "ports[0].port: a huge number is not a port from 1 to 65535"),
+        ("spec.ports.0.port", -(2**63), "ports[0].port: -9223372036854775808 is not a port from 1 to 65535"),
+        ("spec.ports.0.port", None, "ports[0].port: is missing"),
+        ("spec.ports.0.port", "80", "ports[0].port: '80' is not an integer"),
+        ("spec.ports.0.port", 80.0, "ports[0].port: 80.0 is not an integer"),
+        ("spec.ports.0.port", True, "ports[0].port: true is not an integer"),
+        ("spec.ports.0.protocol", "ICMP", "ports[0].protocol: 'ICMP' is not TCP, UDP or SCTP"),
+        ("spec.ports.0.protocol", "tcp", "ports[0].protocol: 'tcp' is not TCP, UDP or SCTP"),
+        ("spec.ports.0.protocol", 6, "ports[0].protocol: 6 is not a string"),
+        (
+            "spec.ports.0.name",
+            "Http",
+            "ports[0].name: 'Http' is not a port name (a DNS label of at most 63 characters)",
+        ),
+        ("spec.ports.0.name", {}, "ports[0].name: an object is not a string"),
+        ("spec.ports.0", None, "ports[0]: null is not an object"),
+        ("spec.ports.0", [], "ports[0]: a list is not an object"),
+    ],
+)
+def test_a_bad_port_is_lost_alone(path: str, value: object, problem: str) -> None:
+    """A port without a good name, protocol and number is lost; the others stay."""
+    made, problems = service(path, value)
+    assert made.ports == (ServicePort("dns", Protocol.UDP, 53, 30053),)
+    assert problems == [f"Service shop/web: spec.{problem}"]
+
+
+def test_paths_count_what_was_lost() -> None:
+    """After an element that doesn't even fit its shape, others are still reported at their own index."""
+    _, problems = service("spec.ports", [5, {"port": 0}])
+    assert problems == [
+        "Service shop/web: spec.ports[0]: 5 is not an object",
+        "Service shop/web: spec.ports[1].port: 0 is not a port from 1 to 65535",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        ({"port": 80}, ServicePort("", Protocol.TCP, 80)),
+        ({"port": 80, "name": None, "protocol": None, "nodePort": None}, ServicePort("", Protocol.TCP, 80)),
+        ({"port": 80, "name": "", "nodePort": 0}, ServicePort("", Protocol.TCP, 80)),
+        ({"port": 80, "protocol": "SCTP"}, ServicePort("", Protocol.SCTP, 80)),
+    ],
+)
+def test_defaults_of_a_port(port: Raw, expected: ServicePort) -> None:
+    """A port is TCP, without a name and without a node port unless it says otherwise."""
+    assert service("spec.ports", [port])[0].ports == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        (70000, "70000 is not a port from 1 to 65535"),
+        (-1, "-1 is not a port from 1 to 65535"),
+        ("x", "'x' is not an integer"),
+    ],
+)
+def test_a_bad_node_port_leaves_the_port(value: object, problem: str) -> None:
+    """A bad nodePort is lost alone."""
+    made, problems = service("spec.ports.0.nodePort", value)
+    assert made.ports[0] == ServicePort("http", Protocol.TCP, 80, 0)
+    assert problems == [f"Service shop/web: spec.ports[0].nodePort: {problem}"]
+
+
+@pytest.mark.parametrize(("kind", "node_port"), [("ClusterIP", 0), ("NodePort", 30080), ("LoadBalancer", 30080)])
+def test_node_ports_by_type(kind: str, node_port: int) -> None:
+    """Node ports count for types NodePort and LoadBalancer only."""
+    assert service("spec.type", kind)[0].ports[0].node_port == node_port
+
+
+@pytest.mark.parametrize("later", [{"name": "http", "port": 81}, {"name": "web", "port": 80}])
+def test_of_equal_ports_the_first_stays(later: Raw) -> None:
+    """A port that has an earlier one's name or number, and its protocol, is lost and reported."""
+    made, problems = service("spec.ports.-", later)
+    assert [port.name for port in made.ports] == ["http", "dns"]
+    assert problems == [
+        "Service shop/web: spec.ports[2]: repeats the name or the number of an earlier port with the same protocol"
+    ]
+
+
+def test_ports_may_differ_in_protocol_only() -> None:
+    """The same name and number with another protocol is another port."""
+    made, problems = service(
+        "spec.ports", [{"name": "dns", "port": 53}, {"name": "dns", "port": 53, "protocol": "UDP"}]
+    )
+    assert (len(made.ports), problems) == (2, [])
+
+
+@pytest.mark.parametrize("kind", ["ClusterIP", "LoadBalancer"])
+def test_any_number_of_ports_may_have_no_node_port(kind: str) -> None:
+    """No node port is no conflict with that of another port."""
+    ports = [{"name": "a", "port": 80}, {"name": "b", "port": 81, "nodePort": 0}, {"name": "c", "port": 82}]
+    made, problems = service("spec", {"type": kind, "clusterIP": "10.96.0.10", "ports": ports})
+    assert ([port.node_port for port in made.ports], problems) == ([0, 0, 0], [])
+
+
+def test_of_equal_node_ports_the_first_stays() -> None:
+    """A node port that an earlier port has, with its protocol, is lost alone."""
+    made, problems = service("spec.ports.-", {"name": "more", "port": 90, "nodePort": 30080})
+    assert made.ports[2] == ServicePort("more", Protocol.TCP, 90, 0)
+    assert problems == ["Service shop/web: spec.ports[2].nodePort: 30080 is an earlier port's with the same protocol"]
+
+
+@pytest.mark.parametrize(
+    ("ingress", "expected"),
+    [
+        ({"ip": "203.0.113.80"}, ["203.0.113.80"]),
+        ({"ip": "203.0.113.80", "ipMode": None}, ["203.0.113.80"]),
+        ({"ip": "203.0.113.80", "ipMode": ""}, ["203.0.113.80"]),
+        ({"ip": "203.0.113.80", "ipMode": "VIP"}, ["203.0.113.80"]),
+        ({"ip": "203.0.113.80", "ipMode": "Proxy"}, []),
+        ({"hostname": "lb.example.com"}, []),
+        ({"hostname": "lb.example.com", "ip": ""}, []),
+    ],
+)
+def test_load_balancer_ips(ingress: Raw, expected: list[str]) -> None:
+    """Ingress IPs count unless their mode is Proxy; hostnames don't."""
+    made, problems = service("status.loadBalancer.ingress", [ingress])
+    assert (list(made.load_balancer_ips), problems) == (expected, [])
+
+
+def test_each_load_balancer_ip_counts_once() -> None:
+    """Several ingress points are several addresses; one that can't be read, and one that is repeated, add none."""
+    addresses = ["203.0.113.80", "203.0.113.81", "203.0.113", "203.0.113.80"]
+    made, problems = service("status.loadBalancer.ingress", [{"ip": address} for address in addresses])
+    assert made.load_balancer_ips == ("203.0.113.80", "203.0.113.81")
+    assert len(problems) == 1
+
+
+def test_an_unknown_ip_mode_is_lost() -> None:
+    """An ingress IP of a mode that isn't known is not captured."""
+    made, problems = service("status.loadBalancer.ingress.0.ipMode", "Magic")
+    assert made.load_balancer_ips == ()
+    assert problems == ["Service shop/web: status.loadBalancer.ingress[0].ipMode: 'Magic' is not VIP or Proxy"]
+
+
+@pytest.mark.parametrize("kind", ["ClusterIP", "NodePort"])
+def test_only_a_load_balancer_has_load_balancer_fields(kind: str) -> None:
+    """Ingress IPs, source ranges and the health-check port count for type LoadBalancer only."""
+    made, problems = service("spec.type", kind)
+    assert (made.load_balancer_ips, made.source_ranges, made.health_check_node_port) == ((), (), 0)
+    assert problems == []
+
+
+def test_no_health_check_without_policy_local() -> None:
+    """The health-check port counts with externalTrafficPolicy Local only."""
+    assert service("spec.externalTrafficPolicy", "Cluster")[0].health_check_node_port == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "external_ips", "policy"),
+    [
+        ("LoadBalancer", [], TrafficPolicy.LOCAL),
+        ("NodePort", [], TrafficPolicy.LOCAL),
+        ("ClusterIP", ["203.0.113.7"], TrafficPolicy.LOCAL),
+        ("ClusterIP", [], TrafficPolicy.CLUSTER),
+    ],
+)
+def test_where_the_external_policy_counts(kind: str, external_ips: list[str], policy: TrafficPolicy) -> None:
+    """externalTrafficPolicy counts where there may be external addresses."""  # noqa: D403
+    raw = changed(changed(SERVICE, "spec.type", kind), "spec.externalIPs", external_ips)
+    outcome, _ = read(raw)
+    assert isinstance(outcome, Service)
+    assert outcome.external_policy is policy
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        (
+            "spec.internalTrafficPolicy",
+            "local",
+            "spec.internalTrafficPolicy: 'local' is not one of Cluster, Local: taken as Cluster",
+        ),
+        (
+            "spec.sessionAffinity",
+            "Cookie",
+            "spec.sessionAffinity: 'Cookie' is not one of None, ClientIP: taken as None",
+        ),
+        (
+            "metadata.creationTimestamp",
+            "yesterday",
+            "metadata.creationTimestamp: 'yesterday' is not a time as in 2024-05-01T10:20:30Z: taken as the oldest",
+        ),
+        ("spec.healthCheckNodePort", 99999, "spec.healthCheckNodePort: 99999 is not a port from 1 to 65535"),
+        ("spec.externalIPs", "203.0.113.7", "spec.externalIPs: '203.0.113.7' is not a list"),
+        (
+            "spec.externalTrafficPolicy",
+            "Near",
+            "spec.externalTrafficPolicy: 'Near' is not one of Cluster, Local: taken as Cluster",
+        ),
+        ("spec.sessionAffinityConfig", [], "spec.sessionAffinityConfig: a list is not an object"),
+        ("status", "x", "status: 'x' is not an object"),
+        (
+            "status.loadBalancer.ingress.0.ip",
+            "::1",
+            "status.loadBalancer.ingress[0].ip: '::1' is a loopback, link-local, multicast, broadcast or unspecified "
+            "address",
+        ),
+    ],
+)
+def test_a_bad_field_is_lost_alone(path: str, value: object, problem: str) -> None:
+    """Any other bad field has its default, is reported, and leaves the rest of the Service as it was."""
+    made, problems = service(path, value)
+    assert made.cluster_ips == service()[0].cluster_ips
+    assert made.ports == service()[0].ports
+    assert problems == [f"Service shop/web: {problem}"]
+
+
+@pytest.mark.parametrize("word", ["Cluster", "Local"])
+def test_the_internal_policy_is_read(word: str) -> None:
+    """internalTrafficPolicy is a field of its own: that example's external policy is Local."""  # noqa: D403
+    made, problems = service("spec.internalTrafficPolicy", word)
+    assert (made.internal_policy, made.external_policy, problems) == (TrafficPolicy(word), TrafficPolicy.LOCAL, [])
+
+
+def test_a_bad_type_is_cluster_ip() -> None:
+    """A Service of a type that isn't known keeps what every Service has."""
+    made, problems = service("spec.type", "Loadbalancer")
+    assert made.type is ServiceType.CLUSTER_IP
+    assert problems == [
+        "Service shop/web: spec.type: 'Loadbalancer' is not one of ClusterIP, NodePort, LoadBalancer: "
+        "taken as ClusterIP"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("affinity", "config", "timeout"),
+    [
+        ("None", {"clientIP": {"timeoutSeconds": 600}}, None),
+        (None, None, None),
+        ("ClientIP", None, 10800),
+        ("ClientIP", {}, 10800),
+        ("ClientIP", {"clientIP": {}}, 10800),
+        ("ClientIP", {"clientIP": {"timeoutSeconds": 1}}, 1),
+        ("ClientIP", {"clientIP": {"timeoutSeconds": 86400}}, 86400),
+    ],
+)
+def test_session_affinity(affinity: object, config: object, timeout: int | None) -> None:
+    """Session affinity ClientIP lasts as long as it says, three hours by default."""
+    raw = changed(changed(SERVICE, "spec.sessionAffinity", affinity), "spec.sessionAffinityConfig", config)
+    outcome, problems = read(raw)
+    assert isinstance(outcome, Service)
+    assert (outcome.affinity_timeout, problems) == (timeout, [])
+
+
+@pytest.mark.parametrize("value", [0, -1, 86401])
+def test_a_bad_affinity_timeout_is_the_default(value: int) -> None:
+    """A timeout that isn't from 1 second to a day is taken as three hours, and reported."""
+    made, problems = service("spec.sessionAffinityConfig.clientIP.timeoutSeconds", value)
+    assert made.affinity_timeout == 10800
+    assert problems == [
+        "Service shop/web: spec.sessionAffinityConfig.clientIP.timeoutSeconds: "
+        f"{value} is not from 1 to 86400 seconds: taken as 10800"
+    ]
+
+
+# ---- source ranges ---------------------------------------------------------------------------------------------------
+
+
+CLOSED_4 = "spec.loadBalancerSourceRanges: no IPv4 range can be read: the load balancer's addresses admit nobody"
+CLOSED_6 = "spec.loadBalancerSourceRanges: no IPv6 range can be read: the load balancer's addresses admit nobody"
+
+
+@pytest.mark.parametrize(
+    ("given_ranges", "expected", "closed"),
+    [
+        (None, [], []),
+        ([], [], []),
+        (["10.0.0.0/8", " fd00::/8 "], ["10.0.0.0/8", "fd00::/8"], []),
+        (["10.0.0.7/8", "10.0.0.0/8"], ["10.0.0.0/8"], []),
+        (["0.0.0.0/0"], ["0.0.0.0/0"], []),
+        (["10.0.0.0/8", "10.0.0.0/33"], ["10.0.0.0/8"], []),
+        (["10.0.0.0"], ["0.0.0.0/32"], [CLOSED_4]),
+        (["fd00::/129"], ["::/128"], [CLOSED_6]),
+        (["10.0.0.0/8", "fd00::"], ["10.0.0.0/8", "::/128"], [CLOSED_6]),
+        (["all"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["fd00::", "10.0.0.0"], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["fd00::/8", "10.0.0.0/8", "10.0.0.0"], ["fd00::/8", "10.0.0.0/8"], []),
+        ([None], ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        (["10.0.0.0/8", 10], ["10.0.0.0/8", "::/128"], [CLOSED_6]),
+        ("10.0.0.0/8", ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+        ({}, ["0.0.0.0/32", "::/128"], [CLOSED_4, CLOSED_6]),
+    ],
+)
+def test_source_ranges(given_ranges: object, expected: list[str], closed: list[str]) -> None:
+    """Bad source ranges are skipped, but where they were all that restricted a family nobody is admitted."""
+    made, problems = service("spec.loadBalancerSourceRanges", given_ranges)
+    assert [str(source) for source in made.source_ranges] == expected
+    assert [problem.removeprefix("Service shop/web: ") for problem in problems if "admit" in problem] == closed
+
+
+def test_source_ranges_that_are_no_list_are_reported() -> None:
+    """What is no list at all is reported, beside what follows from it."""
+    _, problems = service("spec.loadBalancerSourceRanges", "10.0.0.0/8")
+    assert problems[0] == "Service shop/web: spec.loadBalancerSourceRanges: '10.0.0.0/8' is not a list"
+
+
+def test_a_bad_source_range_is_reported() -> None:
+    """A source range that can't be read is reported with its path."""
+    _, problems = service("spec.loadBalancerSourceRanges", ["10.0.0.0/8", "10.0.0/8"])
+    assert problems == [
+        "Service shop/web: spec.loadBalancerSourceRanges[1]: '10.0.0' does not appear to be an IPv4 or IPv6 address"
+    ]
+
+
+def test_the_source_range_annotation_is_not_read() -> None:
+    """The annotation that cloud providers read restricts nothing here, as in kube-proxy."""
+    raw = changed(SERVICE, "spec.loadBalancerSourceRanges", None)
+    raw["metadata"]["annotations"] = {"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}
+    outcome, problems = read(raw)
+    assert isinstance(outcome, Service)
+    assert (outcome.source_ranges, problems) == ((), [])

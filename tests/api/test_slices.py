@@ -1,0 +1,211 @@
+"""The fields of EndpointSlices, Nodes and ServiceCIDRs: what is read, and what is lost alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.model.addresses import Address, Protocol, parse_network
+from nftproxy.model.objects import (
+    Endpoint,
+    EndpointPort,
+    Node,
+    ServiceCIDR,
+)
+from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, read
+
+# ---- an EndpointSlice's fields ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("addressType", "IPv5", "addressType: 'IPv5' is not IPv4, IPv6 or FQDN"),
+        ("addressType", None, "addressType: null is not IPv4, IPv6 or FQDN"),
+        ("addressType", 4, "addressType: 4 is not a string"),
+        (
+            "metadata|labels|kubernetes.io/service-name",
+            "Web",
+            "metadata.labels.kubernetes.io/service-name: 'Web' is not the name of a Service",
+        ),
+        (
+            "metadata|labels|kubernetes.io/service-name",
+            5,
+            "metadata.labels.kubernetes.io/service-name: 5 is not the name of a Service",
+        ),
+    ],
+)
+def test_a_slice_without_family_or_service_is_lost(path: str, value: object, problem: str) -> None:
+    """A slice that doesn't tell its address family or its Service is lost and reported."""
+    assert read(changed(SLICE, path, value)) == (None, [f"EndpointSlice shop/web-abcde: {problem}"])
+
+
+@pytest.mark.parametrize(
+    ("port", "expected"),
+    [
+        ({"name": "http", "port": 8080}, [EndpointPort("http", Protocol.TCP, 8080)]),
+        ({"name": "", "port": 53, "protocol": "UDP"}, [EndpointPort("", Protocol.UDP, 53)]),
+        ({"name": None, "port": 8080}, []),
+        ({"port": 8080}, []),
+        ({"name": "http", "port": None}, []),
+        ({"name": "http"}, []),
+    ],
+)
+def test_slice_ports(port: Raw, expected: list[EndpointPort]) -> None:
+    """A port counts if it has a name, of which "" is one, and a number."""
+    made, problems = endpoint_slice("ports", [port])
+    assert (list(made.ports), problems) == (expected, [])
+
+
+@pytest.mark.parametrize("ports", [None, []])
+def test_a_slice_without_ports(ports: object) -> None:
+    """A slice may have no ports."""
+    made, problems = endpoint_slice("ports", ports)
+    assert (made.ports, problems) == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("port", "problem"),
+    [
+        ({"name": "x", "port": 0}, "ports[1].port: 0 is not a port from 1 to 65535"),
+        ({"name": "x", "port": 1, "protocol": "QUIC"}, "ports[1].protocol: 'QUIC' is not TCP, UDP or SCTP"),
+        ({"name": "-", "port": 1}, "ports[1].name: '-' is not a port name (a DNS label of at most 63 characters)"),
+        ({"name": "http", "port": 1}, "ports[1]: repeats the name of an earlier port with the same protocol"),
+        ("x", "ports[1]: 'x' is not an object"),
+    ],
+)
+def test_a_bad_slice_port_is_lost_alone(port: object, problem: str) -> None:
+    """A bad port of a slice is lost and reported; the others stay."""
+    made, problems = endpoint_slice("ports.-", port)
+    assert made.ports == (EndpointPort("http", Protocol.TCP, 8080),)
+    assert problems == [f"EndpointSlice shop/web-abcde: {problem}"]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (None, (True, True, False)),
+        ({}, (True, True, False)),
+        ({"ready": None, "serving": None, "terminating": None}, (True, True, False)),
+        ({"ready": False}, (False, False, False)),
+        ({"ready": True, "serving": False}, (True, False, False)),
+        ({"ready": False, "serving": True, "terminating": True}, (False, True, True)),
+    ],
+)
+def test_conditions(conditions: object, expected: tuple[bool, bool, bool]) -> None:
+    """An endpoint is ready unless denied, serving as it is ready unless said otherwise, and not terminating."""
+    (made,) = endpoint_slice("endpoints.0.conditions", conditions)[0].endpoints
+    assert (made.ready, made.serving, made.terminating) == expected
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "problem"),
+    [
+        ({}, "endpoints[1].addresses: is empty"),
+        ({"addresses": []}, "endpoints[1].addresses: is empty"),
+        ({"addresses": "10.1.0.9"}, "endpoints[1].addresses: '10.1.0.9' is not a list"),
+        ({"addresses": [9]}, "endpoints[1].addresses[0]: 9 is not a string"),
+        ({"addresses": ["fd00:1::4"]}, "endpoints[1].addresses[0]: fd00:1::4 is not an IPv4 address"),
+        (
+            {"addresses": ["169.254.169.254"]},
+            "endpoints[1].addresses[0]: '169.254.169.254' is a loopback, link-local, multicast, broadcast or "
+            "unspecified address",
+        ),
+        (
+            {"addresses": ["10.1.0.9"], "conditions": {"ready": "yes"}},
+            "endpoints[1].conditions.ready: 'yes' is not true or false",
+        ),
+        ({"addresses": ["10.1.0.9"], "conditions": 1}, "endpoints[1].conditions: 1 is not an object"),
+        (
+            {"addresses": ["10.1.0.9"], "nodeName": "node a"},
+            "endpoints[1].nodeName: 'node a' is not the name of a Node",
+        ),
+        ({"addresses": ["10.1.0.9"], "nodeName": 7}, "endpoints[1].nodeName: 7 is not a string"),
+        (None, "endpoints[1]: null is not an object"),
+    ],
+)
+def test_a_bad_endpoint_is_lost_alone(endpoint: object, problem: str) -> None:
+    """An endpoint whose address, conditions or node can't be read is lost and reported; the others stay."""
+    made, problems = endpoint_slice("endpoints.-", endpoint)
+    assert [each.address for each in made.endpoints] == ["10.1.0.4"]
+    assert problems == [f"EndpointSlice shop/web-abcde: {problem}"]
+
+
+def test_only_the_first_address_is_read() -> None:
+    """What is wrong with an endpoint's other addresses doesn't matter."""
+    assert endpoint_slice("endpoints.0.addresses", ["10.1.0.4", "x", 5])[1] == []
+
+
+@pytest.mark.parametrize(
+    ("hints", "zones", "nodes"),
+    [
+        (None, None, None),
+        ({}, None, None),
+        ({"forZones": []}, None, None),
+        ({"forZones": [{"name": "a"}, {"name": "B_1"}]}, ("a", "B_1"), None),
+        ({"forNodes": [{"name": "node-a"}]}, None, ("node-a",)),
+    ],
+)
+def test_hints(hints: object, zones: object, nodes: object) -> None:
+    """Hints are names of zones and nodes; none is None."""
+    made, problems = endpoint_slice("endpoints.0.hints", hints)
+    assert (made.endpoints[0].zone_hints, made.endpoints[0].node_hints, problems) == (zones, nodes, [])
+
+
+@pytest.mark.parametrize(
+    ("hints", "problem"),
+    [
+        ({"forZones": [{"name": "a b"}]}, "hints.forZones[0].name: 'a b' is not the name of a zone or Node"),
+        ({"forZones": [{}]}, "hints.forZones[0].name: null is not the name of a zone or Node"),
+        ({"forZones": ["a"]}, "hints.forZones[0]: 'a' is not an object"),
+        ({"forZones": "a"}, "hints.forZones: 'a' is not a list"),
+        ("a", "hints: 'a' is not an object"),
+    ],
+)
+def test_bad_hints_leave_the_endpoint(hints: object, problem: str) -> None:
+    """A bad hint is lost alone: hints decide where traffic goes best, not where it may go."""
+    made, problems = endpoint_slice("endpoints.0.hints", hints)
+    assert made.endpoints == (Endpoint(Address("10.1.0.4"), node_name="node-a"),)
+    assert problems == [f"EndpointSlice shop/web-abcde: endpoints[0].{problem}"]
+
+
+# ---- Nodes and ServiceCIDRs ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("raw", "path", "value", "problem"),
+    [
+        (
+            NODE,
+            "status.addresses.2.address",
+            "x",
+            "status.addresses[2].address: 'x' does not appear to be an IPv4 or IPv6 address",
+        ),
+        (NODE, "status.addresses.2.address", None, "status.addresses[2].address: null is not a string"),
+        (NODE, "spec.podCIDRs.0", "10.1.0.0", "spec.podCIDRs[0]: '10.1.0.0' is not a CIDR"),
+        (
+            NODE,
+            "metadata|labels|topology.kubernetes.io/zone",
+            "a b",
+            "metadata.labels.topology.kubernetes.io/zone: 'a b' is not the name of a zone",
+        ),
+    ],
+)
+def test_bad_fields_of_a_node(raw: Raw, path: str, value: object, problem: str) -> None:
+    """A bad address, range or zone of a Node is lost alone."""
+    outcome, problems = read(changed(raw, path, value))
+    assert isinstance(outcome, Node)
+    assert problems == [f"Node node-a: {problem}"]
+
+
+def test_a_bad_range_of_a_service_cidr() -> None:
+    """A bad range of a ServiceCIDR is lost alone."""
+    outcome, problems = read(changed(CIDR, "spec.cidrs.0", "10.96.0.0/x"))
+    assert outcome == ServiceCIDR("kubernetes", (parse_network("fd00:96::/112"),))
+    assert problems == ["ServiceCIDR kubernetes: spec.cidrs[0]: '10.96.0.0/x' is not a CIDR"]
+
+
+def test_the_trigger_time_is_kept() -> None:
+    """What an EndpointSlice says of when its change was triggered is kept to the fraction of a second."""
+    annotations = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00.25Z"}
+    value, problems = endpoint_slice("metadata|annotations", annotations)
+    assert (value.triggered, problems) == (1767225600.25, [])

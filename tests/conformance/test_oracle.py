@@ -1,0 +1,268 @@
+"""The oracle, by examples worked out by hand from docs/semantics.md: who watches the watchman."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.probes import INTERFACES
+from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
+from nftproxy.lab.topology import DEFAULT_SOURCES
+from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
+from tests.support.factories import node, service, service_cidr, settings, slice_of
+
+HERE, AWAY = "10.1.0.4", "10.1.1.4"
+Object = Service | EndpointSlice | ServiceCIDR
+OUTSIDE = "198.51.100.200"
+POD = "10.1.0.200"
+
+
+def world(*objects: Object, zone: str = "a", knows_interfaces: bool = True, **tweaks: Any) -> World:
+    """What node-a sees of these objects; `tweaks` are those of `factories.settings`."""
+    return World(
+        node(zone=zone),
+        settings(**tweaks).config,
+        tuple(each for each in objects if isinstance(each, Service)),
+        tuple(each for each in objects if isinstance(each, EndpointSlice)),
+        tuple(each for each in objects if isinstance(each, ServiceCIDR)),
+        INTERFACES,
+        knows_interfaces,
+    )
+
+
+def become(
+    there: World,
+    origin: Origin,
+    address: str,
+    port: int = 80,
+    protocol: str = "tcp",
+    source: str | None = None,
+) -> set[Outcome]:
+    """What a connection must become."""
+    usual = "192.168.0.77" if origin is Origin.NODE else DEFAULT_SOURCES[origin][":" in address]
+    return set(Oracle(there).expected(Probe(origin, address, port, protocol, source or usual)))
+
+
+def at(*pods: str, masqueraded: bool = False, port: int = 8080) -> set[Outcome]:
+    """Arriving at one of these pods."""
+    return {endpoint(pod, port, masqueraded=masqueraded) for pod in pods}
+
+
+BALANCED = service(type="LoadBalancer", load_balancer_ips=["203.0.113.7"], ports=["http:80:30080"])
+LOCAL = service(
+    type="LoadBalancer", load_balancer_ips=["203.0.113.7"], ports=["http:80:30080"], external_policy="Local"
+)
+
+
+@pytest.mark.parametrize(
+    ("origin", "outcome"),
+    [
+        (Origin.POD, at(HERE, AWAY)),
+        (Origin.REMOTE_POD, at(HERE, AWAY)),
+        (Origin.NODE, at(HERE, AWAY, masqueraded=True)),
+        (Origin.OUTSIDE, at(HERE, AWAY, masqueraded=True)),
+    ],
+)
+def test_a_cluster_ip_leads_to_any_endpoint(origin: Origin, outcome: set[Outcome]) -> None:
+    """A ClusterIP hides the source of all but local ones."""
+    assert become(world(service(), slice_of()), origin, "10.96.0.10") == outcome
+
+
+def test_without_a_detector_nobody_is_masqueraded() -> None:
+    """Without a range for the family no source is known to be local, or not to be."""
+    assert become(world(service(), slice_of(), cluster_cidrs=()), Origin.OUTSIDE, "10.96.0.10") == at(HERE, AWAY)
+    everyone = world(service(), slice_of(), cluster_cidrs=(), masquerade_all=True)
+    assert become(everyone, Origin.POD, "10.96.0.10") == at(HERE, AWAY, masqueraded=True)
+
+
+@pytest.mark.parametrize(("prefix", "is_local"), [("cni", True), ("veth", False)])
+def test_interfaces_tell_local_sources(prefix: str, is_local: bool) -> None:
+    """With InterfaceNamePrefix a source is local if its packet came in through such an interface."""
+    there = world(service(), slice_of(), interface_name_prefix=prefix, detect_local_mode="InterfaceNamePrefix")
+    assert become(there, Origin.POD, "10.96.0.10") == at(HERE, AWAY, masqueraded=not is_local)
+
+
+@pytest.mark.parametrize(
+    ("origin", "outcome"),
+    [
+        (Origin.POD, at(HERE, AWAY)),
+        (Origin.NODE, at(HERE, AWAY, masqueraded=True)),
+        (Origin.OUTSIDE, at(HERE)),
+    ],
+)
+@pytest.mark.parametrize(("address", "port"), [("203.0.113.7", 80), ("192.168.0.2", 30080)])
+def test_external_local_keeps_the_client(origin: Origin, outcome: set[Outcome], address: str, port: int) -> None:
+    """With policy Local, clients outside reach this node's endpoints as they are; the others reach all."""
+    assert become(world(LOCAL, slice_of()), origin, address, port) == outcome
+
+
+def test_external_cluster_hides_everyone() -> None:
+    """With policy Cluster, external addresses hide the source, a pod's too."""
+    assert become(world(BALANCED, slice_of()), Origin.POD, "203.0.113.7") == at(HERE, AWAY, masqueraded=True)
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "outcome"),
+    [
+        ([], {TCP_RESET}),
+        (["10.1.0.4@node-a unready", "10.1.1.4@node-b serving"], {TCP_RESET}),
+        (["10.1.1.4@node-b"], {DROPPED}),
+        (["10.1.1.4@node-b draining"], {DROPPED}),
+        (["10.1.0.4@node-a draining", "10.1.1.4@node-b"], at(HERE)),
+        (["10.1.0.4@node-a draining", "10.1.0.5@node-a"], at("10.1.0.5")),
+        (["10.1.0.4@node-a stopped", "10.1.1.4@node-b published"], {DROPPED}),
+    ],
+)
+def test_no_endpoint_here(endpoints: list[str], outcome: set[Outcome]) -> None:
+    """Policy Local refuses where nobody serves anywhere, and drops where others do."""
+    assert become(world(LOCAL, slice_of(endpoints=endpoints)), Origin.OUTSIDE, "203.0.113.7") == outcome
+
+
+def test_udp_is_refused_by_icmp() -> None:
+    """What isn't TCP is refused by an ICMP error."""
+    assert become(world(service(ports=["dns:53/udp"])), Origin.POD, "10.96.0.10", 53, "udp") == {PORT_UNREACHABLE}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "outcome"),
+    [
+        (["10.1.0.4 zone=a", "10.1.1.4 zone=b"], at(HERE)),
+        (["10.1.0.4 zone=a", "10.1.1.4"], at(HERE, AWAY)),
+        (["10.1.0.4 zone=b", "10.1.1.4 zone=b"], at(HERE, AWAY)),
+        (["10.1.0.4 zone=a,b node=node-b", "10.1.1.4 zone=b node=node-a"], at(AWAY)),
+        (["10.1.0.4 zone=a", "10.1.1.4 draining"], at(HERE)),
+        (["10.1.0.4 zone=b draining", "10.1.1.4 zone=b draining"], at(HERE, AWAY)),
+    ],
+)
+def test_topology(endpoints: list[str], outcome: set[Outcome]) -> None:
+    """Hints count if every ready endpoint has them and one fits, those for nodes before those for zones."""
+    assert become(world(service(), slice_of(endpoints=endpoints)), Origin.POD, "10.96.0.10") == outcome
+
+
+def test_of_two_entries_the_better_one_counts() -> None:
+    """An entry that isn't terminating wins over one that is, whichever slice it is in."""
+    ghosts = slice_of(endpoints=["10.1.0.4@node-a stopped"]), slice_of(endpoints=["10.1.0.4@node-a"], suffix="2")
+    assert become(world(service(), *ghosts), Origin.POD, "10.96.0.10") == at(HERE)
+    assert become(world(service(), *reversed(ghosts)), Origin.POD, "10.96.0.10") == at(HERE)
+
+
+def test_a_pod_that_reaches_itself_is_masqueraded() -> None:
+    """Only the pod of this node that is its own server gets another source."""
+    assert become(world(service(), slice_of()), Origin.POD, "10.96.0.10", source=HERE) == (
+        at(HERE, masqueraded=True) | at(AWAY)
+    )
+
+
+def test_what_is_delivered_here_keeps_its_source() -> None:
+    """A server in the node's own network is sent nothing, so nothing is masqueraded."""
+    there = world(BALANCED, slice_of(endpoints=["192.168.0.2@node-a"]))
+    assert become(there, Origin.OUTSIDE, "203.0.113.7") == at("192.168.0.2")
+    assert become(there, Origin.NODE, "203.0.113.7") == at("192.168.0.2", masqueraded=True)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "source", "is_admitted"),
+    [
+        (["198.51.100.0/24"], OUTSIDE, True),
+        (["198.51.100.0/25"], OUTSIDE, False),
+        (["198.51.100.0/25", "0.0.0.0/0"], OUTSIDE, True),
+        (["2001:db8::/33"], OUTSIDE, True),
+        (["192.168.0.0/24"], "203.0.113.7", True),
+        (["192.168.1.0/24"], "203.0.113.7", False),
+    ],
+)
+def test_source_ranges(ranges: list[str], source: str, is_admitted: bool) -> None:
+    """Ranges of the family restrict; one that holds the node admits the Service's own addresses."""
+    guarded = service(
+        type="LoadBalancer", load_balancer_ips=["203.0.113.7"], external_ips=["203.0.113.9"], source_ranges=ranges
+    )
+    there = world(guarded, slice_of())
+    reached = at(HERE, AWAY, masqueraded=True)
+    assert become(there, Origin.OUTSIDE, "203.0.113.7", source=source) == (reached if is_admitted else {DROPPED})
+    assert become(there, Origin.OUTSIDE, "203.0.113.9", source=source) == reached
+    unserved = become(world(guarded), Origin.OUTSIDE, "203.0.113.7", source=source)
+    assert unserved == ({TCP_RESET} if is_admitted else {DROPPED})
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "served"),
+    [
+        (None, {"192.168.0.2"}),
+        (("0.0.0.0/0",), {"192.168.0.2", "192.168.0.77", "10.1.0.1", "203.0.113.8"}),
+        (("10.0.0.0/8",), {"10.1.0.1"}),
+        (("::/0",), set()),
+    ],
+)
+def test_node_port_addresses(cidrs: tuple[str, ...] | None, served: set[str]) -> None:
+    """Node ports are served on the node's main address, or where CIDRs say; elsewhere the port is the node's."""
+    there = world(BALANCED, slice_of(), node_port_addresses=cidrs)
+    asked = {address: become(there, Origin.OUTSIDE, address, 30080) for address in INTERFACES if ":" not in address}
+    reached = at(HERE, AWAY, masqueraded=True)
+    assert {address for address, outcome in asked.items() if outcome == reached} == served
+    assert all(outcome in (reached, {NODE}) for outcome in asked.values())
+
+
+def test_cidrs_select_among_the_nodes_addresses_where_interfaces_are_unknown() -> None:
+    """As for `render`, which has no interfaces."""
+    there = world(BALANCED, slice_of(), node_port_addresses=("10.0.0.0/8",), knows_interfaces=False)
+    assert become(there, Origin.OUTSIDE, "10.1.0.1", 30080) == {NODE}
+
+
+OLD = service("shop/old", created=1, cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9"])
+NEW = service("shop/a-new", created=2, cluster_ips=["10.96.0.30"], external_ips=["203.0.113.9", "10.96.0.20"])
+
+
+def test_the_older_service_has_a_contested_address() -> None:
+    """Age decides, not the name; and an external IP never takes a ClusterIP, on no port."""
+    there = world(NEW, OLD, slice_of("shop/old", ["10.1.0.4"]), slice_of("shop/a-new", ["10.1.1.4"]))
+    assert become(there, Origin.OUTSIDE, "203.0.113.9") == at(HERE, masqueraded=True)
+    assert become(there, Origin.POD, "10.96.0.20") == at(HERE)
+    assert become(there, Origin.POD, "10.96.0.20", 443) == {TCP_RESET}
+    without = world(NEW, slice_of("shop/a-new", ["10.1.1.4"]))
+    assert become(without, Origin.OUTSIDE, "203.0.113.9") == at(AWAY, masqueraded=True)
+
+
+def test_external_ips_are_off_or_the_nodes() -> None:
+    """Without the feature gate there are none; one that is the node's own address captures nothing."""
+    grabber = service(external_ips=["203.0.113.9", "192.168.0.2"])
+    assert become(world(grabber, slice_of()), Origin.OUTSIDE, "192.168.0.2") == {NODE}
+    off = world(grabber, slice_of(), allow_service_external_ips=False)
+    assert become(off, Origin.OUTSIDE, "203.0.113.9") == {UNTOUCHED}
+
+
+def test_a_health_check_port_is_no_node_port() -> None:
+    """A node port that an older Service has for its health checks is not served, in TCP."""
+    checked = service("shop/checked", created=1, type="LoadBalancer", health_check_node_port=30080)
+    later = service(created=2, type="NodePort", ports=["http:80:30080"])
+    assert become(world(checked, later, slice_of()), Origin.OUTSIDE, "192.168.0.2", 30080) == {NODE}
+    assert become(world(later, slice_of()), Origin.OUTSIDE, "192.168.0.2", 30080) == at(HERE, AWAY, masqueraded=True)
+
+
+def test_node_ports_are_claimed_in_both_families() -> None:
+    """An older Service of one family keeps a newer one from its node port in the other, too."""
+    four = service("shop/four", created=1, type="NodePort", ports=["http:80:30080"])
+    six = service("shop/six", created=2, cluster_ips=["fd00:96::10"], type="NodePort", ports=["http:80:30080"])
+    there = world(four, six, slice_of("shop/six", ["fd00:1::4"]))
+    assert become(there, Origin.OUTSIDE, "fd00:c0a8::2", 30080) == {NODE}
+
+
+def test_unallocated_cluster_ips() -> None:
+    """Of a ServiceCIDR, what is nobody's is dropped; other ports of a ClusterIP are refused; the rest goes its way."""
+    there = world(service(), slice_of(), service_cidr())
+    assert become(there, Origin.POD, "10.96.7.7") == {DROPPED}
+    assert become(there, Origin.POD, "10.96.0.10", 443) == {TCP_RESET}
+    assert become(there, Origin.POD, "10.96.0.10", 80, "sctp") == {PORT_UNREACHABLE}
+    assert become(there, Origin.POD, "10.98.0.1") == {UNTOUCHED}
+    assert become(there, Origin.POD, "192.168.0.2") == {NODE}
+
+
+def test_families_are_served_apart() -> None:
+    """A Service serves in the families of its ClusterIPs, by endpoints of the family."""
+    both = service(cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.9"])
+    there = world(both, slice_of(endpoints=["fd00:1::4"]))
+    assert become(there, Origin.POD, "fd00:96::10") == at("fd00:1::4")
+    assert become(there, Origin.POD, "10.96.0.10") == {TCP_RESET}
+    six = service(cluster_ips=["fd00:96::10"], external_ips=["203.0.113.9"])
+    assert become(world(six, slice_of()), Origin.OUTSIDE, "203.0.113.9") == {UNTOUCHED}

@@ -1,0 +1,20 @@
+"""Our own templates before the suite of features, as `nftproxy conformance` tries anybody's."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.conformance.suite import run
+from nftproxy.kernel.capabilities import probe
+from nftproxy.lab import obstacle
+from tests.support.factories import renderer
+
+CLUSTERS = 5
+"""For each feature: tools/mutation runs this for each fault in a template, of which it finds three of four."""
+
+
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+def test_our_templates_conform() -> None:
+    """No feature goes wrong, whatever clusters are made up for it."""
+    results = run(renderer(), probe().capabilities, examples=CLUSTERS, shrinks=False)
+    assert [each for each in results if not each.ok] == []

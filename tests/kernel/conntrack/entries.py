@@ -1,0 +1,108 @@
+"""Entries of conntrack, which are made and read with another library than ours, and what is to be swept."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from typing import Any, NamedTuple
+
+from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, NFCTSocket
+
+from nftproxy.kernel import conntrack
+from nftproxy.model.addresses import Address
+from nftproxy.policy.flows import AddressPort, Sweeps
+
+FRONT = "10.96.0.10 53"
+
+
+class Tracked(NamedTuple):
+    """An entry of conntrack: from `source` to `destination`, answered by `endpoint`; all "address port"."""
+
+    source: str
+    destination: str
+    endpoint: str
+    protocol: int = socket.IPPROTO_UDP
+    zone: int = 0
+
+    @property
+    def family(self) -> int:
+        """The entry's address family."""
+        return socket.AF_INET6 if ":" in self.source else socket.AF_INET
+
+
+def track(*entries: Tracked) -> None:
+    """Have conntrack hold these entries."""
+    for entry in entries:
+        fields: dict[str, Any] = {"zone": entry.zone} if entry.zone else {}
+        with NFCTSocket(nfgen_family=entry.family) as kernel:
+            kernel.entry(
+                "add",
+                timeout=600,
+                tuple_orig=_tuple(entry, entry.source, entry.destination),
+                tuple_reply=_tuple(entry, entry.endpoint, entry.source),
+                **fields,
+            )
+
+
+def _tuple(entry: Tracked, source: str, destination: str) -> Any:
+    (saddr, sport), (daddr, dport) = source.split(), destination.split()
+    return NFCTAttrTuple(
+        family=entry.family, saddr=saddr, daddr=daddr, proto=entry.protocol, sport=int(sport), dport=int(dport)
+    )
+
+
+def tracked() -> set[Tracked]:
+    """All that conntrack holds in this network namespace."""
+    found = set()
+    with NFCTSocket(nfgen_family=socket.AF_UNSPEC) as kernel:
+        for message in kernel.dump():
+            version = 6 if message["nfgen_family"] == socket.AF_INET6 else 4
+            original, reply = message.get_attr("CTA_TUPLE_ORIG"), message.get_attr("CTA_TUPLE_REPLY")
+            source, destination = (_end_of(original, version, which) for which in ("SRC", "DST"))
+            protocol = original.get_attr("CTA_TUPLE_PROTO").get_attr("CTA_PROTO_NUM")
+            zone = message.get_attr("CTA_ZONE") or 0
+            found.add(Tracked(source, destination, _end_of(reply, version, "SRC"), protocol, zone))
+    return found
+
+
+def _end_of(flow: Any, version: int, which: str) -> str:
+    address = flow.get_attr("CTA_TUPLE_IP").get_attr(f"CTA_IP_V{version}_{which}")
+    return f"{address} {flow.get_attr('CTA_TUPLE_PROTO').get_attr(f'CTA_PROTO_{which}_PORT')}"
+
+
+def end(text: str) -> AddressPort:
+    """An address and port from "address port"."""
+    address, port = text.split()
+    return AddressPort(Address(address), int(port))
+
+
+def sweeps(**usable: str) -> Sweeps:
+    """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 53, 10.1.0.5 53"})`; "" is no endpoint."""
+    return {end(front): frozenset(map(end, filter(None, texts.split(", ")))) for front, texts in usable.items()}
+
+
+def fill(count: int) -> None:
+    """Have conntrack hold so many UDP entries to another address, a hundred for each message to the kernel."""
+    server, numbers = conntrack._packed(*end("172.16.0.1 9999")), iter(range(count))
+    with conntrack._socket() as kernel:
+        while some := list(itertools.islice(numbers, 100)):
+            clients = (struct.pack("!IH", 0x0A000000 + number, 1000 + number % 60000) for number in some)
+            kernel.send(b"".join(addition(client, server, server) for client in clients))
+
+
+def addition(client: bytes, front: bytes, endpoint: bytes, zones: tuple[bytes, bytes] = (b"", b"")) -> bytes:
+    """A request to hold one more UDP entry, each direction of which may have a zone of its own."""
+    attribute = conntrack._attribute
+
+    def flow(kind: int, source: bytes, destination: bytes, zone: bytes) -> bytes:
+        addresses = attribute(1, source[:-2]) + attribute(2, destination[:-2])
+        protocol = attribute(1, conntrack.UDP) + attribute(2, source[-2:]) + attribute(3, destination[-2:])
+        parts = attribute(1 | conntrack.NESTED, addresses) + attribute(2 | conntrack.NESTED, protocol)
+        return attribute(kind | conntrack.NESTED, parts + (attribute(conntrack.TUPLE_ZONE, zone) if zone else b""))
+
+    both = flow(1, client, front, zones[0]) + flow(2, endpoint, client, zones[1])
+    timeout, status = attribute(7, struct.pack("!I", 600)), attribute(3, struct.pack("!I", 0xA))  # confirmed, seen
+    return conntrack._message(
+        0, 0x600, socket.AF_INET, both + timeout + status
+    )  # IPCTNL_MSG_CT_NEW, created and only so

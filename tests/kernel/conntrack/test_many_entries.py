@@ -1,0 +1,178 @@
+"""Among many entries of others a sweep takes no memory, and delays no change.
+
+NFTPROXY_TESTS=long sweeps among a million.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from nftproxy.kernel.conntrack import Sweeper
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Address
+from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort
+from nftproxy.rules.ruleset import Transaction
+from tests.conftest import CLONE_NEWNET
+from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track
+from tests.support.factories import IPV4
+
+CHANGES, TURNS, ROUNDS = 100, 5, 8
+"""How many changes are measured in one turn; how many turns a round has with sweeps, and without; how many rounds there
+are at the most, until the machine does nothing else for once."""
+
+each_crowd = pytest.mark.parametrize(
+    "crowd",
+    [
+        pytest.param(50_000, id="short"),
+        pytest.param(
+            1_000_000,
+            id="a million",
+            marks=[
+                pytest.mark.skipif(os.environ.get("NFTPROXY_TESTS") != "long", reason="NFTPROXY_TESTS=long"),
+                pytest.mark.timeout(600),
+            ],
+        ),
+    ],
+    indirect=True,
+)
+
+
+@pytest.fixture
+def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  # noqa: ARG001 -- where they are
+    """So many entries of others, some here and some elsewhere, all of which stay.
+
+    The machine's limit is for each network namespace, and the kernel goes through the entries of all: as many
+    namespaces are filled as it takes, this one the last.
+    """
+    total, limit = request.param, int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text()) - 1000
+    here = min(total // 2, limit)
+    elsewhere = [min(limit, total - here - first) for first in range(0, total - here, limit)]
+    threads = [_filled(count) for count in elsewhere]
+    fill(here)
+    yield
+    assert _entry_count() == here
+    assert [thread.submit(_entry_count).result() for thread in threads] == elsewhere
+    for thread in threads:
+        thread.shutdown()
+
+
+@each_crowd
+@pytest.mark.usefixtures("crowd")
+def test_a_sweep_among_many_takes_no_memory() -> None:
+    """Among a million entries of others a sweep takes no more memory than among none, and only what is stale goes."""
+    track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53"))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for ports in (1, 9):
+        wanted = {AddressPort(Address("10.96.0.10"), port): NO_ENDPOINTS for port in range(53, 53 + ports)}
+        began, worked = time.monotonic(), time.thread_time()
+        with closing(Sweeper(time.sleep)) as sweeper:
+            assert sweeper.sweep(wanted).total() == (ports == 1)
+        wall, cpu = time.monotonic() - began, time.thread_time() - worked
+        print(f"{ports} fronts, {_entry_count():,} entries here: {wall:.2f} s, {cpu:.2f} s of CPU")  # noqa: T201
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(f"{grown} KiB more memory")  # noqa: T201 -- figures
+    assert grown < 4096
+
+
+@each_crowd
+@pytest.mark.usefixtures("crowd")
+def test_sweeps_delay_no_change() -> None:
+    """While one sweep follows the other, the slowest of a hundred changes takes less than twice what it does without.
+
+    Turns with and without sweeps alternate, so that what else the machine does counts in both.
+    """
+    kernel = Kernel()
+    kernel.apply(Transaction(f"table {IPV4.table} {{\n  set s {{\n    type inet_service\n  }}\n}}\n"))
+    figures = []
+    with _sweeping() as sweeping:
+        for _ in range(ROUNDS):
+            alone, beside = _measured(kernel, sweeping)
+            figures.append(f"p99 {alone:.2f} ms alone, {beside:.2f} ms beside sweeps")
+            if beside < 2 * alone:
+                break
+        assert sweeping.answers > 10 * TURNS
+    print("; ".join(figures))  # noqa: T201
+    assert beside < 2 * alone, figures
+
+
+def _measured(kernel: Kernel, sweeping: _Sweeping) -> tuple[float, float]:
+    """The 99th percentile of how long changes take without sweeps, and with sweeps, in milliseconds."""
+    alone, beside = list[float](), list[float]()
+    for _ in range(TURNS):
+        alone += _changes(kernel)
+        sweeping.goes_on.set()
+        beside += _changes(kernel)
+        sweeping.goes_on.clear()
+    return _percentile(alone, 99), _percentile(beside, 99)
+
+
+def _changes(kernel: Kernel) -> list[float]:
+    """Make some changes; how long each took, in milliseconds."""
+    taken = []
+    for verb in itertools.islice(itertools.cycle(["add", "delete"]), CHANGES):
+        transaction = Transaction(f"{verb} element {IPV4.table} s {{ 80 }}\n")
+        began = time.perf_counter()
+        kernel.apply(transaction)
+        taken.append(1000 * (time.perf_counter() - began))
+        time.sleep(0.001)
+    return taken
+
+
+def _percentile(values: list[float], rank: int) -> float:
+    return sorted(values)[len(values) * rank // 100]
+
+
+class _Sweeping:
+    """Sweeps over and over, as while endpoints keep changing, as long as `goes_on` is set; counts answers."""
+
+    def __init__(self) -> None:
+        self.goes_on, self.is_over = threading.Event(), threading.Event()
+        self.answers = 0
+
+    def run(self) -> None:
+        """Sweep until it is over."""
+        with closing(Sweeper(self._rest)) as sweeper:
+            while not self.is_over.is_set():
+                self.goes_on.wait()
+                sweeper.sweep(sweeps(**{FRONT: "", "10.96.0.11 53": "10.1.0.4 53"}))
+
+    def _rest(self, seconds: float) -> None:
+        self.is_over.wait(seconds)
+        self.goes_on.wait()
+        self.answers += 1
+
+
+@contextmanager
+def _sweeping() -> Iterator[_Sweeping]:
+    sweeping = _Sweeping()
+    thread = threading.Thread(target=sweeping.run)
+    thread.start()
+    try:
+        yield sweeping
+    finally:
+        sweeping.is_over.set()
+        sweeping.goes_on.set()
+        thread.join()
+
+
+def _entry_count() -> int:
+    return int(Path("/proc/sys/net/netfilter/nf_conntrack_count").read_text())
+
+
+def _filled(count: int) -> ThreadPoolExecutor:
+    """A network namespace, held by a thread, with so many entries."""
+    thread = ThreadPoolExecutor(max_workers=1)
+    assert thread.submit(ctypes.CDLL(None).unshare, CLONE_NEWNET).result() == 0
+    thread.submit(fill, count).result()
+    return thread

@@ -1,0 +1,235 @@
+"""One sweep: stale UDP flows are forgotten, and nothing else is."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import pytest
+
+from nftproxy.kernel import conntrack
+from nftproxy.kernel.conntrack import Sweeper
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.policy.flows import NO_ENDPOINTS, Sweeps
+from tests.conftest import Run
+from tests.kernel.conntrack.entries import FRONT, Tracked, addition, end, fill, sweeps, track, tracked
+from tests.support.factories import IPV4, IPV6
+
+
+def sweep_once(wanted: Sweeps) -> int:
+    """Sweep these fronts without resting; the number of entries deleted."""
+    with closing(Sweeper(lambda _: None)) as sweeper:
+        return sweeper.sweep(wanted).total()
+
+
+class World(NamedTuple):
+    """Addresses of one family, for entries that no packet made."""
+
+    family: Family
+    client: str
+    vip: str
+    other: str
+    pod: str
+    gone: str
+
+
+WORLDS = [
+    World(IPV4, "198.51.100.7", "10.96.0.10", "10.96.0.11", "10.1.0.4", "10.1.0.5"),
+    World(IPV6, "2001:db8:100::7", "fd00:96::10", "fd00:96::11", "fd00:1::4", "fd00:1::5"),
+]
+each_world = pytest.mark.parametrize("world", WORLDS, ids=["ip", "ip6"])
+
+
+def entries_of(world: World, *, port: int = 53) -> tuple[set[Tracked], set[Tracked]]:
+    """Entries that are right or none of ours, and stale ones, where `pod` is the only endpoint of `vip` and `port`."""
+    clients = [f"{world.client} {100 * port + number}" for number in range(10)]
+    front, endpoint, lost = f"{world.vip} {port}", f"{world.pod} 5353", f"{world.gone} 5353"
+    elsewhere = f"{world.other} {port}"
+    right = {
+        Tracked(clients[0], front, endpoint),
+        Tracked(clients[1], elsewhere, lost),
+        Tracked(clients[2], f"{world.vip} {port + 1000}", lost),
+        Tracked(clients[3], front, lost, socket.IPPROTO_TCP),
+        Tracked(clients[4], front, lost, socket.IPPROTO_SCTP),
+        Tracked(clients[5], front, lost, zone=7),
+        Tracked(clients[6], elsewhere, elsewhere),
+        Tracked(front, clients[7], clients[7]),
+    }
+    stale = {
+        Tracked(clients[5], front, lost),
+        Tracked(clients[8], front, f"{world.pod} 5354"),
+        Tracked(clients[9], front, front),
+    }
+    return right, stale
+
+
+class Calls:
+    """Counts the calls of a function of the module, and lets them happen."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        self.count = 0
+        self._real = getattr(conntrack, name)
+        monkeypatch.setattr(conntrack, name, self._call)
+
+    def _call(self, *arguments: Any) -> Any:
+        self.count += 1
+        return self._real(*arguments)
+
+
+@pytest.mark.usefixtures("namespace")
+@each_world
+@pytest.mark.parametrize("fronts", [1, 2, 9], ids=["one front", "several ports", "many ports"])
+def test_only_stale_udp_flows_of_zone_0_go(monkeypatch: pytest.MonkeyPatch, world: World, fronts: int) -> None:
+    """Those entries go that are UDP, to a front, elsewhere than to its endpoints, and in no zone of another's.
+
+    No other is even tried.
+    """
+    tried = Calls(monkeypatch, "_delete")
+    wanted: Sweeps = {}
+    right, stale = set[Tracked](), set[Tracked]()
+    for port in range(53, 53 + fronts):
+        some_right, some_stale = entries_of(world, port=port)
+        right, stale = right | some_right, stale | some_stale
+        wanted |= sweeps(**{f"{world.vip} {port}": f"{world.pod} 5353"})
+    track(*right, *stale)
+    assert tracked() == right | stale
+    assert sweep_once(wanted) == tried.count == len(stale)
+    assert tracked() == right
+
+
+@pytest.mark.usefixtures("namespace")
+@each_world
+def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
+    """Of what the kernel tells, answers in which no front's address stands are skipped as a whole."""
+    read = Calls(monkeypatch, "_entry")
+    track(*(Tracked(f"{world.client} {number}", f"{world.other} 53", f"{world.pod} 53") for number in range(1, 500)))
+    assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == read.count == 0
+    track(Tracked(f"{world.client} 999", f"{world.vip} 53", f"{world.pod} 53"))
+    assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == 1
+    assert 0 < read.count < 100
+
+
+@pytest.mark.usefixtures("namespace")
+def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fronts of both families are looked for in the same answers, and counted by family."""
+    asked = Calls(monkeypatch, "_message")
+    wanted: Sweeps = {}
+    for world in WORLDS:
+        track(*set().union(*entries_of(world)))
+        wanted |= sweeps(**{f"{world.vip} 53": f"{world.pod} 5353"})
+    with closing(Sweeper(lambda _: None)) as sweeper:
+        assert sweeper.sweep(wanted) == {IPV4: 3, IPV6: 3}
+    assert asked.count == 1 + 6, "one question, and what is to be deleted"
+    assert tracked() == set().union(*(entries_of(world)[0] for world in WORLDS))
+
+
+@pytest.mark.usefixtures("namespace")
+def test_the_thread_rests_after_each_answer() -> None:
+    """However many entries there are, the sweeper rests after each few of them, some times as long as they took."""
+    fill(2000)
+    rests: list[float] = []
+    began = time.monotonic()
+    with closing(Sweeper(rests.append)) as sweeper:
+        sweeper.sweep(sweeps(**{FRONT: ""}))
+    assert len(rests) >= 2000 // 100
+    assert 0.5 * conntrack.REST < sum(rests) / (time.monotonic() - began) <= conntrack.REST
+
+
+@pytest.mark.usefixtures("namespace")
+def test_sockets_stay_open_until_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sweep after sweep uses the same sockets, since to close one delays transactions; after a failure, new ones."""
+    opened = Calls(monkeypatch, "_socket")
+    sweeper = Sweeper(lambda _: None)
+    for _ in range(3):
+        sweeper.sweep(sweeps(**{FRONT: ""}))
+    assert opened.count == 2
+    with monkeypatch.context() as patch:
+        patch.setattr(conntrack, "DUMP_INTERRUPTED", 0xFFFF)
+        with pytest.raises(Unavailable, match="changed"):
+            sweeper.sweep(sweeps(**{FRONT: ""}))
+    sweeper.sweep(sweeps(**{FRONT: ""}))
+    sweeper.close()
+    assert opened.count == 4
+
+
+@pytest.mark.usefixtures("namespace")
+@each_world
+def test_several_addresses_with_one_port_are_told_apart(world: World) -> None:
+    """Fronts that share a port keep their own endpoints."""
+    first, second = f"{world.vip} 53", f"{world.other} 53"
+    right = {
+        Tracked(f"{world.client} 1", first, f"{world.pod} 53"),
+        Tracked(f"{world.client} 2", second, f"{world.gone} 53"),
+    }
+    stale = {
+        Tracked(f"{world.client} 3", first, f"{world.gone} 53"),
+        Tracked(f"{world.client} 4", second, f"{world.pod} 53"),
+    }
+    track(*right, *stale)
+    assert sweep_once(sweeps(**{first: f"{world.pod} 53", second: f"{world.gone} 53"})) == 2
+    assert tracked() == right
+
+
+@pytest.mark.usefixtures("namespace")
+@each_world
+def test_without_endpoints_what_was_translated_goes(world: World) -> None:
+    """Where no endpoint is left flows that went to one go, and those that never did stay."""
+    front = f"{world.vip} 53"
+    untranslated = Tracked(f"{world.client} 1", front, front)
+    track(untranslated, Tracked(f"{world.client} 2", front, f"{world.pod} 53"))
+    assert sweep_once(sweeps(**{front: ""})) == 1
+    assert tracked() == {untranslated}
+
+
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize("zones", [(b"", b"\0\x09"), (b"\0\x09", b"")], ids=["replies", "originals"])
+def test_a_zone_of_one_direction_is_a_zone(zones: tuple[bytes, bytes]) -> None:
+    """An entry of which one direction only is tracked in another zone is not ours either."""
+    client, front, gone = (conntrack._packed(*end(text)) for text in ("198.51.100.7 1", FRONT, "10.1.0.5 53"))
+    with conntrack._socket() as kernel:
+        kernel.send(addition(client, front, gone, zones))
+    assert len(tracked()) == 1
+    assert sweep_once(sweeps(**{FRONT: ""})) == 0
+    assert len(tracked()) == 1
+
+
+@pytest.mark.usefixtures("namespace")
+def test_an_entry_that_has_gone_or_changed_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has gone before it is deleted is not counted, nor is another flow that has its place now, which stays."""
+    stale = [Tracked(f"198.51.100.7 {number}", "10.96.0.10 53", "10.1.0.5 53") for number in range(1, 4)]
+    track(*stale)
+    real = conntrack._delete
+
+    def meanwhile(kernel: socket.socket, entry: Any) -> bool:
+        if entry.tuple == entries[0]:
+            assert real(kernel, entry)
+        if entry.tuple == entries[1]:
+            entry = entry._replace(id=b"\0\0\0\1")
+        return real(kernel, entry)
+
+    entries = sorted(_told_tuples())
+    monkeypatch.setattr(conntrack, "_delete", meanwhile)
+    assert sweep_once(sweeps(**{"10.96.0.10 53": ""})) == 1
+    assert len(tracked()) == 1
+
+
+def _told_tuples() -> Iterator[bytes]:
+    with conntrack._socket() as kernel:
+        fronts = {conntrack._packed(*end("10.96.0.10 53")): NO_ENDPOINTS}
+        yield from (entry.tuple for entry in Sweeper(lambda _: None)._entries(kernel, fronts))
+
+
+def test_a_user_without_rights_is_told(as_nobody: Run) -> None:
+    """Without CAP_NET_ADMIN the error says so in the system's words."""
+    told = as_nobody(
+        "from nftproxy.kernel.conntrack import Sweeper\n"
+        "from nftproxy.model.errors import Unavailable\n"
+        "from nftproxy.policy.flows import AddressPort\n"
+        "try: Sweeper(print).sweep({AddressPort('10.96.0.10', 53): frozenset()})\n"
+        "except Unavailable as error: print(error)\n"
+    )
+    assert told == "stale UDP flows can't be deleted from conntrack: Operation not permitted\n"

@@ -1,0 +1,72 @@
+"""What the kernel is asked directly, without libnftables."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.rules.ruleset import Transaction
+
+pytestmark = pytest.mark.usefixtures("namespace")
+
+
+def test_every_commit_is_a_new_generation() -> None:
+    """The generation stays while nothing happens, and changes with each commit."""
+    before = nftables_netlink.generation()
+    assert nftables_netlink.generation() == before
+    Kernel().apply(Transaction("add table ip other\n"))
+    assert nftables_netlink.generation() != before
+
+
+@pytest.mark.parametrize("comment", ["", "x", "nftproxy a1", "zwei Wörter", "c" * 128])
+def test_comments_are_read_to_the_letter(comment: str) -> None:
+    """A table's comment is read back in any length that nft takes; without one it is "", without a table None."""
+    line = f'  comment "{comment}"\n' if comment else ""
+    Kernel().apply(Transaction(f"table ip6 t {{\n{line}}}\n"))
+    assert nftables_netlink.table_comment(Family.IPV6, "t") == comment
+    assert nftables_netlink.table_comment(Family.IPV4, "t") is None
+
+
+def test_many_names_come_in_many_parts() -> None:
+    """A thousand chains and sets, more than one answer holds, are all there."""
+    names = [f"a-name-that-is-about-as-long-as-ours-{number}" for number in range(1000)]
+    chains = "".join(f"  chain {name} {{\n  }}\n" for name in names)
+    sets = "".join(f"  set {name} {{\n    type ipv4_addr\n  }}\n" for name in names)
+    Kernel().apply(Transaction(f"table ip t {{\n{sets}{chains}}}\n"))
+    assert sorted(nftables_netlink.chains(Family.IPV4, "t")) == sorted(names)
+    assert sorted(each.name for each in nftables_netlink.sets(Family.IPV4, "t")) == sorted(names)
+
+
+def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer during which the ruleset changed is thrown away; if that goes on, the error says so."""
+    Kernel().apply(Transaction("table ip t {\n  chain c {\n  }\n}\n"))
+    real, asked = nftables_netlink.messages_of, []
+
+    def interrupted(data: bytes) -> object:
+        asked.append(data)
+        flag = nftables_netlink.DUMP_INTERRUPTED if len(asked) < 3 else 0
+        return ((kind, flags | flag, body) for kind, flags, body in real(data))
+
+    monkeypatch.setattr(nftables_netlink, "messages_of", interrupted)
+    assert nftables_netlink.chains(Family.IPV4, "t") == ["c"]
+    monkeypatch.setattr(nftables_netlink, "ATTEMPTS", 1)
+    asked.clear()
+    with pytest.raises(Unavailable, match="changed 1 times"):
+        nftables_netlink.chains(Family.IPV4, "t")
+
+
+def test_a_machine_without_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the socket is told in the system's words."""
+
+    def refuse(*_: object) -> object:
+        raise OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(Unavailable, match="can't be reached: Protocol not supported"):
+        nftables_netlink.generation()

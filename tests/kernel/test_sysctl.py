@@ -1,0 +1,122 @@
+"""The kernel's settings: what the configuration asks for, and what is done about it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from nftproxy.api.config import Config, Conntrack
+from nftproxy.kernel import sysctl
+from nftproxy.kernel.sysctl import apply, wanted
+
+NETFILTER = "/proc/sys/net/netfilter"
+NOTHING = Conntrack(max_per_core=0, tcp_established_timeout=0, tcp_close_wait_timeout=0)
+
+
+def asked(conntrack: Conntrack, cores: int = 2) -> dict[str, int]:
+    """The settings of conntrack that are wanted, by their names alone."""
+    found = wanted(Config(conntrack=conntrack), cores)
+    del found["/proc/self/oom_score_adj"]
+    return {path.rpartition("/")[2].removeprefix("nf_conntrack_"): value for path, value in found.items()}
+
+
+def test_the_defaults_are_kube_proxys() -> None:
+    """With nothing configured these settings are made, to the letter."""
+    assert wanted(Config(), 8) == {
+        f"{NETFILTER}/nf_conntrack_max": 262144,
+        "/sys/module/nf_conntrack/parameters/hashsize": 65536,
+        f"{NETFILTER}/nf_conntrack_tcp_timeout_established": 86400,
+        f"{NETFILTER}/nf_conntrack_tcp_timeout_close_wait": 3600,
+        "/proc/self/oom_score_adj": -999,
+    }
+
+
+@pytest.mark.parametrize(
+    ("per_core", "least", "cores", "most"),
+    [(32768, 131072, 2, 131072), (32768, 131072, 4, 131072), (32768, 131072, 64, 2097152), (1000, 0, 3, 3000)],
+)
+def test_room_grows_with_the_cores(per_core: int, least: int, cores: int, most: int) -> None:
+    """There is room for so many entries per core, and never for fewer than the minimum."""
+    assert asked(Conntrack(max_per_core=per_core, min=least), cores)["max"] == most
+
+
+def test_nothing_per_core_leaves_the_room_as_it_is() -> None:
+    """No entries per core means hands off, whatever the minimum is."""
+    assert asked(NOTHING) == {}
+
+
+@pytest.mark.parametrize(
+    ("conntrack", "settings"),
+    [
+        ({"tcp_established_timeout": 7200.0}, {"tcp_timeout_established": 7200}),
+        ({"tcp_close_wait_timeout": 60.9}, {"tcp_timeout_close_wait": 60}),
+        ({"udp_timeout": 10.0}, {"udp_timeout": 10}),
+        ({"udp_stream_timeout": 180.0}, {"udp_timeout_stream": 180}),
+        ({"udp_timeout": 0.5}, {"udp_timeout": 1}),
+        ({"tcp_be_liberal": True}, {"tcp_be_liberal": 1}),
+        ({"tcp_be_liberal": False}, {}),
+    ],
+)
+def test_only_what_is_configured_is_set(conntrack: dict[str, float], settings: dict[str, int]) -> None:
+    """Each field sets its one setting, in whole seconds, of which there is at least one."""
+    fields = {"max_per_core": 0, "tcp_established_timeout": 0, "tcp_close_wait_timeout": 0} | conntrack
+    assert asked(Conntrack(**fields)) == settings  # type: ignore[arg-type]
+
+
+def test_settings_that_differ_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What differs is written and logged, what is as it should be is not touched."""
+    same, other = tmp_path / "same", tmp_path / "other"
+    same.write_text("60\n")
+    same.chmod(0o444)
+    other.write_text("-5\n")
+    with caplog.at_level(logging.INFO):
+        apply({str(same): 60, str(other): -999})
+    assert (same.read_text(), other.read_text()) == ("60\n", "-999\n")
+    assert caplog.messages == [f"set {other} to -999, from -5"]
+
+
+@pytest.mark.parametrize(("present", "then"), [("1000\n", "2000\n"), ("3000\n", "3000\n")])
+def test_room_is_only_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, present: str, then: str) -> None:
+    """A larger nf_conntrack_max or hash size than is wanted stays."""
+    path = tmp_path / "max"
+    path.write_text(present)
+    monkeypatch.setattr(sysctl, "ONLY_RAISED", {str(path)})
+    apply({str(path): 2000})
+    assert path.read_text() == then
+
+
+def test_what_cant_be_set_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A missing file, one that can't be read as a number, and a kernel that refuses stop none of the others."""
+    words, fine = tmp_path / "words", tmp_path / "fine"
+    words.write_text("many\n")
+    fine.write_text("1\n")
+    read_only = "/proc/sys/kernel/ngroups_max"  # mode 0444, and proc lets nobody write it
+    apply({str(tmp_path / "missing"): 1, str(words): 2, read_only: 3, str(fine): 4})
+    assert fine.read_text() == "4\n"
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert caplog.messages[0] == f"{tmp_path}/missing can't be set to 1: No such file or directory"
+    assert caplog.messages[1].startswith(f"{words} can't be set to 2: invalid literal")
+    assert caplog.messages[2].startswith(f"{read_only} can't be set to 3: ")
+
+
+@pytest.mark.usefixtures("namespace")
+def test_the_kernel_takes_them(caplog: pytest.LogCaptureFixture) -> None:
+    """The real settings of a network namespace are made as they are wanted."""
+    if not Path(NETFILTER, "nf_conntrack_udp_timeout").exists():
+        pytest.skip("nf_conntrack is not loaded")
+    conntrack = Conntrack(
+        tcp_established_timeout=7201,
+        tcp_close_wait_timeout=61,
+        udp_timeout=11,
+        udp_stream_timeout=181,
+        tcp_be_liberal=True,
+        max_per_core=0,  # the machine's, not the namespace's
+    )
+    settings = wanted(Config(conntrack=conntrack), 2)
+    del settings[sysctl.OOM_SCORE_ADJ]
+    assert len(settings) == 5
+    apply(settings)
+    assert {path: int(Path(path).read_text()) for path in settings} == settings
+    assert caplog.messages == []

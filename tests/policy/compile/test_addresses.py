@@ -1,0 +1,238 @@
+"""At which addresses and ports a Service is served, and which it loses to others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nftproxy.conformance.strategies import Told
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Service
+from nftproxy.policy.compile import Lost, lost_claims
+from nftproxy.policy.state import Removed
+from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships, rules
+from tests.support.factories import IPV4, IPV6, elements, key, node, pipeline, service, slice_of
+
+# ---- virtual addresses ---------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_ip_is_served() -> None:
+    """A Service with two endpoints, one of them here, is seven elements."""
+    assert rules(pipeline(service(), ONE_LOCAL)) == {
+        "cluster-ips": {"10.96.0.10": ""},
+        "services": {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 2"},
+        "fronts": {"10.96.0.10 . tcp . 80": ""},
+        "tcp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 1": "10.1.1.4 . 8080"},
+        "hairpin": {"10.1.0.4 . 10.1.0.4 . tcp . 8080": ""},
+    }
+
+
+def test_each_family_has_its_own() -> None:
+    """A dual-stack Service is in each table with the addresses and endpoints of that family."""
+    dual = service(cluster_ips=["fd00:96::10", "10.96.0.10"], external_ips=[VIP, "2001:db8::7"])
+    made = pipeline(dual, NONE_LOCAL, slice_of(endpoints=["fd00:1:0:1::4@node-b"], suffix="2"))
+    assert rules(made, IPV6) == {
+        "cluster-ips": {"fd00:96::10": ""},
+        "services": {
+            "fd00:96::10 . tcp . 80": "goto draw-tcp-endpoints: 1",
+            "2001:db8::7 . tcp . 80": "goto draw-tcp-endpoints: 1",
+        },
+        "masqueraded": {"2001:db8::7 . tcp . 80": ""},
+        "fronts": {"fd00:96::10 . tcp . 80": "", "2001:db8::7 . tcp . 80": ""},
+        "tcp-endpoints": {
+            "fd00:96::10 . 80 . 0": "fd00:1:0:1::4 . 8080",
+            "2001:db8::7 . 80 . 0": "fd00:1:0:1::4 . 8080",
+        },
+    }
+    assert elements(made, IPV4, "services").keys() == {"10.96.0.10 . tcp . 80", f"{VIP} . tcp . 80"}
+
+
+def test_a_service_is_nothing_in_a_family_without_its_cluster_ip() -> None:
+    """External IPs and node ports of a family in which a Service has no ClusterIP are not served."""
+    made = pipeline(service(external_ips=["2001:db8::7"], ports=["http:80:30080"]), ONE_LOCAL)
+    assert rules(made, IPV6) == {}
+
+
+def test_one_number_may_have_three_protocols() -> None:
+    """TCP, UDP and SCTP ports of one number have nothing to do with each other."""
+    made = pipeline(
+        service(ports=["a:80/tcp", "b:80/udp", "c:80/sctp"]),
+        slice_of(endpoints=["10.1.1.4@node-b"], ports=["a:8080/tcp", "c:8082/sctp"]),
+        slice_of(endpoints=["10.1.1.5@node-b", "10.1.1.6@node-b"], ports=["b:8081/udp"], suffix="2"),
+    )
+    assert rules(made) == {
+        "cluster-ips": {"10.96.0.10": ""},
+        "services": {
+            "10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 1",
+            "10.96.0.10 . udp . 80": "goto draw-udp-endpoints: 2",
+            "10.96.0.10 . sctp . 80": "goto draw-sctp-endpoints: 1",
+        },
+        "fronts": {
+            "10.96.0.10 . tcp . 80": "",
+            "10.96.0.10 . udp . 80": "",
+            "10.96.0.10 . sctp . 80": "",
+        },
+        "tcp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8080"},
+        "udp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.1.5 . 8081", "10.96.0.10 . 80 . 1": "10.1.1.6 . 8081"},
+        "sctp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8082"},
+    }
+
+
+def test_a_service_without_ports_is_known_by_its_address() -> None:
+    """The ClusterIP of a Service without any port is known, so that what is sent there is refused."""
+    assert rules(pipeline(service(ports=[]))) == {"cluster-ips": {"10.96.0.10": ""}}
+
+
+def test_services_share_what_they_have_in_common() -> None:
+    """One pod behind two Services is one hairpin element, which stays until both have gone."""
+    other = service("shop/cart", cluster_ips=["10.96.0.20"])
+    made = pipeline(service(), ONE_LOCAL, other, slice_of("shop/cart", ["10.1.0.4@node-a"]))
+    assert elements(made, IPV4, "hairpin") == {"10.1.0.4 . 10.1.0.4 . tcp . 8080": ""}
+
+
+# ---- conflicts -----------------------------------------------------------------------------------------------------
+
+
+def contested(**tweaks: Any) -> list[Told]:
+    """Two Services, shop/web the older one, with an endpoint each."""
+    return [
+        service("shop/web", created=1, ports=["http:80:30080"], **tweaks),
+        service("blog/api", created=2, ports=["http:80:30080"], external_ips=["203.0.113.8"], **tweaks),
+        slice_of(endpoints=["10.1.1.4@node-b"]),
+        slice_of("blog/api", ["10.1.1.5@node-b", "10.1.1.6@node-b"]),
+    ]
+
+
+def test_the_older_service_keeps_a_contested_address() -> None:
+    """The winner is served as if it were alone; the loser keeps what nobody else claims."""
+    made = pipeline(*contested())
+    assert rules(made)["services"] == {
+        "10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 1",
+        "203.0.113.8 . tcp . 80": "goto draw-tcp-endpoints: 2",
+    }
+    assert elements(made, IPV4, "nodeport-tcp-endpoints") == {"30080 . 0": "10.1.1.4 . 8080"}
+
+
+def test_who_loses_everything_is_known_by_its_address_only() -> None:
+    """A Service that owns nothing contributes no endpoints, chains or hairpins, only its ClusterIP."""
+    loser = service("blog/api", created=2)
+    made = pipeline(service(created=1), loser, slice_of("blog/api", ["10.1.0.4@node-a"]))
+    assert rules(made) == rules(pipeline(service(created=1)))
+
+
+def test_every_port_that_is_lost_is_told() -> None:
+    """Each port of a Service counts, and of its ClusterIPs and external addresses each."""
+    ports, addresses = ["a:80", "b:81"], ["203.0.113.8", "203.0.113.9"]
+    made = pipeline(
+        service(created=1, ports=ports, external_ips=addresses),
+        service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=ports, external_ips=addresses),
+    )
+    lost = lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")])
+    assert [(each.port_name, each.what) for each in lost] == [
+        (name, f"{address} . tcp . {port}") for name, port in (("a", 80), ("b", 81)) for address in addresses
+    ]
+
+
+def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
+    """The moment that the older Service is gone the younger one is served everywhere."""
+    made = pipeline(*contested())
+    made.apply([Removed(Service, key("shop/web"))])
+    assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "goto draw-tcp-endpoints"
+    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto draw-nodeport-tcp-endpoints"}
+
+
+def test_the_loser_is_told_what_and_why() -> None:
+    """Every address, port and node port that a Service claims in vain is listed, with the winner."""
+    made = pipeline(*contested())
+    why = "it belongs to Service shop/web, which takes precedence"
+    assert lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")]) == [
+        Lost(key("blog/api"), "http", "10.96.0.10 . tcp . 80", why),
+        Lost(key("blog/api"), "http", "tcp . 30080", why),
+    ]
+    assert lost_claims(made.state, made.settings, IPV4, made.state.services[key("shop/web")]) == []
+    assert lost_claims(made.state, made.settings, IPV6, made.state.services[key("blog/api")]) == []
+
+
+def test_the_losers_source_ranges_do_not_count() -> None:
+    """Who may reach a contested load balancer IP is for its owner to say."""
+    made = pipeline(
+        service("shop/web", created=1, load_balancer_ips=[VIP]),
+        service(
+            "blog/api",
+            created=2,
+            cluster_ips=["10.96.0.20"],
+            load_balancer_ips=[VIP, "203.0.113.8"],
+            source_ranges=["198.51.100.0/24"],
+        ),
+    )
+    assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 80": ""}
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("10.96.0.10", "it is the ClusterIP of shop/web"),
+        ("192.168.0.2", "it is an address of the node itself"),
+        ("203.0.113.2", "it is an address of the node itself"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
+@pytest.mark.parametrize("port", ["http:80", "http:81"])
+def test_an_external_address_captures_nothing_from_others(kind: str, address: str, why: str, port: str) -> None:
+    """Neither another Service's ClusterIP nor an address of the node is captured, on any port, by whatever age."""
+    claimed: dict[str, Any] = {kind: [address]}
+    thief = service("blog/api", created=1, cluster_ips=["10.96.0.20"], ports=[port], **claimed)
+    made = pipeline(service(created=2), thief, node=node(external_ips=["203.0.113.2"]))
+    assert not memberships(made, f"{address} . tcp . 81")
+    assert [(lost.what, lost.why) for lost in lost_claims(made.state, made.settings, IPV4, thief)] == [
+        (f"{address} . tcp . {port[-2:]}", why)
+    ]
+
+
+def test_an_external_address_that_is_its_own_cluster_ip_is_the_cluster_ip() -> None:
+    """A Service whose external IP is its ClusterIP is reached there by the internal policy, once."""
+    made = pipeline(service(external_ips=["10.96.0.10"], external_policy="Local"), ONE_LOCAL)
+    assert rules(made) == rules(pipeline(service(), ONE_LOCAL))
+
+
+def test_external_ips_can_be_turned_off() -> None:
+    """Without AllowServiceExternalIPs no external IP is served, and load balancer IPs still are."""
+    both = service(external_ips=["203.0.113.8"], load_balancer_ips=[VIP])
+    made = pipeline(both, ONE_LOCAL, allow_service_external_ips=False)
+    assert elements(made, IPV4, "services").keys() == {"10.96.0.10 . tcp . 80", f"{VIP} . tcp . 80"}
+    assert lost_claims(made.state, made.settings, IPV4, both) == []
+
+
+def test_external_ips_that_are_turned_off_are_no_claims() -> None:
+    """An older Service's external IP that is not served is free for a younger one's load balancer."""
+    older = service("blog/api", cluster_ips=["10.96.0.20"], external_ips=[VIP], created=1)
+    made = pipeline(older, service(load_balancer_ips=[VIP], created=2), ONE_LOCAL, allow_service_external_ips=False)
+    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto draw-tcp-endpoints"
+
+
+def test_a_health_check_port_takes_a_younger_node_port() -> None:
+    """A node port that is an older Service's health-check port is not served."""
+    made = pipeline(
+        service(created=1, type="LoadBalancer", external_policy="Local", health_check_node_port=30080),
+        service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=["http:80:30080"]),
+    )
+    assert not memberships(made, "tcp . 30080")
+
+
+def test_a_lost_health_check_node_port_is_reported() -> None:
+    """A health-check node port that an older Service has is reported as lost."""
+    older = service("shop/older", cluster_ips=["10.96.0.1"], created=1, type="NodePort", ports=["http:80:32000/tcp"])
+    younger = service(
+        "shop/younger",
+        cluster_ips=["10.96.0.2"],
+        created=2,
+        type="LoadBalancer",
+        external_policy="Local",
+        health_check_node_port=32000,
+        ports=["http:80/tcp"],
+    )
+    made = pipeline(older, younger)
+    lost = lost_claims(made.state, made.settings, Family.IPV4, younger)
+    why = "it belongs to Service shop/older, which takes precedence"
+    assert lost == [Lost(key("shop/younger"), "", "health-check node port 32000", why)]

@@ -1,0 +1,249 @@
+"""How a connection gets its endpoint, drawn or remembered, and what becomes of it where there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Service
+from nftproxy.policy.compile import compile_service
+from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships
+from tests.support.factories import IPV4, IPV6, elements, key, pipeline, service, slice_of
+
+# ---- no endpoints --------------------------------------------------------------------------------------------------
+
+EVERY_FRONT = {
+    "ClusterIP": "10.96.0.10 . tcp . 80",
+    "external IP": "203.0.113.8 . tcp . 80",
+    "load balancer IP": f"{VIP} . tcp . 80",
+    "node port": "tcp . 30080",
+}
+
+
+@pytest.mark.parametrize("front", EVERY_FRONT.values(), ids=list(EVERY_FRONT))
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+@pytest.mark.parametrize(
+    ("pods", "is_refused"),
+    [
+        ([], True),
+        (["10.1.0.4@node-a unready"], True),
+        (["10.1.1.4@node-b stopped"], True),
+        (["10.1.1.4@node-b serving"], True),
+        (["10.1.1.4@node-b"], False),
+        (["10.1.1.4@node-b draining"], False),
+        (["10.1.0.4@node-a unready", "10.1.1.4@node-b"], False),
+        (["10.1.0.4@node-a"], False),
+    ],
+)
+def test_what_becomes_of_what_is_not_translated(front: str, policy: str, pods: list[str], is_refused: bool) -> None:
+    """It is refused if no endpoint is usable anywhere, else dropped: there are some, only not here or not yet."""
+    made = pipeline(everywhere(policy), slice_of(endpoints=pods))
+    found = {name.removeprefix("nodeport-") for name in memberships(made, front)}
+    assert "fronts" in found
+    assert ("no-endpoints" in found) is is_refused
+
+
+def everywhere(policy: str) -> Service:
+    """A Service with an address of every kind."""
+    return service(
+        type="LoadBalancer",
+        ports=["http:80:30080"],
+        external_ips=["203.0.113.8"],
+        load_balancer_ips=[VIP],
+        internal_policy=policy,
+        external_policy=policy,
+    )
+
+
+@pytest.mark.parametrize("front", EVERY_FRONT.values(), ids=list(EVERY_FRONT))
+def test_nothing_is_translated_without_an_endpoint(front: str) -> None:
+    """A Service without usable endpoints has none to draw, for any source and with either policy."""
+    for policy in ("Cluster", "Local"):
+        found = memberships(pipeline(everywhere(policy), slice_of(endpoints=["10.1.0.4@node-a unready"])), front)
+        verdicts = {verdict for name, verdict in found.items() if name.endswith(("services", "short-circuit"))}
+        assert verdicts
+        assert all(verdict.endswith(": 0") for verdict in verdicts)
+
+
+@pytest.mark.parametrize(
+    ("front", "found"),
+    [
+        ("ClusterIP", {"services": "goto draw-tcp-local-endpoints: 0", "fronts": ""}),
+        (
+            "load balancer IP",
+            {
+                "services": "goto draw-tcp-local-endpoints: 0",
+                "fronts": "",
+                "short-circuit": "goto draw-tcp-endpoints: 1",
+                "local-policy": "",
+            },
+        ),
+        (
+            "node port",
+            {
+                "nodeport-services": "goto draw-nodeport-tcp-local-endpoints: 0",
+                "nodeport-fronts": "",
+                "nodeport-short-circuit": "goto draw-nodeport-tcp-endpoints: 1",
+                "nodeport-local-policy": "",
+            },
+        ),
+    ],
+)
+def test_with_local_policy_and_no_local_endpoint(front: str, found: dict[str, str]) -> None:
+    """Sources that take the cluster list still get through to external addresses; all else is dropped."""
+    made = pipeline(everywhere("Local"), NONE_LOCAL)
+    assert memberships(made, EVERY_FRONT[front]) == found
+
+
+def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
+    """A server of the node's own at the very address or node port is reached as it is, so that must not be dropped."""
+    told = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
+    pods = ["10.1.0.4@node-a", "10.1.0.5@node-a"]
+    at_port = {port: pipeline(told, slice_of(endpoints=pods, ports=[f"http:{port}"])) for port in (80, 30080, 8080)}
+    fronts = {port: elements(made, IPV4, "fronts").keys() for port, made in at_port.items()}
+    node_ports = {port: elements(made, IPV4, "nodeport-fronts").keys() for port, made in at_port.items()}
+    rest = {"10.96.0.10 . tcp . 80", "203.0.113.8 . tcp . 80"}
+    assert fronts == {80: rest, 30080: rest | {"10.1.0.5 . tcp . 80"}, 8080: rest | {"10.1.0.5 . tcp . 80"}}
+    assert node_ports == {80: {"tcp . 30080"}, 30080: set(), 8080: {"tcp . 30080"}}
+
+
+# ---- the draw ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chain", "facts"),
+    [
+        ("udp-endpoints-of-2", ("ip daddr . udp dport", "ct original ip daddr . udp dport", "numgen random mod 2")),
+        ("nodeport-udp-endpoints-of-2", ("udp dport", "udp dport", "numgen random mod 2")),
+        (
+            "udp-endpoints-of-3-by-client",
+            (
+                "ip6 daddr . udp dport",
+                "ct original ip6 daddr . udp dport",
+                "jhash ip6 saddr mod 3 seed 0x6e667470",
+            ),
+        ),
+        (
+            "nodeport-udp-endpoints-of-3-by-client",
+            ("udp dport", "udp dport", "jhash ip6 saddr mod 3 seed 0x6e667470"),
+        ),
+    ],
+)
+def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> None:
+    """By address and port, or by node port; at random, or by the client's address where it can't be remembered."""
+    dual = service(cluster_ips=["10.96.0.10", "fd00:96::10"], ports=["dns:53:30053/udp"], affinity_timeout=60)
+    pods = [
+        slice_of(endpoints=["10.1.1.4", "10.1.1.5"], ports=["dns:53/udp"]),
+        slice_of(endpoints=["fd00:1::4", "fd00:1::5", "fd00:1::6"], ports=["dns:53/udp"], suffix="6"),
+    ]
+    made = pipeline(dual, *pods, wide_maps=False)
+    ((_, found),) = compile_service(
+        made.state, made.settings, IPV6 if chain.endswith("by-client") else IPV4, made.state.services[key("shop/web")]
+    )
+    asked = {each.list: each.asked for each in found.lists}
+    drawn = {f"{each.list}-of-{each.count}{each.suffix}": each for each in found.draws}[chain]
+    assert (drawn.where, asked[drawn.list], drawn.draw) == facts
+
+
+@pytest.mark.parametrize(("family", "number"), [(IPV4, "0.0.0.1"), (IPV6, "::1")])
+def test_a_number_of_endpoints_is_written_as_an_address(family: Family, number: str) -> None:
+    """It is an address of the family, since that is where it is put."""
+    pods = [slice_of(endpoints=["10.1.1.4"]), slice_of(endpoints=["fd00:1::4"], suffix="6")]
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), *pods)
+    assert list(elements(made, family, "tcp-endpoints-count").values()) == [number]
+
+
+@pytest.mark.parametrize(("family", "numbers"), [(IPV4, "0.0.0.0/8"), (IPV6, "::/96")])
+def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
+    """What has a number of endpoints for an address is told by it: nothing on a network has such a one."""
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), ONE_LOCAL)
+    ((_, found),) = compile_service(made.state, made.settings, family, made.state.services[key("shop/web")])
+    assert [each.numbers for each in found.lists] == [numbers]
+
+
+# ---- session affinity ----------------------------------------------------------------------------------------------
+
+
+def test_affinity_remembers_clients() -> None:
+    """The verdict goes by way of what is remembered, a second one remembers, and a third map checks the pod."""
+    made = pipeline(service(affinity_timeout=10800), ONE_LOCAL)
+    front = "10.96.0.10 . tcp . 80"
+    assert memberships(made, front) == {
+        "services": "goto draw-tcp-endpoints-sticky-10800: 2",
+        "affinity": "goto remember-tcp-10800",
+        "fronts": "",
+    }
+    assert list(elements(made, IPV4, "sticky-tcp-endpoints").items()) == [
+        ("10.96.0.10 . 80 . 10.1.0.4", "10.1.0.4 . 8080"),
+        ("10.96.0.10 . 80 . 10.1.1.4", "10.1.1.4 . 8080"),
+    ]
+
+
+def test_affinity_is_for_every_address_and_list() -> None:
+    """External addresses and node ports remember too, and check a pod against the list of this very source."""
+    made = pipeline(
+        service(ports=["http:80:30080"], load_balancer_ips=[VIP], external_policy="Local", affinity_timeout=60),
+        ONE_LOCAL,
+    )
+    assert elements(made, IPV4, "affinity") == {
+        "10.96.0.10 . tcp . 80": "goto remember-tcp-60",
+        f"{VIP} . tcp . 80": "goto remember-tcp-60",
+    }
+    assert elements(made, IPV4, "nodeport-affinity") == {"tcp . 30080": "goto remember-tcp-60"}
+    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto draw-tcp-local-endpoints-sticky-60"
+    assert elements(made, IPV4, "short-circuit") == {f"{VIP} . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert elements(made, IPV4, "sticky-tcp-local-endpoints") == {f"{VIP} . 80 . 10.1.0.4": "10.1.0.4 . 8080"}
+    assert elements(made, IPV4, "sticky-nodeport-tcp-endpoints") == {
+        "30080 . 10.1.0.4": "10.1.0.4 . 8080",
+        "30080 . 10.1.1.4": "10.1.1.4 . 8080",
+    }
+    assert elements(made, IPV4, "sticky-nodeport-tcp-local-endpoints") == {"30080 . 10.1.0.4": "10.1.0.4 . 8080"}
+
+
+@pytest.mark.parametrize("pods", [[], ["10.1.0.4@node-a unready"]])
+def test_no_pod_is_remembered_without_an_endpoint(pods: list[str]) -> None:
+    """A Service with affinity and no usable endpoint has none that a client could be sent to still."""
+    made = pipeline(service(affinity_timeout=60), slice_of(endpoints=pods))
+    assert elements(made, IPV4, "sticky-tcp-endpoints") == {}
+    assert memberships(made, "10.96.0.10 . tcp . 80") == {
+        "services": "goto draw-tcp-endpoints-sticky-60: 0",
+        "affinity": "goto remember-tcp-60",
+        "fronts": "",
+        "no-endpoints": "",
+    }
+
+
+def test_a_pod_that_serves_at_two_ports_is_remembered_once() -> None:
+    """Affinity is to a pod: of its two endpoints a remembered client gets the first."""
+    made = pipeline(
+        service(affinity_timeout=60),
+        slice_of(endpoints=["10.1.1.4@node-b"], ports=["http:8080"]),
+        slice_of(endpoints=["10.1.1.4@node-b"], ports=["http:8081"], suffix="2"),
+    )
+    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert elements(made, IPV4, "sticky-tcp-endpoints") == {"10.96.0.10 . 80 . 10.1.1.4": "10.1.1.4 . 8080"}
+
+
+def test_an_nft_with_wide_maps_remembers_ipv6_clients() -> None:
+    """With wide maps IPv6 has the same affinity as IPv4."""
+    made = pipeline(
+        service(cluster_ips=["fd00:96::10"], affinity_timeout=60), slice_of(endpoints=["fd00:1:0:1::4"]), wide_maps=True
+    )
+    assert elements(made, IPV6, "services") == {"fd00:96::10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert elements(made, IPV6, "sticky-tcp-endpoints") == {"fd00:96::10 . 80 . fd00:1:0:1::4": "fd00:1:0:1::4 . 8080"}
+
+
+def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:
+    """Without wide maps IPv6 has no affinity elements, but a chain that draws by the client's address."""
+    made = pipeline(
+        service(cluster_ips=["10.96.0.10", "fd00:96::10"], affinity_timeout=60),
+        ONE_LOCAL,
+        slice_of(endpoints=["fd00:1:0:1::4@node-b", "fd00:1:0:1::5@node-b"], suffix="2"),
+        wide_maps=False,
+    )
+    assert memberships(made, "fd00:96::10 . tcp . 80", IPV6) == {
+        "services": "goto draw-tcp-endpoints-by-client: 2",
+        "fronts": "",
+    }
+    assert elements(made, IPV6, "sticky-tcp-endpoints") == {}
+    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}

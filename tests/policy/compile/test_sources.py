@@ -1,0 +1,204 @@
+"""What becomes of a connection by where it comes from: traffic policies, masquerading, source ranges, hairpins."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Service
+from tests.policy.compile.membership import DUAL, ONE_LOCAL, VIP, memberships, rules
+from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
+
+# ---- policies and masquerading: kind of address x policy x family x protocol ---------------------------------------
+
+ADDRESSES = {
+    IPV4: {"cluster": "10.96.0.10", "external": VIP, "balanced": VIP, "pods": ["10.1.0.4@node-a", "10.1.1.4@node-b"]},
+    IPV6: {
+        "cluster": "fd00:96::10",
+        "external": "2001:db8::7",
+        "balanced": "2001:db8::7",
+        "pods": ["fd00:1::4@node-a", "fd00:1:0:1::4@node-b"],
+    },
+}
+
+
+def exposed(kind: str, policy: str, family: Family, protocol: str) -> Service:
+    """A Service with one address of a kind beside its ClusterIP, which has the other policy."""
+    own = ADDRESSES[family]
+    other = {"Cluster": "Local", "Local": "Cluster"}[policy]
+    return service(
+        cluster_ips=[str(own["cluster"])],
+        ports=[f"http:80:30080/{protocol}" if kind == "node port" else f"http:80/{protocol}"],
+        external_ips=[str(own["external"])] if kind == "external" else [],
+        load_balancer_ips=[str(own["balanced"])] if kind == "balanced" else [],
+        internal_policy=policy if kind == "cluster" else other,
+        external_policy=other if kind == "cluster" else policy,
+    )
+
+
+def front_of(kind: str, family: Family, protocol: str) -> str:
+    """The key of that address and port."""
+    own = ADDRESSES[family]
+    return f"{protocol} . 30080" if kind == "node port" else f"{own[kind]} . {protocol} . 80"
+
+
+EXPECTED = {
+    ("cluster", "Cluster"): {"services": "goto draw-{p}-endpoints: 2"},
+    ("cluster", "Local"): {"services": "goto draw-{p}-local-endpoints: 1"},
+    ("external", "Cluster"): {"services": "goto draw-{p}-endpoints: 2", "masqueraded": ""},
+    ("external", "Local"): {
+        "services": "goto draw-{p}-local-endpoints: 1",
+        "local-policy": "",
+        "short-circuit": "goto draw-{p}-endpoints: 2",
+    },
+    ("node port", "Cluster"): {"nodeport-services": "goto draw-nodeport-{p}-endpoints: 2", "nodeport-masqueraded": ""},
+    ("node port", "Local"): {
+        "nodeport-services": "goto draw-nodeport-{p}-local-endpoints: 1",
+        "nodeport-local-policy": "",
+        "nodeport-short-circuit": "goto draw-nodeport-{p}-endpoints: 2",
+    },
+}
+EXPECTED |= {("balanced", policy): EXPECTED["external", policy] for policy in ("Cluster", "Local")}
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
+@pytest.mark.parametrize("family", Family)
+@pytest.mark.parametrize(("kind", "policy"), EXPECTED)
+def test_policies_and_masquerading(kind: str, policy: str, family: Family, protocol: str) -> None:
+    """Each kind of address is in just the sets that its policy asks for, with the list that this policy has."""
+    pods = slice_of(endpoints=ADDRESSES[family]["pods"], ports=[f"http:8080/{protocol}"])
+    made = pipeline(exposed(kind, policy, family, protocol), pods)
+    prefix = "nodeport-" if kind == "node port" else ""
+    expected = {name: value.format(p=protocol) for name, value in EXPECTED[kind, policy].items()}
+    assert memberships(made, front_of(kind, family, protocol), family) == {
+        **expected,
+        f"{prefix}fronts": "",
+    }
+
+
+def test_the_two_lists_of_a_local_policy_are_two_maps() -> None:
+    """With externalTrafficPolicy Local an address has its local endpoints in one map, all of them in another."""
+    made = pipeline(service(ports=["http:80:30080"], load_balancer_ips=[VIP], external_policy="Local"), ONE_LOCAL)
+    both = {f"{VIP} . 80 . 0": "10.1.0.4 . 8080", f"{VIP} . 80 . 1": "10.1.1.4 . 8080"}
+    cluster_ip = {"10.96.0.10 . 80 . 0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 1": "10.1.1.4 . 8080"}
+    assert elements(made, IPV4, "tcp-endpoints") == both | cluster_ip
+    assert elements(made, IPV4, "tcp-local-endpoints") == {f"{VIP} . 80 . 0": "10.1.0.4 . 8080"}
+    assert elements(made, IPV4, "nodeport-tcp-endpoints") == {
+        "30080 . 0": "10.1.0.4 . 8080",
+        "30080 . 1": "10.1.1.4 . 8080",
+    }
+    assert elements(made, IPV4, "nodeport-tcp-local-endpoints") == {"30080 . 0": "10.1.0.4 . 8080"}
+
+
+def test_only_local_endpoints_are_hairpins() -> None:
+    """A pod that may reach itself is on this node, on a list, and has the Service port's protocol."""
+    made = pipeline(
+        service(ports=["dns:53/udp"]),
+        slice_of(
+            endpoints=[
+                "10.1.0.4@node-a",
+                "10.1.0.5@node-a unready",
+                "10.1.0.6@node-a draining",
+                "10.1.0.7@node-a",
+                "10.1.1.4@node-b",
+            ],
+            ports=["dns:5353/udp"],
+        ),
+    )
+    assert elements(made, IPV4, "hairpin") == {
+        "10.1.0.4 . 10.1.0.4 . udp . 5353": "",
+        "10.1.0.7 . 10.1.0.7 . udp . 5353": "",
+    }
+
+
+def test_an_endpoint_on_the_local_list_only_is_a_hairpin_too() -> None:
+    """A local pod that topology rules out for the cluster list may still reach itself by the local one."""
+    made = pipeline(
+        service(internal_policy="Local"), slice_of(endpoints=["10.1.0.4@node-a zone=b", "10.1.1.4@node-b zone=a"])
+    )
+    assert elements(made, IPV4, "hairpin") == {"10.1.0.4 . 10.1.0.4 . tcp . 8080": ""}
+
+
+# ---- source ranges -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ranges", "allowed"),
+    [
+        ([], None),
+        (["198.51.100.0/24"], ["198.51.100.0/24"]),
+        (["198.51.100.7/32"], ["198.51.100.7"]),
+        (["198.51.100.128/25", "198.51.100.0/24"], ["198.51.100.0/24"]),
+        (["198.51.101.0/24", "198.51.100.0/24"], ["198.51.100.0/23"]),
+        (["198.51.100.0/24", "2001:db8::/32"], ["198.51.100.0/24"]),
+        (["2001:db8::/32"], None),
+        (["198.51.100.0/24", "0.0.0.0/0"], None),
+        (["198.51.100.0/24", "::/0"], ["198.51.100.0/24"]),
+        # the node's own address is admitted, so what it sends from the load balancer's address is too
+        (["192.168.0.0/24"], ["192.168.0.0/24", VIP]),
+        (["198.51.100.0/24", "192.168.0.2/32"], ["192.168.0.2", "198.51.100.0/24", VIP]),
+        # nobody, as where none of the ranges could be read
+        (["0.0.0.0/32"], ["0.0.0.0"]),
+    ],
+)
+def test_source_ranges_restrict_a_load_balancer_ip(ranges: list[str], allowed: list[str] | None) -> None:
+    """Ranges of the family restrict, merged; without any, or with one that is all addresses, nothing does."""
+    made = pipeline(service(type="LoadBalancer", load_balancer_ips=[VIP], source_ranges=ranges), ONE_LOCAL)
+    front = f"{VIP} . tcp . 80"
+    assert elements(made, IPV4, "guarded") == ({} if allowed is None else {front: ""})
+    assert list(elements(made, IPV4, "allowed")) == [f"{front} . {source}" for source in allowed or []]
+
+
+def test_every_load_balancer_ip_is_restricted() -> None:
+    """Each range is admitted to each of several load balancer IPs, all of which are masqueraded."""
+    ranges, addresses = ["198.51.100.0/24", "203.0.113.64/26"], [VIP, "203.0.113.8"]
+    made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=ranges))
+    fronts = [f"{address} . tcp . 80" for address in addresses]
+    assert elements(made, IPV4, "guarded") == elements(made, IPV4, "masqueraded") == dict.fromkeys(fronts, "")
+    wanted = {f"{front} . {source}": "" for front in fronts for source in ranges}
+    assert elements(made, IPV4, "allowed") == wanted
+
+
+def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:
+    """What the node sends to one of several load balancer IPs may come from another of them."""
+    addresses = [VIP, "203.0.113.9"]
+    made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=["192.168.0.0/24"]))
+    sources = ["192.168.0.0/24", *addresses]
+    assert elements(made, IPV4, "allowed") == {
+        f"{address} . tcp . 80 . {source}": "" for address in addresses for source in sources
+    }
+
+
+def test_the_nodes_address_is_the_first_of_the_family() -> None:
+    """A range that holds only another address of the node admits no more than it says."""
+    balanced = service(load_balancer_ips=[VIP], source_ranges=["192.168.0.3/32"])
+    assert list(elements(pipeline(balanced, node=DUAL), IPV4, "allowed")) == [f"{VIP} . tcp . 80 . 192.168.0.3"]
+
+
+def test_a_load_balancer_ip_that_is_the_cluster_ip_is_not_restricted() -> None:
+    """A Service's own ClusterIP is never restricted, be it its load balancer IP too."""
+    made = pipeline(service(load_balancer_ips=["10.96.0.10"], source_ranges=["198.51.100.0/24"]), ONE_LOCAL)
+    assert rules(made) == rules(pipeline(service(), ONE_LOCAL))
+
+
+def test_source_ranges_of_a_node_of_which_no_address_is_known() -> None:
+    """Without the Node the ranges hold as they are given."""
+    balanced = service(load_balancer_ips=[VIP], source_ranges=["192.168.0.0/24"])
+    assert list(elements(pipeline(balanced, node=None), IPV4, "allowed")) == [f"{VIP} . tcp . 80 . 192.168.0.0/24"]
+
+
+@pytest.mark.parametrize("pods", [[], ["10.1.1.4@node-b"]])
+def test_source_ranges_restrict_nothing_else(pods: list[str]) -> None:
+    """ClusterIP, external IPs and node ports are never restricted; the load balancer IP is, endpoints or not."""
+    made = pipeline(
+        service(
+            type="LoadBalancer",
+            ports=["http:80:30080"],
+            external_ips=["203.0.113.8"],
+            load_balancer_ips=[VIP],
+            source_ranges=["198.51.100.0/24"],
+        ),
+        slice_of(endpoints=pods),
+    )
+    assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 80": ""}
+    assert elements(made, IPV4, "allowed") == {f"{VIP} . tcp . 80 . 198.51.100.0/24": ""}

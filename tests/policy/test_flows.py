@@ -1,0 +1,425 @@
+"""Which UDP flows conntrack must forget, told from what the cluster was and what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given
+
+from nftproxy.conformance.strategies import Told, all_settings, clusters, histories, quick, survivors
+from nftproxy.model.addresses import Address, Family, Protocol, family_of
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy import flows
+from nftproxy.policy.compile import Settings, nodeport_addresses
+from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, is_stale, udp_fronts
+from nftproxy.policy.state import Event, Put, Removed, key_of
+from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
+
+VIP, PODS = "10.96.0.10", ("10.1.0.4@node-a", "10.1.1.4@node-b")
+DNS = service("kube/dns", ports=["dns:53/udp"])
+
+
+def dns_slice(*endpoints: str, port: int = 5353) -> EndpointSlice:
+    """The EndpointSlice of `DNS`, by default with a pod here and one elsewhere."""
+    return slice_of("kube/dns", endpoints or PODS, ports=[f"dns:{port}/udp"])
+
+
+def ends(*texts: str) -> Endpoints:
+    """Addresses and ports from "address port"."""
+    pairs = (text.split() for text in texts)
+    return frozenset(AddressPort(Address(address), int(port)) for address, port in pairs)
+
+
+def sweeps(**usable: str) -> Sweeps:
+    """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 5353, 10.1.1.4 5353"})`; "" is no endpoint."""
+    return {
+        front: ends(*filter(None, texts.split(", "))) for text, texts in usable.items() for (front,) in [ends(text)]
+    }
+
+
+def settled(*objects: Told, **tweaks: object) -> Pipeline:
+    """A pipeline that knows these objects, and whose fronts have all been swept."""
+    made = pipeline(*objects, **tweaks)  # type: ignore[arg-type]
+    made.flows.take()
+    return made
+
+
+def empty(of: EndpointSlice) -> EndpointSlice:
+    """The same EndpointSlice without endpoints."""
+    return slice_of(str(of.service), [], ports=["dns:5353/udp"])
+
+
+# ---- one flow ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "usable", "stale"),
+    [
+        ("pod", {"pod"}, False),
+        ("pod", {"other"}, True),
+        ("pod", set(), True),
+        ("front", {"pod"}, True),
+        ("front", set(), False),
+    ],
+    ids=["usable", "lost", "none left", "never translated", "never translated, and none to go to"],
+)
+def test_a_flow_is_stale_by_where_it_goes(source: str, usable: set[str], stale: bool) -> None:
+    """A flow stays with a usable endpoint, and untranslated only as long as there is none."""
+    assert is_stale("front", source, usable) is stale
+
+
+# ---- fronts --------------------------------------------------------------------------------------------------------
+
+
+def fronts_of(made: Pipeline, name: str = "kube/dns", family: Family = IPV4) -> Sweeps:
+    """The UDP fronts of a Service in a pipeline."""
+    return udp_fronts(made.state, made.settings, family, made.state.services[key(name)])
+
+
+def test_every_address_of_a_udp_port_is_a_front() -> None:
+    """ClusterIP, external IPs, load balancer IPs and the node port are fronts, in their family; TCP ports aren't."""
+    everything = service(
+        "kube/dns",
+        type="LoadBalancer",
+        cluster_ips=[VIP, "fd00:96::10"],
+        external_ips=["203.0.113.9"],
+        load_balancer_ips=["203.0.113.7", "2001:db8:113::7"],
+        ports=["dns:53:30053/udp", "dns-tcp:53:30053/tcp"],
+    )
+    made = pipeline(everything, dns_slice("10.1.0.4"))
+    ipv4 = (f"{VIP} 53", "203.0.113.9 53", "203.0.113.7 53", "192.168.0.2 30053")
+    assert fronts_of(made) == sweeps(**dict.fromkeys(ipv4, "10.1.0.4 5353"))
+    ipv6 = ("fd00:96::10 53", "2001:db8:113::7 53", "fd00:c0a8::2 30053")
+    assert fronts_of(made, family=Family.IPV6) == sweeps(**dict.fromkeys(ipv6, ""))
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "addresses"),
+    [
+        (None, {"192.168.0.2"}),
+        (["10.0.0.0/8"], {"10.9.9.9"}),
+        (["0.0.0.0/0"], {"10.9.9.9", "192.168.0.2", "198.51.100.1"}),
+        (["::/0"], set()),
+    ],
+    ids=["primary", "a range", "every address", "another family's"],
+)
+def test_a_node_port_has_a_front_on_each_address_that_serves_it(cidrs: list[str] | None, addresses: set[str]) -> None:
+    """Node-port addresses are those that nodePortAddresses selects; for every local address, each one that there is."""
+    own = host_addresses("192.168.0.2", "10.9.9.9", "198.51.100.1", "fd00:c0a8::2")
+    made = pipeline(service("kube/dns", ports=["dns:53:30053/udp"]), own, node_port_addresses=cidrs)
+    assert {front.address for front in fronts_of(made)} == {VIP, *addresses}
+
+
+def test_every_udp_port_has_fronts_with_its_own_endpoints() -> None:
+    """Of several UDP ports each has its own endpoints, and those of other protocols have none."""
+    pods = slice_of("kube/dns", ["10.1.1.4"], ports=["a:5301/udp", "b:5302/udp", "c:5303/tcp"])
+    made = pipeline(service("kube/dns", cluster_ips=[VIP], ports=["a:53/udp", "b:54/udp", "c:55/tcp"]), pods)
+    assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.1.4 5301", f"{VIP} 54": "10.1.1.4 5302"})
+
+
+def test_both_families_of_a_service_go_with_it() -> None:
+    """The fronts of a dual-stack Service are due in both families when it goes."""
+    made = settled(service("kube/dns", cluster_ips=[VIP, "fd00:96::10"], ports=["dns:53/udp"]), dns_slice("10.1.1.4"))
+    made.apply([Put(slice_of("kube/dns", ["fd00:1::4"], ports=["dns:5353/udp"], suffix="6"))])
+    made.flows.take()
+    made.apply([Removed(Service, DNS.key)])
+    assert {front.address for front in made.flows.take()} == {VIP, "fd00:96::10"}
+
+
+def test_a_service_of_another_family_has_no_fronts() -> None:
+    """Where a Service has no ClusterIP of a family, neither its node port nor its external IPs are served in it."""
+    made = pipeline(
+        service("kube/dns", cluster_ips=["fd00:96::10"], external_ips=["203.0.113.9"], ports=["dns:53:30053/udp"])
+    )
+    assert fronts_of(made) == {}
+
+
+def test_what_belongs_to_others_is_no_front() -> None:
+    """Neither an address and port that an older Service has, nor a ClusterIP or an address of the node."""
+    older = service(
+        "kube/a", created=1, cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9"], ports=["53:30053/udp"]
+    )
+    younger = service(
+        "kube/dns",
+        created=2,
+        external_ips=["203.0.113.9", "203.0.113.8", "10.96.0.20", "192.168.0.2"],
+        ports=["dns:53:30053/udp"],
+    )
+    assert fronts_of(pipeline(older, younger)).keys() == ends(f"{VIP} 53", "203.0.113.8 53")
+
+
+@pytest.mark.parametrize(
+    ("conditions", "usable"),
+    [("", True), ("draining", True), ("unready", False), ("serving", False), ("stopped", False), ("published", True)],
+)
+def test_usable_is_ready_or_draining(conditions: str, usable: bool) -> None:
+    """A flow may stay with an endpoint that serves while it terminates, though others get all new ones."""
+    made = pipeline(DNS, dns_slice("10.1.0.4", f"10.1.0.5 {conditions}"))
+    (endpoints,) = fronts_of(made).values()
+    assert endpoints == ends("10.1.0.4 5353", *["10.1.0.5 5353"] * usable)
+
+
+def test_what_chooses_for_new_flows_cuts_no_old_ones() -> None:
+    """Neither a policy nor topology takes an endpoint from the flows that are with it."""
+    local = service("kube/dns", internal_policy="Local", ports=["dns:53/udp"])
+    made = pipeline(local, dns_slice("10.1.0.4@node-a zone=a", "10.1.1.4@node-b zone=b"))
+    assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.0.4 5353, 10.1.1.4 5353"})
+
+
+@quick()
+@given(all_settings, clusters)
+def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Told]) -> None:
+    """The UDP fronts are the keys of the maps of all fronts, the node's for each node-port address.
+
+    Those without a usable endpoint are refused, and what the rules send to is usable.
+    """
+    made = Pipeline("node-a", settings, renderer())
+    made.apply([Put(each) for each in cluster])
+    for family in made.generations:
+        served = {front: usable for front, usable in _told(made).items() if family_of(front.address) is family}
+        assert served.keys() == _ruled(made, family, "fronts").keys()
+        refused = _ruled(made, family, "no-endpoints").keys()
+        assert {front for front, usable in served.items() if not usable} == refused
+        for front, endpoint in _slots(made, family):
+            assert endpoint in served[front]
+
+
+def _told(made: Pipeline) -> Sweeps:
+    """All UDP fronts, of which no other Service's overlay any: a virtual address may be one of the machine's too."""
+    found: Sweeps = {}
+    for each in made.state.services.values():
+        for family in made.generations:
+            found |= udp_fronts(made.state, made.settings, family, each)
+    return found
+
+
+def _ruled(made: Pipeline, family: Family, name: str) -> dict[AddressPort, str]:
+    """What a map of fronts says of UDP."""
+    found: dict[AddressPort, str] = {}
+    for front, verdict in elements(made, family, f"nodeport-{name}").items():
+        for address in nodeport_addresses(made.state, made.settings.config, family):
+            found |= _ruled_one(f"{address} . {front}", verdict)
+    for front, verdict in elements(made, family, name).items():
+        found |= _ruled_one(front, verdict)
+    return found
+
+
+def _ruled_one(front: str, verdict: str) -> dict[AddressPort, str]:
+    address, protocol, port = front.split(" . ")
+    return {AddressPort(Address(address), int(port)): verdict} if protocol == Protocol.UDP.value else {}
+
+
+def _slots(made: Pipeline, family: Family) -> Iterable[tuple[AddressPort, AddressPort]]:
+    """Each front and endpoint in the maps of UDP endpoints."""
+    for scope in ("", "local-"):
+        for slot, endpoint in elements(made, family, f"udp-{scope}endpoints").items():
+            front, _, _ = slot.rpartition(" . ")
+            yield _end(front), _end(endpoint)
+
+
+def _end(text: str) -> AddressPort:
+    address, _, port = text.rpartition(" . ")
+    return AddressPort(Address(address), int(port))
+
+
+# ---- what is due ---------------------------------------------------------------------------------------------------
+
+
+def with_ports(*ports: str, **tweaks: object) -> Service:
+    """The Service `DNS` with other ports."""
+    return service("kube/dns", ports=ports, **tweaks)  # type: ignore[arg-type]
+
+
+ONE, BOTH = "10.1.0.4 5353", "10.1.0.4 5353, 10.1.1.4 5353"
+RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9"], ports=["dns:53/udp"])
+
+
+@pytest.mark.parametrize(
+    ("objects", "events", "due"),
+    [
+        ([DNS, dns_slice()], [Put(dns_slice(*PODS, "10.1.1.5"))], {}),
+        ([DNS, dns_slice()], [Put(dns_slice("10.1.1.4"))], {f"{VIP} 53": "10.1.1.4 5353"}),
+        ([DNS, dns_slice()], [Put(dns_slice("10.1.1.5", "10.1.1.6"))], {f"{VIP} 53": "10.1.1.5 5353, 10.1.1.6 5353"}),
+        ([DNS, dns_slice()], [Put(dns_slice(port=5354))], {f"{VIP} 53": "10.1.0.4 5354, 10.1.1.4 5354"}),
+        ([DNS, dns_slice()], [Put(empty(dns_slice()))], {f"{VIP} 53": ""}),
+        ([DNS, dns_slice()], [Removed(EndpointSlice, key("kube/dns-1"))], {f"{VIP} 53": ""}),
+        ([DNS, empty(dns_slice())], [Put(dns_slice())], {f"{VIP} 53": BOTH}),
+        ([dns_slice()], [Put(DNS)], {f"{VIP} 53": BOTH}),
+        ([], [Put(DNS)], {}),
+        ([DNS], [Removed(Service, DNS.key)], {}),
+        ([DNS, dns_slice()], [Removed(Service, DNS.key)], {f"{VIP} 53": ""}),
+        ([DNS, dns_slice()], [Removed(Service, DNS.key), Put(DNS)], {}),
+        ([DNS, dns_slice()], [Put(dns_slice("10.1.1.4")), Put(dns_slice())], {}),
+        ([DNS, dns_slice()], [Put(dns_slice("10.1.0.4", "10.1.1.4 unready"))], {f"{VIP} 53": ONE}),
+        ([DNS, dns_slice()], [Put(dns_slice("10.1.0.4", "10.1.1.4 draining"))], {}),
+        (
+            [DNS, dns_slice("10.1.0.4", "10.1.1.4 draining")],
+            [Put(dns_slice("10.1.0.4"))],
+            {f"{VIP} 53": "10.1.0.4 5353"},
+        ),
+        ([DNS, dns_slice()], [Put(with_ports("dns:53/udp", internal_policy="Local"))], {}),
+        ([DNS, dns_slice()], [Put(with_ports("dns:53/udp", affinity_timeout=60))], {}),
+        ([DNS, dns_slice()], [Put(with_ports("dns:54/udp"))], {f"{VIP} 53": "", f"{VIP} 54": BOTH}),
+        ([DNS, dns_slice()], [Put(with_ports("dns:53/tcp"))], {f"{VIP} 53": ""}),
+        (
+            [DNS, dns_slice()],
+            [Put(with_ports("dns:53/udp", cluster_ips=["10.96.0.20"]))],
+            {f"{VIP} 53": "", "10.96.0.20 53": BOTH},
+        ),
+        (
+            [with_ports("dns:53:30053/udp"), dns_slice()],
+            [Put(with_ports("dns:53:30054/udp"))],
+            {"192.168.0.2 30053": "", "192.168.0.2 30054": BOTH},
+        ),
+        (
+            [with_ports("dns:53:30053/udp"), dns_slice()],
+            [Put(node(internal_ips=["192.168.0.3"]))],
+            {"192.168.0.2 30053": "", "192.168.0.3 30053": BOTH},
+        ),
+        (
+            [with_ports("dns:53/udp", external_ips=["203.0.113.9"], created=5), dns_slice()],
+            [Put(RIVAL)],
+            {"203.0.113.9 53": ""},
+        ),
+        (
+            [with_ports("dns:53/udp", external_ips=["203.0.113.9"], created=5), dns_slice(), RIVAL],
+            [Removed(Service, RIVAL.key)],
+            {"203.0.113.9 53": BOTH},
+        ),
+        ([service(), slice_of()], [Put(slice_of(endpoints=["10.1.9.9"]))], {}),
+    ],
+    ids=[
+        "an endpoint more",
+        "an endpoint less",
+        "other endpoints",
+        "another target port",
+        "no endpoints left",
+        "its slice is gone",
+        "the first endpoints",
+        "a Service for a slice",
+        "a Service without endpoints",
+        "a Service without endpoints is gone",
+        "a Service is gone",
+        "a Service that is made again",
+        "an endpoint that comes back",
+        "an endpoint that isn't ready",
+        "an endpoint that drains",
+        "an endpoint that has drained",
+        "another policy",
+        "affinity",
+        "another port",
+        "another protocol",
+        "another virtual address",
+        "another node port",
+        "another address of the node",
+        "an older claimant",
+        "an older claimant is gone",
+        "TCP",
+    ],
+)
+def test_what_loses_an_endpoint_or_gets_its_first_is_due(
+    objects: list[Told], events: list[Event], due: dict[str, str]
+) -> None:
+    """After a change exactly those fronts are due whose flows may go elsewhere."""
+    made = settled(*objects)
+    made.apply(events)
+    assert made.flows.take() == sweeps(**due)
+
+
+def test_at_first_everything_is_due() -> None:
+    """What happened before the start is unknown, so every UDP front is swept, one without endpoints too."""
+    made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
+    assert made.flows.take() == sweeps(**{f"{VIP} 53": BOTH, "10.96.0.20 514": ""})
+
+
+def test_what_goes_before_the_first_sweep_is_due_too() -> None:
+    """A front that is gone by the time of the first sweep is swept with those that are there."""
+    made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
+    made.apply([Removed(Service, DNS.key)])
+    assert made.flows.take() == sweeps(**{f"{VIP} 53": "", "10.96.0.20 514": ""})
+
+
+def test_what_is_due_is_told_once() -> None:
+    """A front that has been told is not due until it loses an endpoint again."""
+    made = settled(DNS, dns_slice())
+    made.apply([Put(dns_slice("10.1.1.4"))])
+    assert made.flows.take()
+    assert made.flows.take() == {}
+
+
+def test_what_is_due_waits_and_is_told_as_it_is_then() -> None:
+    """Changes between two sweeps add up: of each front that is due, the endpoints of now count."""
+    made = settled(DNS, dns_slice())
+    made.apply([Put(dns_slice("10.1.1.4"))])
+    made.apply([Put(dns_slice("10.1.1.4", "10.1.1.5"))])
+    assert made.flows.take() == sweeps(**{f"{VIP} 53": "10.1.1.4 5353, 10.1.1.5 5353"})
+    made.apply([Put(dns_slice("10.1.1.5"))])
+    made.apply([Removed(Service, DNS.key)])
+    assert made.flows.take() == sweeps(**{f"{VIP} 53": ""})
+
+
+def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice of one Service has that Service's fronts found, once for each family, and no other's."""
+    many = [service(f"kube/s{number}", cluster_ips=[f"10.96.1.{number}"], ports=["53/udp"]) for number in range(20)]
+    made = settled(DNS, *many)
+    asked: list[object] = []
+
+    def counted(*arguments: object) -> Sweeps:
+        asked.append(key_of(arguments[-1]))  # type: ignore[arg-type]
+        return {}
+
+    monkeypatch.setattr(flows, "udp_fronts", counted)
+    made.apply([Put(slice_of("kube/s7", ["10.1.0.4"], ports=["53/udp"]))])
+    assert asked == [key("kube/s7")] * 2
+
+
+# ---- any history ---------------------------------------------------------------------------------------------------
+
+
+@quick()
+@given(all_settings, histories)
+def test_incremental_equals_from_scratch(settings: Settings, history: list[list[Event]]) -> None:
+    """After any events the fronts and their endpoints are those of a pipeline that knows only what there is."""
+    made = Pipeline("node-a", settings, renderer())
+    for batch in history:
+        made.apply(batch)
+    whole = Pipeline("node-a", settings, renderer())
+    whole.apply([Put(each) for each in survivors(history)])
+    told, expected = made.flows.take(), whole.flows.take()
+    assert {front: usable for front, usable in told.items() if front in expected} == expected
+    assert all(usable == NO_ENDPOINTS for front, usable in told.items() if front not in expected)
+
+
+@quick()
+@given(all_settings, histories)
+def test_sweeps_leave_the_flows_that_are_right(settings: Settings, history: list[list[Event]]) -> None:
+    """Whatever happens, after each sweep just those flows are gone that are stale by the fronts of now.
+
+    Flows are made in between by what the rules would do with them: to every usable endpoint of a front, or untranslated
+    where there is none.
+    """
+    made = Pipeline("node-a", settings, renderer())
+    seen = _fronts_ever(settings, history)
+    alive: set[tuple[AddressPort, AddressPort]] = {(front, front) for front in seen}
+    for batch in history:
+        made.apply(batch)
+        now = _told(made)
+        right = {(f, e) for f, e in alive if not is_stale(f, e, now.get(f, NO_ENDPOINTS))}
+        alive = {(f, e) for f, e in alive if not _is_swept(f, e, swept)} if (swept := made.flows.take()) else alive
+        assert alive == right
+        alive |= {(front, endpoint) for front in seen for endpoint in now.get(front) or {front}}
+
+
+def _fronts_ever(settings: Settings, history: list[list[Event]]) -> set[AddressPort]:
+    made = Pipeline("node-a", settings, renderer())
+    seen: set[AddressPort] = set()
+    for batch in history:
+        made.apply(batch)
+        seen |= _told(made).keys()
+    return seen
+
+
+def _is_swept(front: AddressPort, endpoint: AddressPort, swept: Sweeps) -> bool:
+    return front in swept and is_stale(front, endpoint, swept[front])

@@ -1,0 +1,424 @@
+"""Health is what the clock says of changes that wait; what is answered is kube-proxy's, field for field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Service
+from nftproxy.policy.compile import Settings
+from nftproxy.policy.health_checks import (
+    ANY,
+    DELETION_TAINT,
+    FamilyStatus,
+    Health,
+    HealthCheck,
+    Moment,
+    Status,
+    health_check,
+    health_check_addresses,
+    healthz,
+    is_eligible,
+    livez,
+    without_local_endpoints,
+)
+from nftproxy.policy.state import ClusterState, Put, Removed
+from tests.support.factories import (
+    IPV4,
+    IPV6,
+    addresses,
+    host_addresses,
+    key,
+    node,
+    pipeline,
+    service,
+    settings,
+    slice_of,
+)
+
+PERIOD = 30.0
+NOON = 1_714_564_800.0  # 2024-05-01T12:00:00Z
+
+
+def at(seconds: float) -> Moment:
+    """Some seconds after noon, with a steady clock that counts from elsewhere."""
+    return Moment(steady=1000 + seconds, wall=NOON + seconds)
+
+
+def healthy(health: Health, seconds: float) -> dict[Family, bool]:
+    """Which families are healthy at a time, as far as they are heard of."""
+    return {family: status.is_healthy for family, status in health.status(at(seconds)).families.items()}
+
+
+# ---- what is healthy -------------------------------------------------------------------------------------------------
+
+
+def test_a_proxy_that_has_just_started() -> None:
+    """Before anything has come a proxy is healthy, and has nothing to tell of any family."""
+    assert Health(PERIOD).status(at(500)) == Status(at(500), {})
+    assert Health(PERIOD).status(at(500)).is_healthy
+
+
+def test_silence_is_health() -> None:
+    """However long nothing has come, a proxy that has applied all is healthy."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(1))
+    assert health.status(at(10**6)).families == dict.fromkeys(Family, FamilyStatus(NOON + 1, is_healthy=True))
+
+
+@pytest.mark.parametrize(("seconds", "is_healthy"), [(59.9, True), (60.0, False), (10**6, False)])
+def test_a_change_may_wait_two_sync_periods(seconds: float, is_healthy: bool) -> None:
+    """A change that has waited for two sync periods makes the proxy unhealthy, not sooner."""
+    health = Health(PERIOD)
+    health.applied(at(-100))
+    health.queued(at(0))
+    assert healthy(health, seconds) == dict.fromkeys(Family, is_healthy)
+    assert health.status(at(seconds)).is_healthy is is_healthy
+
+
+def test_the_oldest_change_counts() -> None:
+    """Changes that follow do not make the first one younger, nor does trying in vain to apply it."""
+    health = Health(PERIOD)
+    for seconds in range(0, 60, 10):
+        health.queued(at(seconds))
+        health.taken()
+    assert healthy(health, 60) == dict.fromkeys(Family, False)
+
+
+def test_applying_makes_healthy_again() -> None:
+    """Once the change is in the kernel the proxy is healthy, however late that was."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(300))
+    assert healthy(health, 301) == dict.fromkeys(Family, True)
+
+
+def test_a_change_that_came_while_others_were_applied() -> None:
+    """Applying what was taken leaves to wait what came after that, since when it came."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.queued(at(10))
+    health.queued(at(15))
+    health.applied(at(20))
+    assert (healthy(health, 69), healthy(health, 70)) == (dict.fromkeys(Family, True), dict.fromkeys(Family, False))
+
+
+def test_one_family_alone() -> None:
+    """A family whose rules follow is healthy while the other's do not, and the proxy as a whole is not."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(1), IPV6)
+    assert health.status(at(60)).families == {
+        IPV4: FamilyStatus(None, is_healthy=False),
+        IPV6: FamilyStatus(NOON + 1, is_healthy=True),
+    }
+    assert not health.status(at(60)).is_healthy
+
+
+def test_a_proxy_of_one_family() -> None:
+    """A family that is not served is not heard of."""
+    health = Health(PERIOD, [IPV4])
+    health.queued(at(0))
+    health.applied(at(1))
+    assert list(health.status(at(2)).families) == [IPV4]
+
+
+def test_a_clock_that_is_set() -> None:
+    """Setting the machine's clock makes nothing wait longer or shorter."""
+    health = Health(PERIOD)
+    health.queued(Moment(steady=1000, wall=NOON))
+    assert health.status(Moment(steady=1059, wall=NOON + 10**6)).is_healthy
+    assert not health.status(Moment(steady=1060, wall=0)).is_healthy
+
+
+# ---- /healthz and /livez ---------------------------------------------------------------------------------------------
+
+GOOD = Status(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, True)})
+BAD = Status(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, False)})
+FAMILIES = {
+    "IPv4": {"lastUpdated": "2024-05-01T12:00:01.500000Z", "healthy": True},
+    "IPv6": {"lastUpdated": "2024-05-01T12:00:40Z", "healthy": True},
+}
+HALF = FAMILIES | {"IPv6": {"lastUpdated": "2024-05-01T12:00:40Z", "healthy": False}}
+NOW, THEN = "2024-05-01T12:00:50Z", "2024-05-01T12:00:40Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "node_eligible", "code", "body"),
+    [
+        (GOOD, True, 200, {"lastUpdated": NOW, "healthy": True, "status": FAMILIES}),
+        (GOOD, False, 503, {"lastUpdated": THEN, "healthy": True, "status": FAMILIES}),
+        (BAD, True, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (BAD, False, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (Status(at(50), {}), True, 200, {"lastUpdated": NOW, "healthy": True}),
+        (Status(at(50), {}), False, 503, {"lastUpdated": "0001-01-01T00:00:00Z", "healthy": True}),
+    ],
+)
+def test_healthz(status: Status, node_eligible: bool, code: int, body: dict[str, Any]) -> None:
+    """200 if the proxy is healthy and the node may have traffic, else 503; `healthy` is about the proxy alone."""
+    answer = healthz(status, node_eligible=node_eligible)
+    assert answer.status == code
+    assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+    assert json.loads(answer.body) == body | {"currentTime": NOW, "nodeEligible": node_eligible}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "body"),
+    [
+        (GOOD, 200, {"lastUpdated": NOW, "healthy": True, "status": FAMILIES}),
+        (BAD, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (Status(at(50), {}), 200, {"lastUpdated": NOW, "healthy": True}),
+    ],
+)
+def test_livez(status: Status, code: int, body: dict[str, Any]) -> None:
+    """200 if the proxy is healthy, else 503, without a word of the node."""
+    answer = livez(status)
+    assert answer.status == code
+    assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+    assert json.loads(answer.body) == body | {"currentTime": NOW}
+
+
+def test_the_order_of_fields() -> None:
+    """Fields come in kube-proxy's order, for people and for scripts that cut text."""
+    order = ["lastUpdated", "currentTime", "nodeEligible", "healthy", "status"]
+    assert list(json.loads(healthz(GOOD, node_eligible=True).body)) == order
+    assert list(json.loads(livez(GOOD).body)) == [field for field in order if field != "nodeEligible"]
+
+
+def test_a_family_that_never_had_rules() -> None:
+    """A family that has failed from the start tells the zero time, and the proxy is not healthy."""
+    body = json.loads(livez(Status(at(60), {IPV4: FamilyStatus(None, is_healthy=False)})).body)
+    assert body["status"] == {"IPv4": {"lastUpdated": "0001-01-01T00:00:00Z", "healthy": False}}
+    assert body["healthy"] is False
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "eligible"),
+    [
+        ({}, True),
+        ({"is_deleted": True}, False),
+        ({"taints": ("ToBeDeletedByClusterAutoscaler",)}, False),
+        ({"taints": ("node.kubernetes.io/unschedulable", DELETION_TAINT)}, False),
+        ({"taints": ("node.kubernetes.io/unschedulable",)}, True),
+    ],
+)
+def test_eligibility(tweaks: dict[str, Any], eligible: bool) -> None:
+    """A node that is being deleted, or that the autoscaler is about to remove, may not have new traffic."""
+    assert is_eligible(node(**tweaks)) is eligible
+
+
+# ---- health-check node ports -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("local_endpoints", "is_healthy", "code"), [(2, True, 200), (1, False, 503), (0, True, 503), (0, False, 503)]
+)
+def test_a_health_check(local_endpoints: int, is_healthy: bool, code: int) -> None:
+    """200 if there is a local endpoint and the proxy is healthy, else 503; the weight is the number of endpoints."""
+    answer = health_check(HealthCheck(key("shop/web"), local_endpoints), is_healthy=is_healthy)
+    assert answer.status == code
+    assert answer.headers == {
+        "Content-Type": "application/json",
+        "X-Content-Type-Options": "nosniff",
+        "X-Load-Balancing-Endpoint-Weight": str(local_endpoints),
+    }
+    assert json.loads(answer.body) == {
+        "service": {"namespace": "shop", "name": "web"},
+        "localEndpoints": local_endpoints,
+        "serviceProxyHealthy": is_healthy,
+    }
+
+
+def test_the_text_of_a_health_check() -> None:
+    """The body is laid out as kube-proxy's is, to the character."""
+    assert health_check(HealthCheck(key("shop/web"), 2), is_healthy=True).body == (
+        b'{\n\t"service": {\n\t\t"namespace": "shop",\n\t\t"name": "web"\n\t},\n'
+        b'\t"localEndpoints": 2,\n\t"serviceProxyHealthy": true\n}'
+    )
+
+
+def balanced(name: str = "shop/web", port: int = 32000, **tweaks: Any) -> Service:
+    """A Service with a health-check node port, of the kind that has one."""
+    fields: dict[str, Any] = {"type": "LoadBalancer", "external_policy": "Local"} | tweaks
+    return service(name, health_check_node_port=port, **fields)
+
+
+def state_of(*objects: Any) -> ClusterState:
+    """The state of a cluster, as node-a sees it."""
+    return pipeline(*objects).state
+
+
+def test_no_health_checks() -> None:
+    """Services without a health-check node port ask for none."""
+    assert pipeline(service(), slice_of()).health_checks.by_port == {}
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "count"),
+    [
+        ([], 0),
+        (["10.1.0.4@node-a", "10.1.0.5@node-a", "10.1.1.4@node-b", "10.1.0.6"], 2),
+        (["10.1.0.4@node-a draining"], 0),
+        (["10.1.0.4@node-a unready", "10.1.0.5@node-a serving", "10.1.0.6@node-a stopped"], 0),
+        (["10.1.0.4@node-a published-draining"], 1),
+        (["10.1.0.4@node-a zone=b"], 1),
+        (["10.1.0.4@node-a", "10.1.0.4@node-a draining"], 1),
+    ],
+    ids=["none", "others' don't count", "terminating", "not ready", "published", "hints don't count", "ghost"],
+)
+def test_local_endpoints(endpoints: list[str], count: int) -> None:
+    """Endpoints on this node that are ready count; not those that only serve while they terminate."""
+    checks = pipeline(balanced(), slice_of(endpoints=endpoints)).health_checks.by_port
+    assert checks == {32000: HealthCheck(key("shop/web"), count)}
+
+
+def test_local_endpoints_are_pods() -> None:
+    """A pod counts once, however many ports and slices it is in, and not for ports that the Service doesn't have."""
+    web = balanced(ports=["http:80", "dns:53/udp"])
+    slices = [
+        slice_of(endpoints=["10.1.0.4@node-a"], ports=["http:8080", "dns:53/udp"]),
+        slice_of(endpoints=["10.1.0.4@node-a", "10.1.0.5@node-a"], ports=["http:8080"], suffix="2"),
+        slice_of(endpoints=["10.1.0.6@node-a"], ports=["other:9"], suffix="3"),
+        slice_of(endpoints=["10.1.0.7@node-a"], ports=["dns:53/udp"], suffix="4"),
+    ]
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 3)}
+
+
+def test_local_endpoints_of_two_families() -> None:
+    """A pod of a dual-stack Service has two addresses and counts once."""
+    slices = [
+        slice_of(endpoints=["10.1.0.4@node-a"]),
+        slice_of(endpoints=["fd00:1::4@node-a", "fd00:1::5@node-a"], suffix="2"),
+    ]
+    web = balanced(cluster_ips=["10.96.0.10", "fd00:96::10"])
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 2)}
+
+
+def test_a_contested_health_check_port() -> None:
+    """Of two Services with one port the older has it, and the other takes over when that lets go."""
+    old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
+    assert pipeline(new, old, slice_of("shop/new")).health_checks.by_port == {32000: HealthCheck(key("shop/old"), 0)}
+    assert pipeline(new, slice_of("shop/new")).health_checks.by_port == {32000: HealthCheck(key("shop/new"), 1)}
+
+
+def test_health_checks_follow_what_happens() -> None:
+    """A port passes from Service to Service; what somebody keeps of before stays as it was."""
+    old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
+    made = pipeline(old, new, slice_of("shop/new"))
+    before = made.health_checks.by_port
+    made.apply([Removed(Service, old.key)])
+    assert made.health_checks.by_port == {32000: HealthCheck(new.key, 1)}
+    made.apply([Put(slice_of("shop/new", [])), Put(old)])
+    assert made.health_checks.by_port == {32000: HealthCheck(old.key, 0)}
+    made.apply([Removed(Service, old.key), Removed(Service, new.key)])
+    assert (before, made.health_checks.by_port) == ({32000: HealthCheck(old.key, 0)}, {})
+
+
+def test_health_checks_of_several_services() -> None:
+    """Each port comes, changes and goes by itself, however many do at once."""
+    names = ("shop/a", "shop/b", "shop/c", "shop/d")
+    several = [balanced(name, 32000 + i, cluster_ips=[f"10.96.0.{20 + i}"]) for i, name in enumerate(names)]
+    made = pipeline(*several)
+    none = {32000 + i: HealthCheck(key(name), 0) for i, name in enumerate(names)}
+    assert made.health_checks.by_port == none
+    made.apply([Put(slice_of("shop/a"))])
+    assert made.health_checks.by_port == none | {32000: HealthCheck(key("shop/a"), 1)}
+    made.apply([Removed(Service, key("shop/a"))])
+    assert made.health_checks.by_port == {port: none[port] for port in (32001, 32002, 32003)}
+    made.apply([Removed(Service, key("shop/b")), Removed(Service, key("shop/c"))])
+    assert made.health_checks.by_port == {32003: none[32003]}
+
+
+def test_a_change_elsewhere_leaves_health_checks_alone() -> None:
+    """As long as nothing in them changes they are the same object, so that nobody has to compare them."""
+    made = pipeline(balanced(), slice_of())
+    before = made.health_checks.by_port
+    made.apply([Put(service("shop/cart", cluster_ips=["10.96.0.11"])), Put(balanced(affinity_timeout=60))])
+    assert made.health_checks.by_port is before
+
+
+def test_a_service_without_rules_has_no_local_endpoints() -> None:
+    """While a Service is set aside load balancers must send it nothing here; once it has rules again, they may."""
+    made = pipeline(balanced(), slice_of(endpoints=["10.1.0.4@node-a"]))
+    web = key("shop/web")
+    made.leave_out([web])
+    assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [0]
+    made.let_in(web)
+    assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [1]
+
+
+def test_a_health_check_port_that_is_a_node_port() -> None:
+    """A node port that an older Service has is not to be had for health checks."""
+    old = service("shop/old", type="NodePort", ports=["http:80:32000"], created=1)
+    assert pipeline(old, balanced(created=2, cluster_ips=["10.96.0.11"])).health_checks.by_port == {}
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "expected"),
+    [
+        ({}, ["192.168.0.2", "fd00:c0a8::2"]),
+        ({"node_port_addresses": ["192.168.0.0/16"]}, ["192.168.0.2", "192.168.0.3"]),
+        ({"node_port_addresses": ["0.0.0.0/0"]}, [ANY[IPV4]]),
+        ({"node_port_addresses": ["::/0", "192.168.0.3/32"]}, ["192.168.0.3", ANY[IPV6]]),
+        ({"node_port_addresses": ["127.0.0.0/8"]}, []),
+    ],
+)
+def test_where_health_checks_are_served(tweaks: dict[str, Any], expected: list[str]) -> None:
+    """Health-check node ports are where node ports are; a CIDR that matches all means all addresses of its family."""
+    made: Settings = settings(**tweaks)
+    state = pipeline(host_addresses("192.168.0.2", "192.168.0.3", "fd00:c0a8::2"), settings=made).state
+    assert health_check_addresses(state, made.config) == addresses(expected)
+
+
+# ---- Services without local endpoints --------------------------------------------------------------------------------
+
+AWAY = ["10.1.1.4@node-b"]
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "endpoints", "expected"),
+    [
+        ({"internal_policy": "Local"}, AWAY, (1, 0)),
+        ({"type": "NodePort", "external_policy": "Local"}, AWAY, (0, 1)),
+        ({"external_ips": ["203.0.113.7"], "external_policy": "Local"}, AWAY, (0, 1)),
+        ({"type": "LoadBalancer", "internal_policy": "Local", "external_policy": "Local"}, AWAY, (1, 1)),
+        ({"internal_policy": "Local", "ports": ["http:80", "http:80/udp"]}, AWAY, (1, 0)),
+        ({"internal_policy": "Local"}, ["10.1.0.4@node-a"], (0, 0)),
+        ({"internal_policy": "Local"}, ["10.1.0.4@node-a draining", *AWAY], (0, 0)),
+        ({"internal_policy": "Local"}, [], (0, 0)),
+        ({"external_policy": "Local"}, AWAY, (0, 0)),
+        ({"type": "LoadBalancer"}, AWAY, (0, 0)),
+        ({}, AWAY, (0, 0)),
+    ],
+)
+def test_without_local_endpoints(tweaks: dict[str, Any], endpoints: list[str], expected: tuple[int, int]) -> None:
+    """Service ports count that have endpoints but none here, by the policy that asks for one here."""
+    state = state_of(service(**tweaks), slice_of(endpoints=endpoints))
+    internal, external = expected
+    assert without_local_endpoints(state, IPV4) == {"internal": internal, "external": external}
+    assert without_local_endpoints(state, IPV6) == {"internal": 0, "external": 0}
+
+
+def test_every_port_of_every_service_counts() -> None:
+    """Of two Services with two ports each, four Service ports lack a local endpoint."""
+    names, ports = ("shop/web", "shop/cart"), ["a:80", "b:81"]
+    services = [
+        service(name, cluster_ips=[f"10.96.0.{number}"], ports=ports, internal_policy="Local")
+        for number, name in enumerate(names, 10)
+    ]
+    state = state_of(*services, *(slice_of(name, AWAY, ports=ports) for name in names))
+    assert without_local_endpoints(state, IPV4) == {"internal": 4, "external": 0}
+
+
+def test_a_service_lacks_nothing_in_a_family_that_it_does_not_serve() -> None:
+    """Endpoints of a family without a ClusterIP count for nobody."""
+    state = state_of(service(internal_policy="Local"), slice_of(endpoints=["fd00:1:0:1::4@node-b"]))
+    assert without_local_endpoints(state, IPV6) == {"internal": 0, "external": 0}

@@ -1,0 +1,309 @@
+"""The cluster as events tell it, and what each event touches: never more than it must."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from nftproxy.conformance.strategies import SERVICES, Told, batches, clusters, histories, quick, survivors
+from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.policy.state import ClusterState, Event, Listed, Put, Removed, Touched, key_of
+from tests.support.factories import (
+    addresses,
+    claim,
+    host_addresses,
+    key,
+    networks,
+    node,
+    service,
+    service_cidr,
+    slice_of,
+)
+
+WEB, CART = key("shop/web"), key("shop/cart")
+NOTHING = Touched()
+EVERYTHING = Touched(table=True, everything=True)
+
+
+def state(*objects: Told) -> ClusterState:
+    """The state of node-a after these have been put."""
+    made = ClusterState("node-a")
+    for each in objects:
+        made.apply(Put(each))
+    return made
+
+
+def touched(*names: str) -> Touched:
+    """These Services, and nothing else."""
+    return Touched(services=set(map(key, names)))
+
+
+# Services
+
+
+def test_a_service_touches_itself() -> None:
+    """A Service that comes, changes or goes is touched, and no other."""
+    made = state(service("shop/cart", cluster_ips=["10.96.0.20"]))
+    assert made.apply(Put(service())) == touched("shop/web")
+    assert made.apply(Put(service(ports=["81"]))) == touched("shop/web")
+    assert made.apply(Removed(Service, WEB)) == touched("shop/web")
+    assert list(made.services) == [CART]
+
+
+@pytest.mark.parametrize(
+    "value", [service(), slice_of(), node(), service_cidr(), host_addresses("10.0.0.1")], ids=lambda v: type(v).__name__
+)
+def test_the_same_object_again_touches_nothing(value: Told) -> None:
+    """An event that changes nothing that matters costs nothing."""
+    made = state(value)
+    assert made.apply(Put(structs.replace(value))) == NOTHING
+
+
+def test_a_service_touches_those_it_contests() -> None:
+    """Whoever shares a claim is compiled again, when the Service comes, moves away, and goes."""
+    made = state(service("shop/cart"))
+    assert made.apply(Put(service())) == touched("shop/web", "shop/cart")
+    assert made.apply(Put(service(cluster_ips=["10.96.0.20"]))) == touched("shop/web", "shop/cart")
+    assert made.apply(Put(service())) == touched("shop/web", "shop/cart")
+    assert made.apply(Removed(Service, WEB)) == touched("shop/web", "shop/cart")
+
+
+def test_a_changed_service_no_longer_claims_what_it_did() -> None:
+    """The claims of what a Service was before go with it."""
+    made = state(service(ports=["80"]), service(ports=["81"]))
+    assert made.claims.winner(claim("10.96.0.10 80/tcp")) is None
+    assert made.claims.winner(claim("10.96.0.10 81/tcp")) == WEB
+
+
+# EndpointSlices
+
+
+def test_a_slice_touches_its_service() -> None:
+    """A slice that comes, changes or goes touches its Service, whether or not that is known."""
+    made = state()
+    assert made.apply(Put(slice_of())) == touched("shop/web")
+    assert made.apply(Put(slice_of(endpoints=[]))) == touched("shop/web")
+    assert made.apply(Removed(EndpointSlice, key("shop/web-1"))) == touched("shop/web")
+    assert list(made.slices_of(WEB)) == []
+
+
+def test_a_slice_that_moves_touches_both_services() -> None:
+    """A slice whose label changes leaves one Service and joins the other."""
+    moved = structs.replace(slice_of(), service=CART)
+    made = state(slice_of())
+    assert made.apply(Put(moved)) == touched("shop/web", "shop/cart")
+    assert list(made.slices_of(WEB)) == []
+    assert list(made.slices_of(CART)) == [moved]
+
+
+def test_a_service_has_all_of_its_slices() -> None:
+    """Several slices of one Service add up, others' don't count."""
+    one, two, other = slice_of(), slice_of(suffix="2"), slice_of("shop/cart")
+    assert list(state(one, other, two).slices_of(WEB)) == [one, two]
+
+
+def test_a_slice_that_goes_leaves_the_others() -> None:
+    """Of two slices one goes, then the other, and then nothing is kept of either."""
+    one, two = slice_of(), slice_of(suffix="2")
+    made = state(one, two)
+    made.apply(Removed(EndpointSlice, one.key))
+    assert list(made.slices_of(WEB)) == [two]
+    made.apply(Removed(EndpointSlice, two.key))
+    assert made._slices_of == {}
+
+
+# Node, addresses, ServiceCIDRs
+
+
+def test_the_node_touches_everything() -> None:
+    """A change of this node concerns the skeleton and every Service."""
+    made = state()
+    assert made.apply(Put(node())) == EVERYTHING
+    assert made.apply(Put(node(zone="b"))) == EVERYTHING
+    assert made.node == node(zone="b")
+
+
+def test_other_nodes_are_none_of_our_business() -> None:
+    """A Node of another name neither touches nor replaces this one."""
+    made = state(node())
+    assert made.apply(Put(node("node-b"))) == NOTHING
+    assert made.apply(Removed(Node, "node-b")) == NOTHING
+    assert made.node == node()
+
+
+def test_a_node_that_is_gone_leaves_its_name() -> None:
+    """Without its Node object the node has no zone, addresses or pod CIDRs."""
+    made = state(node())
+    assert made.apply(Removed(Node, "node-a")) == EVERYTHING
+    assert made.node == Node("node-a", is_deleted=True)
+    assert made.apply(Removed(Node, "node-a")) == NOTHING
+
+
+def test_a_list_without_the_node_takes_it_away() -> None:
+    """A list of Nodes that is empty says that this one is gone."""
+    made = state(node())
+    assert made.apply(Listed(Node, ())) == EVERYTHING
+    assert made.node == Node("node-a", is_deleted=True)
+
+
+def test_a_list_takes_away_all_that_it_lacks() -> None:
+    """Of several Services those on the list stay, all others go."""
+    names = ("shop/web", "shop/cart", "blog/api", "blog/site")
+    services = [service(name, cluster_ips=[f"10.96.0.{number}"]) for number, name in enumerate(names, 10)]
+    made = state(*services)
+    assert made.apply(Listed(Service, tuple(services[:2]))) == touched("blog/api", "blog/site")
+    assert list(made.services.values()) == services[:2]
+
+
+def test_a_service_cidr_may_be_called_like_the_node() -> None:
+    """Kinds are told apart, whatever their objects are called."""
+    made = state(node(), service_cidr(name="node-a"))
+    assert made.apply(Removed(ServiceCIDR, "node-a")) == Touched(table=True)
+    assert made.node == node()
+    made.apply(Put(service_cidr(name="node-b")))
+    assert made.apply(Removed(Node, "node-b")) == NOTHING
+    assert made.service_cidrs
+
+
+def test_the_nodes_addresses_are_known_to_claims() -> None:
+    """No external IP captures an address of the node, internal or external, while it has it."""
+    made = state(node(internal_ips=["192.168.0.2"], external_ips=["203.0.113.2"]))
+    own = addresses(["192.168.0.2", "203.0.113.2"])
+    assert [made.claims.obstacle(address, WEB) for address in own] == ["it is an address of the node itself"] * 2
+    made.apply(Removed(Node, "node-a"))
+    assert [made.claims.obstacle(address, WEB) for address in own] == ["", ""]
+
+
+def test_addresses_on_interfaces_touch_everything() -> None:
+    """Node ports may come and go with the machine's addresses, so all is compiled again."""
+    made = state()
+    assert made.host_addresses is None
+    assert made.apply(Put(host_addresses("192.168.0.2"))) == EVERYTHING
+    assert made.host_addresses == {"192.168.0.2"}
+
+
+def test_a_service_cidr_touches_the_skeleton_only() -> None:
+    """Ranges that come, change and go leave all Services alone."""
+    made = state()
+    for event in (Put(service_cidr()), Put(service_cidr("10.97.0.0/16")), Removed(ServiceCIDR, "kubernetes")):
+        assert made.apply(event) == Touched(table=True)
+    assert made.service_cidrs == []
+
+
+def test_the_ranges_of_all_service_cidrs_count() -> None:
+    """Ranges are in the order of their objects' names, whatever came first."""
+    made = state(service_cidr("10.97.0.0/16", name="more"), service_cidr("10.96.0.0/16", "fd00:96::/112"))
+    assert made.service_cidrs == list(networks(["10.96.0.0/16", "fd00:96::/112", "10.97.0.0/16"]))
+
+
+# Removals and lists
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        Removed(Service, WEB),
+        Removed(EndpointSlice, key("shop/web-1")),
+        Removed(ServiceCIDR, "kubernetes"),
+        Removed(Node, "node-a"),
+        Listed(Service, ()),
+        Listed(EndpointSlice, ()),
+        Listed(ServiceCIDR, ()),
+        Listed(Node, ()),
+    ],
+)
+def test_what_is_not_there_can_be_removed(event: Event) -> None:
+    """The removal of something unknown touches nothing."""
+    assert state().apply(event) == NOTHING
+
+
+@pytest.mark.parametrize(
+    ("kind", "kept", "expected"),
+    [
+        (Service, service(cluster_ips=["10.96.0.20"]), touched("shop/cart")),
+        (EndpointSlice, slice_of(), touched("shop/cart")),
+        (ServiceCIDR, service_cidr(), Touched(table=True)),
+        (Node, node(), NOTHING),
+    ],
+)
+def test_what_is_not_listed_is_gone(kind: type[Told], kept: Told, expected: Touched) -> None:
+    """A list removes the objects of its kind that it lacks, and touches what that and its news touch, no more."""
+    made = state(
+        service(cluster_ips=["10.96.0.20"]),
+        service("shop/cart"),
+        slice_of(),
+        slice_of("shop/cart"),
+        service_cidr(),
+        service_cidr("10.97.0.0/16", name="more"),
+        node(),
+    )
+    assert made.apply(Listed(kind, (kept,))) == expected  # type: ignore[arg-type]  # each of its own kind
+    assert made.apply(Listed(kind, (kept,))) == NOTHING  # type: ignore[arg-type]
+
+
+def test_a_list_brings_what_is_new() -> None:
+    """A list adds and changes objects as so many events would."""
+    made = state(service(ports=["80"]))
+    assert made.apply(Listed(Service, (service(ports=["81"]), service("shop/cart", cluster_ips=["10.96.0.20"])))) == (
+        touched("shop/web", "shop/cart")
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [(service(), WEB), (slice_of(), key("shop/web-1")), (node(), "node-a"), (service_cidr(), "kubernetes")],
+)
+def test_objects_are_known_by_their_keys(value: Service | EndpointSlice | Node | ServiceCIDR, name: object) -> None:
+    """Namespaced objects are known by namespace and name, others by name."""
+    assert key_of(value) == name
+
+
+def test_touched_adds_up() -> None:
+    """What several events touch is what each of them does."""
+    both = touched("shop/web")
+    both.merge(Touched(services={CART}, table=True))
+    both.merge(NOTHING)
+    assert both == Touched(services={WEB, CART}, table=True)
+
+
+# Order
+
+
+@quick()
+@given(st.data(), clusters)
+def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[Told]) -> None:
+    """The same objects make the same state, in whatever order they came."""
+    states = [ClusterState("node-a"), ClusterState("node-a")]
+    for made in states:
+        for batch in data.draw(batches(cluster)):
+            for event in batch:
+                made.apply(event)
+    assert _contents(states[0]) == _contents(states[1])
+
+
+@quick()
+@given(histories)
+def test_the_state_is_what_events_left(history: list[list[Event]]) -> None:
+    """After any events the state is that of the objects which are there now."""
+    made = ClusterState("node-a")
+    for batch in history:
+        for event in batch:
+            made.apply(event)
+    assert _contents(made) == _contents(state(*survivors(history)))
+
+
+def _contents(made: ClusterState) -> object:
+    slices = {name: {each.key: each for each in made.slices_of(name)} for name in SERVICES}
+    places = [f"{place} {port}" for place in ("10.96.0.10", "203.0.113.7") for port in ("80/tcp", "53/udp")]
+    owners = [made.claims.winner(claim(place)) for place in [*places, "30080/tcp", "32000/tcp"]]
+    last_node = structs.replace(made.node, is_deleted=False)  # that there was one is not forgotten, for /healthz
+    return made.services, slices, owners, last_node, made.host_addresses, made.service_cidrs
+
+
+def test_a_taint_touches_no_rule() -> None:
+    """A Node that only gets a taint, or is to be deleted, makes nothing be compiled again."""
+    made = state(node())
+    assert made.apply(Put(node(taints=("x",), is_deleted=True))) == NOTHING
+    assert made.node.taints == ("x",)

@@ -1,0 +1,393 @@
+"""Templates in, statements out: what a template may render, how it is read, and what is said of a bad one."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec import structs
+
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Problem, TemplateError
+from nftproxy.policy.compile import compile_table
+from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.rules.render import (
+    DRAW_TEMPLATE,
+    ENDPOINTS_TEMPLATE,
+    SERVICE_TEMPLATE,
+    TABLE_TEMPLATE,
+    TEMPLATE_NAMES,
+    Renderer,
+    read_statements,
+)
+from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
+from tests.support.factories import IPV4, IPV6, addresses, node, pipeline, renderer, templates
+
+TABLE = "ip nftproxy"
+NAME = "x.nft.j2"
+
+
+def facts(family: Family = IPV4, **tweaks: bool) -> TableFacts:
+    """The facts of a skeleton."""
+    made = pipeline(**tweaks)  # type: ignore[arg-type]  # tweaks of the configuration
+    return compile_table(made.state, made.settings, family)
+
+
+def changed(name: str, old: str, new: str) -> Renderer:
+    """A renderer of the project's templates, with one text in one of them replaced."""
+    text = templates()[name]
+    assert old in text
+    return Renderer({**templates(), name: text.replace(old, new, 1)})
+
+
+def problem_of(name: str, text: str) -> Problem:
+    """What is said of a template with this text, be it when it is read or when it is rendered."""
+    with pytest.raises(TemplateError) as caught:
+        Renderer({**templates(), name: text}).table(facts())
+    (problem,) = caught.value.problems
+    return problem
+
+
+# Reading statements
+
+
+def test_elements_are_read_line_by_line() -> None:
+    """An element has a container and a key, in a map a value too; the same one twice is one."""
+    text = (
+        "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
+        "\n"
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto tcp-endpoints-of-2 }\n"
+        "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
+    )
+    assert read_statements(text, TABLE, NAME) == Block(
+        elements=(
+            Element("cluster-ips", "10.96.0.10", ""),
+            Element("services", "10.96.0.10 . tcp . 80", "goto tcp-endpoints-of-2"),
+        )
+    )
+
+
+def test_ipv6_addresses_are_no_values() -> None:
+    """The colons of an address don't end a key."""
+    text = "add element ip6 nftproxy hairpin { fd00::1 . fd00::1 . tcp . 80 }\n"
+    assert read_statements(text, "ip6 nftproxy", NAME).elements == (
+        Element("hairpin", "fd00::1 . fd00::1 . tcp . 80", ""),
+    )
+
+
+def test_declarations_are_read_with_their_comments() -> None:
+    """Comments belong to what comes next; blanks and blank lines don't matter, inside a body or between."""
+    text = (
+        "table ip nftproxy {\n"
+        "\n"
+        "  # first\n"
+        "  # second\n"
+        "  set vips {\n"
+        "    typeof   ip daddr\n"
+        "  }\n"
+        "  \n"
+        "\tchain refuse {\n"
+        "\n"
+        "  reject \n"
+        "}\n"
+        "}\n"
+    )
+    assert read_statements(text, TABLE, NAME) == Block(
+        declarations=(
+            Declaration(Kind.SET, "vips", ("typeof ip daddr",), ("# first", "# second")),
+            Declaration(Kind.CHAIN, "refuse", ("reject",)),
+        )
+    )
+
+
+@pytest.mark.parametrize("text", ["", "\n", "  \n\t\n", "# a comment\n  # another\n", "table ip nftproxy {\n}\n"])
+def test_blank_lines_and_comments_are_no_statements(text: str) -> None:
+    """What says nothing contributes nothing."""
+    assert read_statements(text, TABLE, NAME) == Block()
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "quoted"),
+    [
+        ("flush ruleset\n", "rendered line 1", "flush ruleset"),
+        ("\n\ndelete element ip nftproxy vips { 1 }\n", "rendered line 3", "delete element ip nftproxy vips { 1 }"),
+        ("add element ip other vips { 1 }\n", "rendered line 1", "add element ip other vips { 1 }"),
+        ("add element ip6 nftproxy vips { 1 }\n", "rendered line 1", "add element ip6 nftproxy vips { 1 }"),
+        ("add element ip nftproxy vips { 1 } ; x\n", "rendered line 1", "add element ip nftproxy vips { 1 } ; x"),
+        ("add element ip nftproxy vips { }\n", "rendered line 1", "add element ip nftproxy vips { }"),
+        ("add element ip nftproxy vips { 1, 2 }\n", "rendered line 1", "add element ip nftproxy vips { 1, 2 }"),
+        ("table ip other {\n}\n", "rendered line 1", "table ip other {"),
+        ("table ip nftproxy {\n  counter c { }\n}\n", "rendered line 2", "  counter c { }"),
+        ("table ip nftproxy {\n  chain a b {\n  }\n}\n", "rendered line 2", "  chain a b {"),
+        ("table ip nftproxy {\n", "rendered text", "a table block that is not closed"),
+        ("table ip nftproxy {\n  set s {\n", "rendered text", "a declaration that is not closed"),
+        ("}\n", "rendered line 1", "}"),
+        ("x" * 300, "rendered line 1", "x" * 200),
+    ],
+)
+def test_what_is_no_statement_is_refused(text: str, where: str, quoted: str) -> None:
+    """A line of neither form is quoted, with the template and its place in the rendered text."""
+    with pytest.raises(TemplateError) as caught:
+        read_statements(text, TABLE, NAME)
+    assert caught.value.problems == [
+        Problem(NAME, "", where, f"neither a declaration nor an element: {quoted!r}"),
+    ]
+
+
+# Bad templates
+
+
+def test_a_syntax_error_names_the_template_and_the_line() -> None:
+    """A template that doesn't parse is refused before anything is rendered, with the line at fault."""
+    problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{% if %}\n")
+    assert (problem.source, problem.field) == ("table.nft.j2", "line 3")
+    assert problem.message.startswith("Expected an expression")
+
+
+def test_an_undefined_name_names_the_template_and_the_line() -> None:
+    """A template that uses a fact which doesn't exist is refused when it is rendered."""
+    problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ tabel }}\n")
+    assert problem == Problem("table.nft.j2", "", "line 3", "UndefinedError: 'tabel' is undefined")
+
+
+def test_a_failing_expression_names_the_template_and_the_line() -> None:
+    """Whatever an expression raises is the template's fault, at that line."""
+    problem = problem_of(TABLE_TEMPLATE, "{% for address in nodeport_addresses %}\n{% endfor %}\n{{ 1 // 0 }}\n")
+    assert problem == Problem("table.nft.j2", "", "line 3", "ZeroDivisionError: integer division or modulo by zero")
+
+
+def test_a_line_that_is_no_statement_names_the_template_and_the_line() -> None:
+    """A template that renders anything but statements is refused, with the rendered line."""
+    problem = problem_of(TABLE_TEMPLATE, "{# a comment #}\n\nflush ruleset\n")
+    assert problem == Problem(
+        "table.nft.j2", "", "rendered line 2", "neither a declaration nor an element: 'flush ruleset'"
+    )
+
+
+@pytest.mark.parametrize("name", TEMPLATE_NAMES)
+def test_a_template_that_is_missing_is_named(name: str) -> None:
+    """Each of the templates is needed, and its absence is told."""
+    given = {known: text for known, text in templates().items() if known != name}
+    with pytest.raises(TemplateError, match=rf"^{name}: no such template$"):
+        Renderer(given)
+
+
+@pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE])
+def test_the_template_at_fault_is_named(name: str) -> None:
+    """Of the templates that make a Service port's block, the bad one is told."""
+    bad = Renderer({**templates(), name: "\n{{ nothing }}\n"})
+    with pytest.raises(TemplateError, match=rf"^{name}: line 2: UndefinedError: 'nothing' is undefined$"):
+        bad.port(PORT, TABLE)
+
+
+# Blocks
+
+LIST = ListFacts(
+    table=TABLE,
+    ip="ip",
+    protocol="tcp",
+    list="tcp-endpoints",
+    where="ip daddr . tcp dport",
+    asked="ct original ip daddr . tcp dport",
+    numbers="0.0.0.0/8",
+    suffix="",
+    affinities=(),
+)
+DRAW = DrawFacts(
+    table=TABLE,
+    ip="ip",
+    protocol="tcp",
+    list="tcp-endpoints",
+    where="ip daddr . tcp dport",
+    suffix="",
+    count=2,
+    number="0.0.0.2",
+    draw="numgen random mod 2",
+)
+STICKY = structs.replace(LIST, affinities=(60,))
+FRONT = Front("", "10.96.0.10 . tcp . 80", "10.96.0.10 . 80")
+(POD,) = addresses(["10.1.0.4"])
+PORT = PortFacts(
+    protocol="tcp",
+    cluster_ips=addresses(["10.96.0.10"]),
+    services=((FRONT, "draw-tcp-endpoints"),),
+    counts=(("tcp-endpoints", FRONT, "0.0.0.2"),),
+    endpoints=(Slots("tcp-endpoints", FRONT, ((0, POD, 8080), (1, POD, 8081))),),
+    lists=(LIST,),
+    draws=(DRAW,),
+)
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "name"),
+    [
+        ({}, "draw-tcp-endpoints"),
+        ({"list": "nodeport-udp-local-endpoints"}, "draw-nodeport-udp-local-endpoints"),
+        ({"affinities": (10800,)}, "draw-tcp-endpoints-sticky-10800"),
+        ({"suffix": "-by-client"}, "draw-tcp-endpoints-by-client"),
+    ],
+)
+def test_a_chain_is_named_for_what_it_does(tweaks: dict[str, object], name: str) -> None:
+    """A chain's name tells its list, and how one of it is chosen; a template declares it under it."""
+    facts = structs.replace(LIST, **tweaks)
+    assert facts.chain == name
+    declared = renderer().port(structs.replace(PORT, lists=(facts,)), TABLE).declarations
+    assert (Kind.CHAIN, name) in {(declaration.kind, declaration.name) for declaration in declared}
+
+
+def test_a_port_is_its_elements_and_what_it_shares() -> None:
+    """A Service port's block has its memberships, its lists of endpoints and the chains that draw from them."""
+    block = renderer().port(PORT, TABLE)
+    assert block.elements == (
+        Element("cluster-ips", "10.96.0.10", ""),
+        Element("services", "10.96.0.10 . tcp . 80", "goto draw-tcp-endpoints"),
+        Element("tcp-endpoints-count", "10.96.0.10 . 80", "0.0.0.2"),
+        Element("tcp-endpoints", "10.96.0.10 . 80 . 0", "10.1.0.4 . 8080"),
+        Element("tcp-endpoints", "10.96.0.10 . 80 . 1", "10.1.0.4 . 8081"),
+    )
+    typeof = "typeof ip daddr . tcp dport . numgen random mod 2 : ip daddr . tcp dport"
+    dnat = "meta l4proto tcp dnat ip addr . port to ip daddr . tcp dport"
+    choose = (
+        "meta l4proto tcp ip daddr set ip daddr . tcp dport map @tcp-endpoints-count ip daddr vmap @tcp-endpoints-of"
+    )
+    assert [(declaration.kind, declaration.name, declaration.body) for declaration in block.declarations] == [
+        (Kind.MAP, "tcp-endpoints", (typeof,)),
+        (Kind.MAP, "tcp-endpoints-count", ("typeof ip daddr . tcp dport : ip daddr",)),
+        (Kind.MAP, "tcp-endpoints-of", ("typeof ip daddr : verdict",)),
+        (Kind.CHAIN, "draw-tcp-endpoints", (choose, "ip daddr 0.0.0.0/8 drop")),
+        (
+            Kind.CHAIN,
+            "tcp-endpoints-of-2",
+            (
+                "ip daddr set ct original ip daddr",
+                f"{dnat} . numgen random mod 2 map @tcp-endpoints",
+                f"{dnat} . numgen random mod 1 map @tcp-endpoints",
+                "drop",
+            ),
+        ),
+    ]
+
+
+def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
+    """The element that leads to the chain for N is the chain's own, and no Service port's."""
+    (chain,) = (each for each in renderer().port(PORT, TABLE).declarations if each.entry)
+    assert (chain.name, chain.entry) == (
+        "tcp-endpoints-of-2",
+        Element("tcp-endpoints-of", "0.0.0.2", "goto tcp-endpoints-of-2"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", "0 declarations and 0 elements"),
+        ("table {{ table }} {\n  chain a {\n  }\n}\n", "1 declarations and 0 elements"),
+        ("add element {{ table }} {{ list }}-of { 1 }\n" * 2, "0 declarations and 1 elements"),
+    ],
+)
+def test_drawing_is_one_chain_and_one_element(text: str, found: str) -> None:
+    """Another number of either is refused, and named."""
+    bad = Renderer({**templates(), DRAW_TEMPLATE: text})
+    with pytest.raises(TemplateError, match=rf"^draw.nft.j2: is to have one chain and one element, not {found}$"):
+        bad.port(PORT, TABLE)
+
+
+def test_what_is_shared_is_declared_once() -> None:
+    """Ways to choose from one list declare each thing once in a block."""
+    declared = renderer().port(
+        structs.replace(PORT, lists=(LIST, STICKY), draws=(DRAW, structs.replace(DRAW, count=3))), TABLE
+    )
+    assert [declaration.name for declaration in declared.declarations] == [
+        "tcp-endpoints",
+        "tcp-endpoints-count",
+        "tcp-endpoints-of",
+        "draw-tcp-endpoints",
+        "tcp-affinity-60",
+        "sticky-tcp-endpoints",
+        "draw-tcp-endpoints-sticky-60",
+        "follow-tcp-endpoints-60",
+        "remember-tcp-60",
+        "tcp-endpoints-of-2",
+        "tcp-endpoints-of-3",
+    ]
+
+
+def test_a_list_is_the_same_with_and_without_affinity() -> None:
+    """What is shared is declared in the same words by all who need it."""
+    plain = renderer().port(PORT, TABLE).declarations
+    assert set(plain) < set(renderer().port(structs.replace(PORT, lists=(STICKY,)), TABLE).declarations)
+
+
+@pytest.mark.parametrize("family", Family)
+def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -> None:
+    """What service.nft.j2 adds elements to is declared by the skeleton, or by the chains of the same block."""
+    block = renderer().table(facts(family))
+    assert len({(declaration.kind, declaration.name) for declaration in block.declarations}) == len(block.declarations)
+    assert {declaration.name for declaration in block.declarations if declaration.kind is not Kind.CHAIN} == {
+        "cluster-ips",
+        "nodeport-ips",
+        "service-cidrs",
+        "guarded",
+        "allowed",
+        "hairpin",
+        *(
+            f"{prefix}{name}"
+            for prefix in ("", "nodeport-")
+            for name in (
+                "services",
+                "masqueraded",
+                "local-policy",
+                "short-circuit",
+                "fronts",
+                "no-endpoints",
+                "affinity",
+            )
+        ),
+    }
+
+
+# Shape
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (TABLE_TEMPLATE, "  set cluster-ips {\n", "  set service-ips {\n"),
+        (TABLE_TEMPLATE, "    flags interval\n", "    flags interval\n    auto-merge\n"),
+        (TABLE_TEMPLATE, "hook output priority -110", "hook output priority -111"),
+        (TABLE_TEMPLATE, "  chain refuse {\n", "  chain reset {\n"),
+        (ENDPOINTS_TEMPLATE, "size 1048576", "size 65536"),
+    ],
+)
+def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: str, new: str) -> None:
+    """Another set, another type, flag or size, another hook or priority is another shape."""
+    assert changed(name, old, new).shape(facts()) != renderer().shape(facts())
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (TABLE_TEMPLATE, "    reject\n", "    counter reject\n"),
+        (TABLE_TEMPLATE, "  # load balancer", "  # LB"),
+        (ENDPOINTS_TEMPLATE, "numbers }} drop\n", "numbers }} counter drop\n"),
+        (DRAW_TEMPLATE, "    drop\n", "    counter drop\n"),
+        (SERVICE_TEMPLATE, "cluster-ips { {{ address }} }", "cluster-ips { {{ address }} timeout 1s }"),
+    ],
+)
+def test_the_shape_is_not_that_of_rules(name: str, old: str, new: str) -> None:
+    """Other rules, comments or elements are no reason to replace a table: rules are flushed and made anew."""
+    assert changed(name, old, new).shape(facts()) == renderer().shape(facts())
+
+
+def test_the_shape_does_not_depend_on_node_or_configuration() -> None:
+    """A node that changes, or another configuration, keeps the table and the session affinity in it."""
+    shape = renderer().shape(facts())
+    assert renderer().shape(facts(masquerade_all=True)) == shape
+    made = pipeline(node=node(zone="", internal_ips=[], pod_cidrs=[]), node_port_addresses=["0.0.0.0/0"])
+    assert renderer().shape(compile_table(made.state, made.settings, IPV4)) == shape
+
+
+def test_each_family_has_its_shape() -> None:
+    """The two tables differ in their types, and so in their shapes, each 16 hexadecimal digits."""
+    shapes = {renderer().shape(facts(family)) for family in (IPV4, IPV6)}
+    assert len(shapes) == 2
+    assert {len(shape) for shape in shapes} == {16}
+    assert all(int(shape, 16) for shape in shapes)

@@ -1,0 +1,513 @@
+"""Statements, blocks, generations, changes and transactions, as values and as nft text."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nftproxy.conformance.strategies import quick
+from nftproxy.model.addresses import Family
+from nftproxy.rules.ruleset import (
+    EMPTY,
+    Block,
+    Change,
+    Commit,
+    Container,
+    Declaration,
+    Disagreement,
+    Element,
+    Generation,
+    Installed,
+    Kind,
+    Owner,
+    Transaction,
+    change_transaction,
+    delete_transaction,
+    join,
+    load_transaction,
+)
+from tests.support.factories import IPV4, IPV6, Ledger
+
+SERVICES = Declaration(Kind.MAP, "services", ("typeof ip daddr : verdict",))
+VIPS = Declaration(Kind.SET, "vips", ("typeof ip daddr",))
+CLIENTS = Declaration(Kind.MAP, "clients", ("typeof ip saddr : ip daddr", "flags dynamic,timeout", "timeout 60s"))
+HOOK = Declaration(Kind.CHAIN, "nat", ("type nat hook prerouting priority -100", "ip daddr vmap @services"))
+DRAW = Declaration(Kind.CHAIN, "draw", ("goto refuse",), ("# above",))
+REFUSE = Declaration(Kind.CHAIN, "refuse", ("reject",))
+A = Element("vips", "10.96.0.10", "")
+B = Element("vips", "10.96.0.20", "")
+TO_DRAW = Element("services", "10.96.0.10", "goto draw")
+TO_REFUSE = Element("services", "10.96.0.10", "goto refuse")
+
+
+def block(*statements: Declaration | Element) -> Block:
+    """A block of these statements."""
+    return Block(
+        tuple(each for each in statements if isinstance(each, Declaration)),
+        tuple(each for each in statements if isinstance(each, Element)),
+    )
+
+
+def generation(**blocks: Block) -> Generation:
+    """An IPv4 generation with these blocks, each of the owner of its name."""
+    made = Generation(IPV4)
+    made.update(dict(blocks.items()))
+    return made
+
+
+def net(change: Change) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+    """What a change removes and what it adds."""
+    return change.removed, change.added
+
+
+# Statements
+
+
+@pytest.mark.parametrize(
+    ("element", "text"), [(A, "10.96.0.10"), (TO_DRAW, "10.96.0.10 : goto draw")], ids=["of a set", "of a map"]
+)
+def test_an_element_is_written_as_nft_has_it(element: Element, text: str) -> None:
+    """An element of a map has its value after a colon, one of a set has none."""
+    assert element.text == text
+
+
+def test_a_declaration_is_written_as_nft_has_it() -> None:
+    """A declaration is a block to stand in a table block, a line for each line of its body, without its comments."""
+    assert HOOK.text() == (
+        "  chain nat {\n    type nat hook prerouting priority -100\n    ip daddr vmap @services\n  }\n"
+    )
+    assert DRAW.text() == "  chain draw {\n    goto refuse\n  }\n"
+
+
+@pytest.mark.parametrize(
+    ("declaration", "expected"),
+    [
+        (CLIENTS, True),
+        (VIPS, False),
+        (SERVICES, False),
+        (Declaration(Kind.SET, "some", ("typeof ip daddr", "flags interval")), False),
+        (Declaration(Kind.SET, "dynamic", ("typeof ip daddr", "size 10")), False),
+        (Declaration(Kind.SET, "told", ("typeof ip daddr", 'comment "not dynamic"')), False),
+        (Declaration(Kind.CHAIN, "tcp", ("tcp flags dynamic",)), False),
+    ],
+    ids=lambda value: value.name if isinstance(value, Declaration) else "",
+)
+def test_a_set_that_packets_write_is_dynamic(declaration: Declaration, expected: bool) -> None:
+    """Dynamic is a set or map with that flag, whatever it is called; never a chain."""
+    assert declaration.is_dynamic is expected
+
+
+# Generations
+
+
+def test_a_block_contributes_its_statements() -> None:
+    """The first block of an owner adds all that it has."""
+    made = Generation(IPV4)
+    change = made.update({"web": block(VIPS, A)})
+    assert net(change) == ({}, {("vips", "10.96.0.10"): ""})
+    assert change.declared == {(Kind.SET, "vips"): VIPS}
+    assert list(made.elements()) == [A]
+    assert made.element_count() == 1
+
+
+def test_the_same_block_again_changes_nothing() -> None:
+    """Replacing a block by an equal one is no change."""
+    made = generation(web=block(VIPS, A))
+    assert not made.update({"web": block(VIPS, A)})
+
+
+def test_a_new_block_changes_only_the_difference() -> None:
+    """What a block has in common with the one before is neither removed nor added."""
+    made = generation(web=block(VIPS, SERVICES, A, TO_DRAW))
+    change = made.update({"web": block(VIPS, SERVICES, B, TO_DRAW)})
+    assert net(change) == ({("vips", "10.96.0.10"): ""}, {("vips", "10.96.0.20"): ""})
+
+
+def test_a_removal_alone_is_a_change() -> None:
+    """A block that loses an element, and gains none, has changed something."""
+    made = generation(web=block(VIPS, A, B))
+    change = made.update({"web": block(VIPS, B)})
+    assert change
+    assert net(change) == ({("vips", "10.96.0.10"): ""}, {})
+
+
+def test_a_new_value_is_a_removal_and_an_addition() -> None:
+    """An element that gets another value goes and comes."""
+    made = generation(web=block(TO_DRAW))
+    assert net(made.update({"web": block(TO_REFUSE)})) == (
+        {("services", "10.96.0.10"): "goto draw"},
+        {("services", "10.96.0.10"): "goto refuse"},
+    )
+
+
+def test_an_empty_block_contributes_nothing() -> None:
+    """An owner whose block is empty is forgotten, and its elements are removed; its declarations are kept."""
+    made = generation(web=block(VIPS, A))
+    assert net(made.update({"web": EMPTY, "unknown": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
+    assert made.blocks == {}
+    assert made.declarations == {(Kind.SET, "vips"): VIPS}
+
+
+def test_what_two_owners_share_stays_until_both_have_let_go() -> None:
+    """An element is added with the first owner that has it, and removed with the last."""
+    made = generation(web=block(A))
+    assert not made.update({"api": block(A), "cart": block(A)})
+    assert not made.update({"web": EMPTY})
+    assert not made.update({"api": EMPTY})
+    assert net(made.update({"cart": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
+
+
+def test_an_element_passes_from_owner_to_owner() -> None:
+    """In one update an element may change hands without a change, and its value may go to another owner's."""
+    made = generation(web=block(TO_DRAW, A))
+    assert net(made.update({"api": block(TO_REFUSE, A), "web": EMPTY})) == (
+        {("services", "10.96.0.10"): "goto draw"},
+        {("services", "10.96.0.10"): "goto refuse"},
+    )
+
+
+def test_two_values_for_one_element_are_a_disagreement() -> None:
+    """Two owners that contribute different values for one key are refused, with the key and both values."""
+    made = generation(web=block(TO_DRAW))
+    with pytest.raises(Disagreement, match=r"^services: 10\.96\.0\.10 is given as both 'goto draw' and 'goto refuse'$"):
+        made.update({"api": block(TO_REFUSE)})
+
+
+def test_two_declarations_of_one_set_are_a_disagreement() -> None:
+    """A set has one declaration: the kernel changes none in place."""
+    made = generation(web=block(VIPS))
+    with pytest.raises(Disagreement, match=r"^set vips is declared in two ways$"):
+        made.update({"api": block(Declaration(Kind.SET, "vips", ("typeof ip6 daddr",)))})
+
+
+def test_a_set_and_a_chain_may_share_a_name() -> None:
+    """The kernel names chains apart from sets and maps, and so does a generation."""
+    made = generation(web=block(SERVICES, Declaration(Kind.CHAIN, "services", ("accept",))))
+    assert made.declarations.keys() == {(Kind.MAP, "services"), (Kind.CHAIN, "services")}
+
+
+def test_a_chain_may_be_declared_anew() -> None:
+    """A chain whose rules change is declared again, one whose rules don't isn't."""
+    made = generation(node=block(REFUSE, DRAW))
+    drop = Declaration(Kind.CHAIN, "refuse", ("drop",))
+    assert made.update({"node": block(drop, DRAW)}).declared == {(Kind.CHAIN, "refuse"): drop}
+
+
+def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
+    """It is added where the chain is new, not where its rules change; it is no block's, and is kept like the chain."""
+    entry = Element("services", "10.96.0.10", "goto draw")
+    chains = [Declaration(Kind.CHAIN, "draw", (rule,), entry=entry) for rule in ("accept", "drop")]
+    made = generation(node=block(SERVICES))
+    assert made.update({"web": block(chains[0])}).entered == [entry]
+    assert made.update({"web": block(chains[1]), "api": block(chains[1])}).entered == []
+    assert (list(made.elements()), made.element_count()) == ([entry], 1)
+    other = Declaration(Kind.CHAIN, "other", ("drop",), entry=Element("services", "10.96.0.20", "goto other"))
+    made.update({"api": block(chains[1], other, VIPS, A)})
+    assert list(made.elements()) == list(made.used_elements()) == [entry, other.entry, A]
+    assert made.element_count() == 3
+    made.update({"api": EMPTY})
+    assert list(made.used_elements()) == [entry]
+    made.update({"web": EMPTY})
+    assert (list(made.elements()), list(made.used_elements())) == ([entry, other.entry], [])
+    made.forget_unused()
+    assert list(made.elements()) == []
+    assert made.update({"web": block(chains[0])}).entered == [entry]
+
+
+def test_a_change_leads_to_its_new_chains() -> None:
+    """The element that leads to a chain is added after it."""
+    made = generation(node=block(SERVICES))
+    change = made.update({"web": block(Declaration(Kind.CHAIN, "draw", ("drop",), entry=TO_DRAW))})
+    assert change_transaction(IPV4, change).text == (
+        "add chain ip nftproxy draw\nflush chain ip nftproxy draw\n"
+        "table ip nftproxy {\n  chain draw {\n    drop\n  }\n}\n"
+        "add element ip nftproxy services { 10.96.0.10 : goto draw }\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("declaration", "expected"),
+    [
+        (HOOK, True),
+        (Declaration(Kind.CHAIN, "late", ('comment "x"', "type nat hook output priority -100")), True),
+        (DRAW, False),
+        (Declaration(Kind.SET, "typed", ("type ipv4_addr",)), False),
+    ],
+    ids=["base chain", "its type in a later line", "chain", "set"],
+)
+def test_base_chains_have_a_policy(declaration: Declaration, expected: bool) -> None:
+    """A chain with a hook has nft's own policy unless it says another one; nothing else has any."""
+    assert declaration.has_default_policy is expected
+
+
+def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
+    """What no block declares any more stays declared, until a full transaction is about to delete it."""
+    made = generation(node=block(REFUSE), web=block(DRAW))
+    made.update({"web": EMPTY})
+    assert made.declarations.keys() == {(Kind.CHAIN, "refuse"), (Kind.CHAIN, "draw")}
+    assert made.used_declarations().keys() == {(Kind.CHAIN, "refuse")}
+    made.forget_unused()
+    assert made.declarations.keys() == {(Kind.CHAIN, "refuse")}
+    assert made.update({"web": block(DRAW)}).declared == {(Kind.CHAIN, "draw"): DRAW}
+
+
+# Changes
+
+
+def test_a_change_is_net() -> None:
+    """What is added and removed again, or removed and added again, is no change."""
+    change = Change()
+    change.add(*A)
+    change.remove(*A)
+    change.remove(*TO_DRAW)
+    change.add(*TO_DRAW)
+    assert not change
+
+
+def test_a_change_keeps_what_the_kernel_holds() -> None:
+    """However often a value changes, what is removed is what was there first, and what is added the last."""
+    change = Change()
+    change.remove(*TO_DRAW)
+    change.add(*TO_REFUSE)
+    change.remove(*TO_REFUSE)
+    assert net(change) == ({("services", "10.96.0.10"): "goto draw"}, {})
+    change.add(*TO_REFUSE)
+    assert net(change) == ({("services", "10.96.0.10"): "goto draw"}, {("services", "10.96.0.10"): "goto refuse"})
+
+
+# Transactions
+
+
+def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
+    """Sets and maps, empty chains, their rules, removals, additions; elements of one set go in one statement."""
+    made = generation(node=block(SERVICES, REFUSE, VIPS, A), web=block(TO_REFUSE))
+    change = made.update({"node": block(SERVICES, REFUSE, VIPS, B), "web": block(CLIENTS, DRAW, HOOK, TO_DRAW)})
+    assert change_transaction(IPV4, change).text == (
+        "table ip nftproxy {\n"
+        "  map clients {\n"
+        "    typeof ip saddr : ip daddr\n"
+        "    flags dynamic,timeout\n"
+        "    timeout 60s\n"
+        "  }\n"
+        "}\n"
+        "add chain ip nftproxy draw\n"
+        "flush chain ip nftproxy draw\n"
+        "add chain ip nftproxy nat\n"
+        "flush chain ip nftproxy nat\n"
+        "table ip nftproxy {\n"
+        "  chain draw {\n"
+        "    goto refuse\n"
+        "  }\n"
+        "  chain nat {\n"
+        "    type nat hook prerouting priority -100\n"
+        "    ip daddr vmap @services\n"
+        "  }\n"
+        "}\n"
+        "delete element ip nftproxy vips { 10.96.0.10 }\n"
+        "delete element ip nftproxy services { 10.96.0.10 : goto refuse }\n"
+        "add element ip nftproxy vips { 10.96.0.20 }\n"
+        "add element ip nftproxy services { 10.96.0.10 : goto draw }\n"
+    )
+
+
+def test_many_elements_are_one_statement() -> None:
+    """A set's elements go in one statement, in the order in which they came."""
+    change = Generation(IPV6).update({"web": block(B, A)})
+    assert change_transaction(IPV6, change).text == "add element ip6 nftproxy vips { 10.96.0.20, 10.96.0.10 }\n"
+
+
+def test_no_change_is_no_transaction() -> None:
+    """The transaction of an empty change is empty, which is no transaction."""
+    assert not change_transaction(IPV4, Change())
+    assert not join([Transaction(), Transaction()])
+
+
+def test_transactions_are_joined_in_order() -> None:
+    """Several transactions together happen as one."""
+    assert join([Transaction("a\n"), Transaction(), Transaction("b\n")]) == Transaction("a\nb\n")
+
+
+LOADED = (
+    "table ip nftproxy {\n"
+    "  set vips {\n"
+    "    typeof ip daddr\n"
+    "  }\n"
+    "  map clients {\n"
+    "    typeof ip saddr : ip daddr\n"
+    "    flags dynamic,timeout\n"
+    "    timeout 60s\n"
+    "  }\n"
+    "}\n"
+    "table ip nftproxy {\n"
+    "  chain refuse {\n"
+    "    reject\n"
+    "  }\n"
+    "}\n"
+    "add element ip nftproxy vips { 10.96.0.10 }\n"
+)
+HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("installed", "first"),
+    [
+        (None, HEAD),
+        (Installed(), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("4567", (Container(Kind.SET, "vips"),)), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("0123"), "add table ip nftproxy\n"),
+        (
+            Installed(
+                "0123",
+                (
+                    Container(Kind.CHAIN, "refuse"),
+                    Container(Kind.MAP, "clients", is_dynamic=True),
+                    Container(Kind.MAP, "old-clients", is_dynamic=True),
+                    Container(Kind.MAP, "services"),
+                    Container(Kind.SET, "vips"),
+                    Container(Kind.CHAIN, "unused"),
+                ),
+            ),
+            "add table ip nftproxy\n"
+            "flush chain ip nftproxy refuse\n"
+            "flush map ip nftproxy services\n"
+            "flush set ip nftproxy vips\n"
+            "flush chain ip nftproxy unused\n"
+            "delete chain ip nftproxy unused\n"
+            "delete map ip nftproxy old-clients\n"
+            "delete map ip nftproxy services\n",
+        ),
+    ],
+    ids=["nothing there", "not ours", "another shape", "empty", "the same shape"],
+)
+def test_loading_starts_from_what_is_there(installed: Installed | None, first: str) -> None:
+    """A table of another shape is replaced whole; one of the same is refilled, but for what packets wrote."""
+    made = generation(node=block(VIPS, CLIENTS, REFUSE, A))
+    assert load_transaction(made, "0123", installed).text == first + LOADED
+
+
+def test_loading_gives_base_chains_their_policy_back() -> None:
+    """A base chain that is there is told nft's own policy, unless its declaration has one; a new one needs none."""
+    made = Generation(IPV4)
+    closed = Declaration(Kind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
+    out = Declaration(Kind.CHAIN, "out", ("type nat hook output priority -100",))
+    made.update({"node": block(HOOK, closed, out, REFUSE)})
+    installed = Installed("0123", tuple(Container(Kind.CHAIN, name) for name in ("nat", "closed", "out", "refuse")))
+    told = "add chain ip nftproxy nat { policy accept; }\nadd chain ip nftproxy out { policy accept; }\n"
+    assert load_transaction(made, "0123", installed).text.count("policy") == 3
+    assert told in load_transaction(made, "0123", installed).text
+    assert told not in load_transaction(made, "0123", Installed("0123")).text
+
+
+def test_deleting_works_without_a_table() -> None:
+    """The table is added first, so that deleting it can't fail."""
+    assert delete_transaction(IPV6).text == "add table ip6 nftproxy\ndelete table ip6 nftproxy\n"
+
+
+# Properties
+
+_KEYS = st.sampled_from(["k1", "k2"])
+_VALUES = st.sampled_from(["", "v1", "v2"])
+_elements = st.builds(Element, st.sampled_from(["one", "two"]), _KEYS, _VALUES)
+_chains = st.builds(
+    Declaration, st.just(Kind.CHAIN), st.sampled_from(["c1", "c2"]), st.sampled_from([("accept",), ("drop",)])
+)
+_blocks = st.builds(
+    Block,
+    st.lists(_chains, max_size=2, unique_by=lambda chain: chain.name).map(tuple),
+    st.lists(_elements, max_size=4, unique_by=lambda element: element[:2]).map(tuple),
+)
+_owners: st.SearchStrategy[Owner] = st.sampled_from(["a", "b", "c"])
+_updates = st.lists(st.dictionaries(_owners, _blocks, min_size=1), max_size=5)
+
+
+def _values(blocks: Mapping[Owner, Block]) -> dict[tuple[str, str], set[str]]:
+    """The values that blocks contribute for each key."""
+    values = defaultdict[tuple[str, str], set[str]](set)
+    for each in blocks.values():
+        for container, key, value in each.elements:
+            values[container, key].add(value)
+    return dict(values)
+
+
+@quick(150)
+@given(_updates)
+def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block]]) -> None:
+    """After any updates the elements are those of the blocks, and an update fails exactly if two disagree."""
+    made = Generation(IPV4)
+    blocks: dict[Owner, Block] = {}
+    for update in updates:
+        blocks |= update
+        disagreeing = {key: values for key, values in _values(blocks).items() if len(values) > 1}
+        try:
+            made.update(update)
+        except Disagreement:
+            assert disagreeing
+            return
+        assert not disagreeing
+        assert {(each.container, each.key): {each.value} for each in made.elements()} == _values(blocks)
+        assert made.element_count() == len(_values(blocks))
+        assert made.blocks == {owner: each for owner, each in blocks.items() if each != EMPTY}
+        assert made.used_declarations().items() <= made.declarations.items()
+
+
+@pytest.mark.parametrize(("before", "after", "is_alone"), [(7, 8, True), (7, 9, False), (7, 7, False)])
+def test_a_commit_is_alone_if_the_generation_grew_by_one(before: int, after: int, is_alone: bool) -> None:
+    """Each commit of anyone's adds one to the ruleset's generation: ours alone adds one, no more and no less."""
+    assert Commit(before, after).is_alone is is_alone
+
+
+@quick(150)
+@given(_updates)
+def test_changes_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
+    """Whoever applies each change holds what the generation holds: removals are there, additions are not."""
+    made = Generation(IPV4)
+    held: dict[tuple[str, str], str] = {}
+    declared: dict[tuple[Kind, str], Declaration] = {}
+    for update in updates:
+        try:
+            change = made.update(update)
+        except Disagreement:
+            return
+        for place, value in change.removed.items():
+            assert held.pop(place) == value
+        for place, value in change.added.items():
+            assert place not in held
+            held[place] = value
+        declared |= change.declared
+        assert held == {(each.container, each.key): each.value for each in made.elements()}
+        assert declared == made.declarations
+
+
+@quick(100)
+@given(_updates)
+def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
+    """The text of each transaction makes sense by itself, and a reader of all of them holds the generation."""
+    base = block(*(Declaration(Kind.MAP, name, ("typeof ip daddr : ip daddr",)) for name in ("one", "two")))
+    made = generation(node=base)
+    ledger = Ledger()
+    ledger.apply(load_transaction(made, "0123", None))
+    for update in updates:
+        try:
+            change = made.update(update)
+        except Disagreement:
+            return
+        ledger.apply(change_transaction(IPV4, change))
+        assert ledger.held(IPV4) == set(made.elements())
+        assert ledger.declared(IPV4) == {(d.kind, d.name, d.body) for d in made.declarations.values()}
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
+    """The same transaction text loads one generation over another, and leaves none of it behind."""
+    old, new = Generation(family), Generation(family)
+    old.update({"node": block(SERVICES, REFUSE, CLIENTS), "web": block(DRAW, TO_DRAW)})
+    new.update({"node": block(SERVICES, REFUSE, VIPS, A), "web": block(TO_REFUSE)})
+    ledger = Ledger()
+    for made in (old, new):
+        ledger.apply(load_transaction(made, "0123", ledger.installed(family)))
+    assert ledger.held(family) == {A, TO_REFUSE}
+    assert ledger.declared(family) == {(d.kind, d.name, d.body) for d in new.declarations.values()}

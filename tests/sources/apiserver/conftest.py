@@ -1,0 +1,39 @@
+"""The cluster that is followed; whatever goes wrong with it, no error is logged."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nftproxy.sources.apiserver import Cluster
+from tests.sources.apiserver.following import BOOKMARKS, endpoint_slice, node, reach, service, service_cidr
+from tests.support.apiserver import ApiServer
+
+
+@pytest.fixture(autouse=True)
+def no_surprises(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Whatever goes wrong in these tests, nothing is logged as an error, as only oversights are."""
+    yield
+    ours = (record for record in caplog.get_records("call") if record.name.startswith("nftproxy"))
+    assert [record.getMessage() for record in ours if record.levelno >= logging.ERROR] == []
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """A server with TLS that wants a token, with a few objects."""
+    with ApiServer(tls=True, authenticate=True) as server:
+        server.settings.bookmark_interval = BOOKMARKS
+        server.settings.version = "v1.99.0"
+        server.put(node(), node("node-b"), service_cidr())
+        for number in range(5):
+            server.put(service(number), endpoint_slice(number))
+        yield server
+
+
+@pytest.fixture
+def cluster(server: ApiServer, tmp_path: Path) -> Cluster:
+    """That server's cluster, by a kubeconfig."""
+    return reach(server, tmp_path)

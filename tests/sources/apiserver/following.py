@@ -1,0 +1,169 @@
+"""A cluster that is followed over real connections: objects for its server, and what the events make of them.
+
+Each test has a server with TLS that wants a token, follows all of its resources, lets something go wrong while objects
+come, change and go, and then waits until what the events made is what the server has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nftproxy.api.parse import parse_object
+from nftproxy.api.reflector import Times
+from nftproxy.api.resources import Resource, resources
+from nftproxy.model.objects import Ignored
+from nftproxy.policy.state import ClusterState, Event, Listed
+from nftproxy.sources.apiserver import Cluster, Patience
+from tests.support.apiserver import ApiServer
+
+NODE = "node-a"
+RESOURCES = resources(NODE)
+PLURALS = {resource.plural for resource in RESOURCES}
+TIMES = Times(shortest_watch=30, longest_watch=60, healthy=0.3, absent=0.1)
+PATIENCE = Patience(connect=0.5, answer=0.3, silence=0.4, first_pause=0.02, longest_pause=0.2)
+BOOKMARKS = 0.1
+"""Seconds between bookmarks: some of them fit into the time in which a watch must not be silent."""
+SOON = 5.0
+"""Seconds within which the state must be right again; most often it is within a tenth."""
+
+Object = dict[str, Any]
+
+
+def service(number: int, **more: Any) -> Object:
+    """A Service."""
+    spec = {"clusterIP": f"10.96.{number >> 8}.{number & 255}", "ports": [{"port": 80}]}
+    metadata = {"name": f"s{number}", "namespace": "shop"}
+    return {"kind": "Service", "metadata": metadata | more, "spec": spec}
+
+
+def endpoint_slice(number: int, *, port: int = 8080, labels: Object | None = None) -> Object:
+    """The EndpointSlice of a Service."""
+    return {
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": f"s{number}-x",
+            "namespace": "shop",
+            "labels": {"kubernetes.io/service-name": f"s{number}"} | (labels or {}),
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
+        "endpoints": [{"addresses": [f"10.0.0.{number & 255}"], "nodeName": NODE}],
+    }
+
+
+def node(name: str = NODE, zone: str = "a") -> Object:
+    """A Node."""
+    return {"kind": "Node", "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}}
+
+
+def service_cidr(name: str = "kubernetes") -> Object:
+    """A ServiceCIDR."""
+    return {"kind": "ServiceCIDR", "metadata": {"name": name}, "spec": {"cidrs": ["10.96.0.0/16"]}}
+
+
+def shown(state: ClusterState) -> dict[str, object]:
+    """All that a state knows of the cluster."""
+    return {
+        "services": state.services,
+        "slices": state._slices,
+        "node": state.node,
+        "cidrs": state._service_cidrs,
+    }
+
+
+def truth(server: ApiServer) -> dict[str, object]:
+    """All that there is to know: the server's objects, parsed one by one."""
+    state = ClusterState(NODE)
+    for resource in RESOURCES:
+        outcomes = [parse_object(each, "", [], kind=resource.kind) for each in server.objects(resource.kind.name)]
+        values = tuple(value for value in outcomes if value is not None and not isinstance(value, Ignored))
+        state.apply(Listed(resource.model, values))
+    return shown(state)
+
+
+class Following:
+    """A cluster that is followed: the state that events make, and every batch of them."""
+
+    def __init__(self, server: ApiServer, cluster: Cluster) -> None:
+        self.server = server
+        self.state = ClusterState(NODE)
+        self.batches: dict[str, list[list[Event]]] = {plural: [] for plural in PLURALS}
+        self._cluster = cluster
+
+    async def run(self, resource: Resource) -> None:
+        """Follow one resource until cancelled."""
+        async for events in self._cluster.follow(resource):
+            assert events, "nothing is told"
+            self.batches[resource.plural].append(events)
+            for event in events:
+                self.state.apply(event)
+
+    async def until(self, condition: Callable[[], bool], patience: float = SOON) -> None:
+        """Wait for something to be so."""
+        end = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < end, self._report()
+            await asyncio.sleep(0.005)
+
+    async def right(self, patience: float = SOON) -> None:
+        """Wait until the state is what the server has, and all watches run."""
+        await self.until(lambda: shown(self.state) == truth(self.server) and self.is_watching(), patience)
+
+    def is_watching(self) -> bool:
+        """Whether each resource has its watch."""
+        return all(self.server.watches(plural) == 1 for plural in PLURALS)
+
+    async def ready(self) -> None:
+        """Wait until each resource has been listed."""
+        await self.until(lambda: all(self.batches.values()))
+
+    def requests(self, **wanted: Any) -> int:
+        """How many requests of a sort the server had."""
+        return len(self.server.requests(**wanted))
+
+    def _report(self) -> str:
+        had, wants = shown(self.state), truth(self.server)
+        differing = [name for name in wants if had[name] != wants[name]]
+        made = "\n".join(f"{r.verb} {r.resource} {dict(r.query)}: {r.status}" for r in self.server.requests()[-30:])
+        return f"not so; state is wrong about {differing}, batches: {self.batches}; requests:\n{made}"
+
+
+@contextlib.asynccontextmanager
+async def following(
+    server: ApiServer, cluster: Cluster, only: Sequence[Resource] = RESOURCES
+) -> AsyncIterator[Following]:
+    """Follow a cluster, and stop at the end."""
+    following = Following(server, cluster)
+    tasks = [asyncio.create_task(following.run(resource)) for resource in only]
+    try:
+        yield following
+        for task in tasks:
+            if task.done():
+                task.result()
+        assert not any(task.done() for task in tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(server.wait_for_watches, 0)
+
+
+def reach(server: ApiServer, directory: Path, **more: Any) -> Cluster:
+    """The cluster of a server, by a kubeconfig in a directory."""
+    config = server.write_kubeconfig(directory / "kubeconfig")
+    return Cluster(str(config), **{"times": TIMES, "patience": PATIENCE} | more)
+
+
+def change(server: ApiServer, *, start: int = 100) -> None:
+    """Let objects of all kinds come, change and go."""
+    server.put(service(start), service(start + 1), endpoint_slice(start), endpoint_slice(0, port=9000 + start % 100))
+    server.put(service(1, labels={"changed": str(start)}), node(zone=f"z{start}"), service_cidr(f"c{start}"))
+    server.delete("Service", "shop", f"s{start}")
+    if server.get("EndpointSlice", "shop", "s2-x"):
+        server.delete("EndpointSlice", "shop", "s2-x")
+        server.delete("Service", "shop", "s2")

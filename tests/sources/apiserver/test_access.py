@@ -1,0 +1,285 @@
+"""The cluster is reached by the credentials and addresses that are configured, and nobody else is told a token."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nftproxy.model.errors import BadInput
+from nftproxy.sources.apiserver import Cluster, Patience
+from nftproxy.sources.credentials import Credentials, read_credentials
+from tests.sources.apiserver.following import (
+    BOOKMARKS,
+    PATIENCE,
+    PLURALS,
+    RESOURCES,
+    TIMES,
+    Object,
+    change,
+    following,
+    reach,
+    service,
+)
+from tests.support.apiserver import ApiServer, EndWatch, Fault, Proof, Respond
+
+# ---- credentials ---------------------------------------------------------------------------------------------------
+
+
+def test_tokens_are_read_before_they_expire(server: ApiServer, cluster: Cluster) -> None:
+    """A token that has been replaced in the file is used for the next request: nothing is ever refused."""
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            for start in (100, 200):
+                server.rotate_token()
+                server.faults.add(Fault(EndWatch(), verb="watch", count=len(PLURALS)))
+                change(server, start=start)
+                await seen.right()
+
+    asyncio.run(run())
+    assert {request.status for request in server.requests()} == {200}
+    assert len({request.headers["authorization"] for request in server.requests()}) == 3
+
+
+def test_expired_token(server: ApiServer, cluster: Cluster) -> None:
+    """While no good token is in the file requests are refused, with pauses; once one is there, they go on."""
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            server.rotate_token(publish=False)
+            server.faults.add(Fault(EndWatch(), verb="watch", resource="services"))
+            change(server)
+            await seen.until(lambda: seen.requests(status=401) >= 4)
+            server.publish_token()
+            await seen.right()
+            for plural in PLURALS - {"services"}:
+                assert seen.requests(resource=plural) == 2, "others run on"
+
+    asyncio.run(run())
+
+
+def test_in_a_pod(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a pod the service account's token is used, and read anew when kubelet has replaced it."""
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    account = server.write_service_account(tmp_path)
+    cluster = Cluster(account=account, times=TIMES, patience=PATIENCE)
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            server.rotate_token()
+            server.faults.add(Fault(EndWatch(), verb="watch", count=len(PLURALS)))
+            change(server)
+            await seen.right()
+
+    asyncio.run(run())
+    assert {request.status for request in server.requests()} == {200}
+
+
+def rewrite(path: Path, **tweaks: Object) -> Path:
+    """Change the cluster and the user in a kubeconfig."""
+    config = yaml.safe_load(path.read_text())
+    for section, values in tweaks.items():
+        inner = config[f"{section}s"][0][section]
+        for name, value in values.items():
+            inner[name.replace("_", "-")] = value
+        config[f"{section}s"][0][section] = {name: value for name, value in inner.items() if value is not None}
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def reads(server: ApiServer, config: Path, **more: Any) -> None:
+    """Follow a cluster by a kubeconfig until all is known."""
+    cluster = Cluster(str(config), **{"times": TIMES, "patience": PATIENCE} | more)
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+
+    asyncio.run(run())
+
+
+def test_token_file(server: ApiServer, tmp_path: Path) -> None:
+    """A kubeconfig may name a file with a token, relative to itself, which goes before a token and may end a line."""
+    (tmp_path / "token").write_text(f"{server.token}\n")
+    config = server.write_kubeconfig(tmp_path / "kubeconfig", embed=False)
+    reads(server, rewrite(config, user={"token": "old", "tokenFile": "token"}))
+    assert {request.status for request in server.requests()} == {200}
+
+
+@pytest.mark.parametrize("embed", [True, False])
+def test_certificates(server: ApiServer, tmp_path: Path, embed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client certificate may stand in the kubeconfig or beside it, and no key is left behind in any file."""
+    left = tmp_path / "left"
+    left.mkdir()
+    monkeypatch.setenv("HOME", str(left))
+    monkeypatch.setattr("tempfile.tempdir", str(left))
+    reads(server, server.write_kubeconfig(tmp_path / "kubeconfig", proof=Proof.CERTIFICATE, embed=embed))
+    assert {request.user for request in server.requests()} == {"kubernetes-admin"}
+    assert list(left.iterdir()) == []
+
+
+def test_plugin(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A program may be asked for the token, again when the token is refused, and again when the program fails."""
+    (tmp_path / "token").write_text(server.token)
+    code = """import sys; print('{"status": {"token": "%s"}}' % open(sys.argv[1]).read())"""
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "python3",
+        "args": ["-c", code, str(tmp_path / "token")],
+    }
+    config = rewrite(server.write_kubeconfig(tmp_path / "kubeconfig"), user={"token": None, "exec": plugin})
+    cluster = Cluster(str(config), times=TIMES, patience=PATIENCE)
+
+    async def run() -> None:
+        async with following(server, cluster, [RESOURCES[2]]) as seen:
+            await seen.until(lambda: server.watches("services") == 1)
+            token = server.rotate_token(publish=False)
+            server.faults.add(Fault(EndWatch(), verb="watch"))
+            await seen.until(lambda: seen.requests(status=401) >= 1)
+            (tmp_path / "token").unlink()
+            await seen.until(lambda: "no credentials: Process exited" in caplog.text)
+            (tmp_path / "token").write_text(token)
+            server.put(service(9))
+            await seen.until(lambda: len(seen.batches["services"]) == 2)
+
+    asyncio.run(run())
+
+
+def test_broken_kubeconfig(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A kubeconfig that breaks while it is used is complained of once, and what it said last still counts."""
+    cluster = reach(server, tmp_path)
+    (tmp_path / "kubeconfig").write_text("clusters: [")
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+
+    asyncio.run(run())
+    assert caplog.text.count("keeping the credentials") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is empty"),
+        ("clusters: [", "is not YAML"),
+        ("a: 1", "missing required field"),
+        ("{clusters: [], contexts: [], users: [], current-context: 7}", r"\$.current-context"),
+        ("{clusters: [], contexts: [], users: [], current-context: x}", "current-context: leads to 'x'"),
+    ],
+)
+def test_bad_kubeconfigs(tmp_path: Path, text: str, complaint: str) -> None:
+    """A kubeconfig that is wrong when the agent starts is bad input, with what is wrong with it."""
+    path = tmp_path / "kubeconfig"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=complaint):
+        Cluster(str(path))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "user", "complaint"),
+    [
+        ({"certificate_authority_data": "?"}, {}, "not base64"),
+        ({"certificate_authority_data": None, "certificate_authority": "nowhere"}, {}, "No such file"),
+        ({"server": None}, {}, "missing required field `server`"),
+        ({}, {"tokenFile": "nowhere"}, "No such file"),
+        ({}, {"auth_provider": {"name": "oidc"}}, "gone from Kubernetes"),
+        ({}, {"username": "a", "password": "b"}, "gone from Kubernetes"),
+    ],
+)
+def test_bad_credentials(server: ApiServer, tmp_path: Path, cluster: Object, user: Object, complaint: str) -> None:
+    """So are credentials that aren't there, or aren't any."""
+    config = rewrite(server.write_kubeconfig(tmp_path / "kubeconfig"), cluster=cluster, user=user)
+    with pytest.raises(BadInput, match=complaint):
+        Cluster(str(config))
+
+
+def test_no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of a pod and without a kubeconfig, what is missing is named."""
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    with pytest.raises(BadInput, match=r"clientConnection\.kubeconfig"):
+        Cluster(account=tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    with pytest.raises(BadInput, match=r"ca\.crt: No such file"):
+        Cluster(account=tmp_path)
+    for name in ("ca.crt", "token"):
+        (tmp_path / name).write_text("text\n")
+    assert read_credentials("", tmp_path) == Credentials("https://[fd00::1]:443", b"text\n", "text")
+
+
+# ---- addresses -----------------------------------------------------------------------------------------------------
+
+
+def test_a_cold_node(server: ApiServer, tmp_path: Path) -> None:
+    """Where nobody answers at the configured address, another one is used, and kept."""
+    config = rewrite(
+        server.write_kubeconfig(tmp_path / "kubeconfig"), cluster={"server": f"https://127.0.0.9:{server.port}"}
+    )
+    reads(server, config, api_servers=[f"https://127.0.0.8:{server.port}", server.url])
+    assert {request.status for request in server.requests()} == {200}
+
+
+def test_fails_over(tmp_path: Path) -> None:
+    """An address that no longer works is left for the next, and the one after the last is the first again."""
+    with ApiServer(tls=True, authenticate=True, hosts=("127.0.0.1", "127.0.0.2")) as server:
+        server.settings.bookmark_interval = BOOKMARKS
+        other = f"https://127.0.0.2:{server.port}"
+        cluster = reach(server, tmp_path, api_servers=[other])
+
+        async def run() -> None:
+            async with following(server, cluster) as seen:
+                await seen.right()
+                assert cluster.address == server.url
+                server.faults.add(Fault(Respond(503), verb="watch", resource="nodes"))
+                server.faults.add(Fault(EndWatch(), verb="watch", resource="nodes"))
+                await seen.until(lambda: cluster.address == other)
+                await seen.right()
+                assert seen.requests(verb="watch") == len(PLURALS) + 2, "only one had to move"
+                server.stop()
+                await asyncio.sleep(0.1)
+                server.start()
+                change(server)
+                await seen.right()
+
+        asyncio.run(run())
+
+
+def test_strangers_get_no_token(server: ApiServer, tmp_path: Path) -> None:
+    """An address with a certificate from elsewhere, or for another name, is not talked to."""
+    with ApiServer(tls=True) as stranger:
+        config = server.write_kubeconfig(tmp_path / "kubeconfig", url=stranger.url)
+        reads(server, config, api_servers=[server.url])
+    assert stranger.requests() == []
+
+
+def test_server_names(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The kubeconfig's tls-server-name is what the certificate must be for, whatever the address."""
+    config = server.write_kubeconfig(tmp_path / "kubeconfig")
+    reads(server, rewrite(config, cluster={"tls_server_name": "localhost"}))
+    server.forget_requests()
+    cluster = Cluster(
+        str(rewrite(config, cluster={"tls_server_name": "example.test"})), patience=Patience(first_pause=60.0)
+    )
+
+    async def run() -> None:
+        async with following(server, cluster, [RESOURCES[2]]) as seen:
+            await seen.until(lambda: "services: ConnectError" in caplog.text)
+
+    asyncio.run(run())
+    assert server.requests() == []
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "127.0.0.1:6443", "https://", "https://[::1", "https://a:b", ""])
+def test_bad_addresses(server: ApiServer, tmp_path: Path, url: str) -> None:
+    """Another address must be a URL that is as safe as the first."""
+    with pytest.raises(BadInput, match=r"--api-server: .* is not a URL like https://127\.0\.0\.1"):
+        reach(server, tmp_path, api_servers=[url])

@@ -1,0 +1,290 @@
+"""Whatever goes wrong with lists and watches, what is known is right afterwards, and no server is overrun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from nftproxy.policy.state import Listed
+from nftproxy.sources import apiserver
+from nftproxy.sources.apiserver import Cluster
+from tests.sources.apiserver.following import RESOURCES, change, following, service
+from tests.support.apiserver import (
+    Action,
+    ApiServer,
+    BlackHole,
+    CutLine,
+    Duplicate,
+    EndWatch,
+    Fault,
+    Inject,
+    Parting,
+    Reset,
+    Respond,
+    Slow,
+    Stale,
+    Swap,
+    Truncate,
+    error_event,
+    unknown_event,
+)
+
+# ---- faults --------------------------------------------------------------------------------------------------------
+
+STREAM_FAULTS = {
+    "ends": EndWatch(),
+    "reset": Reset(),
+    "black hole": BlackHole(),
+    "line cut": CutLine(),
+    "line cut, closed": CutLine(Parting.CLOSE),
+    "line cut, silent": CutLine(Parting.HANG),
+    "line cut, reset": CutLine(Parting.RESET),
+    "twice": Duplicate(),
+    "out of order": Swap(),
+    "410": error_event(410, reason="Expired"),
+    "410 and on": Inject(error_event(410).data),
+    "429": error_event(429),
+    "500": error_event(500),
+    "403": error_event(403),
+    "0": Inject(b'{"type":"ERROR","object":{"kind":"Status"}}\n'),
+    "ERROR of nothing": Inject(b'{"type":"ERROR","object":null}\n'),
+    "unknown type": unknown_event(),
+    "HTML": Inject(b"<html>\n"),
+    "not UTF-8": Inject(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n'),
+    "no object": Inject(b'{"type":"ADDED"}\n'),
+    "bad object": Inject(b'{"type":"ADDED","object":[]}\n'),
+    "blank": Inject(b"\n\r\n"),
+}
+ANSWER_FAULTS = {
+    **{str(code): Respond(code) for code in (400, 401, 403, 404, 410, 422, 429, 500, 503, 504)},
+    "429 of a queue": Respond(429, body=b"Too many requests\n"),
+    "502 of a proxy": Respond(502, body=b"<html>Bad Gateway</html>"),
+    "slow": Slow(before=0.2),
+    "too slow": Slow(before=0.6),
+    "reset": Reset(),
+}
+LIST_FAULTS = ANSWER_FAULTS | {
+    "black hole": BlackHole(),
+    "HTML": Respond(200, body=b"<html>Welcome</html>"),
+    "no list": Respond(200, body=b"{}"),
+    "another list": Respond(200, body=b'{"kind":"List","metadata":{"resourceVersion":"1"},"items":[]}'),
+    "cut": Truncate(then=Parting.END),
+    "cut, closed": Truncate(then=Parting.CLOSE),
+    "cut, silent": Truncate(then=Parting.HANG),
+    "slowly": Slow(during=0.3),
+}
+
+
+def faults(table: dict[str, Any]) -> pytest.MarkDecorator:
+    """One test for each fault."""
+    return pytest.mark.parametrize("action", table.values(), ids=table.keys())
+
+
+@faults(STREAM_FAULTS)
+def test_faults_in_watches(server: ApiServer, cluster: Cluster, action: Action) -> None:
+    """Whatever happens to watches that run, changes meanwhile are not missed, and other watches not disturbed."""
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            server.faults.add(*(Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices")))
+            change(server)
+            await seen.right()
+            change(server, start=200)
+            await seen.right()
+            assert seen.requests(verb="watch", resource="nodes") == 1
+            assert 1 <= seen.requests(verb="watch", resource="services") <= 4
+
+    asyncio.run(run())
+
+
+@faults(ANSWER_FAULTS)
+def test_faults_of_watches(server: ApiServer, cluster: Cluster, action: Action) -> None:
+    """Whatever a watch is answered, a few times, it runs in the end, from where the last one was."""
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            server.faults.add(Fault(action, verb="watch", resource="services", count=3))
+            server.faults.add(Fault(EndWatch(), verb="watch", resource="services"))
+            change(server)
+            await seen.right()
+            change(server, start=200)
+            await seen.right()
+            assert seen.requests(verb="watch", resource="endpointslices") == 1
+
+    asyncio.run(run())
+
+
+@faults(LIST_FAULTS | {"stale": Stale(4)})
+def test_faults_of_first_lists(server: ApiServer, cluster: Cluster, action: Action) -> None:
+    """Whatever a first list is answered, a few times, nothing is told before the whole of it has come."""
+
+    async def run() -> None:
+        for plural in ("services", "endpointslices"):
+            server.faults.add(Fault(action, verb="list", resource=plural, count=2))
+        async with following(server, cluster) as seen:
+            await seen.ready()
+            ((first, *more),) = seen.batches["services"][:1]
+            assert isinstance(first, Listed)
+            assert not more
+            assert isinstance(action, Stale) or len(first.objects) == 5
+            await seen.right()
+
+    asyncio.run(run())
+
+
+@faults(LIST_FAULTS)
+def test_faults_of_later_lists(server: ApiServer, cluster: Cluster, action: Action) -> None:
+    """Whatever a later list is answered, a few times, what is known stays until the whole of the new one has come."""
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            known = set(seen.state.services)
+            server.faults.add(Fault(action, verb="list", resource="services", count=2))
+            server.faults.add(Fault(error_event(410), verb="watch", resource="services"))
+            server.put(service(50))
+            await seen.until(lambda: len(seen.state.services) == 6)
+            assert set(seen.state.services) > known
+            await seen.right()
+            assert all(len(event.objects) >= 5 for [event] in seen.batches["services"] if isinstance(event, Listed))
+
+    asyncio.run(run())
+
+
+EVERLASTING = {
+    "list 500": Fault(Respond(500), verb="list", count=None),
+    "list 410": Fault(Respond(410), verb="list", count=None),
+    "list 404": Fault(Respond(404), verb="list", resource="services", count=None),
+    "list reset": Fault(Reset(), verb="list", count=None),
+    "all 401": Fault(Respond(401), count=None),
+    "all 403": Fault(Respond(403), count=None),
+    "all 429": Fault(Respond(429), count=None),
+    "watch 410": Fault(Respond(410), verb="watch", count=None),
+    "watch 404": Fault(Respond(404), verb="watch", count=None),
+    "watch 500": Fault(Respond(500), verb="watch", count=None),
+    "ERROR 410": Fault(error_event(410), verb="watch", count=None),
+    "ERROR 500": Fault(error_event(500), verb="watch", count=None),
+    "ends": Fault(EndWatch(), verb="watch", count=None),
+    "HTML": Fault(Inject(b"<html>\n"), verb="watch", count=None),
+    "reset": Fault(Reset(), verb="watch", count=None),
+}
+
+
+@pytest.mark.parametrize("fault", EVERLASTING.values(), ids=EVERLASTING.keys())
+def test_no_hot_loop(server: ApiServer, cluster: Cluster, fault: Fault) -> None:
+    """A fault that doesn't end costs a request or two for each pause, not more; and when it ends, all is well."""
+    server.faults.add(fault)
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            began = time.monotonic()
+            await asyncio.sleep(0.6)
+            await seen.until(lambda: seen.requests(resource="services") >= 4)
+            # Pauses are at least 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, ... seconds; a listing may come with each watch
+            assert seen.requests(resource="services") <= 2 * (5 + (time.monotonic() - began) / 0.1)
+            change(server)
+            server.faults.clear()
+            await seen.right()
+
+    asyncio.run(run())
+
+
+def test_retry_after(server: ApiServer, cluster: Cluster) -> None:
+    """A server that asks for a second of peace gets it, for lists and for watches, and a little more."""
+    for verb in ("list", "watch"):
+        server.faults.add(Fault(Respond(429, retry_after=1), verb=verb, resource="services"))
+
+    async def run() -> None:
+        async with following(server, cluster, [RESOURCES[2]]) as seen:
+            await seen.until(lambda: server.watches() == 1)
+
+    asyncio.run(run())
+    for verb in ("list", "watch"):
+        refused, heard = server.requests(verb=verb)
+        assert 1.0 <= heard.time - refused.time < 1.5
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        (httpx.ReadError("lost"), OSError("reset"), "ReadError: lost"),
+        (httpx.ReadError(""), OSError("reset"), "OSError: reset"),
+        (httpx.ReadError(""), None, "ReadError"),
+    ],
+    ids=["its own", "its cause's", "none"],
+)
+def test_a_fault_is_never_told_without_words(error: Exception, cause: Exception | None, words: str) -> None:
+    """The log has an error's words, or its cause's, or where there are none its name alone."""
+    error.__cause__ = cause
+    assert apiserver._words(error) == words
+
+
+# ---- listing in pages ----------------------------------------------------------------------------------------------
+
+
+def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: Fault) -> None:
+    """Have Services listed in pages of two: the server has no cache to list from."""
+    monkeypatch.setattr("nftproxy.api.reflector.PAGE", 2)
+    server.faults.add(
+        Fault(Respond(410), verb="list", resource="services", when=lambda request: "resourceVersion" in request.query)
+    )
+    server.faults.add(*more)
+
+
+def test_pages(server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list in pages is told as one."""
+    pages(server, monkeypatch)
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            assert len(seen.batches["services"]) == 1
+
+    asyncio.run(run())
+    asked = ["continue" in request.query for request in server.requests(verb="list", resource="services")]
+    assert asked == [False, False, True, True]
+
+
+@pytest.mark.parametrize("action", [Respond(500), Respond(429), Reset(), BlackHole(), Truncate()], ids=repr)
+def test_a_page_fails(server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, action: Action) -> None:
+    """A page that fails once is asked for again, and the pages before it are not."""
+    pages(server, monkeypatch)
+    server.faults.add(Fault(action, verb="list", resource="services", when=lambda request: "continue" in request.query))
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            assert len(seen.batches["services"]) == 1
+
+    asyncio.run(run())
+    asked = ["continue" in request.query for request in server.requests(verb="list", resource="services")]
+    assert asked == [False, False, True, True, True]
+
+
+def test_a_page_has_expired(server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that are gone are given up, for a list of everything at once, without what was deleted meanwhile."""
+    pages(server, monkeypatch)
+
+    def compacted(request: Any) -> bool:
+        if "continue" in request.query:
+            server.delete("Service", "shop", "s0")
+            server.compact()
+        return False
+
+    server.faults.add(Fault(Respond(500), verb="list", resource="services", when=compacted))
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            assert len(seen.batches["services"]) == 1
+            assert len(seen.state.services) == 4
+
+    asyncio.run(run())
+    last = server.requests(verb="list", resource="services")[-1]
+    assert not {"limit", "continue", "resourceVersion"} & last.query.keys()

@@ -1,0 +1,477 @@
+"""A directory of manifests is followed as people and tools edit it, and never acted upon half-way."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from nftproxy.model.objects import Service
+from nftproxy.policy.state import Listed
+from nftproxy.sources.directory import LONGEST_WAIT, SILENCE, Directory
+
+PROMISE = 0.2
+"""Seconds within which rules follow an edit; what is told here must come sooner still."""
+
+Names = frozenset[str]
+
+
+def manifest(*names: str) -> str:
+    """A Service of each name, in YAML documents that are valid one by one."""
+    return "".join(
+        f"---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n"
+        f"spec:\n  clusterIP: 10.96.0.{number}\n  ports:\n  - port: 80\n"
+        for number, name in enumerate(names, 10)
+    )
+
+
+class Follower:
+    """A directory that is followed: the names of the Services in each of its listings, and when it came."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.listings: list[Names] = []
+        self.times: list[float] = []
+        self._news = asyncio.Condition()
+
+    async def collect(self) -> None:
+        """Follow until cancelled."""
+        async for events in Directory(self.path).follow():
+            listed = (each for event in events if isinstance(event, Listed) for each in event.objects)
+            async with self._news:
+                self.listings.append(frozenset(each.key.name for each in listed if isinstance(each, Service)))
+                self.times.append(time.monotonic())
+                self._news.notify_all()
+
+    async def first(self) -> None:
+        """Wait for the first listing."""
+        await self._wait(lambda: bool(self.listings), "anything")
+
+    async def until(self, *names: str) -> None:
+        """Wait until the last listing has exactly these Services."""
+        await self._wait(lambda: self.listings[-1] == frozenset(names), sorted(names))
+
+    async def _wait(self, condition: Callable[[], bool], what: object) -> None:
+        try:
+            async with self._news:
+                await asyncio.wait_for(self._news.wait_for(condition), 5)
+        except TimeoutError:
+            pytest.fail(f"{what} was never told, but {list(map(sorted, self.listings))}")
+
+    async def silence(self, seconds: float = 2 * LONGEST_WAIT) -> None:
+        """Nothing is told for some seconds, longer than anything waits for."""
+        before = len(self.listings)
+        await asyncio.sleep(seconds)
+        assert self.listings[before:] == []
+
+
+def follow(path: Path, edit: Callable[[Follower], Awaitable[None]]) -> Follower:
+    """Follow a directory while it is edited, from its first listing on; what was told."""
+
+    async def run() -> Follower:
+        follower = Follower(path)
+        task = asyncio.create_task(follower.collect())
+        try:
+            await follower.first()
+            await edit(follower)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+        return follower
+
+    return asyncio.run(run())
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory with two Services in one file."""
+    made = tmp_path / "manifests"
+    made.mkdir()
+    (made / "web.yaml").write_text(manifest("a", "b"))
+    return made
+
+
+AB, CD = frozenset("ab"), frozenset("cd")
+
+
+# ---- what is told --------------------------------------------------------------------------------------------------
+
+
+def test_all_there_is_comes_first(directory: Path) -> None:
+    """The first listing comes at once and has everything."""
+    (directory / "more.json").write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
+    (directory / "more.yml").write_text(manifest("e"))
+
+    async def edit(follower: Follower) -> None:
+        await follower.silence()
+
+    assert follow(directory, edit).listings == [frozenset("abe")]
+
+
+def test_an_empty_directory_is_told(tmp_path: Path) -> None:
+    """A directory without manifests is a cluster without Services, not one that is not known yet."""
+
+    async def edit(follower: Follower) -> None:
+        (tmp_path / "web.yaml").write_text(manifest("a"))
+        await follower.until("a")
+
+    assert follow(tmp_path, edit).listings == [frozenset(), frozenset("a")]
+
+
+def test_new_files_count(directory: Path) -> None:
+    """A file that is added adds its objects."""
+
+    async def edit(follower: Follower) -> None:
+        (directory / "more.yaml").write_text(manifest("c"))
+        await follower.until(*"abc")
+
+    assert follow(directory, edit).listings == [AB, frozenset("abc")]
+
+
+def test_deleted_files_take_their_objects_with_them(directory: Path) -> None:
+    """A file that is deleted, or renamed to what is no manifest, holds nothing any more."""
+    (directory / "more.yaml").write_text(manifest("c"))
+
+    async def edit(follower: Follower) -> None:
+        (directory / "more.yaml").unlink()
+        await follower.until(*"ab")
+        (directory / "web.yaml").rename(directory / "web.yaml.disabled")
+        await follower.until()
+
+    assert follow(directory, edit).listings == [frozenset("abc"), AB, frozenset()]
+
+
+def test_other_files_are_nothing_to_tell_of(directory: Path) -> None:
+    """Hidden files, backups, directories and what is in them change nothing."""
+    (directory / "below").mkdir()
+
+    async def edit(follower: Follower) -> None:
+        for name in (".web.yaml.swp", "web.yaml~", "4913", "README.md", "below/more.yaml"):
+            (directory / name).write_text(manifest("x"))
+        (directory / "new.yaml").mkdir()
+        await follower.silence()
+
+    follow(directory, edit)
+
+
+def test_an_object_in_two_files_is_reported_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of an object that two files give the later counts, and the log says so once, however often others change."""
+
+    async def edit(follower: Follower) -> None:
+        (directory / "web2.yaml").write_text(manifest("b", "c"))
+        await follower.until(*"abc")
+        (directory / "more.yaml").write_text(manifest("d"))
+        await follower.until(*"abcd")
+
+    with caplog.at_level(logging.WARNING):
+        follow(directory, edit)
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{directory / 'web2.yaml'}: Service shop/b: ")
+    assert f"{directory / 'web.yaml'} already" in warning
+
+
+# ---- writers in the middle of it -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["w", "r+"], ids=["truncated first", "over the old contents"])
+def test_half_a_file_is_not_read(directory: Path, mode: str) -> None:
+    """A writer that pauses in the middle, where the half is valid YAML, is waited for until it closes the file."""
+    text = manifest("c", "d")
+
+    async def edit(follower: Follower) -> None:
+        with (directory / "web.yaml").open(mode) as file:
+            for half in (text[: len(text) // 2], text[len(text) // 2 :]):
+                file.write(half)
+                file.flush()
+                await asyncio.sleep(0.5)
+        await follower.until(*"cd")
+
+    assert follow(directory, edit).listings == [AB, CD]
+
+
+@pytest.mark.parametrize(("name", "then"), [("web.yaml", CD), ("new.yaml", AB | CD)], ids=["in place", "a new file"])
+def test_half_a_file_of_another_process_is_not_read(directory: Path, name: str, then: Names) -> None:
+    """The same when a shell writes, in place or into a new file."""
+    script = '{ printf "%s" "$1"; sleep 0.5; printf "%s" "$2"; } > "$3"'
+    text = manifest("c", "d")
+    first, second = text[: len(text) // 2], text[len(text) // 2 :]
+
+    async def edit(follower: Follower) -> None:
+        shell = await asyncio.create_subprocess_exec("sh", "-c", script, "sh", first, second, directory / name)
+        await shell.wait()
+        await follower.until(*then)
+
+    assert follow(directory, edit).listings == [AB, then]
+
+
+@pytest.mark.parametrize("name", ["web.yaml", "web2.yaml"])
+def test_an_empty_file_that_is_open_is_not_read(directory: Path, name: str) -> None:
+    """A writer that thinks before its first byte is waited for, be the file new or truncated."""
+
+    async def edit(follower: Follower) -> None:
+        with (directory / name).open("w") as file:
+            await follower.silence()
+            file.write(manifest("a", "b", "c"))
+        await follower.until(*"abc")
+
+    assert follow(directory, edit).listings == [AB, frozenset("abc")]
+
+
+def test_a_file_that_is_emptied_is_empty(directory: Path) -> None:
+    """A file that is closed without contents holds nothing: that may be meant."""
+
+    async def edit(follower: Follower) -> None:
+        (directory / "web.yaml").write_text("")
+        await follower.until()
+
+    follow(directory, edit)
+
+
+def test_a_busy_file_does_not_hold_others_back(directory: Path) -> None:
+    """While one file is written without a pause, another one's change is told in time, and the busy one not at all."""
+
+    async def edit(follower: Follower) -> None:
+        with (directory / "busy.yaml").open("w") as file:
+            await write_for(file.fileno(), 0.1)
+            (directory / "more.yaml").write_text(manifest("c"))
+            closed = time.monotonic()
+            await write_for(file.fileno(), 0.5)
+            assert follower.listings[1:] == [frozenset("abc")]
+            assert follower.times[1] - closed < PROMISE
+        await follower.until(*"abcx")
+
+    async def write_for(descriptor: int, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            os.pwrite(descriptor, manifest("x").encode(), 0)
+            await asyncio.sleep(SILENCE / 3)
+
+    follow(directory, edit)
+
+
+def test_no_edit_is_missed(directory: Path) -> None:
+    """However edits fall into the waiting for silence, the last one is told."""
+
+    async def edit(follower: Follower) -> None:
+        for number in range(60):
+            (directory / "web.yaml").write_text(manifest(f"n{number}"))
+            await asyncio.sleep(SILENCE + (number % 20 - 10) * 1e-4)
+            if number % 5 == 4:
+                await follower.until(f"n{number}")
+
+    follow(directory, edit)
+
+
+def test_no_edit_is_missed_when_silence_ends(directory: Path) -> None:
+    """What happens in the very moment in which the waiting for silence ends is told all the same."""
+
+    def be_busy(seconds: float) -> None:
+        time.sleep(seconds)
+
+    async def edit(follower: Follower) -> None:
+        with (directory / "web.yaml").open("w") as file:
+            file.write(manifest("c", "d"))
+            file.flush()
+            await asyncio.sleep(SILENCE / 2)
+            asyncio.get_running_loop().call_later(SILENCE, file.close)
+            be_busy(2 * SILENCE)  # both the end of the silence and the closing are overdue, in this order
+            await follower.until(*"cd")
+
+    follow(directory, edit)
+
+
+# ---- how editors and tools save ------------------------------------------------------------------------------------
+
+
+def in_place(path: Path, text: str) -> None:
+    """Save as `cp` and many editors do."""
+    path.write_text(text)
+
+
+def by_renaming(path: Path, text: str) -> None:
+    """Save beside the file, then rename over it: `sed -i`, most tools."""
+    temporary = path.with_name("sedA1b2C3")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
+def by_renaming_yaml(path: Path, text: str) -> None:
+    """The same where what is beside it looks like a manifest too."""
+    temporary = path.with_name("tmp.yaml")
+    temporary.write_text(text)
+    temporary.rename(path)
+
+
+def with_backup(path: Path, text: str) -> None:
+    """Save as vim does: try whether the directory is writable, rename to a backup, write anew, delete the backup."""
+    probe = path.with_name("4913")
+    probe.touch()
+    probe.unlink()
+    backup = path.with_name(f"{path.name}~")
+    path.rename(backup)
+    time.sleep(SILENCE / 3)
+    with path.open("w") as file:
+        time.sleep(LONGEST_WAIT)
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+        time.sleep(LONGEST_WAIT)
+    backup.unlink()
+
+
+def by_deleting(path: Path, text: str) -> None:
+    """Delete, then write anew at once."""
+    path.unlink()
+    path.write_text(text)
+
+
+def by_linking(path: Path, text: str) -> None:
+    """Write beside it, then put a link in its place."""
+    temporary = path.with_name(".new")
+    temporary.write_text(text)
+    path.unlink()
+    os.link(temporary, path)
+    temporary.unlink()
+
+
+def by_sed(path: Path, text: str) -> None:
+    """Let the real thing do it."""
+    other = path.with_name(".text")
+    other.write_text(text)
+    subprocess.run(["sed", "-i", "-e", f"1r {other}", "-e", "d", path], check=True)
+
+
+@pytest.mark.parametrize(
+    "save", [in_place, by_renaming, by_renaming_yaml, with_backup, by_deleting, by_linking, by_sed]
+)
+def test_a_file_is_saved(directory: Path, save: Callable[[Path, str], None]) -> None:
+    """However a file is saved, there is what it held before, and then what it holds now, within 200 ms."""
+
+    async def edit(follower: Follower) -> None:
+        await asyncio.to_thread(save, directory / "web.yaml", manifest("c", "d"))
+        saved = time.monotonic()
+        await follower.until(*"cd")
+        assert follower.times[-1] - saved < PROMISE
+        await follower.silence()
+
+    assert follow(directory, edit).listings == [AB, CD]
+
+
+def test_a_config_map_changes(tmp_path: Path) -> None:
+    """A mounted ConfigMap, whose files are links by way of ..data, changes all files at once; keys come and go."""
+
+    def publish(version: int, **files: str) -> None:
+        """Do as the kubelet's atomic writer does."""
+        data = tmp_path / f"..2026_01_0{version}"
+        data.mkdir()
+        for name, text in files.items():
+            (data / f"{name}.yaml").write_text(text)
+        (tmp_path / "..data_tmp").symlink_to(data.name)
+        (tmp_path / "..data_tmp").rename(tmp_path / "..data")
+        for name in files:
+            if not (tmp_path / f"{name}.yaml").is_symlink():
+                (tmp_path / f"{name}.yaml").symlink_to(f"..data/{name}.yaml")
+        for link in tmp_path.glob("*.yaml"):
+            if link.stem not in files:
+                link.unlink()
+        if version > 1:
+            shutil.rmtree(tmp_path / f"..2026_01_0{version - 1}")
+
+    async def edit(follower: Follower) -> None:
+        publish(2, web=manifest("c", "d"))
+        await follower.until(*"cd")
+        publish(3, web=manifest("a", "b"), more=manifest("c"))
+        await follower.until(*"abc")
+        publish(4, more=manifest("c", "d"))
+        await follower.until(*"cd")
+        await follower.silence()
+
+    publish(1, web=manifest("a", "b"))
+    assert follow(tmp_path, edit).listings == [AB, CD, frozenset("abc"), CD]
+
+
+# ---- what goes wrong -----------------------------------------------------------------------------------------------
+
+
+def test_a_broken_file_keeps_what_it_last_said(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that no longer parses keeps its objects and is reported; others go on, and so does it once repaired."""
+
+    async def edit(follower: Follower) -> None:
+        (directory / "web.yaml").write_text(manifest("c") + "---\nkind: [\n")
+        (directory / "more.yaml").write_text(manifest("e"))
+        await follower.until(*"abe")
+        (directory / "web.yaml").write_text(manifest("c", "d"))
+        await follower.until(*"cde")
+
+    with caplog.at_level(logging.WARNING):
+        assert follow(directory, edit).listings == [AB, frozenset("abe"), frozenset("cde")]
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{directory / 'web.yaml'}: line 10: is not YAML: ")
+
+
+def test_a_bad_object_costs_that_object_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that parses counts as it is, less what is bad in it, which is reported."""
+
+    async def edit(follower: Follower) -> None:
+        (directory / "web.yaml").write_text(manifest("a", "b", "c").replace("10.96.0.11", "10.96.0.011"))
+        await follower.until(*"ac")
+
+    with caplog.at_level(logging.WARNING):
+        follow(directory, edit)
+    (warning,) = caplog.messages
+    assert warning.startswith(f"{directory / 'web.yaml'}: Service shop/b: spec.clusterIP: ")
+
+
+def move_away(directory: Path) -> None:
+    """Give the directory another name."""
+    directory.rename(directory.with_name("old"))
+
+
+def fill(directory: Path, *names: str) -> None:
+    """Write the file of the directory in place."""
+    (directory / "web.yaml").write_text(manifest(*names))
+
+
+@pytest.mark.parametrize("go", [shutil.rmtree, move_away])
+def test_a_directory_that_goes_and_comes_back(directory: Path, go: Callable[[Path], None]) -> None:
+    """While the directory is gone everything stays; when it is back and filled, what it holds then counts."""
+
+    async def edit(follower: Follower) -> None:
+        go(directory)
+        await follower.silence()
+        await asyncio.to_thread(directory.mkdir)
+        await asyncio.sleep(LONGEST_WAIT / 3)
+        fill(directory, "c", "d")
+        await follower.until(*"cd")
+        fill(directory, "a", "b")
+        await follower.until(*"ab")
+
+    assert follow(directory, edit).listings == [AB, CD, AB]
+
+
+def test_a_directory_that_is_replaced_at_once(directory: Path) -> None:
+    """A directory in whose place another one is put is followed there."""
+    other = directory.with_name("other")
+    other.mkdir()
+    fill(other, "c", "d")
+
+    def replace() -> None:
+        move_away(directory)
+        other.rename(directory)
+
+    async def edit(follower: Follower) -> None:
+        replace()
+        await follower.until(*"cd")
+        fill(directory, "a", "b")
+        await follower.until(*"ab")
+
+    assert follow(directory, edit).listings == [AB, CD, AB]

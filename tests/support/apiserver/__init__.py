@@ -1,0 +1,68 @@
+"""A Kubernetes API server for tests: real HTTP and HTTPS, and whatever goes wrong with them, on demand.
+
+    with ApiServer(tls=True, authenticate=True) as server:
+        server.put({"kind": "Service", "metadata": {"name": "web"}, "spec": {"clusterIP": "10.96.0.10"}})
+        server.write_kubeconfig(path)
+        ...
+        server.wait_for_watches(1, "services")
+        server.faults.add(Fault(BlackHole(), verb="watch", resource="services"))
+        server.rotate_token(grace=1.0)
+        server.compact()
+        assert len(server.requests(verb="list", resource="services")) == 1
+
+`python -m tests.support.apiserver --help` is the same as a process.  What isn't there: protobuf, tables, server-side
+apply, strategic merge and JSON patches, admission (nothing allocates a clusterIP), finalizers, deleting
+collections, HTTP/2.
+"""
+
+from tests.support.apiserver.access import Permission, permissions_of
+from tests.support.apiserver.credentials import Authority, Proof
+from tests.support.apiserver.faults import (
+    Action,
+    BlackHole,
+    CutLine,
+    Duplicate,
+    EndWatch,
+    Fault,
+    Inject,
+    Parting,
+    Reset,
+    Respond,
+    Slow,
+    Stale,
+    Swap,
+    Truncate,
+    error_event,
+    unknown_event,
+)
+from tests.support.apiserver.journal import Request
+from tests.support.apiserver.manifests import documents
+from tests.support.apiserver.server import ApiServer
+from tests.support.apiserver.settings import Settings
+
+__all__ = [
+    "Action",
+    "ApiServer",
+    "Authority",
+    "BlackHole",
+    "CutLine",
+    "Duplicate",
+    "EndWatch",
+    "Fault",
+    "Inject",
+    "Parting",
+    "Permission",
+    "Proof",
+    "Request",
+    "Reset",
+    "Respond",
+    "Settings",
+    "Slow",
+    "Stale",
+    "Swap",
+    "Truncate",
+    "documents",
+    "error_event",
+    "permissions_of",
+    "unknown_event",
+]

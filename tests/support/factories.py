@@ -1,0 +1,365 @@
+"""Small makers of model values: sensible defaults, and tweaks by keyword.
+
+Whatever has a short notation is given in it:
+
+    service("shop/web", ports=["http:80:30080/tcp", "dns:53/udp"])      name:port:nodePort/protocol, only port is needed
+    slice_of("shop/web", ["10.1.0.4@node-a", "10.1.1.4@node-b draining zone=a,b"], ports=["http:8080"])
+    pipeline(service("shop/web"), slice_of("shop/web", ["10.1.0.4@node-a"]), masquerade_all=True)
+
+The node is node-a (zone a, 192.168.0.2, fd00:c0a8::2); the cluster's pods are in 10.1.0.0/16 and fd00:1::/48.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from nftproxy.api.config import Config, DetectLocalMode
+from nftproxy.conformance.notation import addresses as addresses  # for the tests, beside the rest of the notation
+from nftproxy.conformance.notation import key as key
+from nftproxy.conformance.notation import networks as networks
+from nftproxy.model.addresses import (
+    TABLE,
+    Address,
+    Family,
+    Protocol,
+    family_of,
+    parse_address,
+)
+from nftproxy.model.objects import (
+    Capabilities,
+    ClusterObject,
+    Endpoint,
+    EndpointPort,
+    EndpointSlice,
+    Node,
+    ObjectKey,
+    Service,
+    ServiceCIDR,
+    ServicePort,
+    ServiceType,
+    TrafficPolicy,
+)
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.claims import Claim
+from nftproxy.policy.compile import Settings
+from nftproxy.policy.state import HostAddresses, Put
+from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.ruleset import Container, Element, Installed, Kind, Transaction
+from nftproxy.templates_dir import templates_dir
+
+IPV4, IPV6 = Family.IPV4, Family.IPV6
+CLUSTER_CIDRS = ("10.1.0.0/16", "fd00:1::/48")
+
+_PORT = re.compile(r"(?:(?P<name>[a-z][a-z0-9-]*):)?(?P<port>\d+)(?::(?P<node_port>\d+))?(?:/(?P<protocol>\w+))?")
+
+_CONDITIONS: Mapping[str, Mapping[str, bool]] = {
+    "unready": {"ready": False, "serving": False},
+    "serving": {"ready": False},
+    "draining": {"ready": False, "terminating": True},
+    "stopped": {"ready": False, "serving": False, "terminating": True},
+    # publishNotReadyAddresses: ready whatever the pod says of itself
+    "published": {"serving": False},
+    "published-draining": {"terminating": True},
+    "published-stopped": {"serving": False, "terminating": True},
+}
+"""What an endpoint's word says of its conditions; without one it is ready."""
+
+
+def _port_parts(text: str) -> tuple[str, Protocol, int, int]:
+    match = _PORT.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not written as name:port:nodePort/protocol")
+    protocol = Protocol(match["protocol"] or "tcp")
+    return match["name"] or "", protocol, int(match["port"]), int(match["node_port"] or 0)
+
+
+def service_port(text: str) -> ServicePort:
+    """A Service port from "name:port:nodePort/protocol", of which only the port is needed."""
+    return ServicePort(*_port_parts(text))
+
+
+def endpoint_port(text: str) -> EndpointPort:
+    """An EndpointSlice's port from "name:port/protocol", of which only the port is needed."""
+    return EndpointPort(*_port_parts(text)[:3])
+
+
+def claim(text: str) -> Claim:
+    """A claim from "address port/protocol", or "port/protocol" for a port of the node."""
+    address, _, port = text.rpartition(" ")
+    _, protocol, number, _ = _port_parts(port)
+    return Claim(Address(address), protocol, number)
+
+
+def service(
+    name: str = "shop/web",
+    *,
+    cluster_ips: Iterable[str] = ("10.96.0.10",),
+    ports: Iterable[str] = ("http:80/tcp",),
+    type: str | ServiceType = ServiceType.CLUSTER_IP,  # noqa: A002  # the API's own word
+    created: int = 0,
+    external_ips: Iterable[str] = (),
+    load_balancer_ips: Iterable[str] = (),
+    source_ranges: Iterable[str] = (),
+    internal_policy: str | TrafficPolicy = TrafficPolicy.CLUSTER,
+    external_policy: str | TrafficPolicy = TrafficPolicy.CLUSTER,
+    **tweaks: Any,
+) -> Service:
+    """A ClusterIP Service with one port, http 80/tcp; `tweaks` are fields of `Service` as they are."""
+    return Service(
+        key=key(name),
+        created=created,
+        type=ServiceType(type),
+        cluster_ips=addresses(cluster_ips),
+        ports=tuple(map(service_port, ports)),
+        external_ips=addresses(external_ips),
+        load_balancer_ips=addresses(load_balancer_ips),
+        source_ranges=networks(source_ranges),
+        internal_policy=TrafficPolicy(internal_policy),
+        external_policy=TrafficPolicy(external_policy),
+        **tweaks,
+    )
+
+
+def endpoint(text: str = "10.1.0.4@node-a", **tweaks: Any) -> Endpoint:
+    """An endpoint from "address@node", then words: a condition (`_CONDITIONS`), zone=a,b, node=node-a,node-b.
+
+    It is ready if no word says otherwise, and on no node without "@node".
+    """
+    where, *words = text.split()
+    address, _, node_name = where.partition("@")
+    fields: dict[str, Any] = {"node_name": node_name}
+    for word in words:
+        hint, is_hint, names = word.partition("=")
+        fields |= {f"{hint}_hints": tuple(names.split(","))} if is_hint else _CONDITIONS[word]
+    return Endpoint(parse_address(address), **(fields | tweaks))
+
+
+def slice_of(
+    name: str = "shop/web",
+    endpoints: Iterable[str | Endpoint] = ("10.1.0.4@node-a", "10.1.1.4@node-b"),
+    *,
+    ports: Iterable[str] = ("http:8080/tcp",),
+    suffix: str = "1",
+    family: Family | None = None,
+    triggered: float = 0.0,
+) -> EndpointSlice:
+    """An EndpointSlice of the Service `name`, named like it with a suffix; its family is its first endpoint's."""
+    made = tuple(each if isinstance(each, Endpoint) else endpoint(each) for each in endpoints)
+    own = key(name)
+    return EndpointSlice(
+        key=ObjectKey(own.namespace, f"{own.name}-{suffix}"),
+        service=own,
+        family=family or (family_of(made[0].address) if made else IPV4),
+        ports=tuple(map(endpoint_port, ports)),
+        endpoints=made,
+        triggered=triggered,
+    )
+
+
+def node(
+    name: str = "node-a",
+    *,
+    zone: str = "a",
+    internal_ips: Iterable[str] = ("192.168.0.2", "fd00:c0a8::2"),
+    external_ips: Iterable[str] = (),
+    pod_cidrs: Iterable[str] = ("10.1.0.0/24", "fd00:1::/64"),
+    **tweaks: Any,
+) -> Node:
+    """This node: node-a in zone a, with an internal address and a pod CIDR of either family."""
+    return Node(name, zone, addresses(internal_ips), addresses(external_ips), networks(pod_cidrs), **tweaks)
+
+
+def service_cidr(*cidrs: str, name: str = "kubernetes") -> ServiceCIDR:
+    """A ServiceCIDR, by default the cluster's own two ranges."""
+    return ServiceCIDR(name, networks(cidrs or ("10.96.0.0/16", "fd00:96::/112")))
+
+
+def host_addresses(*texts: str) -> HostAddresses:
+    """What is on the machine's interfaces."""
+    return HostAddresses(frozenset(addresses(texts)))
+
+
+def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
+    """Settings with the cluster's pod CIDRs; `tweaks` are fields of `Config`, networks and words as texts."""
+    fields: dict[str, Any] = {"cluster_cidrs": CLUSTER_CIDRS} | tweaks
+    for name in ("cluster_cidrs", "node_port_addresses"):
+        if fields.get(name) is not None:
+            fields[name] = networks(fields[name])
+    if "detect_local_mode" in fields:
+        fields["detect_local_mode"] = DetectLocalMode(fields["detect_local_mode"])
+    return Settings(Config(**fields), Capabilities(wide_maps=wide_maps))
+
+
+@functools.cache
+def templates() -> Mapping[str, str]:
+    """The texts of the project's templates, by name."""
+    return {name: (templates_dir() / name).read_text() for name in TEMPLATE_NAMES}
+
+
+@functools.cache
+def renderer() -> Renderer:
+    """A renderer of the project's templates, the same one at each call."""
+    return Renderer(templates())
+
+
+def pipeline(
+    *objects: ClusterObject | HostAddresses,
+    node: Node | None = node(),  # noqa: B008  # a frozen value
+    families: Iterable[Family] = Family,
+    settings: Settings | None = None,
+    renderer: Renderer | None = None,
+    **tweaks: Any,
+) -> Pipeline:
+    """A pipeline on `node` that has seen these objects; `tweaks` are those of `settings()`.
+
+    With a `node` of None the pipeline is for node-a, but has not seen it yet.
+    """
+    made = Pipeline(node.name if node else "node-a", settings or _settings(**tweaks), renderer or _renderer(), families)
+    made.apply([Put(each) for each in (*((node,) if node else ()), *objects)])
+    return made
+
+
+_settings, _renderer = settings, renderer  # `pipeline` has parameters of these names
+
+
+def elements(pipeline: Pipeline, family: Family, container: str) -> dict[str, str]:
+    """What a set or map holds: values by key, which in a set are "". Empty if there is none of that name."""
+    return {
+        element.key: element.value
+        for element in pipeline.generations[family].elements()
+        if element.container == container
+    }
+
+
+def leads_to_a_chain(element: Element) -> bool:
+    """Whether it leads to the chain for a number of endpoints: such are kept once they were needed."""
+    return re.search(r"-of(-by-client)?$", element.container) is not None
+
+
+class Ledger:
+    """What a kernel would hold after these transactions, by name: it reads nft text, and refuses what makes no sense.
+
+    Stricter than the kernel is: a removal must remove something and an addition add something, a chain that gets its
+    rules must be empty, and whatever a statement refers to must be there before it.  Of rules it knows the names only.
+    Chains are named apart from sets and maps, as in the kernel.
+    """
+
+    def __init__(self) -> None:
+        self.comments: dict[str, str] = {}
+        self.chains: dict[str, dict[str, tuple[str, ...]]] = {}
+        self.sets: dict[str, dict[str, tuple[Kind, tuple[str, ...]]]] = {}
+        self.elements: dict[str, dict[str, dict[str, str]]] = {}
+
+    def apply(self, transaction: Transaction) -> None:
+        """Follow a transaction.
+
+        Raises:
+            AssertionError: a statement makes no sense at its place.
+        """
+        lines = iter(transaction.text.splitlines())
+        for line in lines:
+            match line.split(" ", 4):
+                case ["table", ip, name, "{"]:
+                    self._read_table(f"{ip} {name}", lines)
+                case ["delete", "table", ip, name]:
+                    for held in (self.comments, self.chains, self.sets, self.elements):
+                        del held[f"{ip} {name}"]
+                case ["add", "table", ip, name]:
+                    self._add_table(f"{ip} {name}")
+                case ["add", "chain", ip, name, chain]:
+                    self.chains[f"{ip} {name}"].setdefault(chain.removesuffix(" { policy accept; }"), ())
+                case ["add" | "delete" as verb, "element", ip, name, rest]:
+                    self._change_elements(f"{ip} {name}", verb, *rest.removesuffix(" }").split(" { "))
+                case ["flush" | "delete" as verb, kind, ip, name, container]:
+                    self._empty(f"{ip} {name}", Kind(kind), container)
+                    if verb == "delete":
+                        self._delete(f"{ip} {name}", Kind(kind), container)
+                case _:
+                    raise AssertionError(f"no such statement: {line}")
+
+    def installed(self, family: Family) -> Installed | None:
+        """What reading back a family's table would tell."""
+        table = family.table
+        if table not in self.comments:
+            return None
+        containers = [Container(Kind.CHAIN, name) for name in self.chains[table]]
+        containers += [Container(kind, name, _is_dynamic(body)) for name, (kind, body) in self.sets[table].items()]
+        return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers))
+
+    def held(self, family: Family) -> set[Element]:
+        """Every element of a family's table."""
+        return {Element(name, *item) for name, held in self.elements[family.table].items() for item in held.items()}
+
+    def declared(self, family: Family) -> set[tuple[Kind, str, tuple[str, ...]]]:
+        """Every set, map and chain of a family's table, with its body."""
+        chains = {(Kind.CHAIN, name, body) for name, body in self.chains[family.table].items()}
+        return chains | {(kind, name, body) for name, (kind, body) in self.sets[family.table].items()}
+
+    def _add_table(self, table: str) -> None:
+        self.comments.setdefault(table, "")
+        for held in (self.chains, self.sets, self.elements):
+            held.setdefault(table, {})
+
+    def _read_table(self, table: str, lines: Iterator[str]) -> None:
+        """Read a `table` block: within one, chains may refer to each other in any order."""
+        self._add_table(table)
+        chains, sets = self.chains[table], self.sets[table]
+        for line in itertools.takewhile(lambda line: line != "}", lines):
+            match line.split():
+                case ["comment", *words]:
+                    self.comments[table] = " ".join(words).strip('"')
+                case ["chain", name, "{"]:
+                    assert not chains.get(name), f"chain {name} has rules already"
+                    chains[name] = _body(lines)
+                case ["set" | "map" as kind, name, "{"]:
+                    wanted = Kind(kind), _body(lines)
+                    assert sets.setdefault(name, wanted) == wanted, f"{name} is declared in another way already"
+                case _:
+                    raise AssertionError(f"no such statement in a table: {line}")
+        for body in chains.values():
+            self._check_references(table, *body)
+
+    def _check_references(self, table: str, *texts: str) -> None:
+        for text in texts:
+            for name in re.findall(r"(?:goto|jump) ([\w-]+)", text):
+                assert name in self.chains[table], f"chain {name} is not there yet: {text}"
+            for name in re.findall(r"@([a-z][\w-]*)", text):
+                assert name in self.sets[table], f"set {name} is not there yet: {text}"
+
+    def _empty(self, table: str, kind: Kind, name: str) -> None:
+        if kind is Kind.CHAIN:
+            assert name in self.chains[table], f"chain {name} is not there"
+            self.chains[table][name] = ()
+        else:
+            assert self.sets[table][name][0] is kind, f"{name} is no {kind.value}"
+            self.elements[table].pop(name, None)
+
+    def _delete(self, table: str, kind: Kind, name: str) -> None:
+        del (self.chains if kind is Kind.CHAIN else self.sets)[table][name]
+        self._check_references(table, *itertools.chain.from_iterable(self.chains[table].values()))
+        for held in self.elements[table].values():
+            self._check_references(table, *held.values())
+
+    def _change_elements(self, table: str, verb: str, name: str, listed: str) -> None:
+        assert name in self.sets[table], f"{name} is not there yet"
+        held = self.elements[table].setdefault(name, {})
+        for text in listed.split(", "):
+            element, _, value = text.partition(" : ")
+            if verb == "delete":
+                assert held.pop(element, None) == value, f"{name} does not hold {text}"
+            else:
+                assert element not in held, f"{name} holds {element} already"
+                self._check_references(table, value)
+                held[element] = value
+
+
+def _body(lines: Iterator[str]) -> tuple[str, ...]:
+    return tuple(line.strip() for line in itertools.takewhile(lambda line: line.strip() != "}", lines))
+
+
+def _is_dynamic(body: tuple[str, ...]) -> bool:
+    return any(line.startswith("flags") and "dynamic" in line for line in body)

@@ -1,0 +1,115 @@
+"""Session affinity (test/e2e/network/service.go)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from nftproxy.lab import Address, Origin
+from tests.system.e2e.agent import World
+from tests.system.e2e.objects import Object, service, slice_of
+from tests.system.packets.cluster import IP, Ip, each_ip
+
+CLIENTS = 24
+"""So many clients would all get the same endpoint twice, were it left to chance, once in 16 million times."""
+
+each_type = pytest.mark.parametrize("service_type", ["ClusterIP", "NodePort"])
+
+
+def sticky(service_type: str, timeout: int = 10800) -> Object:
+    """A Service with affinity, in seconds."""
+    affinity: dict[str, Any] = {"clientIP": {"timeoutSeconds": timeout}}
+    return plain(service_type) | {
+        "spec": plain(service_type)["spec"] | {"sessionAffinity": "ClientIP", "sessionAffinityConfig": affinity}
+    }
+
+
+def plain(service_type: str) -> Object:
+    """A Service without affinity."""
+    return service(ports=["80:30080" if service_type == "NodePort" else "80"], type=service_type)
+
+
+def choices(world: World, ip: Ip, service_type: str, clients: Iterable[int] = range(CLIENTS)) -> list[Address | None]:
+    """Which endpoint each of some clients reaches now."""
+    address, port = (ip.node, 30080) if service_type == "NodePort" else (ip.vip, 80)
+    origin = Origin.OUTSIDE if service_type == "NodePort" else Origin.POD
+    prefix = (ip.client if service_type == "NodePort" else ip.pod).removesuffix("c8").removesuffix("200")
+    sources = [f"{prefix}{number + 10}" for number in clients]
+    return [world.connect(origin, address, port, source=source)[0].endpoint for source in sources]
+
+
+@each_type
+@each_ip
+def test_affinity(world: World, ip: Ip, service_type: str) -> None:
+    """Each client stays with its endpoint, and not all have the same one."""
+    world.put(sticky(service_type), slice_of(ip.here, ip.away))
+    first = choices(world, ip, service_type)
+    assert set(first) == {(ip.here, 8080), (ip.away, 8080)}
+    assert choices(world, ip, service_type) == first
+
+
+@each_type
+@each_ip
+def test_affinity_switched(world: World, ip: Ip, service_type: str) -> None:
+    """Affinity takes effect when it is switched on, and ends when it is switched off."""
+    world.put(plain(service_type), slice_of(ip.here, ip.away))
+    assert choices(world, ip, service_type) != choices(world, ip, service_type)
+    for _ in range(2):
+        world.put(sticky(service_type))
+        assert choices(world, ip, service_type) == choices(world, ip, service_type)
+        world.put(plain(service_type))
+        assert choices(world, ip, service_type) != choices(world, ip, service_type)
+
+
+def test_affinity_timeout(world: World) -> None:
+    """A client is remembered for as long as the Service says after its last connection, and then no more."""
+    world.put(sticky("NodePort", timeout=2), slice_of(IP.here, IP.away))
+
+    def look() -> list[list[Address | None]]:
+        return [choices(world, IP, "ClusterIP"), choices(world, IP, "NodePort")]
+
+    first = look()
+    time.sleep(1)
+    assert look() == first
+    time.sleep(1.2)  # longer than since the first, not than since the last
+    assert look() == first
+    time.sleep(2.5)
+    assert all(now != then for now, then in zip(look(), first, strict=True))
+
+
+@each_ip
+def test_affinity_ends_with_the_endpoint(world: World, ip: Ip) -> None:
+    """A client whose endpoint is gone gets another, and stays with that."""
+    world.put(sticky("ClusterIP"), slice_of(ip.here, ip.away))
+    choices(world, ip, "ClusterIP")
+    world.put(slice_of(ip.away, ip.away2))
+    after = choices(world, ip, "ClusterIP")
+    assert set(after) == {(ip.away, 8080), (ip.away2, 8080)}
+    assert choices(world, ip, "ClusterIP") == after
+
+
+def test_affinity_survives_a_restart(world: World) -> None:
+    """Clients stay with their endpoints while the proxy is gone, and when it is back."""
+    world.put(sticky("ClusterIP"), slice_of(IP.here, IP.away))
+    first = choices(world, IP, "ClusterIP")
+    assert world.agent.stop() == 0
+    assert choices(world, IP, "ClusterIP") == first
+    world.agent.start()
+    world.settle()
+    assert choices(world, IP, "ClusterIP") == first
+
+
+@each_ip
+def test_affinity_with_external_policy_local(world: World, ip: Ip) -> None:
+    """Under externalTrafficPolicy Local clients outside stay with one of the node's own endpoints."""
+    local = sticky("NodePort")
+    world.put(
+        local | {"spec": local["spec"] | {"externalTrafficPolicy": "Local"}},
+        slice_of(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"),
+    )
+    first = choices(world, ip, "NodePort")
+    assert set(first) == {(ip.here, 8080), (ip.here2, 8080)}
+    assert choices(world, ip, "NodePort") == first

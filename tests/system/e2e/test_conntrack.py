@@ -1,0 +1,187 @@
+"""UDP flows that go on while their servers change (test/e2e/network/conntrack.go).
+
+A client keeps its port, so that conntrack takes all that it sends for one flow.  Each look below sends again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from nftproxy.lab import DROPPED, PORT_UNREACHABLE, Kind, Origin, Outcome, endpoint
+from tests.system.e2e.agent import World, eventually
+from tests.system.e2e.objects import Object, service, slice_of
+from tests.system.packets.cluster import IP6, Ip, each_ip
+
+_sports = itertools.count(3000)
+
+each_way = pytest.mark.parametrize(
+    ("origin", "is_node_port"),
+    [(Origin.POD, False), (Origin.NODE, False), (Origin.OUTSIDE, True), (Origin.POD, True)],
+    ids=["pod-ClusterIP", "node-ClusterIP", "outside-NodePort", "pod-NodePort"],
+)
+
+
+class Client:
+    """A client that keeps its port, and what becomes of what it sends now."""
+
+    def __init__(self, world: World, origin: Origin, address: str, port: int) -> None:
+        self._world, self._origin, self._address, self._port = world, origin, address, port
+        self._sport = next(_sports)
+        self.masqueraded = origin is Origin.NODE or port != 53
+
+    def send(self) -> Outcome:
+        """Send once more."""
+        return self._world.connect(self._origin, self._address, self._port, "udp", sport=self._sport)[0]
+
+    def reaches(self, address: str, port: int = 5353) -> None:
+        """Wait until the flow goes there; it comes back to nowhere else."""
+        wanted = endpoint(address, port, masqueraded=self.masqueraded)
+        eventually(self.send, wanted)
+        assert {self.send() for _ in range(5)} == {wanted}
+
+    def is_refused(self) -> None:
+        """Wait until the flow goes nowhere."""
+        eventually(self.send, PORT_UNREACHABLE)
+
+
+def dns(node_port: int = 30053, **tweaks: Any) -> Object:
+    """A Service for UDP."""
+    return service(ports=[f"53:{node_port}/UDP"], **({"type": "NodePort"} | tweaks))
+
+
+def pods(ip: Ip, *addresses: str, port: int = 5353) -> Object:
+    """Its endpoints."""
+    return slice_of(*addresses, ports=[f"{port}/UDP"], family="IPv6" if ip is IP6 else "IPv4")
+
+
+def client_of(world: World, ip: Ip, origin: Origin, is_node_port: bool) -> Client:
+    """A client of the Service."""
+    return Client(world, origin, *((ip.node, 30053) if is_node_port else (ip.vip, 53)))
+
+
+@each_way
+@each_ip
+def test_server_pod_cycles(world: World, ip: Ip, origin: Origin, is_node_port: bool) -> None:
+    """A flow follows its Service from one server to the next, without and with a time when there is none."""
+    world.put(dns(), pods(ip, f"{ip.here}@node-a"))
+    client = client_of(world, ip, origin, is_node_port)
+    client.reaches(ip.here)
+    world.put(pods(ip, f"{ip.away}@node-b"))
+    client.reaches(ip.away)
+    world.put(pods(ip))
+    client.is_refused()
+    world.put(pods(ip, f"{ip.here2}@node-a"))
+    client.reaches(ip.here2)
+
+
+@each_way
+@each_ip
+def test_endpoints_become_ready(world: World, ip: Ip, origin: Origin, is_node_port: bool) -> None:
+    """A flow that began before there was a ready endpoint reaches the first one."""
+    world.put(dns(), pods(ip, f"{ip.here}@node-a unready"))
+    client = client_of(world, ip, origin, is_node_port)
+    client.is_refused()
+    world.put(pods(ip, f"{ip.here}@node-a"))
+    client.reaches(ip.here)
+
+
+@each_ip
+def test_flow_began_before_the_service(world: World, ip: Ip) -> None:
+    """A flow to a node port that began when it was none's reaches the Service once it has it."""
+    client = client_of(world, ip, Origin.OUTSIDE, is_node_port=True)
+    assert client.send().kind is not Kind.ENDPOINT
+    world.put(dns(), pods(ip, f"{ip.here}@node-a"))
+    client.reaches(ip.here)
+
+
+@each_way
+@each_ip
+def test_target_port_changes(world: World, ip: Ip, origin: Origin, is_node_port: bool) -> None:
+    """A flow goes to the port that the servers have now."""
+    world.put(dns(), pods(ip, f"{ip.here}@node-a"))
+    client = client_of(world, ip, origin, is_node_port)
+    client.reaches(ip.here)
+    world.put(pods(ip, f"{ip.here}@node-a", port=5454))
+    client.reaches(ip.here, 5454)
+
+
+@each_ip
+def test_fewer_servers(world: World, ip: Ip) -> None:
+    """Of several servers some go and others come: flows of those that stay are kept, the others move."""
+    world.put(dns(), pods(ip, ip.here, ip.away))
+    clients = [client_of(world, ip, Origin.POD, is_node_port=False) for _ in range(16)]
+    before = [client.send() for client in clients]
+    assert set(before) == {endpoint(ip.here, 5353), endpoint(ip.away, 5353)}
+    world.put(pods(ip, ip.away, ip.away2))
+    after_wanted = {endpoint(ip.away, 5353), endpoint(ip.away2, 5353)}
+    eventually(lambda: {client.send() for client in clients} <= after_wanted, wanted=True)
+    for client, then in zip(clients, before, strict=True):
+        if then == endpoint(ip.away, 5353):
+            assert client.send() == then
+
+
+@each_ip
+def test_cluster_ip_changes(world: World, ip: Ip) -> None:
+    """A flow to an address that the Service has no more ends, and one to its new address works."""
+    world.put(dns(), pods(ip, f"{ip.here}@node-a"))
+    client = client_of(world, ip, Origin.POD, is_node_port=False)
+    client.reaches(ip.here)
+    world.put(dns(vips=[ip.vip2]))
+    eventually(client.send, DROPPED)
+    Client(world, Origin.POD, ip.vip2, 53).reaches(ip.here)
+
+
+@each_ip
+def test_node_port_changes(world: World, ip: Ip) -> None:
+    """A flow to a node port that the Service has no more ends, and one to its new node port works."""
+    world.put(dns(), pods(ip, f"{ip.here}@node-a"))
+    client = client_of(world, ip, Origin.OUTSIDE, is_node_port=True)
+    client.reaches(ip.here)
+    world.put(dns(node_port=30054))
+    eventually(lambda: client.send().kind is Kind.ENDPOINT, wanted=False)
+    Client(world, Origin.OUTSIDE, ip.node, 30054).reaches(ip.here)
+
+
+@each_ip
+def test_service_goes(world: World, ip: Ip) -> None:
+    """A flow to a Service that is deleted ends."""
+    web = dns()
+    world.put(web, pods(ip, f"{ip.here}@node-a"))
+    client = client_of(world, ip, Origin.POD, is_node_port=False)
+    client.reaches(ip.here)
+    world.delete(web)
+    eventually(client.send, DROPPED)
+
+
+@each_ip
+def test_stale_at_start(world: World, ip: Ip) -> None:
+    """A flow whose server went while the proxy was gone moves when it is back."""
+    world.put(dns(), pods(ip, f"{ip.here}@node-a"))
+    client = client_of(world, ip, Origin.POD, is_node_port=False)
+    client.reaches(ip.here)
+    assert world.agent.stop() == 0
+    world.server.put(pods(ip, f"{ip.away}@node-b"))
+    client.reaches(ip.here)
+    world.agent.start()
+    client.reaches(ip.away)
+
+
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+@each_ip
+def test_server_pod_cycles_behind_a_load_balancer(world: World, ip: Ip, policy: str) -> None:
+    """A flow to a load balancer's address follows its Service too, and one to an external IP."""
+    spec: Object = {"type": "LoadBalancer", "externalIPs": [ip.external], "externalTrafficPolicy": policy}
+    world.put(dns(balanced=[ip.balanced], **spec), pods(ip, f"{ip.here}@node-a"))
+    clients = [Client(world, Origin.OUTSIDE, address, 53) for address in (ip.balanced, ip.external)]
+    for client in clients:
+        client.masqueraded = policy == "Cluster"
+        client.reaches(ip.here)
+    world.put(pods(ip))
+    for client in clients:
+        client.is_refused()
+    world.put(pods(ip, f"{ip.here2}@node-a"))
+    for client in clients:
+        client.reaches(ip.here2)

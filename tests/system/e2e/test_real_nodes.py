@@ -1,0 +1,308 @@
+"""Three nodes with real pods, clients and connections, each node with its agent, around one API server."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import pytest
+
+from nftproxy.lab import RealHost, RealNetwork, RealNode, obstacle
+from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from tests.support.apiserver import ApiServer
+from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
+from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
+from tests.system.packets.cluster import IP, IP6, Ip, each_ip
+
+_beacons = itertools.count(1024)
+
+NODES = ("node-a", "node-b", "node-c")
+
+
+class Town(NamedTuple):
+    """What there is: by node its machine, its agent, a server pod on 8080 and a client pod; and a client outside."""
+
+    server: ApiServer
+    nodes: dict[str, RealNode]
+    agents: dict[str, Agent]
+    servers: dict[str, RealHost]
+    clients: dict[str, RealHost]
+    outside: RealHost
+
+    def put(self, *objects: Object) -> None:
+        """Let objects appear or change, and wait until every node's kernel has it."""
+        self.server.put(*objects)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until all Services and slices have reached every kernel: see agent.py, of beacons."""
+        port = next(_beacons)
+        name = f"port-{port}"
+        beacon = service("beacon", vips=[BEACON], ports=[f"{name}:{port}"])
+        self.server.put(beacon, slice_of(self.servers["node-b"].address, name="beacon", ports=[f"{name}:8080"]))
+        for client in self.clients.values():
+            eventually(who(client, BEACON, port), "web-1")
+
+    def slices(self, *names: str, condition: str = "ready", ports: str = "8080") -> list[Object]:
+        """Slices of both families with the server pods of these nodes."""
+        pods = [(name, self.servers[name]) for name in names]
+        return [
+            slice_of(
+                *(f"{pod.address if family == 'IPv4' else pod.address6}@{name} {condition}" for name, pod in pods),
+                family=family,
+                ports=[f"tcp:{ports}/TCP", f"udp:{ports}/UDP"],
+            )
+            for family in ("IPv4", "IPv6")
+        ]
+
+
+def web(**spec: Any) -> Object:
+    """The Service of the server pods, with a node port."""
+    return service(ports=["tcp:80:30080/TCP", "udp:80:30080/UDP"], type="NodePort", **spec)
+
+
+@pytest.fixture(scope="module")
+def shared_town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
+    """Three nodes around one API server, which is on the first."""
+    if why := obstacle():
+        pytest.skip(why)
+    directory = tmp_path_factory.mktemp("town")
+    with ExitStack() as stack:
+        network = stack.enter_context(RealNetwork())
+        nodes = {name: network.node(name) for name in NODES}
+        first = nodes["node-a"]
+        servers, clients = {}, {}
+        for number, (name, machine) in enumerate(nodes.items()):
+            machine.serve(8080)
+            prefix, prefix6 = f"10.1.{number}", f"fd00:1:0:{number}" if number else "fd00:1"
+            servers[name] = machine.pod(f"web-{number}", f"{prefix}.4", f"{prefix6}::4")
+            for protocol in ("tcp", "udp"):
+                servers[name].serve(8080, protocol)
+                servers[name].serve(9090, protocol)
+            clients[name] = machine.pod(f"client-{number}", f"{prefix}.200", f"{prefix6}::c8")
+        outside = network.host("outside", IP.client, IP6.client)
+        server = stack.enter_context(
+            ApiServer(hosts=(first.address,), tls=True, authenticate=True, make_socket=first.namespace.socket)
+        )
+        server.put(service_cidr("kubernetes", SERVICE_CIDR, SERVICE_CIDR6))
+        agents = {}
+        for name, machine in nodes.items():
+            server.put(node(name, machine.address, machine.address6))
+            agents[name] = Agent(machine.namespace, name, server, directory)
+            agents[name].start()
+        yield Town(server, nodes, agents, servers, clients, outside)
+        for agent in agents.values():
+            agent.check_log()
+
+
+@pytest.fixture
+def town(shared_town: Town) -> Town:
+    """Three nodes in a cluster without Services."""
+    for kind in ("Service", "EndpointSlice"):
+        for each in shared_town.server.objects(kind):
+            shared_town.server.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
+    shared_town.settle()
+    return shared_town
+
+
+def who(host: RealHost, address: str, port: int = 80, protocol: str = "tcp", *, sport: int = 0) -> Callable[[], str]:
+    """Ask who is there, when called: a server's name, or the name of what went wrong."""
+
+    def look() -> str:
+        try:
+            return host.ask(address, port, protocol, sport=sport, timeout=0.2).name
+        except OSError as error:
+            return type(error).__name__
+
+    return look
+
+
+def anyone(host: RealHost, address: str, port: int = 80) -> set[str]:
+    """Who answers a few times."""
+    return {who(host, address, port)() for _ in range(24)}
+
+
+def address_of(host: RealHost, ip: Ip) -> str:
+    """Its address of the family."""
+    return host.address6 if ip.is_ipv6 else host.address
+
+
+@each_ip
+def test_served_on_every_node(town: Town, ip: Ip) -> None:
+    """A ClusterIP and every node's node port reach every endpoint, from pods and from outside."""
+    town.put(web(), *town.slices(*NODES))
+    everyone = {"web-0", "web-1", "web-2"}
+    for name in NODES:
+        assert anyone(town.clients[name], ip.vip) == everyone
+        assert anyone(town.outside, address_of(town.nodes[name], ip), 30080) == everyone
+        assert anyone(town.nodes[name], ip.vip) == everyone
+
+
+@each_ip
+def test_real_source_address_is_kept(town: Town, ip: Ip) -> None:
+    """A server sees the pod that asks, on its own node and on another."""
+    town.put(web(), *town.slices("node-b"))
+    for name in NODES:
+        client = town.clients[name]
+        eventually(who(client, ip.vip), "web-1")
+        assert client.ask(ip.vip, 80).client.ip == address_of(client, ip)
+
+
+@each_ip
+def test_real_hairpin(town: Town, ip: Ip) -> None:
+    """A pod reaches itself through its Service."""
+    town.put(web(), *town.slices("node-b"))
+    eventually(who(town.servers["node-b"], ip.vip), "web-1")
+
+
+@each_ip
+def test_internal_policy_local_real(town: Town, ip: Ip) -> None:
+    """Pods and nodes reach the endpoint on their node through the ClusterIP, and where there is none nobody."""
+    town.put(web(internalTrafficPolicy="Local"), *town.slices("node-a", "node-b"))
+    for name, server in (("node-a", "web-0"), ("node-b", "web-1")):
+        assert anyone(town.clients[name], ip.vip) == {server}
+        assert anyone(town.nodes[name], ip.vip) == {server}
+    assert who(town.clients["node-c"], ip.vip)() == "TimeoutError"
+
+
+@each_ip
+def test_external_policy_local_real(town: Town, ip: Ip) -> None:
+    """Through node ports clients outside reach the node's own endpoint, which sees who they are."""
+    town.put(web(externalTrafficPolicy="Local"), *town.slices("node-a", "node-b"))
+    for name, server in (("node-a", "web-0"), ("node-b", "web-1")):
+        address = address_of(town.nodes[name], ip)
+        assert anyone(town.outside, address, 30080) == {server}
+        assert town.outside.ask(address, 30080).client.ip == address_of(town.outside, ip)
+    assert who(town.outside, address_of(town.nodes["node-c"], ip), 30080)() == "TimeoutError"
+
+
+@each_ip
+def test_proxy_restarts(town: Town, ip: Ip) -> None:
+    """While the proxy is gone, and when it is back, connections last and new ones are served."""
+    town.put(web(), *town.slices("node-b"))
+    client, agent = town.clients["node-a"], town.agents["node-a"]
+    eventually(who(client, ip.vip), "web-1")
+    with client.talk(ip.vip, 80) as conversation:
+        assert conversation.ask().name == "web-1"
+        assert agent.stop() == 0
+        assert conversation.ask().name == "web-1"
+        assert client.ask(ip.vip, 80).name == "web-1"
+        agent.start()
+        assert conversation.ask().name == "web-1"
+    town.put(*town.slices("node-c"))
+    eventually(who(client, ip.vip), "web-2")
+
+
+@each_ip
+def test_api_server_restarts(town: Town, ip: Ip) -> None:
+    """While the API server is gone connections last and new ones are served; once it is back, changes arrive."""
+    town.put(web(), *town.slices("node-b"))
+    client = town.clients["node-a"]
+    eventually(who(client, ip.vip), "web-1")
+    with client.talk(ip.vip, 80) as conversation:
+        town.server.stop()
+        assert conversation.ask().name == "web-1"
+        assert client.ask(ip.vip, 80).name == "web-1"
+        answer = ask_http(town.nodes["node-a"].namespace, "http://127.0.0.1:10256/healthz")
+        assert answer is not None
+        assert answer.status == 200
+        town.server.start()
+        assert conversation.ask().name == "web-1"
+    town.put(*town.slices("node-c"))
+    for name in NODES:
+        eventually(who(town.clients[name], ip.vip), "web-2")
+
+
+@pytest.mark.parametrize("is_node_port", [False, True], ids=["ClusterIP", "NodePort"])
+@each_ip
+def test_udp_server_pod_cycles(town: Town, ip: Ip, is_node_port: bool) -> None:
+    """A client that keeps its UDP port reaches the next server pod, on the same node or another, after the last."""
+    town.put(web(), *town.slices("node-a"))
+    client = town.outside if is_node_port else town.clients["node-a"]
+    address, port = (address_of(town.nodes["node-a"], ip), 30080) if is_node_port else (ip.vip, 80)
+    sport = 4000 + 2 * is_node_port + ip.is_ipv6
+    look = who(client, address, port, "udp", sport=sport)
+    eventually(look, "web-0")
+    town.put(*town.slices("node-b"))
+    eventually(look, "web-1")
+    town.put(*town.slices())
+    eventually(look, "ConnectionRefusedError")
+    town.put(*town.slices("node-c"))
+    eventually(look, "web-2")
+
+
+@each_ip
+def test_tcp_outlives_its_endpoint(town: Town, ip: Ip) -> None:
+    """A TCP connection goes on when its server terminates, while new ones go elsewhere."""
+    town.put(web(), *town.slices("node-b"))
+    client = town.clients["node-a"]
+    eventually(who(client, ip.vip), "web-1")
+    with client.talk(ip.vip, 80) as conversation:
+        assert conversation.ask().name == "web-1"
+        town.put(*town.slices("node-c"))
+        eventually(who(client, ip.vip), "web-2")
+        assert conversation.ask().name == "web-1"
+
+
+def host_network(town: Town, *names: str) -> list[Object]:
+    """Slices of both families with servers in these nodes' own network."""
+    return [
+        slice_of(
+            *(f"{address_of(town.nodes[name], ip)}@{name}" for name in names),
+            family="IPv6" if ip.is_ipv6 else "IPv4",
+            ports=["tcp:8080/TCP", "udp:8080/UDP"],
+        )
+        for ip in (IP, IP6)
+    ]
+
+
+@each_ip
+def test_host_network_endpoints(town: Town, ip: Ip) -> None:
+    """Endpoints may be nodes' own addresses: pods, nodes, these very ones among them, and clients reach them."""
+    town.put(web(), *host_network(town, "node-b"))
+    for host in (*town.clients.values(), *town.nodes.values()):
+        assert who(host, ip.vip)() == "node-b"
+    for name in NODES:
+        assert who(town.outside, address_of(town.nodes[name], ip), 30080)() == "node-b"
+
+
+@each_ip
+def test_internal_policy_local_to_host_network(town: Town, ip: Ip) -> None:
+    """Pods and nodes reach the server in their own node's network, and where there is none nobody."""
+    town.put(web(internalTrafficPolicy="Local"), *host_network(town, "node-a", "node-b"))
+    for name in ("node-a", "node-b"):
+        assert who(town.clients[name], ip.vip)() == name
+        assert who(town.nodes[name], ip.vip)() == name
+    assert who(town.clients["node-c"], ip.vip)() == "TimeoutError"
+
+
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+@each_ip
+def test_rolling_update(town: Town, ip: Ip, policy: str) -> None:
+    """While servers are replaced one by one, each terminating before it goes, no connection fails."""
+    with ThreadPoolExecutor(1) as executor:
+        town.put(web(externalTrafficPolicy=policy), *town.slices("node-a"))
+        is_over = threading.Event()
+        look = who(town.outside, address_of(town.nodes["node-a"], ip), 30080)
+
+        def keep_asking() -> set[str]:
+            seen = {look()}
+            while not is_over.is_set():
+                seen.add(look())
+            return seen
+
+        asking = executor.submit(keep_asking)
+        pod, machine = town.servers["node-a"], town.nodes["node-a"]
+        first, second = (f"{address_of(host, ip)}@node-a" for host in (pod, machine))
+        try:
+            for endpoints in ([first, second], [f"{first} draining", second], [second]):
+                town.put(slice_of(*endpoints, ports=["tcp:8080/TCP"]))
+            for endpoints in ([f"{second} draining"], [f"{second} draining", first], [first]):
+                town.put(slice_of(*endpoints, ports=["tcp:8080/TCP"]))
+        finally:
+            is_over.set()
+        assert asking.result() == {"web-0", "node-a"}

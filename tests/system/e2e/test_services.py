@@ -1,0 +1,315 @@
+"""Services as they come, change and go (test/e2e/network/service.go, dual_stack.go, service_cidrs.go)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Kind, Origin, Outcome
+from tests.system.e2e.agent import World
+from tests.system.e2e.objects import Object, external_name, service, service_cidr, slice_of
+from tests.system.packets.cluster import IP, IP6, Ip, at, each_ip, each_protocol, everywhere, seen
+
+
+@each_ip
+def test_basic_endpoints(world: World, ip: Ip) -> None:
+    """A Service follows its endpoints as they appear and go, one by one, and refuses without any."""
+    both = slice_of(f"{ip.here}@node-a", f"{ip.away}@node-b")
+    world.put(service())
+    assert world.outcomes(Origin.POD, ip.vip) == {TCP_RESET}
+    world.put(slice_of(f"{ip.here}@node-a"))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    world.put(both)
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here, ip.away)
+    world.put(slice_of(f"{ip.away}@node-b"))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.away)
+    world.delete(both)
+    assert world.outcomes(Origin.POD, ip.vip) == {TCP_RESET}
+
+
+@each_ip
+def test_multi_port_endpoints(world: World, ip: Ip) -> None:
+    """Each port of a Service goes to the endpoints that have a port of its name."""
+    world.put(
+        service(ports=["one:80", "two:81"]),
+        slice_of(ip.here, ports=["one:100"], suffix="1"),
+        slice_of(ip.away, ports=["two:101"], suffix="2"),
+    )
+    assert world.outcomes(Origin.POD, ip.vip, 80) == at(ip.here, port=100)
+    assert world.outcomes(Origin.POD, ip.vip, 81) == at(ip.away, port=101)
+
+
+@each_ip
+def test_ports_added_and_removed(world: World, ip: Ip) -> None:
+    """A port is served from when it is added to when it is removed, and the others are left alone."""
+    endpoints = slice_of(ip.here, ports=["one:100", "two:101"])
+    world.put(service(ports=["one:80"]), endpoints)
+    assert world.outcomes(Origin.POD, ip.vip, 80) == at(ip.here, port=100)
+    assert world.outcomes(Origin.POD, ip.vip, 81) == {TCP_RESET}
+    world.put(service(ports=["one:80", "two:81"]))
+    assert world.outcomes(Origin.POD, ip.vip, 81) == at(ip.here, port=101)
+    world.put(service(ports=["two:81"]))
+    assert world.outcomes(Origin.POD, ip.vip, 80) == {TCP_RESET}
+    assert world.outcomes(Origin.POD, ip.vip, 81) == at(ip.here, port=101)
+
+
+@each_ip
+def test_endpoint_ports_change(world: World, ip: Ip) -> None:
+    """A Service goes to its endpoints' port as it is now."""
+    world.put(service(), slice_of(ip.here, ports=["8080"]))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    world.put(slice_of(ip.here, ports=["9090"]))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here, port=9090)
+
+
+@each_ip
+def test_source_address_is_kept(world: World, ip: Ip) -> None:
+    """A pod's address is kept on the way to a ClusterIP, whether the endpoint is on its node or another."""
+    world.put(service(), slice_of(ip.here, ip.away))
+    outcomes = world.connect(Origin.POD, ip.vip, times=64)
+    assert {outcome.source.ip for outcome in outcomes if outcome.source} == {ip.pod}
+    assert set(outcomes) == at(ip.here, ip.away)
+
+
+@each_ip
+def test_hairpin(world: World, ip: Ip) -> None:
+    """A pod that reaches itself through its Service sees another's address, so that it can answer."""
+    world.put(service(), slice_of(f"{ip.here}@node-a"))
+    assert world.outcomes(Origin.POD, ip.vip, source=ip.here) == at(ip.here, masqueraded=True)
+
+
+def test_up_and_down(world: World) -> None:
+    """Services come and go without any other noticing."""
+    web, other = service(), service("other")
+    world.put(web, slice_of(IP.here), other, slice_of(IP.away, name="other"))
+    assert world.outcomes(Origin.POD, IP.vip) == at(IP.here)
+    assert world.outcomes(Origin.POD, IP.vip2) == at(IP.away)
+    world.delete(web)
+    assert world.outcomes(Origin.POD, IP.vip) == {DROPPED}  # in a ServiceCIDR, and no Service's
+    assert world.outcomes(Origin.POD, IP.vip2) == at(IP.away)
+    third = service("third", vips=["10.96.0.30"])
+    world.put(third, slice_of(IP.away2, name="third"))
+    assert world.outcomes(Origin.POD, IP.vip2) == at(IP.away)
+    assert world.outcomes(Origin.POD, "10.96.0.30") == at(IP.away2)
+
+
+@each_ip
+def test_recreated(world: World, ip: Ip) -> None:
+    """A Service that is deleted and made again, under another address and then its old one, works."""
+    web = service()
+    world.put(web, slice_of(ip.here))
+    world.delete(web)
+    assert world.outcomes(Origin.POD, ip.vip) == {DROPPED}
+    world.put(service(vips=[ip.vip2]))
+    assert world.outcomes(Origin.POD, ip.vip2) == at(ip.here)
+    world.delete(web)
+    world.put(web)
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    assert world.outcomes(Origin.POD, ip.vip2) == {DROPPED}
+
+
+@each_protocol
+@each_ip
+def test_node_port(world: World, ip: Ip, protocol: str) -> None:
+    """A node port is served to everybody, masqueraded, and let go with the Service."""
+    web = service(ports=[f"80:30080/{protocol.upper()}"], type="NodePort")
+    world.put(web, slice_of(ip.here, ip.away, ports=[f"8080/{protocol.upper()}"]))
+    expected = everywhere(at(ip.here, ip.away, masqueraded=True))
+    assert world.by_origin(ip.node, 30080, protocol) == expected
+    world.delete(web)
+    assert Kind.ENDPOINT not in {each.kind for each in world.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol)}
+
+
+@each_ip
+def test_external_ip(world: World, ip: Ip) -> None:
+    """An external IP that is no node's own is served."""
+    world.put(service(externalIPs=[ip.external]), slice_of(ip.here, ip.away))
+    assert world.by_origin(ip.external) == everywhere(at(ip.here, ip.away, masqueraded=True))
+
+
+@each_ip
+def test_same_port_tcp_and_udp(world: World, ip: Ip) -> None:
+    """TCP and UDP have the same port and node port, and each its own endpoints."""
+    world.put(
+        service(ports=["tcp:80:30080/TCP", "udp:80:30080/UDP"], type="NodePort"),
+        slice_of(ip.here, ports=["tcp:8080/TCP"], suffix="1"),
+        slice_of(ip.away, ports=["udp:8081/UDP"], suffix="2"),
+    )
+    assert world.outcomes(Origin.POD, ip.vip, 80, "tcp") == at(ip.here)
+    assert world.outcomes(Origin.POD, ip.vip, 80, "udp") == at(ip.away, port=8081)
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, "tcp") == at(ip.here, masqueraded=True)
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, "udp") == at(ip.away, port=8081, masqueraded=True)
+
+
+@each_ip
+def test_external_name_becomes_cluster_ip_and_back(world: World, ip: Ip) -> None:
+    """A Service is served while it is of type ClusterIP, and not while it is a name."""
+    world.put(external_name(), slice_of(ip.here))
+    assert world.outcomes(Origin.POD, ip.vip) == {DROPPED}
+    world.put(service())
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    world.put(external_name())
+    assert world.outcomes(Origin.POD, ip.vip) == {DROPPED}
+
+
+@each_ip
+def test_external_name_becomes_node_port_and_back(world: World, ip: Ip) -> None:
+    """A Service has a ClusterIP and a node port while it is of type NodePort, and neither while it is a name."""
+    web = service(ports=["80:30080"], type="NodePort")
+    for _ in range(2):
+        world.put(external_name(), slice_of(ip.here))
+        assert world.outcomes(Origin.POD, ip.vip) == {DROPPED}
+        assert not world.outcomes(Origin.OUTSIDE, ip.node, 30080) & at(ip.here, masqueraded=True)
+        world.put(web)
+        assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+        assert world.outcomes(Origin.OUTSIDE, ip.node, 30080) == at(ip.here, masqueraded=True)
+
+
+@each_ip
+def test_publish_not_ready_addresses(world: World, ip: Ip) -> None:
+    """Endpoints that are published though not ready, or terminating, are used; without that they aren't."""
+    world.put(service(publishNotReadyAddresses=True), slice_of(f"{ip.here} published", f"{ip.away} published-draining"))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here, ip.away)
+    world.put(service(), slice_of(f"{ip.here} unready", f"{ip.away} stopped"))
+    assert world.outcomes(Origin.POD, ip.vip) == {TCP_RESET}
+
+
+@pytest.mark.parametrize(
+    ("label", "down"),
+    [("service.kubernetes.io/service-proxy-name", DROPPED), ("service.kubernetes.io/headless", TCP_RESET)],
+)
+@each_ip
+def test_labels_toggled(world: World, ip: Ip, label: str, down: Outcome) -> None:
+    """A Service is down as long as it has a label that says so: another's, or without endpoints that we are to see."""
+    labels = {label: "other"}
+    world.put(service(labels=labels), slice_of(ip.here, labels=labels))
+    assert world.outcomes(Origin.POD, ip.vip) == {down}
+    world.put(service(), slice_of(ip.here))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    world.put(service(labels=labels), slice_of(ip.here, labels=labels))
+    assert world.outcomes(Origin.POD, ip.vip) == {down}
+
+
+@each_protocol
+@each_ip
+def test_refused_without_endpoints(world: World, ip: Ip, protocol: str) -> None:
+    """Without endpoints every address of a Service refuses at once, for pods, the node, and clients outside."""
+    ports = [f"80:30080/{protocol.upper()}"]
+    balancer: Object = {"type": "LoadBalancer", "externalIPs": [ip.external], "balanced": [ip.balanced]}
+    world.put(
+        service(ports=ports, **balancer), slice_of(f"{ip.here}@node-a unready", ports=[f"8080/{protocol.upper()}"])
+    )
+    for address, port in ((ip.vip, 80), (ip.external, 80), (ip.balanced, 80), (ip.node, 30080)):
+        for origin in (Origin.POD, Origin.NODE, Origin.OUTSIDE):
+            outcomes = world.outcomes(origin, address, port, protocol, times=4)
+            assert {each.kind for each in outcomes} == {Kind.REJECTED}, (origin, address)
+
+
+@each_ip
+def test_sctp(world: World, ip: Ip) -> None:
+    """SCTP is served as TCP is, and refused without endpoints."""
+    world.put(service(ports=["80/SCTP"]), slice_of(ip.here, ip.away, ports=["8080/SCTP"]))
+    assert world.outcomes(Origin.POD, ip.vip, 80, "sctp") == at(ip.here, ip.away)
+    assert world.outcomes(Origin.POD, ip.vip, 80, "tcp") == {TCP_RESET}
+    world.put(slice_of(ports=["8080/SCTP"], family="IPv6" if ip is IP6 else "IPv4"))
+    assert world.outcomes(Origin.POD, ip.vip, 80, "sctp") == {PORT_UNREACHABLE}
+
+
+@each_ip
+def test_several_slices_with_several_ports(world: World, ip: Ip) -> None:
+    """Slices add up: endpoints of the same ports, and ports of the same endpoints; each may go by itself."""
+    second = slice_of(ip.here2, ip.away2, ports=["one:200", "two:201"], suffix="2")
+    world.put(
+        service(ports=["one:80", "two:81"]),
+        slice_of(ip.here, ip.away, ports=["one:100"], suffix="1"),
+        second,
+    )
+    first = at(ip.here, ip.away, port=100)
+    assert world.outcomes(Origin.POD, ip.vip, 80) == first | at(ip.here2, ip.away2, port=200)
+    assert world.outcomes(Origin.POD, ip.vip, 81) == at(ip.here2, ip.away2, port=201)
+    world.delete(second)
+    assert world.outcomes(Origin.POD, ip.vip, 80) == first
+    assert world.outcomes(Origin.POD, ip.vip, 81) == {TCP_RESET}
+
+
+def test_several_service_cidrs(world: World) -> None:
+    """Addresses of every ServiceCIDR are served, and dropped where they are no Service's, as long as it is there."""
+    more = service_cidr("more", "10.200.0.0/24", "fd00:200::/112")
+    web = service(vips=["10.200.0.10", "fd00:200::10"])
+    world.put(more, web, slice_of(IP.here), slice_of(IP6.here))
+    assert world.outcomes(Origin.POD, "10.200.0.10") == at(IP.here)
+    assert world.outcomes(Origin.POD, "fd00:200::10") == at(IP6.here)
+    for address in ("10.200.0.11", "fd00:200::11"):
+        assert world.outcomes(Origin.POD, address, times=2) == {DROPPED}
+    world.delete(more)
+    for address in ("10.200.0.11", "fd00:200::11"):
+        assert world.outcomes(Origin.POD, address, times=2) == {UNTOUCHED}
+    assert world.outcomes(Origin.POD, "10.200.0.10") == at(IP.here)
+
+
+@each_ip
+def test_source_ranges(world: World, ip: Ip) -> None:
+    """Only a load balancer's addresses are restricted, to the ranges as they are now."""
+
+    def balancer(*ranges: str) -> Object:
+        return service(type="LoadBalancer", balanced=[ip.balanced], loadBalancerSourceRanges=list(ranges))
+
+    reached = at(ip.here, masqueraded=True)
+    world.put(balancer(), slice_of(ip.here))
+    assert world.outcomes(Origin.OUTSIDE, ip.balanced) == reached
+    world.put(balancer(ip.alone(ip.pod)))
+    assert world.outcomes(Origin.OUTSIDE, ip.balanced, times=2) == {DROPPED}
+    assert world.outcomes(Origin.POD, ip.balanced) == reached
+    world.put(balancer(ip.alone(ip.client)))
+    assert world.outcomes(Origin.OUTSIDE, ip.balanced) == reached
+    assert world.outcomes(Origin.POD, ip.balanced, times=2) == {DROPPED}
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    world.put(balancer())
+    assert world.by_origin(ip.balanced) == everywhere(reached)
+
+
+def test_dual_stack(world: World) -> None:
+    """A dual-stack Service has endpoints of both families, each reached by its own, and either may go."""
+    sixth = slice_of(IP6.here)
+    world.put(service(), slice_of(IP.here), sixth)
+    assert world.by_origin(IP.vip) == seen(
+        at(IP.here), at(IP.here), at(IP.here, masqueraded=True), at(IP.here, masqueraded=True)
+    )
+    assert world.by_origin(IP6.vip) == seen(
+        at(IP6.here), at(IP6.here), at(IP6.here, masqueraded=True), at(IP6.here, masqueraded=True)
+    )
+    world.delete(sixth)
+    assert world.outcomes(Origin.POD, IP6.vip) == {TCP_RESET}
+    assert world.outcomes(Origin.POD, IP.vip) == at(IP.here)
+
+
+@each_ip
+def test_single_stack(world: World, ip: Ip) -> None:
+    """A Service of one family has that one only, until it gets the other."""
+    other = IP if ip is IP6 else IP6
+    world.put(service(vips=[ip.vip]), slice_of(IP.here), slice_of(IP6.here))
+    assert world.outcomes(Origin.POD, ip.vip) == at(ip.here)
+    assert world.outcomes(Origin.POD, other.vip, times=2) == {DROPPED}
+    world.put(service(vips=[ip.vip, other.vip]))
+    assert world.outcomes(Origin.POD, other.vip) == at(other.here)
+
+
+@each_ip
+def test_becomes_node_port_for_two_protocols(world: World, ip: Ip) -> None:
+    """A Service for TCP becomes one for TCP, then one for TCP and UDP, on the same node port."""
+    world.put(service(ports=["tcp:80/TCP"]), slice_of(ip.here, ports=["tcp:8080/TCP", "udp:8080/UDP"]))
+    assert Kind.ENDPOINT not in {each.kind for each in world.outcomes(Origin.OUTSIDE, ip.node, 30080)}
+    world.put(service(ports=["tcp:80:30080/TCP"], type="NodePort"))
+    reached = at(ip.here, masqueraded=True)
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, "tcp") == reached
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, "udp") != reached
+    world.put(service(ports=["tcp:80:30080/TCP", "udp:80:30080/UDP"], type="NodePort"))
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, "tcp") == reached
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, "udp") == reached
+
+
+def test_close_wait_timeout(world: World) -> None:
+    """The node forgets half-closed TCP connections after an hour, as kube-proxy has it by default."""
+    path = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait")
+    assert world.lab.node.call(path.read_text) == "3600\n"

@@ -1,0 +1,302 @@
+"""The node agent as a process on a lab's node, the API server that it follows, and what its rules ought to be.
+
+    with Bench(lab, server, directory) as bench:
+        bench.start()
+        server.put(service(1), endpoints(1))
+        bench.wait_until_right()
+
+What is right is told by the pure middle alone: a pipeline that has been given the server's objects as they are now.
+"""
+
+from __future__ import annotations
+
+import http.client
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import yaml
+
+from nftproxy.api.parse import parse_object
+from nftproxy.api.resources import resources
+from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.lab import Lab
+from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Ignored
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.compile import Settings
+from nftproxy.policy.state import Listed
+from nftproxy.rules.ruleset import Element
+from nftproxy.sources.files import load_config
+from tests.support.apiserver import ApiServer, Request
+from tests.support.factories import leads_to_a_chain, renderer
+from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
+
+ROOT = Path(__file__).resolve().parents[3]
+RESOURCES = resources(NODE_NAME)
+PLURALS = {resource.plural for resource in RESOURCES}
+PERMISSIONS = [
+    ("", "services", "list"),
+    ("", "services", "watch"),
+    ("discovery.k8s.io", "endpointslices", "list"),
+    ("discovery.k8s.io", "endpointslices", "watch"),
+    ("networking.k8s.io", "servicecidrs", "list"),
+    ("networking.k8s.io", "servicecidrs", "watch"),
+    ("", "nodes", "list"),
+    ("", "nodes", "watch"),
+    ("events.k8s.io", "events", "create"),
+]
+"""What the agent may do, and nothing else."""
+SOON = 10.0
+"""Seconds within which all must be right again: the agent pauses for half a second after a failure, then longer."""
+CROWD = 2000
+"""Services with numbers from here on are left alone by `change`."""
+SYNC_PERIOD = 1
+"""Seconds between the agent's looks at its tables, where a test's module says no other."""
+
+Held = dict[Family, frozenset[Element]]
+
+
+def service(number: int, **spec: Any) -> Manifest:
+    """A Service, by its number at 10.96.x.y, port 80/TCP."""
+    return service_manifest(spec, name=f"s{number}", vip=vip(number))
+
+
+def vip(number: int) -> str:
+    """The ClusterIP of a Service by its number."""
+    return f"10.96.{number >> 8}.{number & 255}"
+
+
+def endpoints(number: int, *addresses: str, **fields: Any) -> Manifest:
+    """The EndpointSlice of a Service; those in 10.1.0.0/24 are on this node."""
+    listed = [
+        {"addresses": [each], "nodeName": NODE_NAME if each.startswith("10.1.0.") else "node-b"} for each in addresses
+    ]
+    return slice_manifest(*(listed or [{"addresses": [pod(number)]}]), name=f"s{number}", **fields)
+
+
+def pod(number: int) -> str:
+    """The address of the only pod of a Service that says nothing of its endpoints."""
+    return f"10.1.{1 + number // 250}.{1 + number % 250}"
+
+
+def node(zone: str = "a") -> Manifest:
+    """The Node."""
+    return {
+        "kind": "Node",
+        "metadata": {"name": NODE_NAME, "labels": {"topology.kubernetes.io/zone": zone}},
+        "status": {"addresses": [{"type": "InternalIP", "address": address} for address in (NODE_IP, NODE_IP6)]},
+    }
+
+
+def service_cidr(name: str = "kubernetes", *cidrs: str) -> Manifest:
+    """A ServiceCIDR."""
+    return {"kind": "ServiceCIDR", "metadata": {"name": name}, "spec": {"cidrs": list(cidrs or ("10.96.0.0/16",))}}
+
+
+def furnish(server: ApiServer) -> None:
+    """Give a server its first few objects: five Services with an endpoint each."""
+    server.put(node(), service_cidr())
+    for number in range(1, 6):
+        server.put(service(number), endpoints(number))
+
+
+def change(server: ApiServer) -> None:
+    """Let objects of all kinds come, change and go: all that come are new, and those of an earlier change go."""
+    start = 100 + 2 * (server.revision % 900)
+    for earlier in server.objects("Service"):
+        name = earlier["metadata"]["name"]
+        if 100 <= int(name[1:]) < CROWD:
+            server.delete("Service", "shop", name)
+            server.delete("EndpointSlice", "shop", f"{name}-1")
+    server.put(service(start), service(start + 1), endpoints(start), endpoints(start + 1))
+    server.put(endpoints(1, f"10.1.1.{start % 250}", pod(1)), node(zone=f"z{start}"))
+    server.put(service_cidr("more", f"10.{start % 60 + 100}.0.0/16"))
+
+
+class Reply(NamedTuple):
+    """What an HTTP server says."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Bench:
+    """An agent that can be started and stopped, and what can be seen of it from its node.  Stops it at the end.
+
+    Args:
+        lab: the node and what is around it.
+        server: the API server, in the node's namespace.
+        directory: for the agent's configuration, credentials and log.
+        module: the agent's program; `tests.system.faults.hasty` is one that doesn't wait so long.
+        sync_period: seconds between the agent's looks at its tables.
+        arguments: what it is told on its command line beside its configuration.
+    """
+
+    def __init__(
+        self,
+        lab: Lab,
+        server: ApiServer,
+        directory: Path,
+        module: str = "nftproxy",
+        sync_period: int = SYNC_PERIOD,
+        arguments: Sequence[str] = (),
+    ) -> None:
+        self._module = module
+        self._arguments = arguments
+        self.lab = lab
+        self.server = server
+        self._log = directory / "log"
+        self._process: subprocess.Popen[Any] | None = None
+        self._config = directory / "config.yaml"
+        self._config.write_text(
+            yaml.safe_dump(
+                {
+                    "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+                    "kind": "KubeProxyConfiguration",
+                    "mode": "nftables",
+                    "hostnameOverride": NODE_NAME,
+                    "clientConnection": {"kubeconfig": str(server.write_kubeconfig(directory / "kubeconfig"))},
+                    "clusterCIDR": f"{CLUSTER_CIDR},{CLUSTER_CIDR6}",
+                    "nftables": {"syncPeriod": f"{sync_period}s", "minSyncPeriod": "100ms"},
+                }
+            )
+        )
+        self._settings = Settings(load_config(self._config)[0], probe().capabilities)
+        self._renderer = renderer()
+        self._wanted: tuple[int, Held] = (-1, {})
+        self._since = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    # The agent
+
+    def start(self) -> None:
+        """Start the agent; its rules come a little later."""
+        command = [sys.executable, "-m", self._module, "run", "--config", str(self._config), *self._arguments]
+        with self._log.open("a") as log:
+            self._process = self.lab.node.popen(command, cwd=ROOT, stderr=log)
+
+    def stop(self) -> None:
+        """End the agent as the kubelet does, by SIGTERM."""
+        assert self._process is not None
+        assert self._process.poll() is None, f"it has ended by itself: {self.log()}"
+        self._process.terminate()
+        status = self._process.wait(10)
+        self._process = None
+        assert status == 0, self.log()
+
+    def log(self) -> str:
+        """What the agent has said so far."""
+        return self._log.read_text()
+
+    def count_anew(self) -> None:
+        """Let `requests` tell only what comes from now on."""
+        self._since = time.time()
+
+    def requests(self, **wanted: str | int) -> list[Request]:
+        """The requests that have come, of those that have these values."""
+        return [request for request in self.server.requests(**wanted) if request.time >= self._since]
+
+    # Its rules
+
+    def held(self) -> Held:
+        """What the kernel's sets and maps hold, less what leads to chains: these are kept once they were needed."""
+        return self.lab.node.call(lambda: {family: _less_entries(Kernel().elements(family)) for family in Family})
+
+    def has_tables(self) -> bool:
+        """Whether there is a table of each family, with all its chains."""
+        installed = self.lab.node.call(lambda: [Kernel().read_back(family) for family in Family])
+        return all(each is not None and each.containers for each in installed)
+
+    def wanted(self) -> Held:
+        """What they ought to hold, by the objects that the server has now."""
+        revision = self.server.revision
+        if self._wanted[0] != revision:
+            pipeline = Pipeline(NODE_NAME, self._settings, self._renderer)
+            for resource in RESOURCES:
+                parsed = [parse_object(each, "", [], kind=resource.kind) for each in self._objects(resource.kind.name)]
+                values = tuple(value for value in parsed if value is not None and not isinstance(value, Ignored))
+                pipeline.apply([Listed(resource.model, values)])
+            self._wanted = (
+                revision,
+                {family: _less_entries(generation.elements()) for family, generation in pipeline.generations.items()},
+            )
+        return self._wanted[1]
+
+    def _objects(self, kind: str) -> list[Any]:
+        return self.server.objects(kind)
+
+    def is_right(self) -> bool:
+        """Whether the kernel holds what it should, and nothing else."""
+        return self.held() == self.wanted()
+
+    def is_watching(self) -> bool:
+        """Whether each resource has its watch."""
+        return all(self.server.watches(plural) == 1 for plural in PLURALS)
+
+    def wait_until_right(self, patience: float = SOON) -> None:
+        """Wait until the kernel holds what it should, and all watches run."""
+        self.wait_until(lambda: self.is_watching() and self.is_right(), patience)
+
+    def wait_until(self, condition: Callable[[], object], patience: float = SOON) -> None:
+        """Wait for something to be so."""
+        end = time.monotonic() + patience
+        while not condition():
+            assert time.monotonic() < end, self._report()
+            time.sleep(0.03)
+
+    def _report(self) -> str:
+        asked = Counter((each.verb, each.resource, each.status) for each in self.requests())
+        held, wanted = self.held(), self.wanted()
+        wrong = {family: held[family] ^ wanted[family] for family in Family if held[family] != wanted[family]}
+        watches = {plural: self.server.watches(plural) for plural in PLURALS}
+        return f"not so; wrong: {wrong}; watches: {watches}; requests: {asked}\n{self.log()[-4000:]}"
+
+    # What it serves
+
+    def ask(self, path: str, port: int, host: str = "127.0.0.1") -> Reply:
+        """What an HTTP server on the node says."""
+        return self.lab.node.call(_ask, host, port, path)
+
+    def healthz(self) -> Reply:
+        """The answer to a load balancer that asks for the node."""
+        return self.ask("/healthz", 10256)
+
+    def metric(self, sample: str) -> float:
+        """A sample of the metrics, by its name and labels; 0 if there is none."""
+        for line in self.ask("/metrics", 10249).body.decode().splitlines():
+            name, _, value = line.rpartition(" ")
+            if name == sample:
+                return float(value)
+        return 0.0
+
+
+def _ask(host: str, port: int, path: str) -> Reply:
+    connection = http.client.HTTPConnection(host, port, timeout=5)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return Reply(response.status, dict(response.getheaders()), response.read())
+    finally:
+        connection.close()
+
+
+def _less_entries(elements: Iterable[Element]) -> frozenset[Element]:
+    return frozenset(each for each in elements if not leads_to_a_chain(each))

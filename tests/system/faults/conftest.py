@@ -1,0 +1,59 @@
+"""The agent that the tests of one module share."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+
+import pytest
+
+from nftproxy.lab import Lab, obstacle
+from tests.support.apiserver import ApiServer
+from tests.system.faults.bench import PERMISSIONS, ROOT, SYNC_PERIOD, Bench, furnish
+from tests.system.faults.hasty import BOOKMARKS
+
+TEMPLATES = ROOT / "templates"
+
+
+@pytest.fixture(scope="module")
+def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A lab, an API server with TLS and tokens on its node, and an agent that runs.
+
+    The tests are skipped where there can be no lab.  A module's AGENT says which program the agent is, its PERIOD how
+    many seconds are between its looks at its tables, its REFUSED what its template for Services has at the end.
+    """
+    if why := obstacle():
+        pytest.skip(why)
+    with Lab() as lab, ApiServer(tls=True, authenticate=True, make_socket=lab.node.socket) as server:
+        server.rbac = PERMISSIONS
+        furnish(server)
+        server.settings.bookmark_interval = BOOKMARKS
+        program = getattr(request.module, "AGENT", "nftproxy")
+        period = getattr(request.module, "PERIOD", SYNC_PERIOD)
+        arguments = []
+        if end := getattr(request.module, "REFUSED", ""):
+            templates = shutil.copytree(TEMPLATES, tmp_path_factory.mktemp("templates"), dirs_exist_ok=True)
+            with (templates / "service.nft.j2").open("a") as template:
+                template.write(end)
+            arguments = ["--templates", str(templates)]
+        with Bench(lab, server, tmp_path_factory.mktemp("agent"), program, period, arguments) as bench:
+            bench.start()
+            yield bench
+            assert "Traceback" not in bench.log(), bench.log()
+
+
+@pytest.fixture
+def bench(shared_bench: Bench) -> Iterator[Bench]:
+    """An agent whose rules are right; at the end no fault is left, and all has been allowed that was asked for."""
+    server = shared_bench.server
+    shared_bench.wait_until_right()
+    shared_bench.count_anew()
+    yield shared_bench
+    server.faults.clear()
+    server.rbac = PERMISSIONS
+
+
+@pytest.fixture
+def server(bench: Bench) -> ApiServer:
+    """The API server that the agent follows."""
+    return bench.server

@@ -1,0 +1,20 @@
+"""`nftproxy` with shorter pauses and less patience, so that many faults fit into a test.
+
+`python -m tests.system.faults.hasty` is in all else the program that everybody runs.
+"""
+
+import functools
+
+from nftproxy.agent import daemon
+from nftproxy.api.reflector import Times
+from nftproxy.commands import cli
+from nftproxy.sources.apiserver import Cluster, Patience
+
+BOOKMARKS = 0.3
+"""Seconds between bookmarks that keep a watch from being taken for dead."""
+PATIENCE = Patience(connect=2.0, answer=2.0, silence=1.5, first_pause=0.05, longest_pause=0.5)
+TIMES = Times(healthy=0.3)
+
+if __name__ == "__main__":
+    vars(daemon)["Cluster"] = functools.partial(Cluster, times=TIMES, patience=PATIENCE)
+    cli.main()

@@ -1,0 +1,305 @@
+"""Whatever goes wrong between the agent and the API server, the kernel's rules are right afterwards.
+
+Each test lets something go wrong while objects come, change and go, and then compares every element in the kernel.
+"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from nftproxy.lab import DROPPED, TCP_RESET, Origin, endpoint
+from tests.support.apiserver import (
+    Action,
+    ApiServer,
+    BlackHole,
+    CutLine,
+    EndWatch,
+    Fault,
+    Inject,
+    Parting,
+    Request,
+    Reset,
+    Respond,
+    Slow,
+    Truncate,
+    error_event,
+    unknown_event,
+)
+from tests.system.faults.bench import CROWD, PERMISSIONS, PLURALS, Bench, change, endpoints, pod, service, vip
+
+AGENT = "tests.system.faults.hasty"
+MOST = 8
+"""Requests for one resource in one test: a few failures, and a list and a watch for each."""
+
+STREAM_FAULTS: dict[str, Action] = {
+    "ends": EndWatch(),
+    "reset": Reset(),
+    "black hole": BlackHole(),
+    "line cut": CutLine(),
+    "line cut, reset": CutLine(Parting.RESET),
+    "410": error_event(410, reason="Expired"),
+    "429": error_event(429),
+    "500": error_event(500),
+    "unknown type": unknown_event(),
+    "HTML": Inject(b"<html>\n"),
+}
+WATCH_FAULTS: dict[str, Action] = {
+    "410": Respond(410),
+    "429": Respond(429, retry_after=1),
+    "500": Respond(500),
+    "503": Respond(503),
+    "reset": Reset(),
+}
+LIST_FAULTS: dict[str, Action] = {
+    "429": Respond(429, retry_after=1),
+    "500": Respond(500),
+    "503 of a proxy": Respond(503, body=b"<html>Service Unavailable</html>"),
+    "cut": Truncate(then=Parting.END),
+    "cut, closed": Truncate(),
+    "reset": Reset(),
+}
+
+
+def faults(table: dict[str, Action]) -> pytest.MarkDecorator:
+    """One test for each fault."""
+    return pytest.mark.parametrize("action", table.values(), ids=table.keys())
+
+
+def assert_calm(bench: Bench, most: int = MOST) -> None:
+    """No resource was asked for again and again."""
+    counts = {plural: len(bench.requests(resource=plural)) for plural in PLURALS}
+    assert max(counts.values()) <= most, counts
+
+
+@faults(STREAM_FAULTS)
+def test_streams(bench: Bench, server: ApiServer, action: Action) -> None:
+    """What goes wrong inside a watch costs no change, no deletion, and few requests."""
+    server.faults.add(*(Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices")))
+    change(server)
+    bench.wait_until_right()
+    change(server)
+    bench.wait_until_right()
+    assert_calm(bench)
+    assert not bench.requests(resource="nodes"), "another watch was disturbed"
+
+
+@faults(WATCH_FAULTS)
+def test_watches(bench: Bench, server: ApiServer, action: Action) -> None:
+    """A watch that is refused is asked for again, and misses nothing meanwhile."""
+    server.faults.add(
+        Fault(action, verb="watch", resource="services"), Fault(EndWatch(), verb="watch", resource="services")
+    )
+    change(server)
+    bench.wait_until_right()
+    assert not server.faults.waiting
+    assert_calm(bench)
+
+
+@faults(LIST_FAULTS)
+def test_lists(bench: Bench, server: ApiServer, action: Action) -> None:
+    """A list that fails changes nothing, and the next one tells what has been deleted before it."""
+    server.faults.add(
+        Fault(action, verb="list", resource="services"), Fault(error_event(410), verb="watch", resource="services")
+    )
+    change(server)
+    server.compact()
+    bench.wait_until_right()
+    assert not server.faults.waiting
+    assert_calm(bench)
+
+
+@pytest.mark.parametrize("has_status", [True, False])
+def test_compacted_while_away(bench: Bench, server: ApiServer, has_status: bool) -> None:
+    """History that is lost while a watch is cut costs one listing, which tells what has been deleted."""
+    server.settings.expired_watch_has_status = has_status
+    server.faults.add(Fault(Slow(before=0.3), verb="watch", resource="services"))
+    server.faults.add(Fault(Reset(), verb="watch", resource="services"))
+    server.wait_for_watches(0, "services")
+    change(server)
+    server.compact()
+    bench.wait_until_right()
+    server.settings.expired_watch_has_status = False
+    assert len(bench.requests(verb="list", resource="services")) == 1
+    assert_calm(bench)
+
+
+@pytest.mark.parametrize("keeps_history", [True, False])
+def test_server_restarts(bench: Bench, server: ApiServer, keeps_history: bool) -> None:
+    """An outage changes no rule, and what was deleted in it is gone after it."""
+    before = bench.held()
+    server.stop()
+    change(server)
+    time.sleep(0.5)
+    assert bench.held() == before
+    if not keeps_history:
+        server.compact()
+    server.start()
+    bench.wait_until_right()
+    assert len(bench.requests(verb="list", resource="services")) == (0 if keeps_history else 1)
+    assert_calm(bench)
+
+
+def test_tokens_rotate(bench: Bench, server: ApiServer) -> None:
+    """A token that is replaced in the file in time is used before anything is refused."""
+    server.rotate_token()
+    server.faults.add(*(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    change(server)
+    bench.wait_until_right()
+    assert {request.status for request in bench.requests()} == {200}
+    assert_calm(bench)
+
+
+def test_tokens_expire(bench: Bench, server: ApiServer) -> None:
+    """A token that has expired makes the agent wait for another one, with the rules as they are."""
+    before = bench.held()
+    server.expire_token()
+    server.faults.add(*(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    change(server)
+    server.wait_for_requests(2, status=401, resource="services")
+    assert bench.held() == before
+    server.rotate_token()
+    bench.wait_until_right()
+    assert_calm(bench)
+
+
+def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
+    """A resource that is forbidden stays as it was known, and the others are followed all the same."""
+    server.rbac = [each for each in PERMISSIONS if each[1] != "endpointslices"]
+    server.faults.add(Fault(EndWatch(), verb="watch", resource="endpointslices"))
+    server.wait_for_requests(1, status=403, resource="endpointslices")
+    server.put(service(90))
+    bench.wait_until(lambda: bench.lab.connect(Origin.POD, vip(90), 80) == TCP_RESET)
+    assert bench.lab.connect(Origin.POD, vip(2), 80) == endpoint(pod(2), 8080)
+    server.delete("Service", "shop", "s90")
+    bench.wait_until(lambda: bench.lab.connect(Origin.POD, vip(90), 80) == DROPPED)
+    server.put(endpoints(2, pod(77)))
+    server.rbac = PERMISSIONS
+    bench.wait_until_right()
+    assert bench.lab.connect(Origin.POD, vip(2), 80) == endpoint(pod(77), 8080)
+    assert_calm(bench)
+    assert {request.resource for request in bench.requests()} == {"endpointslices"}
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(error_event(410), verb="watch", count=None),
+        Fault(Respond(500), count=None),
+    ],
+    ids=["410", "500"],
+)
+def test_no_hot_loop(bench: Bench, server: ApiServer, fault: Fault) -> None:
+    """A fault that doesn't end costs few requests, no rule, and is forgotten when it has ended after all."""
+    server.faults.add(fault, *(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    time.sleep(1.0)
+    assert bench.is_right()
+    assert_calm(bench, 2 * MOST)  # pauses of 0.05, 0.1, 0.2, 0.4, 0.5 s, half by chance; a list may come with a watch
+    change(server)
+    server.faults.clear()
+    bench.wait_until_right()
+
+
+# Half a cluster
+
+
+@pytest.mark.parametrize(
+    ("plural", "action"),
+    [
+        ("services", Respond(500)),
+        ("services", Slow(before=1.0)),
+        ("endpointslices", Respond(403)),
+        ("endpointslices", Truncate(0.9, Parting.END)),
+        ("nodes", Respond(503)),
+    ],
+    ids=["500", "slow", "403", "cut", "503"],
+)
+def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural: str, action: Action) -> None:
+    """An agent that starts, and can't list one of the resources, leaves the rules that it finds as they are."""
+    bench.stop()
+    before = bench.held()
+    bench.count_anew()
+    server.faults.add(Fault(action, verb="list", resource=plural, count=1 if isinstance(action, Slow) else None))
+    change(server)
+    bench.start()
+    others = PLURALS - {plural}
+    bench.wait_until(lambda: all(server.watches(each) for each in others))
+    bench.wait_until(lambda: isinstance(action, Slow) or len(bench.requests(verb="list", resource=plural)) == 2)
+    time.sleep(0.3)
+    assert bench.held() == before
+    server.faults.clear()
+    bench.wait_until_right()
+    assert_calm(bench)
+
+
+def test_no_server_at_the_start(bench: Bench, server: ApiServer) -> None:
+    """An agent that starts before there is an API server leaves the rules as they are until there is one."""
+    bench.stop()
+    before = bench.held()
+    server.stop()
+    change(server)
+    said = bench.log().count("ConnectError")
+    bench.start()
+    bench.wait_until(lambda: bench.log().count("ConnectError") >= said + len(PLURALS))
+    assert bench.held() == before
+    server.start()
+    bench.wait_until_right()
+
+
+# Lists in pages
+
+
+@pytest.fixture(scope="module")
+def crowd(shared_bench: Bench) -> None:
+    """So many Services that a list has two pages; later tests have them too, so none of others comes after these."""
+    shared_bench.server.put(*(service(number) for number in range(CROWD, CROWD + 600)))
+    shared_bench.wait_until_right()
+
+
+def list_in_pages(server: ApiServer, *more: Fault) -> None:
+    """Have Services listed, in pages: the server has no cache to list from."""
+
+    def wants_the_cache(request: Request) -> bool:
+        return "resourceVersion" in request.query
+
+    server.faults.add(Fault(Respond(410), verb="list", resource="services", when=wants_the_cache), *more)
+    server.faults.add(Fault(error_event(410), verb="watch", resource="services"))
+
+
+def goes_on(request: Request) -> bool:
+    """Whether a list is of another page than the first."""
+    return "continue" in request.query
+
+
+@pytest.mark.usefixtures("crowd")
+@pytest.mark.parametrize("action", [Respond(500), Reset(), Truncate()], ids=repr)
+def test_a_page_fails(bench: Bench, server: ApiServer, action: Action) -> None:
+    """A second page that fails takes nothing away: not a rule changes until it has come."""
+    before = bench.held()
+    list_in_pages(server, Fault(action, verb="list", resource="services", when=goes_on))
+    bench.wait_until(lambda: any(map(goes_on, bench.requests(verb="list"))))
+    assert bench.held() == before
+    bench.wait_until(lambda: sum(map(goes_on, bench.requests(verb="list"))) == 2)
+    server.delete("Service", "shop", f"s{CROWD + 599}")
+    bench.wait_until_right()
+    server.put(service(CROWD + 599))
+    assert_calm(bench)
+
+
+@pytest.mark.usefixtures("crowd")
+def test_a_page_has_expired(bench: Bench, server: ApiServer) -> None:
+    """A continue token that has expired leads to a list of everything at once, less what was deleted meanwhile."""
+
+    def compacts(request: Request) -> bool:
+        if goes_on(request):
+            server.delete("Service", "shop", f"s{CROWD}")
+            server.compact()
+        return False
+
+    list_in_pages(server, Fault(Respond(500), verb="list", resource="services", when=compacts))
+    bench.wait_until(lambda: len(bench.requests(verb="watch", resource="services")) == 1)
+    bench.wait_until_right()
+    assert vip(CROWD) not in str(bench.held())
+    assert not goes_on(bench.requests(verb="list", resource="services")[-1])
+    assert_calm(bench)

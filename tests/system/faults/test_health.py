@@ -1,0 +1,130 @@
+"""What the agent says of itself over HTTP, while all is well and while the kernel takes nothing from it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from nftproxy.lab import Lab, Origin, endpoint
+from tests.support.apiserver import ApiServer
+from tests.system.faults.bench import SYNC_PERIOD, Bench, endpoints, node, service, vip
+
+CHECK_PORT = 32100
+FAILURES = 'kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"}'
+
+
+def local_service() -> dict[str, Any]:
+    """A LoadBalancer Service with a health-check node port."""
+    return service(
+        50,
+        type="LoadBalancer",
+        externalTrafficPolicy="Local",
+        healthCheckNodePort=CHECK_PORT,
+        ports=[{"port": 80, "nodePort": 30050}],
+    )
+
+
+def check_body(count: int, *, is_healthy: bool) -> dict[str, object]:
+    """The body of a health-check node port."""
+    return {
+        "service": {"namespace": "shop", "name": "s50"},
+        "localEndpoints": count,
+        "serviceProxyHealthy": is_healthy,
+    }
+
+
+@contextmanager
+def another_owner(lab: Lab) -> Iterator[None]:
+    """Let somebody else own a table of our name: the kernel refuses all changes by others, until the owner is gone."""
+
+    def take() -> Callable[[str], tuple[int, str, str]]:
+        command: Callable[[str], tuple[int, str, str]] = importlib.import_module("nftables").Nftables().cmd
+        status, _, error = command("delete table ip nftproxy\nadd table ip nftproxy { flags owner; }")
+        assert status == 0, error
+        return command
+
+    owner = lab.node.call(take)
+    try:
+        yield
+    finally:
+        del owner
+
+
+def test_all_is_well(bench: Bench, server: ApiServer) -> None:
+    """Each path answers, with kube-proxy's fields."""
+    server.put(local_service(), endpoints(50, "10.1.0.9", "10.1.0.10", "10.1.1.9"))
+    bench.wait_until_right()
+    for path in ("/healthz", "/livez"):
+        reply = bench.ask(path, 10256)
+        body = json.loads(reply.body)
+        assert reply.status == 200
+        assert reply.headers["Content-Type"] == "application/json"
+        assert reply.headers["X-Content-Type-Options"] == "nosniff"
+        eligible = {"nodeEligible": True} if path == "/healthz" else {}
+        times = {"lastUpdated": body["lastUpdated"], "currentTime": body["currentTime"]}
+        families = {
+            name: {"lastUpdated": body["status"][name]["lastUpdated"], "healthy": True} for name in ("IPv4", "IPv6")
+        }
+        assert body == times | eligible | {"healthy": True, "status": families}
+    assert bench.ask("/proxyMode", 10249).body == b"nftables"
+    assert bench.ask("/healthz", 10249).status == 200
+    assert bench.metric('kubeproxy_proxy_healthz_total{code="200"}') >= 1
+    assert bench.metric('kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"}') > 0
+    assert bench.metric(FAILURES) == 0
+
+
+def test_health_check_node_port(bench: Bench, server: ApiServer) -> None:
+    """The port tells how many of this node's pods are ready, whatever the path."""
+    server.put(local_service(), endpoints(50, "10.1.0.9", "10.1.0.10", "10.1.1.9"))
+    bench.wait_until_right()
+    reply = bench.ask("/any/path", CHECK_PORT, "192.168.0.2")
+    assert reply.status == 200
+    assert json.loads(reply.body) == check_body(2, is_healthy=True)
+    assert reply.headers["X-Load-Balancing-Endpoint-Weight"] == "2"
+    assert reply.headers["Content-Type"] == "application/json"
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
+    server.put(endpoints(50, "10.1.1.9"))
+    bench.wait_until(lambda: bench.ask("/", CHECK_PORT, "192.168.0.2").status == 503)
+    reply = bench.ask("/", CHECK_PORT, "192.168.0.2")
+    assert json.loads(reply.body) == check_body(0, is_healthy=True)
+    assert reply.headers["X-Load-Balancing-Endpoint-Weight"] == "0"
+
+
+def test_node_about_to_go(bench: Bench, server: ApiServer) -> None:
+    """A node that the autoscaler is about to remove is no longer eligible, though the proxy is well."""
+    taint = {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
+    server.put(node() | {"spec": {"taints": [taint]}})
+    bench.wait_until(lambda: bench.healthz().status == 503)
+    body = json.loads(bench.healthz().body)
+    assert (body["nodeEligible"], body["healthy"]) == (False, True)
+    assert bench.ask("/livez", 10256).status == 200
+    server.put(node())
+    bench.wait_until(lambda: bench.healthz().status == 200)
+
+
+def test_the_kernel_refuses(bench: Bench, server: ApiServer) -> None:
+    """While the kernel takes nothing, health says so after two periods, and failures are counted; it passes."""
+    server.put(local_service(), endpoints(50, "10.1.0.9"))
+    bench.wait_until_right()
+    failures = bench.metric(FAILURES)
+    with another_owner(bench.lab):
+        server.put(service(60), endpoints(60, "10.1.0.60"))
+        assert bench.healthz().status == 200, "a change may wait a little"
+        bench.wait_until(lambda: bench.healthz().status == 503, 4 * SYNC_PERIOD)
+        body = json.loads(bench.healthz().body)
+        assert (body["nodeEligible"], body["healthy"], body["status"]["IPv4"]["healthy"]) == (True, False, False)
+        assert body["lastUpdated"] < body["currentTime"]
+        assert bench.ask("/livez", 10256).status == 503
+        reply = bench.ask("/", CHECK_PORT, "192.168.0.2")
+        assert reply.status == 503
+        assert json.loads(reply.body) == check_body(1, is_healthy=False)
+        assert bench.metric(FAILURES) > failures
+        assert bench.metric('kubeproxy_proxy_livez_total{code="503"}') >= 1
+    bench.wait_until_right()
+    bench.wait_until(lambda: bench.healthz().status == 200)
+    assert bench.ask("/livez", 10256).status == 200
+    assert bench.ask("/", CHECK_PORT, "192.168.0.2").status == 200
+    assert bench.lab.connect(Origin.POD, vip(60), 80) == endpoint("10.1.0.60", 8080)

@@ -1,0 +1,85 @@
+"""A client that keeps its source port follows its Service: conntrack is made to forget where it went before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nftproxy.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, endpoint
+from tests.support.apiserver import ApiServer
+from tests.system.faults.bench import Bench, endpoints, service, vip
+from tests.system.packets.manifests import Manifest
+
+DNS = 80
+VIP = vip(DNS)
+CLIENT_PORT = 5353
+UDP = [{"name": "", "port": 5300, "protocol": "UDP"}]
+
+
+def dns(*addresses: str) -> Manifest:
+    """The endpoints of the Service; without any, an empty slice."""
+    return endpoints(DNS, *addresses, ports=UDP) | ({} if addresses else {"endpoints": []})
+
+
+def ask(lab: Lab) -> Outcome:
+    """What becomes of the next packet of the client's flow."""
+    return lab.connect(Origin.POD, VIP, 53, "udp", sport=CLIENT_PORT)
+
+
+@pytest.fixture
+def udp(bench: Bench) -> Iterator[Bench]:
+    """An agent, and a UDP Service with one endpoint that the client has been talking to for a while."""
+    server = bench.server
+    server.put(service(DNS, ports=[{"port": 53, "protocol": "UDP"}]), dns("10.1.0.11"))
+    bench.wait_until_right()
+    bench.wait_until(lambda: ask(bench.lab) == endpoint("10.1.0.11", 5300))
+    yield bench
+    server.delete("Service", "shop", f"s{DNS}")
+    server.delete("EndpointSlice", "shop", f"s{DNS}-1")
+    bench.wait_until_right()
+
+
+def test_to_none_and_back(udp: Bench, server: ApiServer) -> None:
+    """Without endpoints the flow is refused, and with new ones it goes to these."""
+    server.put(dns())
+    udp.wait_until(lambda: ask(udp.lab) == PORT_UNREACHABLE)
+    server.put(dns("10.1.0.12"))
+    udp.wait_until(lambda: ask(udp.lab) == endpoint("10.1.0.12", 5300))
+
+
+def test_to_others(udp: Bench, server: ApiServer) -> None:
+    """When its endpoint goes the flow goes to another one; when others join, it stays."""
+    server.put(dns("10.1.0.11", "10.1.0.12", "10.1.0.13"))
+    udp.wait_until_right()
+    assert {ask(udp.lab) for _ in range(20)} == {endpoint("10.1.0.11", 5300)}
+    server.put(dns("10.1.0.13"))
+    udp.wait_until(lambda: ask(udp.lab) == endpoint("10.1.0.13", 5300))
+
+
+def test_while_the_agent_is_away(udp: Bench, server: ApiServer) -> None:
+    """An endpoint that goes while the agent doesn't run is forgotten at its start, and others' flows are not."""
+    udp.stop()
+    server.put(dns("10.1.0.14"))
+    assert ask(udp.lab) == endpoint("10.1.0.11", 5300)
+    udp.start()
+    udp.wait_until(lambda: ask(udp.lab) == endpoint("10.1.0.14", 5300))
+
+
+def test_other_flows_stay(udp: Bench, server: ApiServer) -> None:
+    """A flow whose endpoint stays is not touched when another one goes."""
+    server.put(dns("10.1.0.11", "10.1.0.12"))
+    udp.wait_until_right()
+    flows = {sport: udp.lab.connect(Origin.POD, VIP, 53, "udp", sport=sport) for sport in range(6000, 6040)}
+    server.put(dns("10.1.0.11", "10.1.0.15", "10.1.0.16"))
+    udp.wait_until(lambda: "10.1.0.12" not in str(again(udp.lab, flows)))
+    stayed = {sport for sport, outcome in flows.items() if outcome == endpoint("10.1.0.11", 5300)}
+    assert stayed
+    assert {outcome for sport, outcome in again(udp.lab, flows).items() if sport in stayed} == {
+        endpoint("10.1.0.11", 5300)
+    }
+
+
+def again(lab: Lab, flows: dict[int, Outcome]) -> dict[int, Outcome]:
+    """Where these flows go now."""
+    return {sport: lab.connect(Origin.POD, VIP, 53, "udp", sport=sport) for sport in flows}

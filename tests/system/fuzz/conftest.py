@@ -1,0 +1,37 @@
+"""Time for the tests here, and the account of what they tried: a tally for each module, printed at the end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.system.fuzz.effort import IS_LONG, Tally
+
+LONGEST = 24 * 3600 if IS_LONG else 400
+"""Seconds that a test may take here: a failure is reduced to a small one first, for which Hypothesis takes 300."""
+
+_TALLIES = pytest.StashKey[list[Tally]]()
+
+
+@pytest.fixture(scope="module")
+def tally(request: pytest.FixtureRequest) -> Tally:
+    """Take note of what a module's tests try."""
+    made = Tally(str(request.path.relative_to(request.config.rootpath)))
+    request.config.stash.setdefault(_TALLIES, []).append(made)
+    return made
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give the tests here the time that they need."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            item.add_marker(pytest.mark.timeout(LONGEST))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the tallies."""
+    if tallies := config.stash.get(_TALLIES, []):
+        terminalreporter.section("what was tried")
+        for tally in tallies:
+            terminalreporter.line(str(tally))

@@ -1,0 +1,26 @@
+"""Objects that go, among those that are there: events drawn blindly rarely name one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+
+from nftproxy.conformance.strategies import Told, some
+from nftproxy.model.objects import ClusterObject
+from nftproxy.policy.state import Event, HostAddresses, Listed, Removed, key_of
+
+
+def departures(there: Sequence[Told]) -> st.SearchStrategy[Event]:
+    """An object is removed, or some are missing in a list of their kind; of nothing, nothing can go."""
+    objects = [value for value in there if not isinstance(value, HostAddresses)]
+    if not objects:
+        return st.nothing()
+    kinds = list(dict.fromkeys(map(type, objects)))
+    removed = st.sampled_from(objects).map(lambda value: Removed(type(value), key_of(value)))
+    return st.one_of(removed, st.sampled_from(kinds).flatmap(lambda kind: _lists(objects, kind)))
+
+
+def _lists(objects: Sequence[ClusterObject], kind: type[ClusterObject]) -> st.SearchStrategy[Event]:
+    present = [value for value in objects if type(value) is kind]
+    return some(present, most=len(present)).map(lambda kept: Listed(kind, kept))

@@ -1,0 +1,83 @@
+"""Made-up clusters, their rules in a real kernel, and real packets, held against the specification.
+
+The oracle (nftproxy/conformance/oracle.py) says what must become of each connection.  By default the same few clusters
+are tried each time, so that what fails is the change under test; the long form makes up thousands of new ones.  No
+example is kept in a database: which endpoints the kernel draws is chance, and a found fault deserves a test of its own.
+What was found so far became tests of its own in tests/system/packets, as small as Hypothesis made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+
+from nftproxy.conformance import features, strategies
+from nftproxy.conformance.oracle import World
+from nftproxy.conformance.probes import probes
+from nftproxy.conformance.strategies import world_after
+from nftproxy.conformance.trial import Trial, exactly
+from nftproxy.kernel.capabilities import probe as probe_capabilities
+from nftproxy.lab import obstacle
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.policy.state import Event
+from tests.support.factories import renderer
+from tests.system.fuzz.effort import IS_LONG, Tally, effort
+
+Strangers = list[Service | EndpointSlice]
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+def tries(short: int, long: int) -> settings:
+    """Settings for a property that is to try so many clusters."""
+    return settings(effort(short, long), derandomize=not IS_LONG, database=None)
+
+
+@pytest.fixture(scope="module")
+def trial(tally: Tally) -> Iterator[Trial]:
+    """One lab for the whole module, which counts its connections."""
+    with Trial(renderer(), probe_capabilities().capabilities) as made:
+        yield made
+        tally.count("connections", made.connections)
+
+
+@given(world=strategies.worlds)
+@tries(40, 2500)
+def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -> None:
+    """On any cluster, every connection worth trying becomes what the specification says, and all that it may become."""
+    tally.count("clusters")
+    assert features.as_specified(features.anything, exactly, trial, world) is None
+
+
+@given(life=strategies.lives)
+@tries(12, 500)
+def test_connections_go_as_specified_after_every_change(
+    trial: Trial, tally: Tally, life: tuple[World, list[list[Event]]]
+) -> None:
+    """Whatever happens, after each transaction connections go as in a cluster that was always like this."""
+    world, batches = life
+    tally.count("clusters that change")
+    trial.load(world)
+    for batch in batches:
+        tally.count("changes")
+        world = world_after(world, batch)
+        trial.follow(batch)
+        assert trial.differences(world, probes(world)) == []
+
+
+@given(world=strategies.worlds, others=strategies.strangers)
+@tries(8, 500)
+def test_nothing_changes_by_what_others_do(trial: Trial, tally: Tally, world: World, others: Strangers) -> None:
+    """While unrelated Services come and go, connections stay as they are and clients with their pods."""
+    tally.count("clusters with strangers")
+    assert features.beside_strangers(exactly, trial, (world, others)) is None
+
+
+@given(world=strategies.crowded_worlds)
+@tries(4, 150)
+def test_endpoints_are_drawn_evenly(trial: Trial, tally: Tally, world: World) -> None:
+    """Each endpoint of a list is drawn as often as any other, as chi-square judges, at any front and from anywhere."""
+    tally.count("clusters drawn from")
+    assert features.evenly(trial, world) is None

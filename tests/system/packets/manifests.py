@@ -1,0 +1,78 @@
+"""A cluster as manifests tell of it, and the plainest manifests to tell it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nftproxy.api.parse import parse_manifest
+from nftproxy.lab import Lab
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import EndpointSlice, Ignored, Service
+from nftproxy.policy.state import Listed
+from tests.system.packets.cluster import IP, Cluster
+
+Manifest = dict[str, Any]
+
+
+class Manifests(Cluster):
+    """A cluster that is told manifests, each time all there are."""
+
+    def __init__(self, lab: Lab, *manifests: Manifest) -> None:
+        super().__init__(lab)
+        self.problems: list[Problem] = []
+        self.tell(*manifests)
+
+    def tell(self, *manifests: Manifest) -> None:
+        """Let exactly these be the Services and EndpointSlices that there are."""
+        parsed = [each for manifest in manifests for each in parse_manifest(manifest, "", self.problems)]
+        objects = [each for each in parsed if not isinstance(each, Ignored)]
+        self.follow(
+            *(
+                Listed(kind, tuple(each for each in objects if isinstance(each, kind)))
+                for kind in (Service, EndpointSlice)
+            )
+        )
+
+
+def service_manifest(
+    spec: Mapping[str, Any] = {},
+    *,
+    name: str = "web",
+    vip: str = IP.vip,
+    labels: Mapping[str, str] = {},
+    status: Mapping[str, Any] = {},
+) -> Manifest:
+    """A Service with one port, 80/TCP without a name; `spec` says what is otherwise."""
+    plain = {"clusterIP": vip, "clusterIPs": [vip], "ports": [{"port": 80}]}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "shop", "name": name, "labels": dict(labels)},
+        "spec": plain | dict(spec),
+        "status": dict(status),
+    }
+
+
+def slice_manifest(*endpoints: Manifest, name: str = "web", suffix: str = "1", **fields: Any) -> Manifest:
+    """An IPv4 EndpointSlice with one port, 8080/TCP named ""; `fields` say what is otherwise."""
+    plain = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "namespace": "shop",
+            "name": f"{name}-{suffix}",
+            "labels": {"kubernetes.io/service-name": name},
+        },
+        "addressType": "IPv4",
+        "endpoints": list(endpoints) or [{"addresses": [IP.here]}],
+        "ports": [{"name": "", "port": 8080}],
+    }
+    return plain | fields
+
+
+def labelled(manifest: Manifest, **labels: str) -> Manifest:
+    """The manifest with more labels; a "__" in a name stands for "/", a "_" for "-"."""
+    metadata = manifest["metadata"]
+    more = {name.replace("__", "/").replace("_", "-"): value for name, value in labels.items()}
+    return manifest | {"metadata": metadata | {"labels": metadata["labels"] | more}}

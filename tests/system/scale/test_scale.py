@@ -1,0 +1,231 @@
+"""Work is in proportion to the change, and rendering everything in proportion to everything.
+
+By default with 1,000 Services; NFTPROXY_TESTS=long makes it 10,000 (`tox run -e scale`), which is the size that the
+bound on CPU time is about.  That bound is the only figure here that depends on the machine; all others are ratios.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.lab import Namespace, obstacle
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.compile import Settings
+from nftproxy.policy.state import Event, Put, Removed
+from nftproxy.rules.ruleset import Transaction
+from nftproxy.sources.files import load
+from tests.support.factories import renderer, service, slice_of
+
+IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
+SERVICES = 10_000 if IS_LONG else 1_000
+ENDPOINTS = 10
+FEW = 100
+CPU_SECONDS = 4.0
+"""For rendering 10,000 Services of 10 endpoints: what reviewers of a pull request were promised to wait at the most."""
+
+needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+def address(first: int, number: int) -> str:
+    """One of 65,536 addresses of 10.`first`.0.0/16, and of those behind it."""
+    return f"10.{first + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
+
+
+def crowd(services: int) -> dict[str, Any]:
+    """A List of so many Services and as many EndpointSlices, of 10 endpoints each, as the API has them."""
+    items = [manifest for number in range(services) for manifest in (_service(number), _slice(number))]
+    return {"apiVersion": "v1", "kind": "List", "items": items}
+
+
+def _service(number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "crowd", "name": f"s{number}", "creationTimestamp": "2024-01-01T00:00:00Z"},
+        "spec": {
+            "type": "ClusterIP",
+            "clusterIP": address(96, number),
+            "clusterIPs": [address(96, number)],
+            "ipFamilies": ["IPv4"],
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
+            "selector": {"app": f"s{number}"},
+        },
+    }
+
+
+def _slice(number: int) -> dict[str, Any]:
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "namespace": "crowd",
+            "name": f"s{number}-1",
+            "labels": {"kubernetes.io/service-name": f"s{number}"},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
+        "endpoints": [
+            {
+                "addresses": [address(1, number * ENDPOINTS + each)],
+                "conditions": {"ready": True, "serving": True, "terminating": False},
+                "nodeName": f"node-{each}",
+            }
+            for each in range(ENDPOINTS)
+        ],
+    }
+
+
+Write = Callable[[int], Path]
+
+
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory: pytest.TempPathFactory) -> Write:
+    """A function that writes a crowd of Services to a file, once for each size, and returns its directory."""
+    written: dict[int, Path] = {}
+
+    def write(services: int) -> Path:
+        if services not in written:
+            written[services] = tmp_path_factory.mktemp(f"crowd-{services}")
+            (written[services] / "crowd.json").write_text(json.dumps(crowd(services)))
+        return written[services]
+
+    return write
+
+
+class Rendered(NamedTuple):
+    """The output of `nftproxy render`, and the CPU seconds that it took, user and system."""
+
+    text: str
+    seconds: float
+
+
+def render(directory: Path) -> Rendered:
+    """Run `nftproxy render` in a process of its own, as users do."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    command = [sys.executable, "-m", "nftproxy", "render", str(directory), "--node", "node-0"]
+    text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return Rendered(text, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+
+
+def loaded_pipeline(directory: Path) -> Pipeline:
+    """A pipeline that has seen these manifests."""
+    made = Pipeline("node-0", Settings(capabilities=probe().capabilities), renderer())
+    made.apply(load([directory]).listing())
+    return made
+
+
+# ---- rendering everything ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not IS_LONG, reason="the bound is for the size and the quiet of `tox run -e scale`")
+def test_rendering_ten_thousand_services_takes_seconds(manifests: Write) -> None:
+    """`nftproxy render` of 10,000 Services with 10 endpoints each takes under four seconds of CPU."""
+    seconds = [render(manifests(10_000)).seconds for _ in range(3)]
+    print(f"rendering 10,000 Services: {', '.join(f'{each:.2f}' for each in seconds)} s of CPU")  # noqa: T201 -- figures
+    assert min(seconds) < CPU_SECONDS
+
+
+def test_rendering_takes_time_in_proportion(manifests: Write) -> None:
+    """`nftproxy render` takes at most two and a half times as long for twice the Services."""
+    few, many = SERVICES, SERVICES * 2
+    ratios = (render(manifests(many)).seconds / render(manifests(few)).seconds for _ in range(3))
+    assert any(ratio < 2.5 for ratio in ratios)  # a busy machine gets another try
+
+
+# ---- loading everything --------------------------------------------------------------------------------------------
+
+
+@needs_root
+def test_everything_loads_in_one_transaction(manifests: Write) -> None:
+    """What `nftproxy render` prints for all Services goes into an empty namespace at once, down to the last element."""
+    directory = manifests(SERVICES)
+    text = render(directory).text
+    kernel = Kernel()
+    with Namespace("scratch") as scratch:
+        began = time.perf_counter()
+        scratch.call(kernel.apply, Transaction(text))
+        seconds = time.perf_counter() - began
+        held = scratch.call(kernel.elements, Family.IPV4)
+    print(f"loading {len(held):,} elements of {SERVICES:,} Services: {seconds:.2f} s")  # noqa: T201 -- figures
+    assert held == frozenset(loaded_pipeline(directory).generations[Family.IPV4].elements())
+    assert len(held) > SERVICES * ENDPOINTS
+
+
+# ---- one change ----------------------------------------------------------------------------------------------------
+
+
+def endpoints_of(number: int, *indexes: int) -> Event:
+    """The event that a Service has these of its endpoints, of which the manifests have the first ten."""
+    texts = [f"{address(1, number * ENDPOINTS + each)}@node-{each}" for each in indexes]
+    return Put(slice_of(f"crowd/s{number}", texts, ports=["http:8080"]))
+
+
+def one_more_and_one_less(number: int) -> list[Event]:
+    """An endpoint goes, and comes back."""
+    return [endpoints_of(number, *range(ENDPOINTS - 1)), endpoints_of(number, *range(ENDPOINTS))]
+
+
+def another_instead(number: int) -> list[Event]:
+    """An endpoint is another one, and then the first one again."""
+    return [endpoints_of(number, *range(1, ENDPOINTS + 1)), endpoints_of(number, *range(ENDPOINTS))]
+
+
+def test_a_change_is_the_same_transaction_in_a_cluster_of_any_size(manifests: Write) -> None:
+    """When endpoints or a Service come or go, the kernel is told in the same words, however many others are there."""
+    small, large = loaded_pipeline(manifests(FEW)), loaded_pipeline(manifests(SERVICES))
+    newcomer = service("crowd/new", cluster_ips=["10.97.0.1"])
+    events = [
+        *one_more_and_one_less(7),
+        *another_instead(7),
+        Put(newcomer),
+        Put(slice_of("crowd/new", ["10.1.0.1"])),
+        Removed(Service, newcomer.key),
+    ]
+    texts = [small.apply([event]).text for event in events]
+    assert [large.apply([event]).text for event in events] == texts
+    assert all(texts[:4])
+    assert max(map(len, texts)) < 2_000
+
+
+@needs_root
+@pytest.mark.parametrize(("changes", "at_most"), [(another_instead, 3), (one_more_and_one_less, 25)])
+def test_a_change_takes_as_long_in_a_cluster_of_any_size(
+    manifests: Write, changes: Callable[[int], list[Event]], at_most: int
+) -> None:
+    """The time from an event to the commit is less than three times that in a cluster of 100 Services.
+
+    Not so if the number of endpoints changes, and so a verdict: then the kernel walks all verdict maps that any base
+    chain leads to (nft_lookup_validate in Linux 6.18), at less than 0.1 us per element.
+    """
+    pipelines = {size: loaded_pipeline(manifests(size)) for size in (FEW, SERVICES)}
+    times: dict[int, list[float]] = {size: [] for size in pipelines}
+    with ExitStack() as stack:
+        kernels = {size: Kernel() for size in pipelines}
+        for size, made in pipelines.items():
+            stack.enter_context(Namespace(f"{size}")).call(kernels[size].apply, made.full_transaction({}))
+            for event in changes(0):  # a first round, which makes the chain that is missing
+                kernels[size].apply(made.apply([event]))
+        for event in [event for number in range(FEW) for event in changes(number)]:
+            for size, made in pipelines.items():
+                began = time.perf_counter()
+                kernels[size].apply(made.apply([event]))
+                times[size].append(time.perf_counter() - began)
+    medians = {size: statistics.median(each) for size, each in times.items()}
+    text = ", ".join(f"{size:,} Services: {median * 1000:.2f} ms" for size, median in medians.items())
+    print(f"{changes.__name__}: {text}")  # noqa: T201 -- figures
+    assert medians[SERVICES] < at_most * medians[FEW]

@@ -1,0 +1,276 @@
+"""Every combination of what decides about a connection, sent through the kernel and compared with the specification.
+
+The specification is `conformance.oracle`.  The world is made of one Service per policy and endpoint case, each with all
+kinds of addresses, both families and all protocols; so one load of rules covers the whole matrix.  What is not covered
+is named: `uncovered` subtracts the cells that were tried from the product of all that there is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+import pytest
+
+from nftproxy.api.config import DetectLocalMode
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin, Outcome, Probe, obstacle
+from nftproxy.lab.topology import DEFAULT_SOURCES
+from nftproxy.model.addresses import Protocol
+from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+from tests.support.factories import addresses, node, service, settings, slice_of
+from tests.system.packets.cluster import IP, IP6, Cluster, Ip
+
+# ---- what decides --------------------------------------------------------------------------------------------------
+
+
+class Front(Enum):
+    """The kinds of addresses at which a Service is reached."""
+
+    CLUSTER_IP = "ClusterIP"
+    EXTERNAL_IP = "externalIP"
+    LOAD_BALANCER_IP = "load balancer IP"
+    NODE_PORT = "node port"
+
+
+class Place(Enum):
+    """Where an endpoint is."""
+
+    HERE = "on this node"
+    AWAY = "on another node"
+
+
+class Case(Enum):
+    """Which endpoints there are, in the notation of `factories.endpoint` less the address."""
+
+    BOTH = "ready here and away"
+    HERE = "ready here only"
+    AWAY = "ready away only"
+    NOWHERE = "none that is usable"
+    DRAINING_BOTH = "terminating here and away"
+    DRAINING_HERE = "terminating here, ready away"
+    DRAINING_AWAY = "ready here, terminating away"
+
+
+class Cell(NamedTuple):
+    """One combination."""
+
+    front: Front
+    policy: TrafficPolicy
+    origin: Origin
+    is_ipv6: bool
+    protocol: Protocol
+    case: Case
+
+    def __str__(self) -> str:
+        family = "IPv6" if self.is_ipv6 else "IPv4"
+        return (
+            f"{self.front.value}, policy {self.policy.value}, from {self.origin.value}, "
+            f"{family} {self.protocol.name}, endpoints {self.case.value}"
+        )
+
+
+def all_cells() -> Iterator[Cell]:
+    """The full matrix."""
+    return itertools.starmap(Cell, itertools.product(Front, TrafficPolicy, Origin, (False, True), Protocol, Case))
+
+
+def uncovered(cells: Collection[Cell]) -> list[str]:
+    """The names of all cells of the matrix that are not among these."""
+    return [str(cell) for cell in all_cells() if cell not in cells]
+
+
+# ---- the configurations --------------------------------------------------------------------------------------------
+
+SETUPS: Mapping[str, Mapping[str, Any]] = {
+    "ClusterCIDR": {},
+    "no-detector": {"cluster_cidrs": ()},
+    "NodeCIDR": {"detect_local_mode": DetectLocalMode.NODE_CIDR},
+    "BridgeInterface": {"detect_local_mode": DetectLocalMode.BRIDGE_INTERFACE, "bridge_interface": "cni0"},
+    "InterfaceNamePrefix": {"detect_local_mode": DetectLocalMode.INTERFACE_NAME_PREFIX, "interface_name_prefix": "cni"},
+    "masqueradeAll": {"masquerade_all": True},
+    "masqueradeAll-no-detector": {"masquerade_all": True, "cluster_cidrs": ()},
+}
+
+
+# ---- the world -----------------------------------------------------------------------------------------------------
+
+POLICIES = {TrafficPolicy.CLUSTER: 1, TrafficPolicy.LOCAL: 2}
+CASES = {case: number for number, case in enumerate(Case, 1)}
+PORTS = {Protocol.TCP: 80, Protocol.UDP: 53, Protocol.SCTP: 3868}
+TARGET_PORT = 8000
+OWN = frozenset(addresses(each for ip in (IP, IP6) for each in (ip.node, ip.own, ip.gateway)))
+
+CONDITIONS: Mapping[Case, Mapping[Place, str]] = {
+    Case.BOTH: {Place.HERE: "", Place.AWAY: ""},
+    Case.HERE: {Place.HERE: ""},
+    Case.AWAY: {Place.AWAY: ""},
+    Case.NOWHERE: {Place.HERE: "unready", Place.AWAY: "stopped"},
+    Case.DRAINING_BOTH: {Place.HERE: "draining", Place.AWAY: "draining"},
+    Case.DRAINING_HERE: {Place.HERE: "draining", Place.AWAY: ""},
+    Case.DRAINING_AWAY: {Place.HERE: "", Place.AWAY: "draining"},
+}
+
+
+def virtual(is_ipv6: bool, front: Front, policy: TrafficPolicy, case: Case) -> str:
+    """The address of a front, each Service's its own; node ports are all on the node's."""
+    number = POLICIES[policy] * 10 + CASES[case]
+    if is_ipv6:
+        of_kind = {Front.CLUSTER_IP: "fd00:96::", Front.EXTERNAL_IP: "2001:db8:113::e:"}
+        return {Front.NODE_PORT: IP6.node}.get(front) or f"{of_kind.get(front, '2001:db8:113::b:')}{number}"
+    of_kind = {Front.CLUSTER_IP: "10.96.0.", Front.EXTERNAL_IP: "203.0.113.1"}
+    return {Front.NODE_PORT: IP.node}.get(front) or f"{of_kind.get(front, '203.0.113.2')}{number}"
+
+
+def node_port(policy: TrafficPolicy, case: Case) -> int:
+    """The node port of all ports of a Service: they differ in protocol."""
+    return 30000 + POLICIES[policy] * 100 + CASES[case]
+
+
+def name(policy: TrafficPolicy, case: Case) -> str:
+    """The name of a Service."""
+    return f"matrix/{policy.value}-{case.name}".lower().replace("_", "-")
+
+
+def make_service(policy: TrafficPolicy, case: Case) -> Service:
+    """A Service with all kinds of fronts."""
+
+    def both(front: Front) -> list[str]:
+        return [virtual(is_ipv6, front, policy, case) for is_ipv6 in (False, True)]
+
+    return service(
+        name(policy, case),
+        type="LoadBalancer",
+        cluster_ips=both(Front.CLUSTER_IP),
+        external_ips=both(Front.EXTERNAL_IP),
+        load_balancer_ips=both(Front.LOAD_BALANCER_IP),
+        ports=[f"{each.value}:{PORTS[each]}:{node_port(policy, case)}/{each.value}" for each in Protocol],
+        internal_policy=policy,
+        external_policy=policy,
+    )
+
+
+def make_slices(policy: TrafficPolicy, case: Case) -> Iterator[EndpointSlice]:
+    """Its endpoints, a slice of each family."""
+    number = TARGET_PORT + POLICIES[policy] * 10 + CASES[case]
+    for ip in (IP, IP6):
+        where = {Place.HERE: f"{ip.here}@node-a", Place.AWAY: f"{ip.away}@node-b"}
+        yield slice_of(
+            name(policy, case),
+            [f"{where[place]} {conditions}" for place, conditions in CONDITIONS[case].items()],
+            ports=[f"{each.value}:{number + PORTS[each]}/{each.value}" for each in Protocol],
+            suffix=ip.nft,
+        )
+
+
+def fronts_of(made: Service, policy: TrafficPolicy, case: Case) -> Iterator[tuple[Cell, Probe]]:
+    """A probe for every address, port and origin of a Service, read off the Service, and the cell that it is in."""
+    kinds: list[tuple[Front, Iterable[str]]] = [
+        (Front.CLUSTER_IP, made.cluster_ips),
+        (Front.EXTERNAL_IP, made.external_ips),
+        (Front.LOAD_BALANCER_IP, made.load_balancer_ips),
+        (Front.NODE_PORT, (IP.node, IP6.node)),
+    ]
+    for (front, virtuals), port, origin in itertools.product(kinds, made.ports, Origin):
+        number = port.node_port if front is Front.NODE_PORT else port.port
+        for address in virtuals:
+            is_ipv6 = ":" in address
+            probe = Probe(origin, address, number, port.protocol.value, source_from(origin, is_ipv6))
+            yield Cell(front, policy, origin, is_ipv6, port.protocol, case), probe
+
+
+def source_from(origin: Origin, is_ipv6: bool) -> str:
+    """The usual source; the node's is another address than masquerading gives to what leaves through the uplink."""
+    ip: Ip = IP6 if is_ipv6 else IP
+    return ip.own if origin is Origin.NODE else DEFAULT_SOURCES[origin][is_ipv6]
+
+
+def make_world() -> dict[tuple[TrafficPolicy, Case], Service]:
+    """The Services, one for each policy and case."""
+    return {(policy, case): make_service(policy, case) for policy in TrafficPolicy for case in Case}
+
+
+def oracle_of(tweaks: Mapping[str, Any]) -> Oracle:
+    """What says how the connections of all cells must go in a configuration."""
+    made = make_world()
+    slices = tuple(each for policy, case in made for each in make_slices(policy, case))
+    return Oracle(World(node(), settings(**tweaks).config, tuple(made.values()), slices, interfaces=OWN))
+
+
+class Tried(NamedTuple):
+    """What must become of the connections of a cell, and what did."""
+
+    expected: frozenset[Outcome]
+    found: set[Outcome]
+
+
+def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
+    """What becomes of the connections of every cell."""
+    oracle = oracle_of(tweaks)
+    Cluster(lab, *oracle.world.services, *oracle.world.slices, **tweaks)
+    cells = {cell: probe for key, made in make_world().items() for cell, probe in fronts_of(made, *key)}
+    tried = {cell: Tried(oracle.expected(probe), set()) for cell, probe in cells.items()}
+    # With two endpoints, 40 connections miss one of them once in 500 thousand million times.
+    probes = [each for each in cells.items() for _ in range(40 if len(tried[each[0]].expected) > 1 else 3)]
+    for (cell, _), outcome in zip(probes, lab.connect_many(probe for _, probe in probes), strict=True):
+        tried[cell].found.add(outcome)
+    return tried
+
+
+def differences(tried: Mapping[Cell, Tried]) -> list[str]:
+    """Where what was found is not what is specified, in words."""
+    return [
+        f"{cell}: {sorted(map(repr, found))}, not {sorted(map(repr, expected))}"
+        for cell, (expected, found) in tried.items()
+        if found != expected
+    ]
+
+
+# ---- tests ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def matrix_lab() -> Iterator[Lab]:
+    """One lab for all configurations; skips them where there can be none."""
+    if why := obstacle():
+        pytest.skip(why)
+    with Lab() as lab:
+        yield lab
+
+
+@pytest.fixture(scope="module", params=SETUPS)
+def tried(request: pytest.FixtureRequest, matrix_lab: Lab) -> dict[Cell, Tried]:
+    """What becomes of the connections of every cell in one configuration."""
+    matrix_lab.reset()
+    for ip in (IP, IP6):
+        matrix_lab.add_address(ip.own)
+    return results(matrix_lab, SETUPS[request.param])
+
+
+def test_connections_go_as_specified(tried: dict[Cell, Tried]) -> None:
+    """In every cell, connections reach exactly the specified endpoints, masqueraded or not, or are refused so."""
+    assert differences(tried) == []
+
+
+def test_every_cell_is_tried(tried: dict[Cell, Tried]) -> None:
+    """No combination of front, policy, origin, family, protocol and endpoints is left out."""
+    assert uncovered(tried) == []
+
+
+def test_a_cell_that_is_left_out_is_named() -> None:
+    """The check for completeness names the very cell that nothing covers."""
+    missing = Cell(Front.NODE_PORT, TrafficPolicy.LOCAL, Origin.REMOTE_POD, True, Protocol.SCTP, Case.DRAINING_HERE)
+    assert uncovered({cell for cell in all_cells() if cell != missing}) == [
+        "node port, policy Local, from remote pod, IPv6 SCTP, endpoints terminating here, ready away"
+    ]
+
+
+def test_a_cell_that_behaves_otherwise_is_named() -> None:
+    """The comparison names a cell whose outcome isn't the specified one, and both outcomes."""
+    cell = Cell(Front.CLUSTER_IP, TrafficPolicy.CLUSTER, Origin.POD, False, Protocol.TCP, Case.NOWHERE)
+    assert differences({cell: Tried(frozenset({TCP_RESET}), {DROPPED})}) == [
+        "ClusterIP, policy Cluster, from pod, IPv4 TCP, endpoints none that is usable: "
+        "['<DROPPED>'], not ['<REJECTED (tcp-reset)>']"
+    ]

@@ -1,0 +1,228 @@
+"""The mutation check itself: what is damaged, by which name, and what is said of what lives."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tools.mutation import python, template
+from tools.mutation.__main__ import Explanation, Report, all_mutants, explanations, judged
+from tools.mutation.killers import STAGES, TARGETS
+from tools.mutation.mutant import Fault, Identity, Mutant, mutants_of
+from tools.mutation.trials import CHECKOUT, Result, Tree, Trial, wait_for_any
+
+
+def python_faults(source: str) -> dict[str, str]:
+    """What can be done to some code, by name, and what it then is."""
+    text = source.encode()
+    made = mutants_of("x.py", text, python.faults(text))
+    assert all(ast.parse(each.applied(text)) for each in made)
+    return {each.identity.change: each.applied(text).decode() for each in made}
+
+
+@pytest.mark.parametrize(
+    ("source", "change", "result"),
+    [
+        ("f(a == b)", "== -> !=", "f(a != b)"),
+        ("f(a <= b)", "<= -> <", "f(a < b)"),
+        ("f(a not in b)", "not in -> in", "f(a in b)"),
+        ("f((a) is (b))", "is -> is not", "f((a) is not (b))"),
+        ("f(a and b)", "and -> or", "f(((a) or (b)))"),
+        ("f(a and b)", "a dropped from and", "f(((b)))"),
+        ("f(not a)", "not dropped", "f((a))"),
+        ("f(a + b * c)", "+ -> -", "f((a) - (b * c))"),
+        ("f(1, True)", "1 -> 2", "f(2, True)"),
+        ("f(1, True)", "True -> False", "f(1, False)"),
+        ("f('x')", 'string -> ""', 'f("")'),
+        ("f('')", '"" -> "mutant"', 'f("mutant")'),
+        ("f(f'{a}')", 'f-string -> ""', 'f("")'),
+        ("f(a if b else c)", "condition True", "f((a))"),
+        ("f(a if b else c)", "condition False", "f((c))"),
+        ("f(x, y=1)", "y= dropped", "f(x)"),
+        ("f((a, b))", "a dropped", "f((b,))"),
+        ("f([a, b, c])", "b dropped", "f([a, c])"),
+        ("f({'a': 1, 'b': 2})", "'b' dropped", "f({'a': 1})"),
+        ("f(policy.LOCAL)", "LOCAL -> CLUSTER", "f(policy.CLUSTER)"),
+        ("f(any(x))", "any -> all", "f(all(x))"),
+        ("f(a[:1])", "slice dropped", "f(a)"),
+        ("f(x for x in a if b)", "condition True", "f(x for x in a if True)"),
+        ("f(x for x in a if b)", "first only", "f(x for x in list(a)[:1] if b)"),
+        ("for x in a:\n    f(x)", "no loop", "for x in ():\n    f(x)"),
+        ("for x in a:\n    f(x)", "dropped", "for x in a:\n    pass"),
+        ("if a:\n    f()\nelse:\n    g()", "condition False", "if False:\n    f()\nelse:\n    g()"),
+        ("a.b = c", "dropped", "pass"),
+        ("a |= b", "|= -> =", "a = b"),
+        ("del a", "dropped", "pass"),
+        ("def f() -> bool:\n    return a", "returns the opposite", "def f() -> bool:\n    return not (a)"),
+        ("def f() -> int | None:\n    return a", "returns None", "def f() -> int | None:\n    return None"),
+        ("def f() -> set[int]:\n    return a", "returns set()", "def f() -> set[int]:\n    return set()"),
+        ("match a:\n    case 1 if b:\n        f()", "condition True", "match a:\n    case 1 if True:\n        f()"),
+        ("match a:\n    case 1:\n        f()", "case dropped", "match a:\n    case 1:\n        pass"),
+    ],
+)
+def test_code_is_damaged(source: str, change: str, result: str) -> None:
+    """Each kind of fault is made, and the result is still Python."""
+    assert python_faults(source)[change] == result
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '"""Documentation."""',
+        "import a",
+        "x: int",
+        "def f(a: list[int]) -> None:\n    pass",
+        "@cache(1)\ndef f():\n    pass",
+        "class A(B, frozen=True):\n    pass",
+        "T = TypeVar('T')",
+        "Pair = tuple[int, str] | None",
+        "def f():\n    x = a\n    return x",
+    ],
+)
+def test_what_only_a_reader_or_the_interpreter_would_notice_is_left_alone(source: str) -> None:
+    """Documentation, annotations, decorators, imports and names that are bound once are not damaged."""
+    assert python_faults(source) == {}
+
+
+def template_faults(line: str) -> dict[str, str]:
+    """What can be done to a rule, by name, and what it then is."""
+    text = f"table {{{{ table }}}} {{\n  chain x {{\n    {line}\n  }}\n}}\n"
+    sets = "".join(f"  set {name} {{\n    typeof ip daddr\n  }}\n" for name in ("one", "other"))
+    chains = "".join(f"  chain {name} {{\n    drop\n  }}\n" for name in ("first", "second"))
+    names = template.Names({"x": text, "y": f"table t {{\n{sets}{chains}}}\n"})
+    made = mutants_of("x", text.encode(), template.faults(text, names))
+    assert {each.identity.where for each in made} == {"chain x"}
+    return {each.identity.change: each.applied(text.encode()).decode().split("\n")[2].strip() for each in made}
+
+
+@pytest.mark.parametrize(
+    ("line", "change", "result"),
+    [
+        ("drop", "dropped", ""),
+        ("drop", "drop -> accept", "accept"),
+        ("ct state new jump first", "ct state new left out", "jump first"),
+        ("ct state new jump first", "jump -> goto", "ct state new goto first"),
+        ("ct state new jump first", "first -> second", "ct state new jump second"),
+        ("ct status & dnat == 0 drop", "== 0 -> != 0", "ct status & dnat != 0 drop"),
+        ("{{ ip }} daddr @one drop", "one -> other", "{{ ip }} daddr @other drop"),
+        ("{{ ip }} daddr @one drop", "@ -> != @", "{{ ip }} daddr != @one drop"),
+        ("{{ ip }} daddr @one drop", "{{ ip }} daddr @one left out", "drop"),
+        ("{{ ip }} daddr @one drop", "daddr -> saddr", "{{ ip }} saddr @one drop"),
+        ("meta l4proto tcp reject with tcp reset", "with tcp reset left out", "meta l4proto tcp reject"),
+        (
+            "add element {{ table }} one { {{ address }} }",
+            "one -> other",
+            "add element {{ table }} other { {{ address }} }",
+        ),
+        ("{% for a in b %}", "first only", "{% for a in b[:1] %}"),
+        ("{% for a in b %}", "no loop", "{% for a in () %}"),
+        ("{% if a %}", "condition false", "{% if false %}"),
+        ("type filter hook input priority 0", "input -> forward", "type filter hook forward priority 0"),
+    ],
+)
+def test_templates_are_damaged(line: str, change: str, result: str) -> None:
+    """Each kind of fault is made in a line."""
+    assert template_faults(line)[change] == result
+
+
+def test_rules_change_places() -> None:
+    """Two rules of a chain that follow on each other are swapped, a rule and a loop aren't."""
+    text = "table t {\n  chain x {\n    accept\n    drop\n{% for a in b %}\n    reject\n{% endfor %}\n  }\n}\n"
+    made = mutants_of("x", text.encode(), template.faults(text, template.Names({"x": text})))
+    (swapped,) = (each for each in made if each.identity.change == "swapped with the next")
+    assert b"    drop\n    accept\n{% for" in swapped.applied(text.encode())
+
+
+def test_a_mutant_keeps_its_name_when_it_moves() -> None:
+    """Its identity is the line and what surrounds it: lines before it don't count, and it is one of a kind."""
+    source = b"def f():\n    g(1, 1)\n    g(1)\n"
+    moved = b"# comment\n\n" + source
+    one, other = (mutants_of("x.py", text, python.faults(text)) for text in (source, moved))
+    assert [each.identity for each in one] == [each.identity for each in other]
+    assert [each.identity.change for each in one] == ["dropped", "1 -> 2", "1 -> 2 (2)", "dropped", "1 -> 2"]
+    assert {(each.identity.where, each.identity.line) for each in one} == {("f", "g(1, 1)"), ("f", "g(1)")}
+
+
+def test_every_explanation_is_of_a_mutant() -> None:
+    """What explained.toml explains can be done to the code as it stands; after an edit the entry must follow."""
+    mutants = [each.identity for each in all_mutants()]
+    assert len(mutants) == len(set(mutants))
+    assert [str(each) for each in explanations() if each not in set(mutants)] == []
+
+
+ONE, OTHER, GONE = (Identity("x.py", "f", line, "dropped") for line in ("one", "other", "gone"))
+
+
+def test_all_that_may_kill_is_there() -> None:
+    """A file of tests that has gone or has another name would kill whatever it is tried on."""
+    named = [path for stage in STAGES for path in stage.paths] + list(TARGETS)
+    assert [path for path in named if not (CHECKOUT / path).exists()] == []
+
+
+def test_what_lives_must_be_explained() -> None:
+    """Of the living, those without a reason are named; of the reasons, those of the killed and of the unknown."""
+    results = {ONE: Result("passed"), OTHER: Result("failed", "test")}
+    assert judged(results, {}, {ONE, OTHER}) == Report(results, {}, [])
+    assert judged(results, {}, {ONE, OTHER}).unexplained == [ONE]
+    why = Explanation("why")
+    assert judged(results, {ONE: why}, {ONE, OTHER}).unexplained == []
+    assert judged(results, {ONE: why, OTHER: why, GONE: why}, {ONE, OTHER}).stale == [OTHER, GONE]
+
+
+def test_what_is_killed_now_and_then_may_be_explained() -> None:
+    """A race may be lost or won, but must be one."""
+    race = Explanation("why", is_race=True)
+    assert judged({ONE: Result("failed", "test")}, {ONE: race, GONE: race}, {ONE}).stale == [GONE]
+
+
+def test_what_could_not_be_tried_counts_as_living() -> None:
+    """A mutant of which the machine was too busy to tell is one to look at."""
+    assert judged({ONE: Result("unknown")}, {}, {ONE}).unexplained == [ONE]
+
+
+def test_what_was_not_tried_may_be_explained() -> None:
+    """A sample tells nothing of the explanations of others."""
+    assert judged({}, {ONE: Explanation("why")}, {ONE}).stale == []
+
+
+ENTRY = "[[mutant]]\nfile = 'a'\nline = 'b'\nchanges = ['c']\nreason = "
+
+
+@pytest.mark.parametrize("entries", [f"{ENTRY}''\n", f"{ENTRY}'x'\n{ENTRY}'y'\n"])
+def test_an_explanation_has_one_reason(entries: str, tmp_path: Path) -> None:
+    """An entry without a reason, and one for what is explained already, are refused."""
+    path = tmp_path / "explained.toml"
+    path.write_text(entries)
+    with pytest.raises(ValueError, match="explained twice, or without a reason"):
+        explanations(path)
+
+
+TEST = "from nftproxy.x import f\n\n\ndef test_it() -> None:\n    assert f() == 1\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        ("return 1", Result("passed")),
+        ("return 2", Result("failed", "tests/test_x.py::test_it")),
+        ("return", Result("failed", "tests/test_x.py::test_it")),
+        ("syntax error", Result("failed", "import of tests/test_x.py")),
+        ("import os; os.abort()", Result("failed", "a crash")),
+        ("while True: pass", Result("timed out")),
+    ],
+)
+def test_a_trial_tells_what_became_of_a_mutant(body: str, result: Result, tmp_path: Path) -> None:
+    """In a copy of the code its tests pass or fail, crash or don't end, and then it is as it was."""
+    for path, text in (("nftproxy/x.py", "def f():\n    return 1\n"), ("tests/test_x.py", TEST)):
+        (tmp_path / "checkout" / path).parent.mkdir(parents=True)
+        (tmp_path / "checkout" / path).write_text(text)
+    tree = Tree(tmp_path / "copy", tmp_path / "checkout")
+    place = Fault(13, 21, body, "body", "f", (2, 2))
+    with tree.damaged(Mutant(Identity("nftproxy/x.py", "f", "return 1", "body"), place)):
+        trial = Trial(tree, ["tests/test_x.py"], ["tests/test_x.py::test_it"], 2)
+        while not trial.has_ended():
+            wait_for_any([trial], 1)
+    assert trial.outcome == result
+    assert (tree.root / "nftproxy/x.py").read_text() == "def f():\n    return 1\n"

@@ -1,0 +1,122 @@
+"""The figures as Markdown: three tables, which `--write` puts between the markers in docs/performance.md."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from nftproxy.kernel.libnftables import Kernel
+from tools.bench import changes, latency, stages
+from tools.bench.figures import Figures
+from tools.bench.processes import CHECKOUT
+from tools.bench.targets import COUNT, MEBIBYTES, MILLISECONDS, SECONDS, TARGETS, Unit, show
+
+DOCUMENT = CHECKOUT / "docs" / "performance.md"
+
+
+def sections(figures: Figures) -> dict[str, str]:
+    """The text between the markers, by their names; without those of which nothing was measured."""
+    found = {
+        "targets": _targets(figures),
+        "kinds": _kinds(figures),
+        "stages": _stages(figures),
+        "shapes": _shapes(figures),
+    }
+    return {"machine": machine(figures)} | {name: text for name, text in found.items() if text}
+
+
+def machine(figures: Figures) -> str:
+    """What the figures were measured on, and how much of it others used just before each of them was."""
+    shares = [share for name, share in figures.items() if name.startswith("others/")]
+    busy = (
+        f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
+    )
+    cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
+    return (
+        f"Linux {platform.release().split('-')[0]} on {os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), "
+        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}\n"
+    )
+
+
+def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    if not lines:
+        return ""
+    return "\n".join([f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}", *lines]) + "\n"
+
+
+def _targets(figures: Figures) -> str:
+    return _markdown(("", "target", "measured", ""), filter(None, (each.row(figures) for each in TARGETS)))
+
+
+def _kinds(figures: Figures) -> str:
+    """Elements that each kind of change touches, and how its time grows."""
+    sizes = (100, 1_000, 10_000, 40_000)
+    rows = [
+        (
+            kind,
+            _cell(figures, f"elements/10000/{kind}/p50", COUNT),
+            *(_cell(figures, f"latency/{size}/{kind}/p50", MILLISECONDS) for size in sizes),
+        )
+        for kind in changes.KINDS
+    ]
+    header = ("p50 of", "elements touched, p50", *(f"{size:,} Services" for size in sizes))
+    return _markdown(header, rows) if any(f"latency/{size}/{latency.ALL}/p50" in figures for size in sizes) else ""
+
+
+def _stages(figures: Figures) -> str:
+    kinds = (changes.REPLACED, stages.COUNTED)
+    if any(f"stages/{kind}/{stages.KERNEL}" not in figures for kind in kinds):
+        return ""
+    columns = [_stage_times(figures, kind) for kind in kinds]
+    rows = [(stage, *(show(column[stage], MILLISECONDS) for column in columns)) for stage in columns[0]]
+    return _markdown(("stage", *kinds), rows)
+
+
+def _stage_times(figures: Figures, kind: str) -> dict[str, float]:
+    """Each stage's time, their sum, and what is missing to the time that the agent takes as a process."""
+    found = {stage: figures.get(f"stages/{kind}/{stage}", 0.0) for stage in stages.NAMES}
+    found[stages.API] = figures.get(f"stages/{stages.API}", 0.0)
+    total = sum(found.values())
+    kinds = (kind,) if kind == changes.REPLACED else (changes.REMOVED, changes.ADDED)
+    alive = [figures[name] for each in kinds if (name := f"latency/10000/{each}/p50") in figures]
+    found["sum"] = total
+    if alive:
+        found["as measured from the API's answer, p50"] = statistics.mean(alive)
+        found["not in any stage: waking up, event loop, threads"] = statistics.mean(alive) - total
+    return found
+
+
+def _shapes(figures: Figures) -> str:
+    rows = []
+    for text, name, unit in (
+        ("load everything", "load", SECONDS),
+        ("change one endpoint, p50", "change/p50", MILLISECONDS),
+        ("rules", "rules", COUNT),
+        ("kernel slab", "slab", MEBIBYTES),
+    ):
+        for size in (100, 1_000, 10_000):
+            cells = [_cell(figures, f"shape/{size}/{shape}/{name}", unit) for shape in ("ours", "per Service")]
+            if any(cells):
+                rows.append((f"{text}, {size:,} x 10", *cells))
+    return _markdown(("libnftables and kernel alone", "shared maps", "a chain for each Service"), rows)
+
+
+def _cell(figures: Figures, name: str, unit: Unit) -> str:
+    return show(figures[name], unit) if name in figures else ""
+
+
+def write(figures: Figures) -> None:
+    """Put the tables into the document, each between its markers; those that weren't measured stay."""
+    text = DOCUMENT.read_text()
+    for name, section in sections(figures).items():
+        begin, end = f"<!-- bench: {name} -->\n", f"<!-- end: {name} -->\n"
+        before, found, rest = text.partition(begin)
+        assert found, f"{DOCUMENT} has no marker {begin!r}"
+        text = before + begin + section + end + rest.partition(end)[2]
+    DOCUMENT.write_text(text)

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Runs a command in another release of Debian, for its nft: on this machine's kernel, in the caller's network
+# namespace, with this checkout at /src and the tests' dependencies in /venv.
+#
+#   tools/debian/debian.sh RELEASE              prepares the tree, if it isn't there or is out of date
+#   tools/debian/debian.sh sid nft --version    prepares it if needed, then runs the command
+#   unshare --net tools/debian/debian.sh trixie python -m pytest tests/kernel
+#
+# Releases go by their code names.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
+# newest nft is, whatever that is on the day that the tree is unpacked.
+#
+# The tree is .trees/RELEASE: 130 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
+# checked by it, the packages below and what they depend on from Debian's mirror, and then, by pip, what the
+# `test` extra of pyproject.toml names.  A prepared tree needs no network.  Mounts are private to the command,
+# so nothing has to be cleaned up after it.
+set -euo pipefail
+self=$(realpath "$0")
+checkout=$(realpath "$(dirname "$self")/../..")
+packages=python3,python3-venv,python3-nftables,nftables,iproute2,iptables,ipset,make,strace  # what .ci/setup would ask apt for
+
+say() { echo "debian.sh: $*" >&2; }
+
+if [[ ! ${1-} =~ ^[a-z]+$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
+release=$1; shift
+tree=$checkout/.trees/$release
+
+unpack() {
+    say "unpacking Debian $release into $tree"
+    rm -rf "$tree" "$tree.part"
+    # "essential" is Debian without apt: the tree is used as it is unpacked.  Signatures are checked, but not how old the
+    # list of packages is: sid's is good for a week, and some mirrors are behind.
+    "$(dirname "$self")/mmdebstrap.sh" --quiet --variant=essential --include="$packages" \
+        --aptopt='Acquire::Check-Valid-Until "false"' \
+        --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
+        --dpkgopt='path-exclude=/usr/share/locale/*' "$release" "$tree.part"
+    cat /etc/resolv.conf >"$tree.part/etc/resolv.conf"
+    mkdir -p "$tree.part/src" "$tree.part/etc/ssl/certs"
+    mv "$tree.part" "$tree"
+}
+
+inside() {
+    # The tree is bound to itself because `ip netns` wants / to be a mount point; the machine's certificates are
+    # used because it may have to trust one that Debian doesn't know.
+    unshare --mount bash -euc '
+        tree=$1 checkout=$2; shift 2
+        mount --bind "$tree" "$tree"
+        for dir in /dev /proc /sys; do mount --rbind "$dir" "$tree$dir"; done
+        for dir in /run /tmp; do mount -t tmpfs tmpfs "$tree$dir"; done
+        if [[ -e /etc/ssl/certs/ca-certificates.crt ]]; then
+            mount --bind /etc/ssl/certs "$tree/etc/ssl/certs"
+            mount -o remount,bind,ro "$tree/etc/ssl/certs"  # they are the machine'"'"'s
+        fi
+        mount --bind "$checkout" "$tree/src"
+        exec chroot "$tree" env -u VIRTUAL_ENV -u PYTHONPATH HOME=/root LC_ALL=C.UTF-8 \
+            PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin env --chdir=/src "$@"
+    ' bash "$tree" "$checkout" "$@"
+}
+
+if (( EUID )); then say "needs root, to mount and chroot"; exit 1; fi
+mkdir -p "$checkout/.trees"
+exec 9>"$tree.lock"
+flock 9  # two test runs may both find it missing
+if [[ ! $tree -nt $self ]]; then unpack; fi
+if [[ ! $tree/venv/.nftproxy-setup -nt $checkout/pyproject.toml ]]; then
+    inside env VENV=/venv EXTRA=test .ci/setup >&2
+fi
+exec 9>&-
+if (( $# )); then inside "$@"; fi

@@ -1,0 +1,124 @@
+"""Trying mutants, several at a time: each goes through its tests until one kills it."""
+
+from __future__ import annotations
+
+import operator
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import compress
+from pathlib import Path
+
+from tools.mutation import trials
+from tools.mutation.killers import TEMPLATES, Stage, stages_for
+from tools.mutation.mutant import Identity, Mutant
+from tools.mutation.trials import CHECKOUT, Measured, Result, Tree, Trial
+
+SLOW = 20
+"""So many times as long as the median a test takes that is left out of a first look."""
+
+
+class Campaign:
+    """Tries mutants, several at a time."""
+
+    log: Path | None = None
+    """Gets a line for each mutant, as soon as it is known what became of it."""
+
+    only_fast: bool = False
+    """Whether tests that take long are left out."""
+
+    def __init__(self, mutants: Sequence[Mutant], stages: Sequence[Stage], directory: Path, jobs: int) -> None:
+        self._mutants = mutants
+        self._stages = stages
+        first = Tree(directory / "0", CHECKOUT)
+        self._measured = trials.measure(first, stages, sorted({m.identity.file for m in mutants} - {*TEMPLATES}))
+        self._trees = [first, *(Tree(directory / str(number), first.root) for number in range(1, jobs))]
+        self._kills: Counter[str] = Counter()
+        self.results: dict[Identity, Result] = {}
+
+    def run(self) -> None:
+        """Try all of them."""
+        waiting = list(reversed(self._mutants))
+        free = list(self._trees)
+        busy: dict[Iterator[Trial], tuple[Trial, Tree]] = {}
+        while waiting or busy:
+            while waiting and free:
+                mutant, tree = waiting.pop(), free.pop()
+                course = self._course(mutant, tree)
+                trial = next(course, None)
+                if trial is None:
+                    free.append(tree)
+                else:
+                    busy[course] = trial, tree
+            trials.wait_for_any([trial for trial, _ in busy.values()], 1.0)
+            for course, (trial, tree) in list(busy.items()):
+                if trial.has_ended():
+                    following = next(course, None)
+                    if following is None:
+                        del busy[course]
+                        free.append(tree)
+                        self._show(len(self._mutants))
+                    else:
+                        busy[course] = following, tree
+        self._show(0)
+
+    def _course(self, mutant: Mutant, tree: Tree) -> Iterator[Trial]:
+        """The trials of one mutant, one after the other, until one kills it."""
+        result = Result("passed")
+        with tree.damaged(mutant):
+            for stage, tests in self._batches(mutant):
+                trial = self._trial(tree, tests, stage)
+                yield trial
+                if trial.outcome.status == "unknown":
+                    trial = self._trial(tree, tests, stage)
+                    yield trial
+                result = trial.outcome
+                if result.status != "passed":
+                    break
+        self._note(mutant, result)
+
+    def _note(self, mutant: Mutant, result: Result) -> None:
+        self.results[mutant.identity] = result
+        self._kills[trials.file_of(result.killer)] += result.is_kill
+        if self.log:
+            with self.log.open("a") as log:
+                killer = f" by {result.killer}" if result.killer else ""
+                log.write(f"{result.status}{killer}: {mutant.identity}\n")
+
+    def _trial(self, tree: Tree, tests: Sequence[str], stage: Stage) -> Trial:
+        limit = 30 + 5 * sum(map(self._measured[stage.name].seconds.__getitem__, tests))
+        return Trial(tree, list(dict.fromkeys(map(trials.file_of, tests))), tests, limit)
+
+    def _batches(self, mutant: Mutant) -> Iterator[tuple[Stage, list[str]]]:
+        """The tests to run, of a stage those of the module's own file first: the fewest files are read for these."""
+        own = f"tests/test_{Path(mutant.identity.file).stem}.py"
+        for stage in (each for each in stages_for(mutant.identity.file) if each in self._stages):
+            tests = self._tests(mutant, stage)
+            is_own = [trials.file_of(test) == own for test in tests]
+            for batch in (list(compress(tests, is_own)), list(compress(tests, map(operator.not_, is_own)))):
+                if batch:
+                    yield stage, batch
+
+    def _tests(self, mutant: Mutant, stage: Stage) -> list[str]:
+        measured = self._measured[stage.name]
+        tests = self._ordered(stage, trials.selected(mutant, stage, measured), measured)
+        longest = SLOW * statistics.median(measured.seconds.values())
+        return [test for test in tests if not self.only_fast or measured.seconds[test] < longest]
+
+    def _ordered(self, stage: Stage, tests: list[str], measured: Measured) -> list[str]:
+        """Tests that share fixtures by file, those first that killed most in the time that they take."""
+        if not stage.shares_fixtures:
+            return tests
+        cost: dict[str, float] = {}
+        for test in tests:
+            file = trials.file_of(test)
+            cost[file] = cost.get(file, 0) + measured.seconds[test]
+        return sorted(tests, key=lambda test: -self._kills[trials.file_of(test)] / cost[trials.file_of(test)])
+
+    def _show(self, total: int) -> None:
+        if sys.stderr.isatty():
+            lived = sum(not result.is_kill for result in self.results.values())
+            text = f"{len(self.results)} of {total} mutants, {lived} live" if total else ""
+            sys.stderr.write(f"\r\x1b[K{text}")
+            sys.stderr.flush()

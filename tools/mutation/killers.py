@@ -1,0 +1,75 @@
+"""Which tests may kill a mutant: a file or directory more is a line more."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TEMPLATES = (
+    "templates/draw.nft.j2",
+    "templates/endpoints.nft.j2",
+    "templates/service.nft.j2",
+    "templates/table.nft.j2",
+)
+MODULES = tuple(
+    f"nftproxy/{name}.py"
+    for name in (
+        "policy/compile", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset", "pipeline",
+        "policy/state", "api/services", "api/resources", "policy/health_checks", "agent/quarantine",
+    )
+)  # fmt: skip
+TARGETS = TEMPLATES + MODULES
+"""What is damaged."""
+
+
+class Stage(NamedTuple):
+    """Tests that are run together; a mutant that survives one stage comes to the next.
+
+    The order of `paths` is where to begin; what kills most goes to the front.  Of a file whose tests share what a
+    fixture has made, all are run if one of them runs the damaged line.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    shares_fixtures: bool
+
+
+UNIT = Stage(
+    "unit",
+    (
+        "tests/policy/test_claims.py",
+        "tests/policy/compile",
+        "tests/agent/test_quarantine.py",
+        "tests/policy/test_endpoints.py",
+        "tests/policy/test_flows.py",
+        "tests/policy/test_health_checks.py",
+        "tests/api/test_parse.py",
+        "tests/system/fuzz/test_histories.py",
+        "tests/api/test_services.py",
+        "tests/api/test_slices.py",
+        "tests/test_pipeline.py",
+        "tests/rules/test_render.py",
+        "tests/commands/test_listing.py",
+        "tests/rules/test_ruleset.py",
+        "tests/api/test_resources.py",
+        "tests/policy/test_state.py",
+    ),
+    shares_fixtures=False,
+)
+CONFORMANCE = Stage("conformance", ("tests/conformance/test_templates_conform.py",), shares_fixtures=False)
+PACKETS = Stage(
+    "packets",
+    (
+        "tests/system/test_matrix.py",
+        "tests/system/packets",
+        "tests/system/test_affinity.py",
+        "tests/system/fuzz/test_packets.py",
+    ),
+    shares_fixtures=True,
+)
+RACES = Stage("races", ("tests/system/test_atomicity.py",), shares_fixtures=True)
+STAGES = (UNIT, CONFORMANCE, PACKETS, RACES)
+
+
+def stages_for(file: str) -> tuple[Stage, ...]:
+    """What mutants of a file go through: policy can be seen at rest, templates are tried with packets alone."""
+    return (CONFORMANCE, PACKETS, RACES) if file in TEMPLATES else (UNIT, PACKETS)

@@ -1,0 +1,337 @@
+"""Running tests in forks of one process that has imported all but nftproxy and its tests.
+
+What is under test is a copy of the checkout, one for each process that works at a time, and only there is anything ever
+damaged: a test that starts a process, which reads the files anew, sees the same fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib.util
+import json
+import os
+import resource
+import select
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+import coverage
+import hypothesis
+import pytest
+
+from tools.mutation.killers import Stage
+from tools.mutation.mutant import Mutant
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+COPIED = ("nftproxy", "templates", "tests", "tools", "examples", "docs", ".ci")
+PRELOADED = (
+    "click", "hypothesis.strategies", "jinja2.debug", "jinja2.ext", "msgspec", "nftables", "pyroute2", "pytest_timeout",
+    "yaml",
+)  # fmt: skip
+"""What tests import that isn't ours: once for all forks."""
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h: whoever is started here ends with this process
+
+MEMORY = 4 << 30
+"""Bytes of address space that a trial may have: a mutant that never ends may fill what it can get."""
+
+TOO_BUSY = "the machine was too busy"
+"""In what the lab says when it has lost packets itself: then nothing is known of the mutant."""
+
+
+class Result(NamedTuple):
+    """What became of one run of tests.
+
+    `status` is "passed", "failed", "timed out", or "unknown" if it must be tried again; `killer` is the test that
+    failed.
+    """
+
+    status: str
+    killer: str = ""
+
+    @property
+    def is_kill(self) -> bool:
+        """Whether somebody has noticed."""
+        return self.status in ("failed", "timed out")
+
+
+class Measured(NamedTuple):
+    """What is known of a stage's tests when nothing is damaged.
+
+    `seconds` by test, in the order in which they ran; `runs` says which tests run a line, by file and line.  Lines that
+    run only when the module is imported have an empty list, those that never run have none.
+    """
+
+    seconds: dict[str, float]
+    runs: dict[str, dict[int, list[str]]]
+
+
+def preload() -> None:
+    """Import what all trials need."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # no fork looks at this again
+
+
+class Tree:
+    """A copy of the checkout that may be damaged."""
+
+    def __init__(self, root: Path, original: Path) -> None:
+        self.root = root
+        root.mkdir()
+        for path in original.iterdir():
+            if path.name in COPIED:
+                shutil.copytree(path, root / path.name)
+            elif path.is_file() and not path.name.startswith("."):
+                shutil.copy2(path, root)
+
+    @contextlib.contextmanager
+    def damaged(self, mutant: Mutant) -> Iterator[None]:
+        """Hold one mutant for a while.  No compiled code of the file stays: its date tells seconds only."""
+        path = self.root / mutant.identity.file
+        source = path.read_bytes()
+        if path.suffix == ".py":
+            Path(importlib.util.cache_from_source(path)).unlink(missing_ok=True)
+        path.write_bytes(mutant.applied(source))
+        try:
+            yield
+        finally:
+            path.write_bytes(source)
+
+
+class Trial:
+    """Some tests that run in a fork, on a tree."""
+
+    def __init__(self, tree: Tree, files: Sequence[str], tests: Collection[str] | None, limit: float) -> None:
+        """Start it.  `tests` are in the order in which they are to run, None for all; `limit` is in seconds."""
+        self._report = tree.root / "trial.json"
+        self._report.unlink(missing_ok=True)
+        self._deadline = time.monotonic() + limit
+        self._pid = _fork(lambda: _run_tests(tree.root, self._report, files, tests))
+        self.descriptor = os.pidfd_open(self._pid)
+        self.outcome = Result("unknown")
+
+    def has_ended(self) -> bool:
+        """Whether it has, and then `outcome` is there; ends it if its time is over."""
+        is_late = time.monotonic() > self._deadline
+        if is_late:
+            self._kill()
+        pid, status = os.waitpid(self._pid, 0 if is_late else os.WNOHANG)
+        if not pid:
+            return False
+        os.close(self.descriptor)
+        self._kill()  # what it may have left behind
+        self.outcome = Result("timed out") if is_late else self._read(os.waitstatus_to_exitcode(status))
+        return True
+
+    def _kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def _read(self, status: int) -> Result:
+        if status == pytest.ExitCode.OK:
+            return Result("passed")
+        if self._report.exists():
+            return Result(**json.loads(self._report.read_text()))
+        if status == pytest.ExitCode.NO_TESTS_COLLECTED:
+            raise RuntimeError(f"no tests were run: {self._report.with_name('trial.log').read_text()}")
+        return Result("failed", "a crash")
+
+
+def _fork(work: Callable[[], int]) -> int:
+    """Do something in a process of its own; its process group has the same number."""
+    pid = os.fork()
+    if not pid:
+        _work_and_exit(work)
+    with contextlib.suppress(OSError):
+        os.setpgid(pid, pid)
+    return pid
+
+
+def _work_and_exit(work: Callable[[], int]) -> NoReturn:
+    status = 70
+    try:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, 0)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        status = work()
+    except BaseException:  # noqa: BLE001 -- nothing may get out of here, into the code of the other process
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _prepare(root: Path) -> None:
+    """Make this process one that has imported nothing of the project, and would import it from `root`."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "nftproxy")]:
+        del sys.modules[name]
+    os.chdir(root)
+    sys.path[:] = [str(root), *(each for each in sys.path if each not in ("", str(CHECKOUT)))]
+    os.environ["PYTHONPATH"] = str(root)
+    os.environ.pop("NFTPROXY_TESTS", None)
+    output = os.open(root / "trial.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+    hypothesis.settings.register_profile(
+        "mutation",
+        database=None,
+        derandomize=True,
+        phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # one failure is enough, however large
+    )
+    hypothesis.settings.load_profile("mutation")
+
+
+PYTEST = (
+    "-x", "--tb=native", "--assert=plain", "-o", "timeout=60", "-p", "no:cacheprovider",
+    "--disable-plugin-autoload", "-p", "pytest_timeout",
+)  # fmt: skip
+"""Options of all runs: the first failure ends them, and nobody reads of it."""
+
+
+def _pytest(files: Sequence[str], plugin: object) -> int:
+    return int(pytest.main([*PYTEST, *files], plugins=[plugin]))
+
+
+def _run_tests(root: Path, report: Path, files: Sequence[str], tests: Collection[str] | None) -> int:
+    _prepare(root)
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    return _pytest(files, _Selection(report, tests))
+
+
+class _Selection:
+    """A plugin that keeps only the tests asked for, in the order asked for, and notes what fails."""
+
+    def __init__(self, report: Path, tests: Collection[str] | None) -> None:
+        self._report = report
+        self._places = {test: place for place, test in enumerate(tests)} if tests is not None else None
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self._places is not None:
+            places = self._places
+            items[:] = sorted((item for item in items if item.nodeid in places), key=lambda item: places[item.nodeid])
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._note(report.nodeid, report.longreprtext)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._note(f"import of {report.nodeid}", report.longreprtext)
+
+    def _note(self, killer: str, text: str) -> None:
+        status = "unknown" if TOO_BUSY in text else "timed out" if "Timeout (>" in text else "failed"
+        self._report.write_text(json.dumps({"status": status, "killer": killer}))
+
+
+# measuring
+
+
+def measure(tree: Tree, stages: Sequence[Stage], files: Collection[str]) -> dict[str, Measured]:
+    """Run all tests of some stages on a whole tree, side by side.
+
+    Raises:
+        RuntimeError: a test fails where nothing is damaged.
+    """
+    reports = {stage.name: tree.root / f"{stage.name}.json" for stage in stages}
+    pids = {}
+    for stage in stages:
+        paths = [path for path in stage.paths if (tree.root / path).exists()]
+        pids[_fork(lambda paths=paths, stage=stage: _measure(tree.root, reports[stage.name], paths, files))] = stage  # type: ignore[misc]
+    for pid, stage in pids.items():
+        _, status = os.waitpid(pid, 0)
+        if os.waitstatus_to_exitcode(status):
+            raise RuntimeError(f"stage {stage.name} fails on undamaged code:\n{(tree.root / 'trial.log').read_text()}")
+    return {name: _measured(json.loads(report.read_text())) for name, report in reports.items()}
+
+
+def _measured(found: Mapping[str, Any]) -> Measured:
+    runs = {file: {int(line): tests for line, tests in lines.items()} for file, lines in found["runs"].items()}
+    return Measured(found["seconds"], runs)
+
+
+def _measure(root: Path, report: Path, paths: Sequence[str], files: Collection[str]) -> int:
+    _prepare(root)
+    recorder = _Recorder(root, files)
+    status = _pytest(paths, recorder)
+    report.write_text(json.dumps({"seconds": recorder.seconds, "runs": recorder.runs()}))
+    return status
+
+
+class _Recorder:
+    """A plugin that keeps how long each test takes, and which lines it runs."""
+
+    def __init__(self, root: Path, files: Collection[str]) -> None:
+        self._files = {file: str(root / file) for file in files}
+        self.seconds: dict[str, float] = {}
+        self._coverage = coverage.Coverage(data_file=None, config_file=False, include=list(self._files.values()))
+        if files:
+            self._coverage.start()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._switch(item.nodeid)
+        before = time.monotonic()
+        done = yield
+        self.seconds[item.nodeid] = time.monotonic() - before
+        self._switch("")
+        return done
+
+    def _switch(self, context: str) -> None:
+        if self._files:
+            self._coverage.switch_context(context)
+
+    def runs(self) -> dict[str, dict[int, list[str]]]:
+        """The tests that run a line, by file and line."""
+        self._coverage.stop()
+        data = self._coverage.get_data()
+        return {
+            file: {
+                line: [context for context in contexts if context]
+                for line, contexts in data.contexts_by_lineno(path).items()
+            }
+            for file, path in self._files.items()
+        }
+
+
+# which tests
+
+
+def selected(mutant: Mutant, stage: Stage, measured: Measured) -> list[str]:
+    """The tests that may kill a mutant, the fastest first."""
+    lines = measured.runs.get(mutant.identity.file)
+    if lines is None:  # a template: everybody renders it
+        return list(measured.seconds)
+    first, last = mutant.fault.lines
+    run = [lines[line] for line in range(first, last + 1) if line in lines]
+    if not run:
+        return []
+    found = {test for tests in run for test in tests}
+    if not found:  # it runs when the module is imported
+        found = {test for tests in lines.values() for test in tests}
+    if stage.shares_fixtures:
+        files = {file_of(test) for test in found}
+        return [test for test in measured.seconds if file_of(test) in files]
+    return sorted(found, key=measured.seconds.__getitem__)
+
+
+def file_of(test: str) -> str:
+    """The file that a test is in."""
+    return test.partition("::")[0]
+
+
+def wait_for_any(trials: Collection[Trial], seconds: float) -> None:
+    """Wait until one of these may have ended."""
+    select.select([trial.descriptor for trial in trials], [], [], seconds)
