@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
-from nftproxy.policy.compile import Lost, PortKey, Settings, compile_service, compile_table, lost_claims, port_keys
+from nftproxy.model.settings import Settings
+from nftproxy.policy.compile import Lost, PortKey, compile_service, compile_table, lost_claims, port_keys
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.health_checks import HealthChecks
-from nftproxy.policy.state import ClusterState, Event, Touched
+from nftproxy.policy.state import ClusterState, Touched
 from nftproxy.rules.render import Renderer
 from nftproxy.rules.ruleset import (
     EMPTY,

@@ -18,11 +18,12 @@ import pytest
 import yaml
 
 from nftproxy import __version__
-from nftproxy.api.config import Config, parse_config
+from nftproxy.api.config import parse_config
 from nftproxy.commands.cli import _commands
 from nftproxy.commands.kube_proxy_cleanup import MODES
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
+from nftproxy.model.settings import Config
 from tests.conftest import CHECKOUT, NOBODY
 from tools.debian import image
 from tools.debian.image import packages, setting, stages

@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from nftproxy.conformance.strategies import Told, all_settings, clusters, quick
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import TemplateError
+from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
-from nftproxy.policy.compile import PortKey, Settings
+from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
-from nftproxy.policy.state import Event, Listed, Put, Removed
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Block, Element, Kind, Transaction
 from tests.support.factories import (

@@ -21,9 +21,9 @@ from nftproxy.kernel.drift import Custody, Notifications
 from nftproxy.kernel.libnftables import AsyncKernel, Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import Health, health_check_addresses
-from nftproxy.policy.state import Event
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.directory import Directory
 from nftproxy.sources.interfaces import follow_addresses

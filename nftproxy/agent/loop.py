@@ -31,9 +31,9 @@ from nftproxy.agent.quarantine import find_culprits
 from nftproxy.kernel.drift import Custody
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.state import Event
 from nftproxy.rules.ruleset import Commit, Generation, Installed, Transaction
 
 log = logging.getLogger(__name__)

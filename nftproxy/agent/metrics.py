@@ -22,12 +22,11 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
-from nftproxy.api.validate import FAMILY_NAMES
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import Health, Moment, without_local_endpoints
-from nftproxy.policy.state import Event, Listed, Put
 from nftproxy.rules.ruleset import Transaction
 
 # Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).

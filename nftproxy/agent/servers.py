@@ -27,10 +27,11 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from nftproxy.agent.metrics import Vitals, read_clocks
-from nftproxy.api.config import API_VERSION, KIND, Config
+from nftproxy.api.config import API_VERSION, KIND
 from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import ObjectKey
+from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import ANY, Answer, HealthCheck, health_check, healthz, is_eligible, livez
 

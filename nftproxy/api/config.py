@@ -13,77 +13,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import Enum
-
-import msgspec
 
 from nftproxy.api.decode import Report, Shape, convert, show, unknown_fields
-from nftproxy.api.validate import FAMILY_NAMES, is_subdomain, network, node_address
-from nftproxy.model.addresses import Address, Family, Network, family_of
+from nftproxy.api.validate import is_subdomain, network, node_address
+from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
 from nftproxy.model.errors import BadInput, Problem
+from nftproxy.model.settings import HEALTHZ_PORT, METRICS_PORT, Config, Conntrack, DetectLocalMode
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
 EMPTY_CONFIG = {"apiVersion": API_VERSION, "kind": KIND}
-
-# The ports that kube-proxy has (pkg/cluster/ports).
-HEALTHZ_PORT = 10256
-METRICS_PORT = 10249
-
-
-class DetectLocalMode(Enum):
-    """How traffic of this node's pods is told from other traffic (detectLocalMode, KEP-2450)."""
-
-    CLUSTER_CIDR = "ClusterCIDR"
-    NODE_CIDR = "NodeCIDR"
-    BRIDGE_INTERFACE = "BridgeInterface"
-    INTERFACE_NAME_PREFIX = "InterfaceNamePrefix"
-
-
-class Conntrack(msgspec.Struct, frozen=True):
-    """Limits of connection tracking; timeouts in seconds.  What is 0 is left as the kernel has it."""
-
-    max_per_core: int = 32768
-    min: int = 131072
-    tcp_established_timeout: float = 86400.0
-    tcp_close_wait_timeout: float = 3600.0
-    udp_timeout: float = 0.0
-    udp_stream_timeout: float = 0.0
-    tcp_be_liberal: bool = False
-
-
-class Config(msgspec.Struct, frozen=True):
-    """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
-
-    That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
-    cost what changed, and wait 20 ms.
-
-    `cluster_cidrs` has at most one of each family.  `node_port_addresses` is None for "primary", the node's own
-    addresses.  `bind_address` is a hint for the node's address, None where it says any.  `healthz_bind_address` and
-    `metrics_bind_address` are "host:port", an IPv6 host in brackets.  `hostname_override` and `kubeconfig` are "" where
-    not given.  `masquerade_bit` counts from 0, the lowest.
-    """
-
-    masquerade_all: bool = False
-    masquerade_bit: int = 14
-    detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
-    cluster_cidrs: tuple[Network, ...] = ()
-    bridge_interface: str = ""
-    interface_name_prefix: str = ""
-    node_port_addresses: tuple[Network, ...] | None = None
-    allow_service_external_ips: bool = True
-    hostname_override: str = ""
-    bind_address: Address | None = None
-    kubeconfig: str = ""
-    sync_period: float = 30.0
-    min_sync_period: float = 0.02
-    config_sync_period: float = 900.0
-    healthz_bind_address: str = f"0.0.0.0:{HEALTHZ_PORT}"
-    metrics_bind_address: str = f"127.0.0.1:{METRICS_PORT}"
-    bind_address_hard_fail: bool = False
-    oom_score_adj: int = -999
-    conntrack: Conntrack = Conntrack()
-
 
 _DEFAULT = Config()
 

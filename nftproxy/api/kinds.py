@@ -17,8 +17,6 @@ from nftproxy.api import schema
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.services import build_service, why_not_ours
 from nftproxy.api.validate import (
-    FAMILIES,
-    FAMILY_NAMES,
     is_label,
     is_label_value,
     is_subdomain,
@@ -29,7 +27,7 @@ from nftproxy.api.validate import (
     timestamp,
     virtual_address,
 )
-from nftproxy.model.addresses import Address, Family, Network, family_of
+from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Address, Family, Network, family_of
 from nftproxy.model.objects import ClusterObject, Endpoint, EndpointPort, EndpointSlice, Node, ObjectKey, ServiceCIDR
 
 HEADLESS = "service.kubernetes.io/headless"

@@ -33,8 +33,8 @@ from nftproxy.api.parse import parse_json, parse_key
 from nftproxy.api.resources import Resource
 from nftproxy.api.responses import Change, Lines, Refusal, Unreadable, read_change, read_page, read_refusal
 from nftproxy.model.errors import Problem
+from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
-from nftproxy.policy.state import Event, Listed, Put, Removed, key_of
 
 PAGE = 500
 """Objects in a page of a list, as in client-go (tools/pager); a list from the server's watch cache is always whole."""

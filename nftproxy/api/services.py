@@ -13,17 +13,8 @@ from enum import Enum
 
 from nftproxy.api import schema
 from nftproxy.api.decode import Report, numbered, show
-from nftproxy.api.validate import (
-    FAMILY_NAMES,
-    named_port,
-    network,
-    port_number,
-    several,
-    timestamp,
-    virtual_address,
-    word,
-)
-from nftproxy.model.addresses import Address, Family, Network, Protocol, family_of, parse_network
+from nftproxy.api.validate import named_port, network, port_number, several, timestamp, virtual_address, word
+from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Network, Protocol, family_of, parse_network
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficPolicy
 
 OTHER_PROXY = "service.kubernetes.io/service-proxy-name"

@@ -15,7 +15,6 @@ from typing import TypeVar
 from nftproxy.api.decode import Report, show
 from nftproxy.model.addresses import (
     Address,
-    Family,
     Network,
     Protocol,
     parse_address,
@@ -29,10 +28,6 @@ N = TypeVar("N", bound=Address | Network)
 
 _REASON = 160
 """Characters of an exception's text that may be quoted: enough for every reason given for input of ordinary length."""
-
-FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
-"""IP families by the API's names for them (IPFamily, AddressType)."""
-FAMILY_NAMES = {family: name for name, family in FAMILIES.items()}
 
 # The names that Kubernetes knows (apimachinery, util/validation), each with its greatest length.
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 import click
 
 from nftproxy import __version__
-from nftproxy.api.config import Config
 from nftproxy.api.flags import FLAGS
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.listing import review
@@ -30,9 +29,8 @@ from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
-from nftproxy.model.objects import Capabilities
+from nftproxy.model.settings import Capabilities, Config, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
 from nftproxy.rules.ruleset import delete_transaction, join
 from nftproxy.sources.files import Manifests, load, load_config

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import Ignored
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, Pipeline
-from nftproxy.policy.compile import PortKey, Settings
+from nftproxy.policy.compile import PortKey
 from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind, Owner
 
 _COMMENT_LENGTH = 300

@@ -19,8 +19,8 @@ from nftproxy.conformance.probes import probes
 from nftproxy.conformance.strategies import world_after
 from nftproxy.conformance.trial import Difference, Trial, View, but_for_sources, exactly
 from nftproxy.lab import Outcome, Probe, is_even
+from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.state import Event, Put, Removed, key_of
 
 ENOUGH = 1000
 """Connections in which it shows that one of ten endpoints is drawn twice as often as the others."""

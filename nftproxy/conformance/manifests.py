@@ -6,11 +6,12 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from nftproxy.api.config import API_VERSION, KIND, Config
+from nftproxy.api.config import API_VERSION, KIND
 from nftproxy.api.kinds import SERVICE_NAME, ZONE
-from nftproxy.api.validate import FAMILY_NAMES
 from nftproxy.conformance.oracle import World
+from nftproxy.model.addresses import FAMILY_NAMES
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort
+from nftproxy.model.settings import Config
 from nftproxy.sources.documents import to_yaml
 
 Manifest = dict[str, Any]

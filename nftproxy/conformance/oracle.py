@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from nftproxy.api.config import Config, DetectLocalMode
 from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
 from nftproxy.lab.topology import PODS, UPLINK, Origin
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
@@ -26,6 +25,7 @@ from nftproxy.model.objects import (
     ServicePort,
     TrafficPolicy,
 )
+from nftproxy.model.settings import Config, DetectLocalMode
 
 Value = TypeVar("Value", Address, Network)
 

@@ -15,7 +15,7 @@ from nftproxy.conformance.manifests import configuration, manifests
 from nftproxy.conformance.suite import Result
 from nftproxy.lab import Kind, LabError, Outcome, Probe, obstacle
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.objects import Capabilities
+from nftproxy.model.settings import Capabilities
 from nftproxy.rules.render import Renderer
 
 WIDTH = max(len(feature.name) for feature in FEATURES)

@@ -16,14 +16,13 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.api.config import Config, DetectLocalMode
 from nftproxy.conformance.notation import addresses, key, networks
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import INTERFACES
 from nftproxy.lab.topology import NODE_NAME, PODS
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
 from nftproxy.model.objects import (
-    Capabilities,
     ClusterObject,
     Endpoint,
     EndpointPort,
@@ -36,8 +35,7 @@ from nftproxy.model.objects import (
     ServiceType,
     TrafficPolicy,
 )
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, HostAddresses, Listed, Put, Removed, key_of
+from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -19,9 +19,8 @@ from nftproxy.conformance.strategies import PLAIN_CONFIG, sample
 from nftproxy.conformance.trial import Trial, events
 from nftproxy.kernel.check import CheckResult, check_ruleset
 from nftproxy.model.errors import Refused
-from nftproxy.model.objects import Capabilities
+from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
 from nftproxy.rules.render import Renderer
 
 SHRINKING = 20.0

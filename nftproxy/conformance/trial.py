@@ -19,10 +19,10 @@ from nftproxy.conformance.probes import MORE_IPS, others_like
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Kind, Lab, Outcome, Probe
 from nftproxy.model.addresses import Family
-from nftproxy.model.objects import Capabilities, EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.events import Event, HostAddresses, Listed, Put
+from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, HostAddresses, Listed, Put
 from nftproxy.rules.render import Renderer
 from nftproxy.rules.ruleset import Transaction, delete_transaction, join
 

@@ -16,7 +16,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.netns import ChildDied, in_child, in_scratch_namespace
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.model.objects import Capabilities
+from nftproxy.model.settings import Capabilities
 from nftproxy.rules.ruleset import Transaction
 
 Texts = tuple[str, ...]

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from nftproxy.api.config import Config
+from nftproxy.model.settings import Config
 
 log = logging.getLogger(__name__)
 

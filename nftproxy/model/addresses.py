@@ -31,6 +31,11 @@ class Family(Enum):
         return f"{self.value} {TABLE}"
 
 
+FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
+"""IP families by the API's names for them (IPFamily, AddressType)."""
+FAMILY_NAMES = {family: name for name, family in FAMILIES.items()}
+
+
 class Protocol(Enum):
     """A transport protocol that a Service port may name; the value is nft's name for it."""
 

@@ -143,13 +143,3 @@ class Ignored(msgspec.Struct, frozen=True, gc=False):
 
     object: str
     reason: str
-
-
-class Capabilities(msgspec.Struct, frozen=True):
-    """What the installed nft and kernel are able to do, as far as rules depend on it.
-
-    `wide_maps`: `update` and `delete` statements on maps with keys wider than 16 bytes, which remembering IPv6 clients
-    takes.  nft 1.0.6 aborts on these; 1.1.3 has them.
-    """
-
-    wide_maps: bool = True

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_network
 from typing import NamedTuple
 
-from nftproxy.api.config import Config, DetectLocalMode
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
-from nftproxy.model.objects import Capabilities, Node, ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.model.objects import Node, ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
 from nftproxy.policy.claims import NODE, Claim, external_addresses
 from nftproxy.policy.endpoints import Candidate, Choice, choose, gather
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
@@ -36,13 +36,6 @@ HASH_SEED = "0x6e667470"
 _NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
-
-
-class Settings(NamedTuple):
-    """What is fixed for the life of a process: configuration, and what the kernel side is able to do."""
-
-    config: Config = Config()
-    capabilities: Capabilities = Capabilities()
 
 
 class PortKey(NamedTuple):

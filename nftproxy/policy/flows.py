@@ -21,8 +21,9 @@ from typing import NamedTuple, TypeVar
 
 from nftproxy.model.addresses import Address, Family, Protocol, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
+from nftproxy.model.settings import Settings
 from nftproxy.policy.claims import NODE, Claim, external_addresses
-from nftproxy.policy.compile import Settings, nodeport_addresses
+from nftproxy.policy.compile import nodeport_addresses
 from nftproxy.policy.endpoints import gather
 from nftproxy.policy.state import ClusterState
 

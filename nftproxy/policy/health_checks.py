@@ -16,10 +16,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.api.config import Config
-from nftproxy.api.validate import FAMILY_NAMES
-from nftproxy.model.addresses import Address, Family, Protocol, of_family
+from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Protocol, of_family
 from nftproxy.model.objects import Node, ObjectKey, Service, ServiceType, TrafficPolicy
+from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.compile import nodeport_addresses, serves_every_address
 from nftproxy.policy.endpoints import choose, gather

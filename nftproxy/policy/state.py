@@ -11,37 +11,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from nftproxy.model.addresses import Address, Network
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
 from nftproxy.policy.claims import Claims
-
-
-class HostAddresses(msgspec.Struct, frozen=True):
-    """The addresses on this machine's interfaces, all of them; until these are known, the Node's own stand in."""
-
-    addresses: frozenset[Address]
-
-
-class Put(msgspec.Struct, frozen=True):
-    """An object is there, or has changed to this."""
-
-    object: ClusterObject | HostAddresses
-
-
-class Removed(msgspec.Struct, frozen=True):
-    """An object is gone, or no longer for this proxy; `key` is an ObjectKey, or a ServiceCIDR's or Node's name."""
-
-    kind: type[ClusterObject]
-    key: ObjectKey | str
-
-
-class Listed(msgspec.Struct, frozen=True):
-    """All objects of one kind that there are: what is not among them is gone, so no deletion can be missed."""
-
-    kind: type[ClusterObject]
-    objects: tuple[ClusterObject, ...]
-
-
-Event = Put | Removed | Listed
 
 
 class Touched(msgspec.Struct):
@@ -169,8 +141,3 @@ class ClusterState:
         ):  # no rule depends on these
             self.claims.set_node_addresses(frozenset(new.addresses))
             touched.table = touched.everything = True
-
-
-def key_of(value: ClusterObject) -> ObjectKey | str:
-    """What tells an object from the others of its kind."""
-    return value.name if isinstance(value, Node | ServiceCIDR) else value.key

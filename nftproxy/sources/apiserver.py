@@ -33,7 +33,7 @@ from nftproxy.api.reflector import Reflector, Request, Times
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import read_refusal
 from nftproxy.model.errors import BadInput, Unavailable
-from nftproxy.policy.state import Event
+from nftproxy.model.events import Event
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
 from nftproxy.sources.streams import gathered
 

@@ -25,7 +25,7 @@ from typing import NamedTuple
 from asyncinotify import Event, Inotify, Mask
 
 from nftproxy.model.errors import Problem
-from nftproxy.policy.state import Event as ClusterEvent
+from nftproxy.model.events import Event as ClusterEvent
 from nftproxy.sources.files import FileContents, manifest_files, merge, read_file
 
 log = logging.getLogger(__name__)

@@ -14,12 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from nftproxy.api.config import EMPTY_CONFIG, Config, parse_config
+from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.api.flags import override
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
 from nftproxy.model.errors import BadInput, Problem
+from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
-from nftproxy.policy.state import Event, Listed, key_of
+from nftproxy.model.settings import Config
 from nftproxy.sources.documents import Document, json_documents, yaml_documents
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})

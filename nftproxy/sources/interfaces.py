@@ -12,7 +12,7 @@ from pyroute2 import AsyncIPRoute
 from pyroute2.netlink.rtnl import RTMGRP_IPV4_IFADDR, RTMGRP_IPV6_IFADDR
 
 from nftproxy.model.addresses import Address, parse_virtual_address
-from nftproxy.policy.state import Event, HostAddresses, Put
+from nftproxy.model.events import Event, HostAddresses, Put
 
 SILENCE = 0.02
 """Seconds in which further changes are gathered: an interface gets its addresses one by one."""

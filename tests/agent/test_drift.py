@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.policy.state import Put
+from nftproxy.model.events import Put
 from nftproxy.rules.ruleset import Commit, Transaction
 from tests.agent.world import (
     EVERYTHING,

@@ -10,10 +10,10 @@ import pytest
 
 from nftproxy.agent.loop import FIRST_PAUSE, LONGEST_PAUSE
 from nftproxy.model.errors import Refused
+from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.pipeline import STEP
 from nftproxy.policy.health_checks import Moment
-from nftproxy.policy.state import Event, Put, Removed, key_of
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,

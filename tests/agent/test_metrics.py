@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import Health, Moment
-from nftproxy.policy.state import Listed, Put, Removed
 from nftproxy.rules.ruleset import Transaction
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 

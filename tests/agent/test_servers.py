@@ -22,11 +22,12 @@ import pytest
 
 from nftproxy.agent.metrics import Metrics, Vitals, read_clocks
 from nftproxy.agent.servers import CannotListen, Place, Servers, configz
-from nftproxy.api.config import Config, Conntrack, DetectLocalMode, parse_config
+from nftproxy.api.config import parse_config
 from nftproxy.model.addresses import Address, parse_network
+from nftproxy.model.events import Put
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import ANY, DELETION_TAINT, Health, HealthCheck, Moment
-from nftproxy.policy.state import Put
 from nftproxy.rules.ruleset import Transaction
 from tests.support.factories import addresses, key, node, pipeline
 

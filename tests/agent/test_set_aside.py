@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from nftproxy.model.events import Listed, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.policy.health_checks import Moment
-from nftproxy.policy.state import Listed, Put, Removed, key_of
 from nftproxy.rules.ruleset import Transaction
 from tests.agent.world import (
     EVERYTHING,

@@ -14,9 +14,9 @@ from nftproxy.agent.metrics import Metrics, Vitals
 from nftproxy.kernel.drift import Custody, Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.policy.health_checks import Health, Moment
-from nftproxy.policy.state import Event, Listed, Put
 from nftproxy.rules.ruleset import Commit, Installed, Transaction
 from tests.support.factories import Ledger, node, pipeline, service, slice_of
 

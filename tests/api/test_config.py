@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nftproxy.api.config import Config, Conntrack, DetectLocalMode, parse_config, parse_duration
+from nftproxy.api.config import parse_config, parse_duration
 from nftproxy.model.addresses import Address, parse_network
 from nftproxy.model.errors import BadInput
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from nftproxy.api.config import Config, parse_config
+from nftproxy.api.config import parse_config
 from nftproxy.api.flags import FLAGS, override
 from nftproxy.model.errors import BadInput
+from nftproxy.model.settings import Config
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 TEXTS = {

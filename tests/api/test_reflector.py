@@ -26,8 +26,8 @@ from nftproxy.api.responses import (
     read_refusal,
 )
 from nftproxy.model.errors import Problem
+from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
-from nftproxy.policy.state import Event, Listed, Put, Removed
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-a")
 WEB = ObjectKey("shop", "web")

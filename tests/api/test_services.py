@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.objects import (
-    Service,
-    ServicePort,
-    ServiceType,
-    TrafficPolicy,
-)
+from nftproxy.model.objects import Service, ServicePort, ServiceType, TrafficPolicy
 from tests.support.raw import SERVICE, WEB, Raw, changed, read, service
 
 # ---- a Service's fields ----------------------------------------------------------------------------------------------

@@ -5,12 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.model.addresses import Address, Protocol, parse_network
-from nftproxy.model.objects import (
-    Endpoint,
-    EndpointPort,
-    Node,
-    ServiceCIDR,
-)
+from nftproxy.model.objects import Endpoint, EndpointPort, Node, ServiceCIDR
 from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, read
 
 # ---- an EndpointSlice's fields ---------------------------------------------------------------------------------------

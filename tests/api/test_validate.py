@@ -9,10 +9,7 @@ import pytest
 from nftproxy.api.decode import show
 from nftproxy.api.parse import parse_object
 from nftproxy.model.errors import Problem
-from nftproxy.model.objects import (
-    ObjectKey,
-    Service,
-)
+from nftproxy.model.objects import ObjectKey, Service
 from tests.support.raw import NODE, SERVICE, changed, endpoint_slice, read, service
 
 # ---- names -----------------------------------------------------------------------------------------------------------

@@ -21,10 +21,10 @@ from nftproxy.conformance.strategies import (
     survivors,
 )
 from nftproxy.model.errors import Problem
+from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Ignored, ObjectKey, ServicePort
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, Put
 from tests.support.factories import IPV4, IPV6, key, node, pipeline, renderer, service, service_cidr, slice_of
 
 

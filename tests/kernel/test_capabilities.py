@@ -13,7 +13,7 @@ from nftproxy.kernel.capabilities import FEATURES, Feature, declare, missing_fea
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.objects import Capabilities
+from nftproxy.model.settings import Capabilities
 from tests.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("namespace")

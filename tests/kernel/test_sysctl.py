@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.api.config import Config, Conntrack
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.sysctl import apply, wanted
+from nftproxy.model.settings import Config, Conntrack
 
 NETFILTER = "/proc/sys/net/netfilter"
 NOTHING = Conntrack(max_per_core=0, tcp_established_timeout=0, tcp_close_wait_timeout=0)

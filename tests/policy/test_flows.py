@@ -9,12 +9,13 @@ from hypothesis import given
 
 from nftproxy.conformance.strategies import Told, all_settings, clusters, histories, quick, survivors
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
+from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
-from nftproxy.policy.compile import Settings, nodeport_addresses
+from nftproxy.policy.compile import nodeport_addresses
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, is_stale, udp_fronts
-from nftproxy.policy.state import Event, Put, Removed, key_of
 from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
 
 VIP, PODS = "10.96.0.10", ("10.1.0.4@node-a", "10.1.1.4@node-b")

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import Service
-from nftproxy.policy.compile import Settings
+from nftproxy.model.settings import Settings
 from nftproxy.policy.health_checks import (
     ANY,
     DELETION_TAINT,
@@ -25,7 +26,7 @@ from nftproxy.policy.health_checks import (
     livez,
     without_local_endpoints,
 )
-from nftproxy.policy.state import ClusterState, Put, Removed
+from nftproxy.policy.state import ClusterState
 from tests.support.factories import (
     IPV4,
     IPV6,

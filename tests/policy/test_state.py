@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.conformance.strategies import SERVICES, Told, batches, clusters, histories, quick, survivors
+from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
-from nftproxy.policy.state import ClusterState, Event, Listed, Put, Removed, Touched, key_of
+from nftproxy.policy.state import ClusterState, Touched
 from tests.support.factories import (
     addresses,
     claim,

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.model.events import Listed
 from nftproxy.model.objects import Service
-from nftproxy.policy.state import Listed
 from nftproxy.sources.directory import LONGEST_WAIT, SILENCE, Directory
 
 PROMISE = 0.2

@@ -11,10 +11,10 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from nftproxy.api.config import Config
 from nftproxy.model.errors import BadInput
+from nftproxy.model.events import Listed, key_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
-from nftproxy.policy.state import Listed, key_of
+from nftproxy.model.settings import Config
 from nftproxy.sources.files import Manifests, load, load_config, merge, read_file
 from tests.support.raw import CIDR, NODE, SERVICE, SLICE, changed
 

@@ -27,8 +27,8 @@ from typing import Generic, NamedTuple, Self, TypeVar
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab, LabError, Outcome, Probe
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.state import Event
 from nftproxy.rules.ruleset import Transaction
 
 SWITCH_INTERVAL = 50e-6

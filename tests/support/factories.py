@@ -17,7 +17,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from nftproxy.api.config import Config, DetectLocalMode
 from nftproxy.conformance.notation import addresses as addresses  # for the tests, beside the rest of the notation
 from nftproxy.conformance.notation import key as key
 from nftproxy.conformance.notation import networks as networks
@@ -29,8 +28,8 @@ from nftproxy.model.addresses import (
     family_of,
     parse_address,
 )
+from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import (
-    Capabilities,
     ClusterObject,
     Endpoint,
     EndpointPort,
@@ -43,10 +42,9 @@ from nftproxy.model.objects import (
     ServiceType,
     TrafficPolicy,
 )
+from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import HostAddresses, Put
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
 from nftproxy.rules.ruleset import Container, Element, Installed, Kind, Transaction
 from nftproxy.templates_dir import templates_dir

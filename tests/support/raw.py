@@ -11,11 +11,7 @@ from typing import Any
 
 from nftproxy.api.parse import Outcome, parse_json, parse_object
 from nftproxy.model.errors import Problem
-from nftproxy.model.objects import (
-    EndpointSlice,
-    ObjectKey,
-    Service,
-)
+from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 
 Raw = dict[str, Any]
 

@@ -14,8 +14,8 @@ import pytest
 
 from nftproxy.kernel.capabilities import probe
 from nftproxy.lab import Address, Kind, Lab, Origin, Probe, obstacle
+from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.state import Put
 from nftproxy.rules.render import ENDPOINTS_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, cycle, full_transaction, loaded
 from tests.support.factories import pipeline, service, slice_of, templates

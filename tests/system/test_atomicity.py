@@ -19,9 +19,9 @@ import pytest
 from nftproxy.kernel.capabilities import probe
 from nftproxy.lab import DROPPED, UNTOUCHED, Kind, Lab, Origin, Outcome, obstacle
 from nftproxy.lab import endpoint as to
+from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.state import Event, Put, Removed, key_of
 from nftproxy.rules.render import DRAW_TEMPLATE, TABLE_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, Try, cycle, full_transaction, loaded
 from tests.support.factories import pipeline, service_cidr, templates

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nftproxy.api.config import DetectLocalMode
 from nftproxy.conformance.oracle import Oracle, World
 from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin, Outcome, Probe, obstacle
 from nftproxy.lab.topology import DEFAULT_SOURCES
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+from nftproxy.model.settings import DetectLocalMode
 from tests.support.factories import addresses, node, service, settings, slice_of
 from tests.system.packets.cluster import IP, IP6, Cluster, Ip
 

@@ -14,8 +14,8 @@ import pytest
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab, Origin, Outcome, obstacle
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event, Put
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.state import Event, Put
 from tests.support.factories import leads_to_a_chain
 from tests.support.town import STICKY_VIPS, endpoints, everywhere, goes_right, town
 from tests.system.packets.cluster import IP, IP6

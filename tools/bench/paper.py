@@ -15,16 +15,15 @@ from typing import NamedTuple, TypeVar
 
 import click
 
-from nftproxy.api.config import Config
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import obstacle
 from nftproxy.lab.node import Node
 from nftproxy.model.addresses import Family, parse_network
+from nftproxy.model.events import Event
+from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
 from nftproxy.templates_dir import templates_dir
 from tools.bench import cluster

@@ -15,10 +15,10 @@ from nftproxy.api.parse import parse_object
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab.node import Node
+from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Ignored
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, Put
 from nftproxy.rules.ruleset import Generation, Kind, Transaction
 from tests.support.factories import renderer
 from tools.bench import changes, cluster

@@ -23,8 +23,8 @@ from nftproxy.kernel import libnftables, nftables_netlink
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab.node import Node
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.state import ClusterState
 from nftproxy.rules.render import Renderer

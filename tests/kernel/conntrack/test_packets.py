@@ -9,8 +9,8 @@ import pytest
 
 from nftproxy.kernel.conntrack import Conntrack
 from nftproxy.lab import PORT_UNREACHABLE, UNTOUCHED, Lab, Origin, Outcome, RealNetwork, obstacle
+from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.state import Put, Removed
 from tests.support.factories import IPV4, IPV6, pipeline, service, slice_of
 from tests.system.packets.cluster import IP, Cluster, Ip, each_ip
 

@@ -8,9 +8,9 @@ import pytest
 
 from nftproxy.conformance.strategies import Told
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
 from nftproxy.policy.compile import Lost, lost_claims
-from nftproxy.policy.state import Removed
 from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships, rules
 from tests.support.factories import IPV4, IPV6, elements, key, node, pipeline, service, slice_of
 

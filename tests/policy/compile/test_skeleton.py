@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import ServiceCIDR
-from nftproxy.policy.state import HostAddresses, Put
 from tests.policy.compile.membership import DUAL, ONE_LOCAL, compiled, rules
 from tests.support.factories import IPV4, IPV6, elements, host_addresses, node, pipeline, service, service_cidr
 

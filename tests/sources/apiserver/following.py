@@ -16,8 +16,9 @@ from typing import Any
 from nftproxy.api.parse import parse_object
 from nftproxy.api.reflector import Times
 from nftproxy.api.resources import Resource, resources
+from nftproxy.model.events import Event, Listed
 from nftproxy.model.objects import Ignored
-from nftproxy.policy.state import ClusterState, Event, Listed
+from nftproxy.policy.state import ClusterState
 from nftproxy.sources.apiserver import Cluster, Patience
 from tests.support.apiserver import ApiServer
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from nftproxy.api.reflector import Times
+from nftproxy.model.events import Listed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
-from nftproxy.policy.state import Listed
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.streams import gathered
 from tests.sources.apiserver.following import (

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from nftproxy.policy.state import Listed
+from nftproxy.model.events import Listed
 from nftproxy.sources import apiserver
 from nftproxy.sources.apiserver import Cluster
 from tests.sources.apiserver.following import RESOURCES, change, following, service

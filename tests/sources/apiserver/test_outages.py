@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR
-from nftproxy.policy.state import Listed
 from nftproxy.sources.apiserver import Cluster
 from tests.sources.apiserver.following import BOOKMARKS, PATIENCE, PLURALS, TIMES, change, following, service
 from tests.support.apiserver import ApiServer, BlackHole, Fault, Reset, Respond, Slow

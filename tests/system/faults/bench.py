@@ -29,10 +29,10 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab
 from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Listed
 from nftproxy.model.objects import Ignored
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Listed
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.files import load_config
 from tests.support.apiserver import ApiServer, Request

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import Told, some
+from nftproxy.model.events import Event, HostAddresses, Listed, Removed, key_of
 from nftproxy.model.objects import ClusterObject
-from nftproxy.policy.state import Event, HostAddresses, Listed, Removed, key_of
 
 
 def departures(there: Sequence[Told]) -> st.SearchStrategy[Event]:

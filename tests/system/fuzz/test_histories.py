@@ -22,9 +22,9 @@ from nftproxy.conformance.strategies import (
     updates,
 )
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event, HostAddresses, Put
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, HostAddresses, Put
 from nftproxy.rules.ruleset import Element
 from tests.support.factories import Ledger, renderer
 from tests.system.fuzz.departures import departures

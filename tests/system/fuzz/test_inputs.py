@@ -31,9 +31,9 @@ from nftproxy.commands.listing import review
 from nftproxy.lab import obstacle
 from nftproxy.model.addresses import Family, parse_address, parse_virtual_address
 from nftproxy.model.errors import Problem
+from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.state import Event, Listed, Put
 from nftproxy.rules.ruleset import Transaction
 from nftproxy.sources.files import read_file
 from tests.support.factories import pipeline, renderer, service, settings, slice_of

@@ -25,9 +25,9 @@ from nftproxy.conformance.strategies import Told, all_settings, clusters, events
 from nftproxy.kernel.capabilities import probe
 from nftproxy.lab import obstacle
 from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.events import Event, HostAddresses, Put
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, HostAddresses, Put
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Element, Kind, Transaction
 from tests.support.factories import renderer, templates

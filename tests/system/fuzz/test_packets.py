@@ -20,8 +20,8 @@ from nftproxy.conformance.strategies import world_after
 from nftproxy.conformance.trial import Trial, exactly
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.lab import obstacle
+from nftproxy.model.events import Event
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.state import Event
 from tests.support.factories import renderer
 from tests.system.fuzz.effort import IS_LONG, Tally, effort
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from nftproxy.lab import Lab, Origin, Outcome, Probe, endpoint
+from nftproxy.model.events import Event, HostAddresses, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
-from nftproxy.policy.state import Event, HostAddresses, Put, Removed, key_of
 from tests.support.factories import pipeline
 
 CONNECTIONS = 64

@@ -8,8 +8,8 @@ from typing import Any
 from nftproxy.api.parse import parse_manifest
 from nftproxy.lab import Lab
 from nftproxy.model.errors import Problem
+from nftproxy.model.events import Listed
 from nftproxy.model.objects import EndpointSlice, Ignored, Service
-from nftproxy.policy.state import Listed
 from tests.system.packets.cluster import IP, Cluster
 
 Manifest = dict[str, Any]

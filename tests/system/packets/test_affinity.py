@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from nftproxy.api.config import DetectLocalMode
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import DROPPED, Address, Kind, Lab, Origin, Probe, is_even
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
+from nftproxy.model.settings import DetectLocalMode
 from tests.support.factories import pipeline, service, slice_of
 from tests.system.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere
 

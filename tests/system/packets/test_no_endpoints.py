@@ -25,8 +25,8 @@ from nftproxy.lab import (
 from nftproxy.lab.frames import echo_request
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, Service, ServiceCIDR
-from nftproxy.policy.state import Put, Removed
 from tests.support.factories import node as node_object
 from tests.support.factories import pipeline, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from nftproxy.api.config import DetectLocalMode
 from nftproxy.lab import DROPPED, Lab, Origin, Outcome
+from nftproxy.model.settings import DetectLocalMode
 from tests.support.factories import node, service, slice_of
 from tests.system.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin, RealNetwork, obstacle
+from nftproxy.model.events import Put
 from nftproxy.model.objects import Service
-from nftproxy.policy.state import Put
 from tests.support.factories import node, pipeline, service, slice_of
 from tests.system.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
 from tests.system.packets.manifests import Manifests, service_manifest, slice_manifest

@@ -22,10 +22,10 @@ from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Namespace, obstacle
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import Service
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.compile import Settings
-from nftproxy.policy.state import Event, Put, Removed
 from nftproxy.rules.ruleset import Transaction
 from nftproxy.sources.files import load
 from tests.support.factories import renderer, service, slice_of
