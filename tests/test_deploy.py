@@ -278,7 +278,7 @@ def test_packages_are_those_that_setup_asks_for() -> None:
     assert packages(BUILD) == {"python3-venv", "python3-nftables"}
     assert packages(IMAGE) == {"python3-nftables", "nftables", "iptables", "libcap2-bin"}
     assert packages(BUILD) | packages(IMAGE) - {"iptables", "libcap2-bin"} <= setup
-    assert "trixie" in (CHECKOUT / "tests" / "nft" / "debian.sh").read_text()
+    assert "trixie" in (CHECKOUT / "tools" / "debian" / "debian.sh").read_text()
     assert {setting(stage, "FROM").split()[0] for stage in (BUILD, IMAGE)} == {"debian:trixie-slim"}
 
 

@@ -21,7 +21,7 @@ from tests.support.town import STICKY_VIPS, endpoints, everywhere, goes_right, t
 from tests.system.packets.cluster import IP, IP6
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-SCRIPT = CHECKOUT / "tests" / "nft" / "debian.sh"
+SCRIPT = CHECKOUT / "tools" / "debian" / "debian.sh"
 RELEASES = ("trixie", "sid")
 CODE = "from tests.system.test_versions import take_turn; take_turn()"
 COMMANDS = {

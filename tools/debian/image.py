@@ -25,7 +25,7 @@ from typing import NamedTuple
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
 TREE = CHECKOUT / ".trees" / "image"
-MMDEBSTRAP = CHECKOUT / "tests" / "nft" / "mmdebstrap.sh"
+MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
 STAMP = "etc/nftproxy-image"  # in a tree that is complete: what it was built from
 SUITES = {"debian:trixie-slim": "trixie"}
 
