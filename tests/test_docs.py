@@ -1,4 +1,4 @@
-"""README.md and docs/ keep their word: the commands that they show are run, their links lead somewhere.
+"""The documentation keeps its word: the commands that it shows are run, its links lead somewhere.
 
 A block fenced as `console` holds commands after a prompt, `$` or `#`, each followed by what it prints.  A line `...`
 stands for any lines, `...` in a line for any text.  Each block runs in one shell, in a throw-away network namespace and
@@ -18,14 +18,19 @@ from typing import NamedTuple
 import click
 import pytest
 
+from nftproxy.agent.metrics import _COUNTERS, _GAUGES, _HISTOGRAMS
 from nftproxy.commands.cli import _commands
 from nftproxy.lab import obstacle
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
-ARCHITECTURE = CHECKOUT / "docs" / "architecture.md"
-SEMANTICS = CHECKOUT / "docs" / "semantics.md"
-PAGES = (README, ARCHITECTURE, SEMANTICS, CHECKOUT / "docs" / "performance.md", CHECKOUT / "examples" / "README.md")
+DOCS = CHECKOUT / "docs"
+INDEX = DOCS / "index.md"
+ARCHITECTURE = DOCS / "architecture.md"
+SEMANTICS = DOCS / "semantics.md"
+PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.glob("*.md"), *(CHECKOUT / "examples").rglob("*.md")])
+
+by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
 NOT_RUN_HERE = ("make ", ".venv/bin/tox ")
 """Commands that run the tests, or the whole of the setup, so that they would run this test again."""
@@ -56,9 +61,13 @@ def commands(block: str) -> list[Command]:
     return found
 
 
-BLOCKS = [commands(block) for page in PAGES for block in fenced(page, "console")]
-RUN_HERE = [block for block in BLOCKS if not any(command.text.startswith(NOT_RUN_HERE) for command in block)]
-NAMED = [command.text for block in BLOCKS if block not in RUN_HERE for command in block]
+BLOCKS = [(page, commands(block)) for page in PAGES for block in fenced(page, "console")]
+NAMED = {command.text for _, block in BLOCKS for command in block if command.text.startswith(NOT_RUN_HERE)}
+RUN_HERE = [
+    pytest.param(block, id=f"{page.name}: {block[-1].text.partition(' --')[0]}")
+    for page, block in BLOCKS
+    if NAMED.isdisjoint(command.text for command in block)
+]
 
 
 def pattern(shown: tuple[str, ...]) -> str:
@@ -101,7 +110,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @needs_root
-@pytest.mark.parametrize("block", RUN_HERE, ids=lambda block: block[-1].text.partition(" --")[0])
+@pytest.mark.parametrize("block", RUN_HERE)
 def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> None:
     """Each command prints what is shown below it; one with nothing below it succeeds."""
     for command, (status, output) in zip(block, run(block, directory), strict=True):
@@ -111,7 +120,7 @@ def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> 
             assert status == 0, f"{command.text}\n{output}"
 
 
-@pytest.mark.parametrize("text", NAMED)
+@pytest.mark.parametrize("text", sorted(NAMED))
 def test_commands_that_are_not_run_here_exist(text: str) -> None:
     """A command that would run these tests is a target of the Makefile, or an environment of tox."""
     name = text.split()[-1]
@@ -122,16 +131,15 @@ def test_commands_that_are_not_run_here_exist(text: str) -> None:
 
 
 def test_ci_runs_the_tests_as_the_readme_does() -> None:
-    """What README.md tells everyone to run is what CI runs."""
-    assert {"make demo", "make test"} <= set(NAMED)
+    """The commands that README.md shows to everyone are those that CI runs."""
+    assert {"make demo", "make test"} <= {command.text for page, block in BLOCKS if page == README for command in block}
     assert "part make test" in (CHECKOUT / ".ci" / "run").read_text()
 
 
 def test_packages_to_install_are_those_that_setup_needs() -> None:
-    """Every package that README.md names to apt is one that .ci/setup asks for too."""
-    packages = {
-        word for line in re.findall(r"apt-get install ([-a-z0-9 ]+)", README.read_text()) for word in line.split()
-    }
+    """Every package that a page names to apt is one that .ci/setup asks for too."""
+    texts = "".join(page.read_text() for page in PAGES)
+    packages = {word for line in re.findall(r"apt-get install ([-a-z0-9 ]+)", texts) for word in line.split()}
     needed = set(re.findall(r"^need ([-a-z0-9]+)", (CHECKOUT / ".ci" / "setup").read_text(), re.MULTILINE))
     assert packages
     assert packages <= needed
@@ -146,7 +154,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^-\w ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
+@by_path
 def test_links_lead_somewhere(page: Path) -> None:
     """Every link within the project names a file, and a heading of it where it names one."""
     for path, anchor in LINK.findall(page.read_text()):
@@ -155,24 +163,38 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), f"{path}#{anchor}"
 
 
+@by_path
+def test_every_page_is_in_the_index(page: Path) -> None:
+    """docs/index.md leads to every page, so that nobody has to search."""
+    linked = {(INDEX.parent / path).resolve() for path, _ in LINK.findall(INDEX.read_text())}
+    assert page in linked | {INDEX}
+
+
 def test_every_command_is_described() -> None:
-    """README.md has a row for each command of nftproxy, and no other."""
+    """docs/cli.md has a row for each command of nftproxy, and no other."""
     assert isinstance(_commands, click.Group)
-    described = re.findall(r"^\| `nftproxy ([a-z]+)", README.read_text(), re.MULTILINE)
+    described = re.findall(r"^\| `nftproxy ([a-z]+)", (DOCS / "cli.md").read_text(), re.MULTILINE)
     assert sorted(described) == sorted(_commands.commands)
 
 
 def test_every_option_is_described() -> None:
-    """README.md names each option of each command."""
+    """docs/cli.md names each option of each command."""
     assert isinstance(_commands, click.Group)
-    text = README.read_text()
+    text = (DOCS / "cli.md").read_text()
     options = {name for each in _commands.commands.values() for option in each.params for name in option.opts}
     missing = {name for name in options if name.startswith("--") and name not in text}
     assert not missing
 
 
+def test_every_metric_of_our_own_is_described() -> None:
+    """docs/operate.md has a row for each metric that kube-proxy doesn't have, and no other."""
+    described = re.findall(r"^\| `(nftproxy_[a-z_]+)`", (DOCS / "operate.md").read_text(), re.MULTILINE)
+    ours = [row.name for row in (*_COUNTERS, *_GAUGES, *_HISTOGRAMS) if row.name.startswith("nftproxy_")]
+    assert sorted(described) == sorted(ours)
+
+
 def test_every_set_and_map_of_the_skeleton_is_described() -> None:
-    """docs/architecture.md names every set and map that table.nft.j2 declares, less the prefix of node ports'."""
+    """docs/architecture.md names every set and map that table.nft.j2 declares, except for node ports' prefix."""
     template = (CHECKOUT / "templates" / "table.nft.j2").read_text()
     names = re.findall(r"^  (?:set|map) ([-a-z]+) \{$", template, re.MULTILINE)
     text = ARCHITECTURE.read_text()
