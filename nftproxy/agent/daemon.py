@@ -17,8 +17,9 @@ from nftproxy.agent.recorder import Events, Post, of_conflict, of_listener, of_r
 from nftproxy.agent.servers import CannotListen, Servers
 from nftproxy.kernel import memory, sysctl
 from nftproxy.kernel.conntrack import Conntrack
-from nftproxy.kernel.drift import Custody, Notifications
+from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.libnftables import AsyncKernel, Kernel
+from nftproxy.kernel.notifications import Notifications
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event

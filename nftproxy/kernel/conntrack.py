@@ -20,12 +20,9 @@ of the thread that makes the socket.
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
-import os
 import re
 import socket
-import sys
 import threading
 import time
 from collections import Counter
@@ -35,19 +32,19 @@ from typing import NamedTuple
 
 import tenacity
 
-from nftproxy.kernel.nftables_netlink import (
+from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
-    ANSWER_SECONDS,
     ATTRIBUTE,
     DONE,
     DUMP,
-    DUMP_INTERRUPTED,
-    ERROR,
     FAMILY_NUMBER,
     GENERAL,
-    HEADER,
-    NETLINK_NETFILTER,
-    REQUEST,
+    NESTED,
+    attribute,
+    attributes_of,
+    messages_of,
+    open_socket,
+    request,
 )
 from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.errors import Unavailable
@@ -56,7 +53,6 @@ from nftproxy.policy.flows import Sweeps, is_stale
 log = logging.getLogger(__name__)
 
 SUBSYSTEM, GET, DELETE = 1, 1, 2  # NFNL_SUBSYS_CTNETLINK, IPCTNL_MSG_CT_GET, IPCTNL_MSG_CT_DELETE
-NESTED = 0x8000  # NLA_F_NESTED
 TUPLE_ORIGINAL, TUPLE_REPLY, ID, ZONE = 1, 2, 12, 18  # CTA_*
 TUPLE_ADDRESSES, TUPLE_PROTOCOL, TUPLE_ZONE = 1, 2, 3  # CTA_TUPLE_*
 PROTOCOL, SOURCE_PORT, DESTINATION_PORT = 1, 2, 3  # CTA_PROTO_*
@@ -163,7 +159,7 @@ class Sweeper:
         deleted = Counter[Family]()
         fronts = {_packed(*front): frozenset(_packed(*each) for each in usable) for front, usable in sweeps.items()}
         try:
-            listing, deleting = self._sockets = self._sockets or (_socket(), _socket())
+            listing, deleting = self._sockets = self._sockets or (open_socket(), open_socket())
             for entry in self._entries(listing, fronts):
                 if is_stale(entry.destination, entry.reply_source, fronts[entry.destination]):
                     deleted[entry.family] += _delete(deleting, entry)
@@ -181,15 +177,13 @@ class Sweeper:
     def _entries(self, kernel: socket.socket, fronts: Collection[bytes]) -> Iterator[_Entry]:
         """The entries of UDP flows to these fronts, as the kernel tells them."""
         finders = _finders(fronts)
-        kernel.sendto(_message(GET, DUMP, socket.AF_UNSPEC), (0, 0))
+        kernel.sendto(request(SUBSYSTEM, GET, DUMP, socket.AF_UNSPEC), (0, 0))
         is_done = False
         while not is_done:
             began = time.monotonic()
             data = kernel.recv(ANSWER_SIZE)
             is_of_interest = any(not addresses.isdisjoint(find(data)) for find, addresses in finders)
-            for kind, flags, body in _messages(data):
-                if flags & DUMP_INTERRUPTED:
-                    raise InterruptedError(errno.EINTR, "the table changed while it was told")
+            for kind, body in messages_of(data):
                 is_done = kind == DONE
                 if is_of_interest and not is_done and (entry := _entry(body, fronts)) is not None:
                     yield entry
@@ -227,17 +221,11 @@ class _Entry(NamedTuple):
     id: bytes
 
 
-def _socket() -> socket.socket:
-    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-    kernel.settimeout(ANSWER_SECONDS)
-    return kernel
-
-
 def _entry(body: bytes, fronts: Collection[bytes]) -> _Entry | None:
     """An entry, if it is of a UDP flow to one of these fronts, in zone 0; most aren't, and are read no further."""
     family = FAMILIES[body[0]]
     held: dict[int, bytes] = {}
-    for kind, value in _attributes(body, GENERAL.size):
+    for kind, value in attributes_of(body, GENERAL.size):
         held[kind] = value
         if kind == TUPLE_ORIGINAL and _end(value, DESTINATION[family], DESTINATION_PORT) not in fronts:
             return None
@@ -250,48 +238,19 @@ def _entry(body: bytes, fronts: Collection[bytes]) -> _Entry | None:
 
 def _end(flow: bytes, address: int, port: int) -> bytes:
     """One end of a tuple, address and port by the kinds of these attributes; nothing if it isn't UDP or has a zone."""
-    parts = dict(_attributes(flow))
-    protocol = dict(_attributes(parts[TUPLE_PROTOCOL]))
+    parts = dict(attributes_of(flow))
+    protocol = dict(attributes_of(parts[TUPLE_PROTOCOL]))
     if protocol[PROTOCOL] != UDP or TUPLE_ZONE in parts:
         return b""
-    return dict(_attributes(parts[TUPLE_ADDRESSES]))[address] + protocol[port]
+    return dict(attributes_of(parts[TUPLE_ADDRESSES]))[address] + protocol[port]
 
 
 def _delete(kernel: socket.socket, entry: _Entry) -> bool:
     """Delete an entry; False if it has gone meanwhile, even if another flow has its tuple now."""
-    attributes = _attribute(TUPLE_ORIGINAL | NESTED, entry.tuple) + _attribute(ID, entry.id)
-    kernel.sendto(_message(DELETE, ACKNOWLEDGE, FAMILY_NUMBER[entry.family], attributes), (0, 0))
+    attributes = attribute(TUPLE_ORIGINAL | NESTED, entry.tuple) + attribute(ID, entry.id)
+    kernel.sendto(request(SUBSYSTEM, DELETE, ACKNOWLEDGE, FAMILY_NUMBER[entry.family], attributes), (0, 0))
     try:
-        next(_messages(kernel.recv(ANSWER_SIZE)))
+        next(messages_of(kernel.recv(ANSWER_SIZE)))
     except FileNotFoundError:
         return False
     return True
-
-
-def _message(request: int, flags: int, family: int, attributes: bytes = b"") -> bytes:
-    body = GENERAL.pack(family, 0, 0) + attributes
-    return HEADER.pack(HEADER.size + len(body), SUBSYSTEM << 8 | request, REQUEST | flags, 0, 0) + body
-
-
-def _messages(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Each message's type, flags and body; raises OSError for one that says so."""
-    start = 0
-    while start < len(data):
-        length, kind, flags, _, _ = HEADER.unpack_from(data, start)
-        body = data[start + HEADER.size : start + length]
-        if kind in (ERROR, DONE) and (code := int.from_bytes(body[:4], sys.byteorder, signed=True)):
-            raise OSError(-code, os.strerror(-code))
-        yield kind, flags, body
-        start += length + 3 & ~3
-
-
-def _attributes(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
-    while start < len(data):
-        length, kind = ATTRIBUTE.unpack_from(data, start)
-        yield kind & 0x3FFF, data[start + ATTRIBUTE.size : start + length]
-        start += length + 3 & ~3
-
-
-def _attribute(kind: int, value: bytes) -> bytes:
-    data = ATTRIBUTE.pack(ATTRIBUTE.size + len(value), kind) + value
-    return data + b"\0" * (-len(data) % 4)

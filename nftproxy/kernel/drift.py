@@ -1,47 +1,27 @@
 """Whether our tables are as we left them, known from the kernel's notifications of every commit.
 
-Each commit is a new generation of the ruleset, and the kernel tells its messages, then its number, to who has joined a
-multicast group (NFNLGRP_NFTABLES).  We know the numbers of our own; one of somebody else's matters only if a message of
-it names one of our tables.  So `left` goes on from generation to generation, past our own and past those that touch
-other tables, and stops where somebody touched ours.
+Each commit is a new generation of the ruleset, and the kernel notifies us of it (notifications.py).  We know the
+numbers of our own; one of somebody else's matters only if a message of it names one of our tables.  So `left` goes on
+from generation to generation, past our own and past those that touch other tables, and stops where somebody touched
+ours.
 
 * Notifications are queued before the commit is done, so what `listen` reads after one of ours has it.
 * Where some were lost (the queue was full), or not listened to, or a commit of ours can't be told from another's that
   came at the same time, it isn't known, and `left` stops too.
-* While somebody listens, the kernel makes messages of all elements before it is done: a set of 200,000 that was emptied
-  and filled in one transaction took 3 GB and 5 s more (6.18).  That is what our full transactions do, so we don't
-  listen to large ones of our own.  Those of others can't be known in advance.
+* Listening to a large transaction is expensive (notifications.py says how much), so we don't listen to large ones of
+  our own.  Those of others can't be known in advance.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import socket
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from nftproxy.kernel.nftables_netlink import (
-    BUFFER_SIZE,
-    FAMILY_NUMBER,
-    GENERAL,
-    HEADER,
-    NETLINK_NETFILTER,
-    SUBSYSTEM,
-    attributes_of,
-    messages_of,
-)
-from nftproxy.model.addresses import TABLE
-from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.kernel.notifications import Notice
+from nftproxy.model.errors import Refused
 from nftproxy.rules.ruleset import Commit, Transaction
 
-NEW_GENERATION = SUBSYSTEM << 8 | 15  # NFT_MSG_NEWGEN
-GENERATION_ID, GENERATION_NAME = 1, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_NAME
-TABLE_NAME = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on: the same for all messages
-SOL_NETLINK, ADD_MEMBERSHIP, DROP_MEMBERSHIP, GROUP = 270, 1, 2, 7  # NETLINK_*, NFNLGRP_NFTABLES
-SO_RCVBUFFORCE = 33
-QUEUE_SIZE = 4 << 20
-"""Bytes that may wait to be read: commits of some 20,000 elements at once."""
 LARGE = 64 * 1024
 """Characters of a transaction, some 1,500 elements, from which on it isn't listened to."""
 
@@ -49,19 +29,11 @@ AT_ONCE = "somebody has changed them in the same moment as we"
 TOO_MUCH = "too much was changed at once to follow"
 
 
-class Notice(NamedTuple):
-    """A generation of the ruleset: whether its commit touched our tables, and the name of the process that made it."""
-
-    generation: int
-    is_about_us: bool
-    who: str = ""
-
-
 class Hearing(Protocol):
-    """What tells of commits; the one that asks the kernel is `Notifications`."""
+    """What reports commits: `notifications.Notifications`, or a stand-in of the tests."""
 
     def read(self) -> list[Notice] | None:
-        """What was told since; None if some of it was lost."""
+        """The commits since the last call; None if notifications were lost."""
 
     def pause(self) -> None:
         """Don't listen."""
@@ -170,77 +142,3 @@ class Custody:
             self._own.discard(following)
             self._notices.pop(following, None)
         return None
-
-
-class Notifications:
-    """What the kernel tells of commits in the network namespace of the thread that makes this.
-
-    Raises:
-        Unavailable: the kernel has no nftables, or there is no permission.
-    """
-
-    def __init__(self) -> None:
-        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        self._is_about_us = False
-        try:
-            self._socket = socket.socket(socket.AF_NETLINK, kind, NETLINK_NETFILTER)
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_SIZE)
-            self._socket.bind((0, 0))  # one without a number hears nothing
-            self.resume()
-        except OSError as error:
-            raise Unavailable(f"the kernel doesn't tell of changes to nftables: {error.strerror}") from error
-
-    def fileno(self) -> int:
-        """For who waits for notifications."""
-        return self._socket.fileno()
-
-    def close(self) -> None:
-        """Listen no more."""
-        self._socket.close()
-
-    def pause(self) -> None:
-        """Leave the group."""
-        self._socket.setsockopt(SOL_NETLINK, DROP_MEMBERSHIP, GROUP)
-
-    def resume(self) -> None:
-        """Join the group."""
-        self._socket.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP)
-
-    def read(self) -> list[Notice] | None:
-        """What was told since; None if some of it was lost."""
-        found: list[Notice] = []
-        is_whole = True
-        while True:
-            try:
-                data = self._socket.recv(BUFFER_SIZE)
-            except BlockingIOError:
-                return found if is_whole else None
-            except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
-                is_whole = False
-            else:
-                found += self._notices(data)
-
-    def _notices(self, data: bytes) -> Iterator[Notice]:
-        """The generations that end in these bytes; a commit's other messages may have come with earlier ones."""
-        if not _may_be_about_us(data):
-            return
-        for kind, _, body in messages_of(data):
-            attributes = attributes_of(body[GENERAL.size :])
-            if kind == NEW_GENERATION:
-                held = dict(attributes)
-                who = held.get(GENERATION_NAME, b"").rstrip(b"\0").decode(errors="replace")
-                number = int.from_bytes(held[GENERATION_ID], "big")
-                yield Notice(number, self._is_about_us, who if who.isprintable() else repr(who))
-                self._is_about_us = False
-            elif not self._is_about_us and body[0] in FAMILY_NUMBER.values():
-                self._is_about_us = next(attributes, None) == _OUR_TABLE
-
-
-_OUR_TABLE = TABLE_NAME, TABLE.encode() + b"\0"
-
-
-def _may_be_about_us(data: bytes) -> bool:
-    """Whether these bytes have to be read: they name our table, or begin with a generation."""
-    return _OUR_TABLE[1] in data or HEADER.unpack_from(data)[1] == NEW_GENERATION

@@ -28,6 +28,7 @@ import msgspec
 
 from nftproxy.kernel import memory, nftables_netlink
 from nftproxy.kernel.diagnostics import explain
+from nftproxy.kernel.netlink import open_socket
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import NftproxyError, Refused, Unavailable
 from nftproxy.rules.ruleset import Commit, Container, Element, Installed, Kind, Transaction
@@ -74,7 +75,7 @@ class Kernel:
         """
         with self._lock:
             # What failed is not used again: answers may be waiting in a socket.
-            asking, self._asking = self._asking or nftables_netlink.open_socket(), None
+            asking, self._asking = self._asking or open_socket(), None
             try:
                 before = nftables_netlink.generation_by(asking)
                 if transaction:

@@ -15,24 +15,29 @@ for the network namespace of the thread that asks, and only to CAP_NET_ADMIN.
 from __future__ import annotations
 
 import errno
-import os
 import socket
-import struct
-import sys
 from collections.abc import Iterator
 
 import msgspec
 
+from nftproxy.kernel.netlink import (
+    ACKNOWLEDGE,
+    DONE,
+    DUMP,
+    ERROR,
+    FAMILY_NUMBER,
+    GENERAL,
+    attribute,
+    attributes_of,
+    messages_of,
+    open_socket,
+    request,
+)
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 
-NETLINK_NETFILTER = 12
 SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
 GET_TABLE, GET_CHAIN, GET_SET, GET_GENERATION = 1, 4, 10, 16
-REQUEST, ACKNOWLEDGE, DUMP = 0x01, 0x04, 0x300
-DUMP_INTERRUPTED = 0x10  # the ruleset changed between two parts of an answer
-ERROR, DONE = 2, 3
-FAMILY_NUMBER = {Family.IPV4: 2, Family.IPV6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
 
 TABLE_NAME, TABLE_USERDATA = 1, 6
 COMMENT = 0  # NFTNL_UDATA_TABLE_COMMENT, of libnftnl
@@ -40,12 +45,8 @@ CHAIN_TABLE, CHAIN_NAME = 1, 3
 SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_COUNT = 1, 2, 3, 4, 6, 20
 ANONYMOUS, MAP, DYNAMIC = 0x01, 0x08, 0x20  # NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_EVAL
 
-HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
-GENERAL = struct.Struct("=BBH")  # family, version, resource: struct nfgenmsg
-ATTRIBUTE = struct.Struct("=HH")  # length, type
 BUFFER_SIZE = 1 << 18  # bytes; the kernel fills at most 32 KiB of it per answer
 ATTEMPTS = 10  # at an answer that others' commits keep interrupting
-ANSWER_SECONDS = 10.0  # the kernel answers while it is asked, unless a commit holds its lock
 
 Attributes = dict[int, bytes]
 
@@ -65,10 +66,6 @@ class NamedSet(msgspec.Struct, frozen=True):
     count: int | None
 
 
-class _Interrupted(Exception):
-    """The ruleset changed while it was being dumped."""
-
-
 def generation() -> int:
     """The number of the ruleset's generation, which every commit of anyone's in this namespace changes.
 
@@ -80,7 +77,7 @@ def generation() -> int:
 
 
 def generation_by(kernel: socket.socket) -> int:
-    """The same by a socket that stays open (`open_socket`), as for each transaction.
+    """The same by a socket that stays open (`netlink.open_socket`), as for each transaction.
 
     Raises:
         Unavailable: the kernel does not answer; the socket is of no use any more.
@@ -98,7 +95,7 @@ def table_comment(family: Family, table: str) -> str | None:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    answers = _ask(GET_TABLE, FAMILY_NUMBER[family], _attribute(TABLE_NAME, table))
+    answers = _ask(GET_TABLE, FAMILY_NUMBER[family], _named(TABLE_NAME, table))
     return _comment(answers[0].get(TABLE_USERDATA, b"")) if answers else None
 
 
@@ -108,7 +105,7 @@ def chains(family: Family, table: str) -> list[str]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], _attribute(CHAIN_TABLE, table), flags=DUMP)
+    answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], _named(CHAIN_TABLE, table), flags=DUMP)
     # The kernel names every chain of the family, whichever table it is asked for (6.18).
     return [_text(each[CHAIN_NAME]) for each in answers if _text(each[CHAIN_TABLE]) == table]
 
@@ -119,7 +116,7 @@ def sets(family: Family, table: str) -> list[NamedSet]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    answers = _ask(GET_SET, FAMILY_NUMBER[family], _attribute(SET_TABLE, table), flags=DUMP)
+    answers = _ask(GET_SET, FAMILY_NUMBER[family], _named(SET_TABLE, table), flags=DUMP)
     ours = [each for each in answers if _text(each[SET_TABLE]) == table]
     return [_named_set(each) for each in ours if not _flags(each) & ANONYMOUS]
 
@@ -139,12 +136,13 @@ def _flags(attributes: Attributes) -> int:
     return _number(attributes.get(SET_FLAGS, b""))
 
 
-def _ask(request: int, family: int, attributes: bytes = b"", *, flags: int = ACKNOWLEDGE) -> list[Attributes]:
+def _ask(kind: int, family: int, attributes: bytes = b"", *, flags: int = ACKNOWLEDGE) -> list[Attributes]:
     """The attributes of each object that the kernel answers with; none if what was named is not there."""
     for _ in range(ATTEMPTS):
         try:
-            return _ask_once(request, family, attributes, flags)
-        except _Interrupted:
+            with open_socket() as kernel:
+                return _exchange(kernel, kind, family, attributes, flags)
+        except InterruptedError:
             continue
         except OSError as error:
             if error.errno == errno.ENOENT:
@@ -159,63 +157,17 @@ def _why(error: OSError) -> str:
     return f"the kernel's nftables can't be reached: {error.strerror or error}"
 
 
-def _ask_once(request: int, family: int, attributes: bytes, flags: int) -> list[Attributes]:
-    with open_socket() as kernel:
-        return _exchange(kernel, request, family, attributes, flags)
-
-
-def open_socket() -> socket.socket:
-    """A socket to ask by, in the network namespace of this thread.
-
-    To close one after a commit takes 10 ms: the kernel first finishes what the commit has left to be freed.
-    """
-    kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
-    kernel.settimeout(ANSWER_SECONDS)
-    return kernel
-
-
-def _exchange(kernel: socket.socket, request: int, family: int, attributes: bytes, flags: int) -> list[Attributes]:
-    body = GENERAL.pack(family, 0, 0) + attributes
-    header = HEADER.pack(HEADER.size + len(body), SUBSYSTEM << 8 | request, REQUEST | flags, 1, 0)
-    kernel.sendto(header + body, (0, 0))
+def _exchange(kernel: socket.socket, kind: int, family: int, attributes: bytes, flags: int) -> list[Attributes]:
+    kernel.sendto(request(SUBSYSTEM, kind, flags, family, attributes), (0, 0))
     return list(_answers(kernel))
 
 
 def _answers(kernel: socket.socket) -> Iterator[Attributes]:
     while True:
-        for kind, flags, body in messages_of(kernel.recv(BUFFER_SIZE)):
-            if flags & DUMP_INTERRUPTED:
-                raise _Interrupted
-            if kind not in (ERROR, DONE):
-                yield dict(attributes_of(body[GENERAL.size :]))
-                continue
-            if code := int.from_bytes(body[:4], sys.byteorder, signed=True):
-                raise OSError(-code, os.strerror(-code))
-            return
-
-
-def messages_of(data: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Each message's type, flags and body."""
-    start = 0
-    while start < len(data):
-        length, kind, flags, _, _ = HEADER.unpack_from(data, start)
-        yield kind, flags, data[start + HEADER.size : start + length]
-        start += _aligned(length)
-
-
-def attributes_of(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """Each attribute's kind and value."""
-    start = 0
-    while start < len(data):
-        length, kind = ATTRIBUTE.unpack_from(data, start)
-        yield kind & 0x3FFF, data[start + ATTRIBUTE.size : start + length]
-        start += _aligned(length)
-
-
-def _attribute(kind: int, text: str) -> bytes:
-    value = text.encode() + b"\0"
-    data = ATTRIBUTE.pack(ATTRIBUTE.size + len(value), kind) + value
-    return data.ljust(_aligned(len(data)), b"\0")
+        for kind, body in messages_of(kernel.recv(BUFFER_SIZE)):
+            if kind in (ERROR, DONE):
+                return
+            yield dict(attributes_of(body, GENERAL.size))
 
 
 def _comment(userdata: bytes) -> str:
@@ -229,8 +181,8 @@ def _comment(userdata: bytes) -> str:
     return ""
 
 
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
+def _named(kind: int, name: str) -> bytes:
+    return attribute(kind, name.encode() + b"\0")
 
 
 def _number(value: bytes) -> int:

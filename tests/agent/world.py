@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import Metrics, Vitals
-from nftproxy.kernel.drift import Custody, Notice
+from nftproxy.kernel.drift import Custody
+from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put

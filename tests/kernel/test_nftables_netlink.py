@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel import netlink, nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
@@ -43,15 +43,20 @@ def test_many_names_come_in_many_parts() -> None:
     assert sorted(each.name for each in nftables_netlink.sets(Family.IPV4, "t")) == sorted(names)
 
 
+def with_flag(data: bytes, flag: int) -> bytes:
+    """The first message of an answer with a flag set."""
+    length, kind, flags, *rest = netlink.HEADER.unpack_from(data)
+    return netlink.HEADER.pack(length, kind, flags | flag, *rest) + data[netlink.HEADER.size :]
+
+
 def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer during which the ruleset changed is thrown away; if that goes on, the error says so."""
     Kernel().apply(Transaction("table ip t {\n  chain c {\n  }\n}\n"))
-    real, asked = nftables_netlink.messages_of, []
+    real, asked = netlink.messages_of, []
 
     def interrupted(data: bytes) -> object:
         asked.append(data)
-        flag = nftables_netlink.DUMP_INTERRUPTED if len(asked) < 3 else 0
-        return ((kind, flags | flag, body) for kind, flags, body in real(data))
+        return real(with_flag(data, netlink.DUMP_INTERRUPTED) if len(asked) < 3 else data)
 
     monkeypatch.setattr(nftables_netlink, "messages_of", interrupted)
     assert nftables_netlink.chains(Family.IPV4, "t") == ["c"]

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel.netlink import open_socket
 from nftproxy.lab import Namespace
 from nftproxy.lab.node import Node
 from nftproxy.model.addresses import TABLE, Family
@@ -74,7 +75,7 @@ class World:
 
     def _wait_for_rules(self, before: int) -> float:
         deadline = time.monotonic() + LOADING
-        kernel = nftables_netlink.open_socket()
+        kernel = open_socket()
         try:
             while time.monotonic() < deadline:
                 now = nftables_netlink.generation_by(kernel)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, NFCTSocket
 
 from nftproxy.kernel import conntrack
+from nftproxy.kernel.netlink import NESTED, attribute, open_socket, request
 from nftproxy.model.addresses import Address
 from nftproxy.policy.flows import AddressPort, Sweeps
 
@@ -85,7 +86,7 @@ def sweeps(**usable: str) -> Sweeps:
 def fill(count: int) -> None:
     """Have conntrack hold so many UDP entries to another address, a hundred for each message to the kernel."""
     server, numbers = conntrack._packed(*end("172.16.0.1 9999")), iter(range(count))
-    with conntrack._socket() as kernel:
+    with open_socket() as kernel:
         while some := list(itertools.islice(numbers, 100)):
             clients = (struct.pack("!IH", 0x0A000000 + number, 1000 + number % 60000) for number in some)
             kernel.send(b"".join(addition(client, server, server) for client in clients))
@@ -93,16 +94,14 @@ def fill(count: int) -> None:
 
 def addition(client: bytes, front: bytes, endpoint: bytes, zones: tuple[bytes, bytes] = (b"", b"")) -> bytes:
     """A request to hold one more UDP entry, each direction of which may have a zone of its own."""
-    attribute = conntrack._attribute
 
     def flow(kind: int, source: bytes, destination: bytes, zone: bytes) -> bytes:
         addresses = attribute(1, source[:-2]) + attribute(2, destination[:-2])
         protocol = attribute(1, conntrack.UDP) + attribute(2, source[-2:]) + attribute(3, destination[-2:])
-        parts = attribute(1 | conntrack.NESTED, addresses) + attribute(2 | conntrack.NESTED, protocol)
-        return attribute(kind | conntrack.NESTED, parts + (attribute(conntrack.TUPLE_ZONE, zone) if zone else b""))
+        parts = attribute(1 | NESTED, addresses) + attribute(2 | NESTED, protocol)
+        return attribute(kind | NESTED, parts + (attribute(conntrack.TUPLE_ZONE, zone) if zone else b""))
 
     both = flow(1, client, front, zones[0]) + flow(2, endpoint, client, zones[1])
     timeout, status = attribute(7, struct.pack("!I", 600)), attribute(3, struct.pack("!I", 0xA))  # confirmed, seen
-    return conntrack._message(
-        0, 0x600, socket.AF_INET, both + timeout + status
-    )  # IPCTNL_MSG_CT_NEW, created and only so
+    # IPCTNL_MSG_CT_NEW, created and only so
+    return request(conntrack.SUBSYSTEM, 0, 0x600, socket.AF_INET, both + timeout + status)

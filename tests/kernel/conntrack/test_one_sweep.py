@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nftproxy.kernel import conntrack
+from nftproxy.kernel import conntrack, netlink
 from nftproxy.kernel.conntrack import Sweeper
+from nftproxy.kernel.netlink import open_socket
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.policy.flows import NO_ENDPOINTS, Sweeps
@@ -116,7 +117,7 @@ def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.Monke
 @pytest.mark.usefixtures("namespace")
 def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fronts of both families are looked for in the same answers, and counted by family."""
-    asked = Calls(monkeypatch, "_message")
+    asked = Calls(monkeypatch, "request")
     wanted: Sweeps = {}
     for world in WORLDS:
         track(*set().union(*entries_of(world)))
@@ -142,13 +143,13 @@ def test_the_thread_rests_after_each_answer() -> None:
 @pytest.mark.usefixtures("namespace")
 def test_sockets_stay_open_until_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sweep after sweep uses the same sockets, since to close one delays transactions; after a failure, new ones."""
-    opened = Calls(monkeypatch, "_socket")
+    opened = Calls(monkeypatch, "open_socket")
     sweeper = Sweeper(lambda _: None)
     for _ in range(3):
         sweeper.sweep(sweeps(**{FRONT: ""}))
     assert opened.count == 2
     with monkeypatch.context() as patch:
-        patch.setattr(conntrack, "DUMP_INTERRUPTED", 0xFFFF)
+        patch.setattr(netlink, "DUMP_INTERRUPTED", 0xFFFF)
         with pytest.raises(Unavailable, match="changed"):
             sweeper.sweep(sweeps(**{FRONT: ""}))
     sweeper.sweep(sweeps(**{FRONT: ""}))
@@ -190,7 +191,7 @@ def test_without_endpoints_what_was_translated_goes(world: World) -> None:
 def test_a_zone_of_one_direction_is_a_zone(zones: tuple[bytes, bytes]) -> None:
     """An entry of which one direction only is tracked in another zone is not ours either."""
     client, front, gone = (conntrack._packed(*end(text)) for text in ("198.51.100.7 1", FRONT, "10.1.0.5 53"))
-    with conntrack._socket() as kernel:
+    with open_socket() as kernel:
         kernel.send(addition(client, front, gone, zones))
     assert len(tracked()) == 1
     assert sweep_once(sweeps(**{FRONT: ""})) == 0
@@ -218,7 +219,7 @@ def test_an_entry_that_has_gone_or_changed_is_no_failure(monkeypatch: pytest.Mon
 
 
 def _told_tuples() -> Iterator[bytes]:
-    with conntrack._socket() as kernel:
+    with open_socket() as kernel:
         fronts = {conntrack._packed(*end("10.96.0.10 53")): NO_ENDPOINTS}
         yield from (entry.tuple for entry in Sweeper(lambda _: None)._entries(kernel, fronts))
 

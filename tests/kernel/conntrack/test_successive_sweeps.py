@@ -15,7 +15,7 @@ from contextlib import closing
 
 import pytest
 
-from nftproxy.kernel import conntrack, nftables_netlink
+from nftproxy.kernel import conntrack, netlink
 from nftproxy.kernel.conntrack import Conntrack, Sweeper
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
@@ -161,19 +161,19 @@ def test_other_errors_end_the_sweep_and_not_the_sweeper(slow: Slow) -> None:
 def test_what_the_kernel_could_not_tell_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
     """A listing that was interrupted, got lost, or never came is repeated until one is whole."""
     track(*(Tracked(f"198.51.100.7 {number}", FRONT, "10.1.0.5 53") for number in range(1, 4)))
-    real, calls = conntrack._messages, itertools.count()
+    real, calls = netlink.messages_of, itertools.count()
 
-    def failing(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    def failing(data: bytes) -> Iterator[tuple[int, bytes]]:
         if next(calls):
             yield from real(data)
         elif failure == "interrupted":
-            yield nftables_netlink.DONE, nftables_netlink.DUMP_INTERRUPTED, bytes(4)
+            yield from real(netlink.HEADER.pack(20, netlink.DONE, netlink.DUMP_INTERRUPTED, 0, 0) + bytes(4))
         elif failure == "no buffer":
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         else:
             raise TimeoutError("timed out")
 
-    monkeypatch.setattr(conntrack, "_messages", failing)
+    monkeypatch.setattr(conntrack, "messages_of", failing)
     monkeypatch.setattr(conntrack, "FIRST_PAUSE", 0.01)
     with closing(Conntrack()) as swept:
         assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 3
