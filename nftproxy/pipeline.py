@@ -14,21 +14,16 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
-from nftproxy.policy.compile import Lost, PortKey, compile_service, compile_table, lost_claims, port_keys
+from nftproxy.policy.compile import PortKey, compile_service, compile_table, port_keys
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
+from nftproxy.policy.fronts import Lost, lost_claims
 from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.state import ClusterState, Touched
 from nftproxy.rules.render import Renderer
-from nftproxy.rules.ruleset import (
-    EMPTY,
-    Block,
-    Change,
-    Declaration,
-    Generation,
+from nftproxy.rules.ruleset import EMPTY, Block, Change, Declaration, Generation, Kind, Owner
+from nftproxy.rules.transaction import (
     Installed,
-    Kind,
-    Owner,
     Transaction,
     change_transaction,
     delete_transaction,
@@ -198,7 +193,8 @@ class Pipeline:
         self.losses.pop(key, None)
         service = self.state.services.get(key)
         if service is not None:
-            lost = [lost for each in self.generations for lost in lost_claims(self.state, self.settings, each, service)]
+            config = self.settings.config
+            lost = [lost for each in self.generations for lost in lost_claims(self.state, config, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
                 self._fresh_losses += self.losses[key]

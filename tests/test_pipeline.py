@@ -20,7 +20,8 @@ from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
-from nftproxy.rules.ruleset import Block, Element, Kind, Transaction
+from nftproxy.rules.ruleset import Block, Element, Kind
+from nftproxy.rules.transaction import Transaction
 from tests.support.factories import (
     IPV4,
     IPV6,

@@ -34,7 +34,8 @@ from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Commit, Generation, Installed, Transaction
+from nftproxy.rules.ruleset import Generation
+from nftproxy.rules.transaction import Commit, Installed, Transaction
 
 log = logging.getLogger(__name__)
 FIRST_PAUSE = 0.1

@@ -27,7 +27,7 @@ from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import Health, Moment, without_local_endpoints
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 
 # Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
 SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))

@@ -18,7 +18,7 @@ import tenacity
 from nftproxy.agent.servers import CannotListen
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ObjectKey
-from nftproxy.policy.compile import Lost
+from nftproxy.policy.fronts import Lost
 
 log = logging.getLogger(__name__)
 

@@ -1,204 +1,22 @@
-"""The kinds of objects that matter to a service proxy, and how each becomes its value in the model.
+"""The kinds of objects that matter to a service proxy: `KINDS`, the table of them.
 
 For each kind there is a reason why an object may not be for this proxy (`ignored`), and a way to build its value from
-its shape (`build`), which reports what it leaves out: a bad element costs that element alone.  `KINDS` is the table of
-them.  Services have a module of their own (services.py).
-
-References in parentheses are to API fields and Kubernetes enhancement proposals (KEP).
+its shape (`build`), which reports what it leaves out: a bad element costs that element alone.  Each has a module of its
+own: services.py, slices.py, nodes.py.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from nftproxy.api import schema
-from nftproxy.api.decode import Report, numbered, show
+from nftproxy.api.decode import Report
+from nftproxy.api.nodes import build_node, build_service_cidr
 from nftproxy.api.services import build_service, why_not_ours
-from nftproxy.api.validate import (
-    is_label,
-    is_label_value,
-    is_subdomain,
-    named_port,
-    network,
-    node_address,
-    several,
-    timestamp,
-    virtual_address,
-)
-from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Address, Family, Network, family_of
-from nftproxy.model.objects import ClusterObject, Endpoint, EndpointPort, EndpointSlice, Node, ObjectKey, ServiceCIDR
-
-HEADLESS = "service.kubernetes.io/headless"
-SERVICE_NAME = "kubernetes.io/service-name"
-TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
-ZONE = "topology.kubernetes.io/zone"
-
-# EndpointSlices
-
-
-def _ignored_slice(given: schema.EndpointSlice) -> str:
-    labels = given.labels
-    if HEADLESS in labels:
-        return f"it is of a headless Service (label {HEADLESS})"
-    if labels.get(SERVICE_NAME) in (None, ""):
-        return f"it has no label {SERVICE_NAME}"
-    return "its addressType is FQDN" if given.address_type == "FQDN" else ""
-
-
-def _slice(given: schema.EndpointSlice, key: ObjectKey, report: Report) -> EndpointSlice | None:
-    service = given.labels[SERVICE_NAME]
-    family = FAMILIES.get(given.address_type or "")
-    if family is None:
-        report("addressType", f"{show(given.address_type)} is not IPv4, IPv6 or FQDN")
-    if not isinstance(service, str) or not is_label(service):
-        report(f"metadata.labels.{SERVICE_NAME}", f"{show(service)} is not the name of a Service")
-    elif family is not None:
-        endpoints = [_endpoint(index, endpoint, family, report) for index, endpoint in numbered(given.endpoints)]
-        return EndpointSlice(
-            key=key,
-            service=ObjectKey(key.namespace, service),
-            family=family,
-            ports=tuple(_slice_ports(given, report)),
-            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
-            triggered=_triggered(given, report),
-        )
-    return None
-
-
-def _triggered(given: schema.EndpointSlice, report: Report) -> float:
-    annotations = given.metadata.annotations if given.metadata is not None else None
-    return timestamp((annotations or {}).get(TRIGGER_TIME), f"metadata.annotations.{TRIGGER_TIME}", report)
-
-
-def _slice_ports(given: schema.EndpointSlice, report: Report) -> Iterator[EndpointPort]:
-    """The ports of a slice; without a name or a number (null) a port is for no Service port, so it is passed over."""
-    taken = set()
-    for index, wired in numbered(given.ports):
-        if wired.name is None or wired.port is None:
-            continue
-        port = named_port(wired.name, wired.protocol, wired.port, f"ports[{index}]", report)
-        if port is None:
-            continue
-        if (port.name, port.protocol) in taken:
-            report(f"ports[{index}]", "repeats the name of an earlier port with the same protocol")
-            continue
-        taken.add((port.name, port.protocol))
-        yield port
-
-
-def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report) -> Endpoint | None:
-    """One endpoint: its first address, as all of its addresses are the same pod (Endpoint.addresses)."""
-    path = f"endpoints[{index}]"
-    if not given.addresses:
-        report(f"{path}.addresses", "is empty")
-        return None
-    address = virtual_address(given.addresses[0], f"{path}.addresses[0]", report)
-    if address is None:
-        return None
-    if family_of(address) is not family:
-        report(f"{path}.addresses[0]", f"{address} is not an {FAMILY_NAMES[family]} address")
-        return None
-    node_name = given.node_name or ""
-    if node_name and not is_subdomain(node_name):
-        report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")
-        return None
-    node_name = _shared_name(node_name)
-    ready, serving, terminating = _conditions(given.conditions)
-    if given.hints is None:
-        return Endpoint(address, ready, serving, terminating, node_name)
-    node_hints = _hints(given.hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
-    zone_hints = _hints(given.hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
-    return Endpoint(address, ready, serving, terminating, node_name, node_hints, zone_hints)
-
-
-def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bool]:
-    """Ready, serving, terminating; ready unless denied, serving as ready unless said otherwise (KEP-1672)."""
-    if given is None:
-        return True, True, False
-    ready = given.ready is not False
-    return ready, ready if given.serving is None else given.serving, given.terminating is True
-
-
-def _hints(
-    given: list[schema.Hint] | None, is_name: Callable[[str], bool], path: str, report: Report
-) -> tuple[str, ...] | None:
-    """The names in hints.forZones or hints.forNodes; None where there is none."""
-    if not given:
-        return None
-    names = []
-    for index, hint in numbered(given):
-        if hint.name and is_name(hint.name):
-            names.append(hint.name)
-        else:
-            report(f"{path}[{index}].name", f"{show(hint.name)} is not the name of a zone or Node")
-    return _shared_names(tuple(names)) if names else None
-
-
-# Of Nodes and zones there are few, but every endpoint says the names of some: nearly half of the memory that they take.
-
-
-@functools.lru_cache(maxsize=16384)
-def _shared_name(name: str) -> str:
-    """The same text, as the one object that was given first."""
-    return name
-
-
-@functools.lru_cache(maxsize=16384)
-def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The same texts, as the one object that was given first."""
-    return names
-
-
-# Nodes and ServiceCIDRs
-
-
-def _node(given: schema.Node, key: ObjectKey, report: Report) -> Node:
-    spec = given.spec or schema.NodeSpec()
-    addresses = (given.status or schema.NodeStatus()).addresses
-    return Node(
-        name=key.name,
-        zone=_zone(given.labels.get(ZONE), report),
-        internal_ips=_node_ips(addresses, "InternalIP", report),
-        external_ips=_node_ips(addresses, "ExternalIP", report),
-        pod_cidrs=_pod_cidrs(spec, report),
-        is_deleted=given.metadata is not None and given.metadata.deletion_timestamp is not None,
-        taints=tuple(dict.fromkeys(taint.key for taint in spec.taints or () if taint.key)),
-    )
-
-
-def _zone(value: object, report: Report) -> str:
-    if value in (None, ""):
-        return ""
-    if isinstance(value, str) and is_label_value(value):
-        return value
-    report(f"metadata.labels.{ZONE}", f"{show(value)} is not the name of a zone")
-    return ""
-
-
-def _node_ips(given: list[schema.NodeAddress] | None, kind: str, report: Report) -> tuple[Address, ...]:
-    judged = (
-        node_address(item.address, f"status.addresses[{index}].address", report)
-        for index, item in numbered(given)
-        if item.type == kind
-    )
-    return tuple(dict.fromkeys(address for address in judged if address is not None))
-
-
-def _pod_cidrs(spec: schema.NodeSpec, report: Report) -> tuple[Network, ...]:
-    """spec.podCIDRs, or where there are none spec.podCIDR."""
-    if spec.pod_cidrs or not spec.pod_cidr:
-        return several(spec.pod_cidrs, network, "spec.podCIDRs", report)
-    single = network(spec.pod_cidr, "spec.podCIDR", report)
-    return (single,) if single else ()
-
-
-def _service_cidr(given: schema.ServiceCIDR, key: ObjectKey, report: Report) -> ServiceCIDR:
-    return ServiceCIDR(key.name, several((given.spec or schema.ServiceCIDRSpec()).cidrs, network, "spec.cidrs", report))
-
-
-# The table
+from nftproxy.api.slices import build_slice, why_passed_over
+from nftproxy.api.validate import is_label, is_subdomain
+from nftproxy.model.objects import ClusterObject, ObjectKey
 
 
 def _never_ignored(_given: schema.ApiObject) -> str:
@@ -224,8 +42,16 @@ class Kind(NamedTuple):
 
 _ALL = (
     Kind("Service", ("v1",), True, is_label, schema.Service, why_not_ours, build_service),
-    Kind("EndpointSlice", ("discovery.k8s.io/v1",), True, is_subdomain, schema.EndpointSlice, _ignored_slice, _slice),
-    Kind("Node", ("v1",), False, is_subdomain, schema.Node, _never_ignored, _node),
+    Kind(
+        "EndpointSlice",
+        ("discovery.k8s.io/v1",),
+        True,
+        is_subdomain,
+        schema.EndpointSlice,
+        why_passed_over,
+        build_slice,
+    ),
+    Kind("Node", ("v1",), False, is_subdomain, schema.Node, _never_ignored, build_node),
     Kind(
         "ServiceCIDR",
         ("networking.k8s.io/v1", "networking.k8s.io/v1beta1"),
@@ -233,7 +59,7 @@ _ALL = (
         is_subdomain,
         schema.ServiceCIDR,
         _never_ignored,
-        _service_cidr,
+        build_service_cidr,
     ),
 )
 KINDS = {kind.name: kind for kind in _ALL}

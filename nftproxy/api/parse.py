@@ -5,7 +5,7 @@ object and makes no dicts of it.  An object takes three steps:
 
 1. Is it of a kind that matters, in a version that is understood?
 2. Its shape (schema.py): types are settled, and what doesn't fit is left out (decode.py).
-3. Its meaning (kinds.py): names, addresses and ports are judged, and what can't be right is left out.
+3. Its meaning (kinds.py says where): names, addresses and ports are judged, and what can't be right is left out.
 
 Whatever is left out is reported as a Problem with its path.  Nothing raises, whatever the input: an object that can't
 be read at all is a Problem and a None.

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nftproxy.api.kinds import HEADLESS, KINDS, Kind
+from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.services import OTHER_PROXY
+from nftproxy.api.slices import HEADLESS
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 
 

@@ -1,7 +1,8 @@
 """The shapes of the API objects that a service proxy reads, field for field as they come over the wire.
 
 Only fields that nftproxy acts upon are here, so decoding skips all else.  Types are as the API says them; `object`
-stands where kinds.py looks for itself, as each element is judged there anyway, and none must be lost unseen.
+stands where services.py, slices.py and nodes.py look for themselves, as each element is judged there anyway, and none
+must be lost unseen.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
 from nftproxy.model.settings import Capabilities, Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
-from nftproxy.rules.ruleset import delete_transaction, join
+from nftproxy.rules.transaction import delete_transaction, join
 from nftproxy.sources.files import Manifests, load, load_config
 from nftproxy.templates_dir import templates_dir
 

@@ -32,7 +32,7 @@ from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 
 TABLE = "kube-proxy"
 """The table of each family that kube-proxy has in nftables mode."""

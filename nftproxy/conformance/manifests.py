@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nftproxy.api.config import API_VERSION, KIND
-from nftproxy.api.kinds import SERVICE_NAME, ZONE
+from nftproxy.api.nodes import ZONE
+from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.conformance.oracle import World
 from nftproxy.model.addresses import FAMILY_NAMES
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort

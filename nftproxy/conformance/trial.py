@@ -24,7 +24,7 @@ from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import Renderer
-from nftproxy.rules.ruleset import Transaction, delete_transaction, join
+from nftproxy.rules.transaction import Transaction, delete_transaction, join
 
 UNSEEN = 1e-9
 """How often an endpoint that can be drawn may go unseen, and so be missed wrongly."""

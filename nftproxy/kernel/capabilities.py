@@ -17,7 +17,7 @@ from nftproxy.kernel.netns import ChildDied, in_child, in_scratch_namespace
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import Capabilities
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 
 Texts = tuple[str, ...]
 Result = TypeVar("Result")

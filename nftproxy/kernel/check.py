@@ -13,7 +13,8 @@ from nftproxy.kernel.libnftables import Kernel, TooLarge
 from nftproxy.kernel.netns import ChildDied, in_scratch_namespace
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
-from nftproxy.rules.ruleset import Kind, Transaction
+from nftproxy.rules.ruleset import Kind
+from nftproxy.rules.transaction import Transaction
 
 ELEMENTS_PER_PIECE = 1000  # a fifth of what a user namespace was seen to take in one transaction
 _ELEMENTS = r"^ *elements = \{\n(.*?)^ *\}\n"

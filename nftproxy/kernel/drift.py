@@ -20,7 +20,7 @@ from typing import Protocol
 
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.errors import Refused
-from nftproxy.rules.ruleset import Commit, Transaction
+from nftproxy.rules.transaction import Commit, Transaction
 
 LARGE = 64 * 1024
 """Characters of a transaction, some 1,500 elements, from which on it isn't listened to."""

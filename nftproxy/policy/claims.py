@@ -12,11 +12,12 @@ the node itself, captures nothing from these (CVE-2020-8554), whatever the port.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 
 import msgspec
 
 from nftproxy.model.addresses import Address, Protocol, family_of
-from nftproxy.model.objects import ObjectKey, Service
+from nftproxy.model.objects import ObjectKey, Service, ServicePort
 
 NODE = Address("")
 """Stands for the node in a claim to a node port: these are claimed on all its addresses, in both families."""
@@ -28,6 +29,14 @@ class Claim(msgspec.Struct, frozen=True, order=True, gc=False):
     address: Address
     protocol: Protocol
     port: int
+
+
+class Way(Enum):
+    """By what a Service is reached where it claims an address and port."""
+
+    CLUSTER_IP = "ClusterIP"
+    EXTERNAL_IP = "external IP or load balancer IP"
+    NODE_PORT = "node port"
 
 
 class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -50,6 +59,18 @@ def external_addresses(service: Service, *, external_ips: bool) -> tuple[Address
         for address in dict.fromkeys(addresses)
         if address not in service.cluster_ips and family_of(address) in families
     )
+
+
+def port_claims(
+    port: ServicePort, cluster_ips: tuple[Address, ...], external_ips: tuple[Address, ...]
+) -> Iterator[tuple[Claim, Way]]:
+    """What a Service port claims at these addresses of its Service, and by its node port."""
+    for address in cluster_ips:
+        yield Claim(address, port.protocol, port.port), Way.CLUSTER_IP
+    for address in external_ips:
+        yield Claim(address, port.protocol, port.port), Way.EXTERNAL_IP
+    if port.node_port:
+        yield Claim(NODE, port.protocol, port.node_port), Way.NODE_PORT
 
 
 class Claims:
@@ -112,12 +133,8 @@ class Claims:
 def _claims_of(service: Service, external: tuple[Address, ...]) -> Iterator[tuple[Claim, bool]]:
     """What a Service claims, and whether it does so by an external address."""
     for port in service.ports:
-        for address in service.cluster_ips:
-            yield Claim(address, port.protocol, port.port), False
-        for address in external:
-            yield Claim(address, port.protocol, port.port), True
-        if port.node_port:
-            yield Claim(NODE, port.protocol, port.node_port), False
+        for claim, way in port_claims(port, service.cluster_ips, external):
+            yield claim, way is Way.EXTERNAL_IP
     if service.health_check_node_port:
         yield Claim(NODE, Protocol.TCP, service.health_check_node_port), False
 

@@ -1,7 +1,7 @@
 """From the cluster's state to facts: every policy decision about one Service port, and about the node, is taken here.
 
-The outcome is membership.  A *front* is an address and port at which a Service port is reached; which sets it is in and
-which chain its verdict names follow from its kind and the traffic policy:
+The outcome is membership.  Which fronts a Service port has is decided in fronts.py; which sets each of them is in, and
+which chain its verdict names, follow from its kind and the traffic policy:
 
     front                    list for all sources       for local sources and the node    masqueraded
     ClusterIP, Cluster       cluster list               the same                          sources that aren't local
@@ -20,12 +20,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_network
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
-from nftproxy.model.objects import Node, ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
+from nftproxy.model.objects import Node, ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
-from nftproxy.policy.claims import NODE, Claim, external_addresses
 from nftproxy.policy.endpoints import Candidate, Choice, choose, gather
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.policy.fronts import Reach, nodeport_addresses, reaches, serves_every_address
 from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
@@ -47,46 +47,6 @@ class PortKey(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.service}:{self.name}" if self.name else str(self.service)
-
-
-class Lost(NamedTuple):
-    """An address and port that a Service claims but does not get, and why; `what` is as nft writes it."""
-
-    service: ObjectKey
-    port_name: str
-    what: str
-    why: str
-
-
-class _Reach(NamedTuple):
-    """A front with what decides its memberships; `lost_to` says why it is not had, "" if it is."""
-
-    front: Front
-    policy: TrafficPolicy
-    address: Address
-    is_external: bool
-    lost_to: str
-
-
-def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
-    """The node's addresses that serve node ports (nodePortAddresses), none where the rule is every local address.
-
-    `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866); CIDRs select
-    among the addresses on the node's interfaces.  Loopback addresses never serve: what a node sends to these has a
-    loopback source, which no endpoint could answer.
-    """
-    if config.node_port_addresses is None:
-        selected = of_family(state.node.addresses, family)[:1]
-    else:
-        present = state.node.addresses if state.host_addresses is None else state.host_addresses
-        matching = {a for a in present if any(contains(cidr, a) for cidr in config.node_port_addresses)}
-        selected = of_family(sorted(matching), family)
-    return tuple(address for address in selected if not is_loopback(address))
-
-
-def serves_every_address(config: Config, family: Family) -> bool:
-    """Whether a match-all CIDR of the family is among nodePortAddresses."""
-    return any(cidr.prefixlen == 0 and family_of(cidr) is family for cidr in config.node_port_addresses or ())
 
 
 def compile_table(state: ClusterState, settings: Settings, family: Family) -> TableFacts:
@@ -152,70 +112,15 @@ def compile_service(
     if not service.ports:
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
     own = _OwnSources.of(service, state.node, family)
-    for owner, port in zip(port_keys(service), service.ports, strict=False):
-        fronts = [reach for reach in _reaches(state, settings, family, service, port) if not reach.lost_to]
+    for port, claimed in reaches(state, settings.config, family, service):
+        had = [reach for reach in claimed if not reach.lost_to]
         choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
         shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)
-        yield owner, _port_facts(cluster_ips, own, fronts, choice, shaper)
-
-
-def lost_claims(state: ClusterState, settings: Settings, family: Family, service: Service) -> list[Lost]:
-    """What a Service claims in one family but does not get, and why."""
-    if not of_family(service.cluster_ips, family):
-        return []
-    lost = [
-        Lost(service.key, port.name, reach.front.match, reach.lost_to)
-        for port in service.ports
-        for reach in _reaches(state, settings, family, service, port)
-        if reach.lost_to
-    ]
-    health_check = service.health_check_node_port
-    if health_check and (why := _taken(state, service, Claim(NODE, Protocol.TCP, health_check))):
-        lost.append(Lost(service.key, "", f"health-check node port {health_check}", why))
-    return lost
-
-
-def _reaches(
-    state: ClusterState, settings: Settings, family: Family, service: Service, port: ServicePort
-) -> Iterator[_Reach]:
-    """The fronts of a Service port, those included that it loses."""
-    protocol = port.protocol.value
-    cluster_ips = of_family(service.cluster_ips, family)
-    for address in cluster_ips:
-        why = _taken(state, service, Claim(address, port.protocol, port.port))
-        yield _Reach(
-            _front(address, protocol, port.port), service.internal_policy, address, is_external=False, lost_to=why
-        )
-    for address in of_family(
-        external_addresses(service, external_ips=settings.config.allow_service_external_ips), family
-    ):
-        why = state.claims.obstacle(address, service.key) or _taken(
-            state, service, Claim(address, port.protocol, port.port)
-        )
-        yield _Reach(
-            _front(address, protocol, port.port), service.external_policy, address, is_external=True, lost_to=why
-        )
-    if port.node_port and _serves_node_ports(state, settings.config, family):
-        why = _taken(state, service, Claim(NODE, port.protocol, port.node_port))
-        front = Front("nodeport-", f"{protocol} . {port.node_port}", str(port.node_port))
-        yield _Reach(front, service.external_policy, NODE, is_external=True, lost_to=why)
-
-
-def _front(address: Address, protocol: str, port: int) -> Front:
-    return Front("", f"{address} . {protocol} . {port}", f"{address} . {port}")
-
-
-def _taken(state: ClusterState, service: Service, claim: Claim) -> str:
-    winner = state.claims.winner(claim)
-    return "" if winner == service.key else f"it belongs to Service {winner}, which takes precedence"
-
-
-def _serves_node_ports(state: ClusterState, config: Config, family: Family) -> bool:
-    return serves_every_address(config, family) or bool(nodeport_addresses(state, config, family))
+        yield PortKey(service.key, port.name, port.protocol), _port_facts(cluster_ips, own, had, choice, shaper)
 
 
 def _port_facts(
-    cluster_ips: tuple[Address, ...], own: _OwnSources, reaches: list[_Reach], choice: Choice, shaper: _ListShaper
+    cluster_ips: tuple[Address, ...], own: _OwnSources, had: list[Reach], choice: Choice, shaper: _ListShaper
 ) -> PortFacts:
     """The memberships of one port's fronts."""
     services: list[tuple[Front, str]] = []
@@ -224,7 +129,7 @@ def _port_facts(
     endpoints: list[Slots] = []
     lists: list[ListFacts] = []
     draws: list[DrawFacts] = []
-    for reach in reaches:
+    for reach in had:
         is_local = reach.policy is TrafficPolicy.LOCAL
         uses = [(services, "local-" if is_local else "", choice.local if is_local else choice.cluster)]
         if is_local and reach.is_external:
@@ -239,13 +144,15 @@ def _port_facts(
                 counts.append((facts.list, reach.front, draw.number))
                 endpoints.append(Slots(facts.list, reach.front, _rows(candidates)))
     guarded = tuple(
-        reach.front for reach in reaches if own.allowed and reach.is_external and reach.address in own.load_balancer_ips
+        reach.front
+        for reach in had
+        if own.allowed and reach.is_external and reach.claim.address in own.load_balancer_ips
     )
-    external = [reach for reach in reaches if reach.is_external]
+    external = [reach for reach in had if reach.is_external]
     hairpins = _hairpins(choice)
     # What is translated to where it was sent anyway, a server in the node's own network, counts as not translated.
     own_places = {place for address, port in hairpins for place in (f"{address} . {port}", str(port))}
-    fronts = tuple(reach.front for reach in reaches if reach.front.where not in own_places)
+    fronts = tuple(reach.front for reach in had if reach.front.where not in own_places)
     return PortFacts(
         protocol=shaper.protocol,
         cluster_ips=cluster_ips,
@@ -260,7 +167,7 @@ def _port_facts(
         counts=tuple(counts),
         endpoints=tuple(endpoints),
         sticky=tuple(map(_by_pod, endpoints)) if shaper.remembers else (),
-        affinities=tuple((reach.front, shaper.remember_chain) for reach in reaches if shaper.remembers),
+        affinities=tuple((reach.front, shaper.remember_chain) for reach in had if shaper.remembers),
         hairpins=hairpins if endpoints else (),
         lists=tuple(dict.fromkeys(lists)),
         draws=tuple(dict.fromkeys(draws)),

@@ -4,7 +4,7 @@ The kernel translates the first packet of a flow by the rules, and all others as
 client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and SCTP
 are left alone: these notice by themselves, and cutting them would end the graceful shutdown of pods (k/k#101607).
 
-* A *front* is a virtual address and port, or a node's address and node port, that the rules serve.
+* A *front* here is a virtual address and port, or a node's address and node port, that the rules serve (fronts.py).
 * A flow to a front is stale if it goes to none of its *usable* endpoints: ready, or serving while they terminate.
   Policies, topology and the readiness of others choose for new flows only (kube-proxy does the same), so that a server
   that drains keeps its clients until it is done.
@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from nftproxy.model.addresses import Address, Family, Protocol, of_family
-from nftproxy.model.objects import ObjectKey, Service, ServicePort
+from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Settings
-from nftproxy.policy.claims import NODE, Claim, external_addresses
-from nftproxy.policy.compile import nodeport_addresses
+from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.endpoints import gather
+from nftproxy.policy.fronts import nodeport_addresses, reaches
 from nftproxy.policy.state import ClusterState
 
 End = TypeVar("End")
@@ -58,33 +58,23 @@ def is_stale(destination: End, source: End, usable: Collection[End]) -> bool:
 def udp_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> Sweeps:
     """The fronts of a Service's UDP ports in one family that rules serve, each with its usable endpoints."""
     found: Sweeps = {}
-    for port in service.ports:
+    if all(port.protocol is not Protocol.UDP for port in service.ports):
+        return found
+    node_addresses = nodeport_addresses(state, settings.config, family)
+    for port, claimed in reaches(state, settings.config, family, service):
         if port.protocol is Protocol.UDP:
             candidates = gather(state.slices_of(service.key), port, family, state.node.name)
             usable = (c for c in candidates if c.is_ready or c.is_last_resort)
             endpoints = frozenset(AddressPort(c.address, c.port) for c in usable)
-            found |= dict.fromkeys(_fronts(state, settings, family, service, port), endpoints)
+            claims = (reach.claim for reach in claimed if not reach.lost_to)
+            found |= {front: endpoints for claim in claims for front in _places(claim, node_addresses)}
     return found
 
 
-def _fronts(
-    state: ClusterState, settings: Settings, family: Family, service: Service, port: ServicePort
-) -> Iterator[AddressPort]:
-    """The fronts of one port, less those that belong to others; its node port is one on each node-port address."""
-    if not of_family(service.cluster_ips, family):
-        return
-    external = external_addresses(service, external_ips=settings.config.allow_service_external_ips)
-    unobstructed = (address for address in external if not state.claims.obstacle(address, service.key))
-    for address in of_family((*service.cluster_ips, *unobstructed), family):
-        if _owns(state, service, Claim(address, port.protocol, port.port)):
-            yield AddressPort(address, port.port)
-    if _owns(state, service, Claim(NODE, port.protocol, port.node_port)):  # nobody owns 0, which is none
-        for address in nodeport_addresses(state, settings.config, family):
-            yield AddressPort(address, port.node_port)
-
-
-def _owns(state: ClusterState, service: Service, claim: Claim) -> bool:
-    return state.claims.winner(claim) == service.key
+def _places(claim: Claim, node_addresses: Iterable[Address]) -> Iterator[AddressPort]:
+    """Where flows to a front go: a node port is a front on each address that serves node ports."""
+    for address in node_addresses if claim.address == NODE else (claim.address,):
+        yield AddressPort(address, claim.port)
 
 
 class Flows:

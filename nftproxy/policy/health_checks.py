@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Protocol, of_family
+from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, of_family
 from nftproxy.model.objects import Node, ObjectKey, Service, ServiceType, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.claims import NODE, Claim
-from nftproxy.policy.compile import nodeport_addresses, serves_every_address
 from nftproxy.policy.endpoints import choose, gather
+from nftproxy.policy.fronts import health_check_port, nodeport_addresses, serves_every_address
 from nftproxy.policy.state import ClusterState
 
 DELETION_TAINT = "ToBeDeletedByClusterAutoscaler"
@@ -226,10 +225,10 @@ def _checks(
     state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey]
 ) -> Iterator[tuple[int, HealthCheck]]:
     for service in filter(None, map(state.services.get, services)):
-        port = service.health_check_node_port
-        if port and state.claims.winner(Claim(NODE, Protocol.TCP, port)) == service.key:
+        check = health_check_port(state, service)
+        if check and not check.lost_to:
             count = 0 if service.key in without_rules else _local_endpoints(state, service)
-            yield port, HealthCheck(service.key, count)
+            yield check.port, HealthCheck(service.key, count)
 
 
 def _local_endpoints(state: ClusterState, service: Service) -> int:

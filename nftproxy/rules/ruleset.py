@@ -1,4 +1,4 @@
-"""Statements, blocks, generations, changes and transactions: rulesets as values.
+"""Statements, blocks, generations and changes: rulesets as values.
 
 Rule 1: nft is the only vocabulary.  A *statement* is a declaration (a set, a map, or a chain with its rules) or an
 element.  Its identity is (container) or (container, key); the rest is its value.
@@ -9,12 +9,12 @@ a contested address is decided before rendering (claims.py).
 
 Rule 3: a *change* is what replacing some blocks adds to and removes from the union, and costs what those blocks cost.
 
-Rule 4: a *transaction* is inert nft text.  Order within it is what the kernel accepts: containers before what refers to
-them, removals before additions of the same key.
+What makes the kernel follow a change, or hold a generation, is a *transaction* (transaction.py).
 
 Sets, maps and chains that no block uses any more are kept until the next full transaction: a rolling update makes and
-unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole table (35 ms at 10,000
-Services), and before kernel 6.2 a chain stays busy for a moment after the last element that pointed to it has gone.
+unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole table (docs/performance.md
+has what that costs), and before kernel 6.2 a chain stays busy for a moment after the last element that pointed to it
+has gone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import Family
 
 Owner = Hashable
 
@@ -74,11 +74,6 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
         """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
         is_base = self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
         return is_base and not any("policy" in line for line in self.body)
-
-    def text(self, indent: str = "  ") -> str:
-        """The declaration as a block of nft text, to stand in a `table` block."""
-        lines = "".join(f"{indent}  {line}\n" for line in self.body)
-        return f"{indent}{self.kind.value} {self.name} {{\n{lines}{indent}}}\n"
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -234,136 +229,3 @@ class Generation:
 
 def _entries(declarations: Mapping[tuple[Kind, str], Declaration]) -> Iterator[Element]:
     return (each.entry for each in declarations.values() if each.entry is not None)
-
-
-class Container(msgspec.Struct, frozen=True, order=True):
-    """A set, map or chain of our table as the kernel has it, by name only."""
-
-    kind: Kind
-    name: str
-    is_dynamic: bool = False
-
-
-class Installed(msgspec.Struct, frozen=True):
-    """What the kernel holds of our table, less all rules and elements: enough to reload it in one transaction.
-
-    `shape` is the second word of the table's comment, "" if it has none of ours.
-    """
-
-    shape: str = ""
-    containers: tuple[Container, ...] = ()
-
-
-class Transaction(msgspec.Struct, frozen=True):
-    """nft text that happens as a whole or not at all; empty text is no transaction."""
-
-    text: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.text)
-
-
-class Commit(msgspec.Struct, frozen=True):
-    """The kernel's ruleset generations around a transaction; every commit of anyone's adds one."""
-
-    before: int
-    after: int
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether nobody else committed in the moment between the two looks."""
-        return self.after == self.before + 1
-
-
-def join(transactions: Iterable[Transaction]) -> Transaction:
-    """All of them as one transaction, in their order."""
-    return Transaction("".join(transaction.text for transaction in transactions))
-
-
-def change_transaction(family: Family, change: Change) -> Transaction:
-    """What to tell the kernel so that it follows `change`, in proportion to it."""
-    table = family.table
-    parts = _declare(table, change.declared.values(), flush=True)
-    parts += _element_commands("add", table, map(_item, change.entered))
-    parts += _element_commands("delete", table, change.removed.items())
-    parts += _element_commands("add", table, change.added.items())
-    return Transaction("".join(parts))
-
-
-def load_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
-    """What makes the kernel hold exactly `generation`, whatever it holds now, in one transaction.
-
-    `shape` names the set, map and base chain declarations; a table of another shape is replaced whole, since the kernel
-    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone.  A
-    refill loses no connection; of those that begin in the instant of a replacement, one may be dropped, as the old and
-    the new base chains do not change places all at once.
-    """
-    table = generation.family.table
-    head = [f'table {table} {{\n  comment "{TABLE} {shape}"\n}}\n']
-    if installed is None:
-        return Transaction("".join(head + _filled(generation)))
-    if installed.shape != shape:
-        return Transaction("".join([f"delete table {table}\n", *head, *_filled(generation)]))
-    return Transaction("".join(_emptied(generation, installed) + _filled(generation)))
-
-
-def delete_transaction(family: Family) -> Transaction:
-    """What removes the table of one family, whether or not it is there (`destroy` is unknown to nft 1.0.6)."""
-    return Transaction(f"add table {family.table}\ndelete table {family.table}\n")
-
-
-def _emptied(generation: Generation, installed: Installed) -> list[str]:
-    """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements.
-
-    A base chain that is there would keep the policy that somebody gave it, so it is told the one that nft would choose.
-    Before that the table is named, which wakes one that somebody made dormant; later the kernel would not allow it.
-    """
-    table = generation.family.table
-    static = [container for container in installed.containers if not container.is_dynamic]
-    unused = [c for c in installed.containers if (c.kind, c.name) not in generation.declarations]
-    chains_first = sorted(unused, key=lambda container: container.kind is not Kind.CHAIN)
-    present = {(container.kind, container.name) for container in installed.containers}
-    default = [each for identity, each in generation.declarations.items() if identity in present]
-    return [
-        f"add table {table}\n",
-        *(f"flush {container.kind.value} {table} {container.name}\n" for container in static),
-        *(f"delete {container.kind.value} {table} {container.name}\n" for container in chains_first),
-        *(f"add chain {table} {each.name} {{ policy accept; }}\n" for each in default if each.has_default_policy),
-    ]
-
-
-def _filled(generation: Generation) -> list[str]:
-    """Declare and fill everything."""
-    table = generation.family.table
-    declared = _declare(table, generation.declarations.values(), flush=False)
-    return declared + _element_commands("add", table, map(_item, generation.elements()))
-
-
-def _item(element: Element) -> tuple[tuple[str, str], str]:
-    return (element.container, element.key), element.value
-
-
-def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) -> list[str]:
-    """Sets and maps first, then empty chains, then their rules: chains refer to each other in any order."""
-    chains = [declaration for declaration in declarations if declaration.kind is Kind.CHAIN]
-    others = [declaration for declaration in declarations if declaration.kind is not Kind.CHAIN]
-    parts = [_table_block(table, others)] if others else []
-    if flush:
-        parts += [f"add chain {table} {chain.name}\nflush chain {table} {chain.name}\n" for chain in chains]
-    parts += [_table_block(table, chains)] if chains else []
-    return parts
-
-
-def _table_block(table: str, declarations: Iterable[Declaration]) -> str:
-    return f"table {table} {{\n" + "".join(declaration.text() for declaration in declarations) + "}\n"
-
-
-def _element_commands(verb: str, table: str, items: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
-    by_container: dict[str, list[str]] = {}
-    for (container, key), value in items:
-        by_container.setdefault(container, []).append(Element(container, key, value).text)
-    return [_elements_command(verb, table, name, texts) for name, texts in by_container.items()]
-
-
-def _elements_command(verb: str, table: str, container: str, texts: Iterable[str]) -> str:
-    return f"{verb} element {table} {container} {{ {', '.join(texts)} }}\n"

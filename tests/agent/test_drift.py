@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nftproxy.model.events import Put
-from nftproxy.rules.ruleset import Commit, Transaction
+from nftproxy.rules.transaction import Commit, Transaction
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,

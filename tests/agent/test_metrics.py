@@ -13,7 +13,7 @@ from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import Health, Moment
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
 Series = dict[str, float]

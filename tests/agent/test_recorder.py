@@ -22,7 +22,7 @@ from nftproxy.agent.recorder import (
 )
 from nftproxy.agent.servers import CannotListen, Place
 from nftproxy.model.errors import Unavailable
-from nftproxy.policy.compile import Lost
+from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
 from tests.support.apiserver import ApiServer
 from tests.support.factories import addresses, key

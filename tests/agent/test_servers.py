@@ -28,7 +28,7 @@ from nftproxy.model.events import Put
 from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import ANY, DELETION_TAINT, Health, HealthCheck, Moment
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from tests.support.factories import addresses, key, node, pipeline
 
 HERE = Address("127.0.0.1")

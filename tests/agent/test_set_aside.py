@@ -9,7 +9,7 @@ import pytest
 from nftproxy.model.events import Listed, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.policy.health_checks import Moment
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,

@@ -18,7 +18,7 @@ from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.policy.health_checks import Health, Moment
-from nftproxy.rules.ruleset import Commit, Installed, Transaction
+from nftproxy.rules.transaction import Commit, Installed, Transaction
 from tests.support.factories import Ledger, node, pipeline, service, slice_of
 
 SYNC_PERIOD, MIN_SYNC_PERIOD = 30.0, 1.0

@@ -24,7 +24,8 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nftables_netlink import generation
 from nftproxy.model.addresses import Family
 from nftproxy.rules.render import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TEMPLATE, TEMPLATE_NAMES
-from nftproxy.rules.ruleset import Element, Transaction, delete_transaction, join
+from nftproxy.rules.ruleset import Element
+from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy.templates_dir import templates_dir
 from tests.support.factories import leads_to_a_chain
 

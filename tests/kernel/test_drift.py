@@ -9,7 +9,7 @@ import pytest
 from nftproxy.kernel.drift import LARGE, Custody
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.rules.ruleset import Commit, Transaction
+from nftproxy.rules.transaction import Commit, Transaction
 
 
 class Rumour:

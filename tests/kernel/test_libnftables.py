@@ -17,14 +17,10 @@ from nftproxy.kernel.libnftables import AsyncKernel, Kernel, TooLarge
 from nftproxy.kernel.netns import in_scratch_namespace
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.rules.ruleset import (
-    Block,
+from nftproxy.rules.ruleset import Block, Declaration, Element, Generation, Kind
+from nftproxy.rules.transaction import (
     Container,
-    Declaration,
-    Element,
-    Generation,
     Installed,
-    Kind,
     Transaction,
     change_transaction,
     delete_transaction,

@@ -11,7 +11,7 @@ from nftproxy.kernel import netlink, nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 
 pytestmark = pytest.mark.usefixtures("namespace")
 

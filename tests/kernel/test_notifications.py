@@ -10,7 +10,7 @@ from nftproxy.kernel import nftables_netlink, notifications
 from nftproxy.kernel.drift import LARGE, Custody
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.notifications import Notifications
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from tests.conftest import Run
 
 OURS = Transaction("table ip nftproxy {\n  set s {\n    type inet_service\n  }\n}\n")

@@ -14,8 +14,8 @@ from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
-from nftproxy.policy.compile import nodeport_addresses
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, is_stale, udp_fronts
+from nftproxy.policy.fronts import nodeport_addresses
 from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
 
 VIP, PODS = "10.96.0.10", ("10.1.0.4@node-a", "10.1.1.4@node-b")

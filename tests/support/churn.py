@@ -29,7 +29,7 @@ from nftproxy.lab import Lab, LabError, Outcome, Probe
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 
 SWITCH_INTERVAL = 50e-6
 """Seconds after which one thread must let another one run.  With Python's own 5 ms, the thread that connects would keep

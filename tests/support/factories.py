@@ -46,7 +46,8 @@ from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Setti
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
-from nftproxy.rules.ruleset import Container, Element, Installed, Kind, Transaction
+from nftproxy.rules.ruleset import Element, Kind
+from nftproxy.rules.transaction import Container, Installed, Transaction
 from nftproxy.templates_dir import templates_dir
 
 IPV4, IPV6 = Family.IPV4, Family.IPV6

@@ -19,7 +19,8 @@ from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Ignored
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Generation, Kind, Transaction
+from nftproxy.rules.ruleset import Generation, Kind
+from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer
 from tools.bench import changes, cluster
 from tools.bench.cluster import CLUSTER_CIDR, Size

@@ -28,7 +28,8 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.state import ClusterState
 from nftproxy.rules.render import Renderer
-from nftproxy.rules.ruleset import Generation, Transaction
+from nftproxy.rules.ruleset import Generation
+from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer
 from tools.bench import changes, cluster
 from tools.bench.changes import Change

@@ -13,8 +13,9 @@ TEMPLATES = (
 MODULES = tuple(
     f"nftproxy/{name}.py"
     for name in (
-        "policy/compile", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset", "pipeline",
-        "policy/state", "api/services", "api/resources", "policy/health_checks", "agent/quarantine",
+        "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
+        "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
+        "policy/health_checks", "agent/quarantine",
     )
 )  # fmt: skip
 TARGETS = TEMPLATES + MODULES
@@ -37,6 +38,7 @@ UNIT = Stage(
     "unit",
     (
         "tests/policy/test_claims.py",
+        "tests/policy/test_fronts.py",
         "tests/policy/compile",
         "tests/agent/test_quarantine.py",
         "tests/policy/test_endpoints.py",
@@ -50,6 +52,7 @@ UNIT = Stage(
         "tests/rules/test_render.py",
         "tests/commands/test_listing.py",
         "tests/rules/test_ruleset.py",
+        "tests/rules/test_transaction.py",
         "tests/api/test_resources.py",
         "tests/policy/test_state.py",
     ),

@@ -22,7 +22,7 @@ from nftproxy.kernel.conntrack import Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Address
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from tests.conftest import CLONE_NEWNET
 from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track
 from tests.support.factories import IPV4

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from nftproxy.conformance.strategies import Told
-from nftproxy.model.addresses import Family
 from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
-from nftproxy.policy.compile import Lost, lost_claims
+from nftproxy.policy.fronts import lost_claims
 from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships, rules
 from tests.support.factories import IPV4, IPV6, elements, key, node, pipeline, service, slice_of
 
@@ -121,37 +120,12 @@ def test_who_loses_everything_is_known_by_its_address_only() -> None:
     assert rules(made) == rules(pipeline(service(created=1)))
 
 
-def test_every_port_that_is_lost_is_told() -> None:
-    """Each port of a Service counts, and of its ClusterIPs and external addresses each."""
-    ports, addresses = ["a:80", "b:81"], ["203.0.113.8", "203.0.113.9"]
-    made = pipeline(
-        service(created=1, ports=ports, external_ips=addresses),
-        service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=ports, external_ips=addresses),
-    )
-    lost = lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")])
-    assert [(each.port_name, each.what) for each in lost] == [
-        (name, f"{address} . tcp . {port}") for name, port in (("a", 80), ("b", 81)) for address in addresses
-    ]
-
-
 def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
     """The moment that the older Service is gone the younger one is served everywhere."""
     made = pipeline(*contested())
     made.apply([Removed(Service, key("shop/web"))])
     assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "goto draw-tcp-endpoints"
     assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto draw-nodeport-tcp-endpoints"}
-
-
-def test_the_loser_is_told_what_and_why() -> None:
-    """Every address, port and node port that a Service claims in vain is listed, with the winner."""
-    made = pipeline(*contested())
-    why = "it belongs to Service shop/web, which takes precedence"
-    assert lost_claims(made.state, made.settings, IPV4, made.state.services[key("blog/api")]) == [
-        Lost(key("blog/api"), "http", "10.96.0.10 . tcp . 80", why),
-        Lost(key("blog/api"), "http", "tcp . 30080", why),
-    ]
-    assert lost_claims(made.state, made.settings, IPV4, made.state.services[key("shop/web")]) == []
-    assert lost_claims(made.state, made.settings, IPV6, made.state.services[key("blog/api")]) == []
 
 
 def test_the_losers_source_ranges_do_not_count() -> None:
@@ -185,7 +159,7 @@ def test_an_external_address_captures_nothing_from_others(kind: str, address: st
     thief = service("blog/api", created=1, cluster_ips=["10.96.0.20"], ports=[port], **claimed)
     made = pipeline(service(created=2), thief, node=node(external_ips=["203.0.113.2"]))
     assert not memberships(made, f"{address} . tcp . 81")
-    assert [(lost.what, lost.why) for lost in lost_claims(made.state, made.settings, IPV4, thief)] == [
+    assert [(lost.what, lost.why) for lost in lost_claims(made.state, made.settings.config, IPV4, thief)] == [
         (f"{address} . tcp . {port[-2:]}", why)
     ]
 
@@ -201,7 +175,7 @@ def test_external_ips_can_be_turned_off() -> None:
     both = service(external_ips=["203.0.113.8"], load_balancer_ips=[VIP])
     made = pipeline(both, ONE_LOCAL, allow_service_external_ips=False)
     assert elements(made, IPV4, "services").keys() == {"10.96.0.10 . tcp . 80", f"{VIP} . tcp . 80"}
-    assert lost_claims(made.state, made.settings, IPV4, both) == []
+    assert lost_claims(made.state, made.settings.config, IPV4, both) == []
 
 
 def test_external_ips_that_are_turned_off_are_no_claims() -> None:
@@ -218,21 +192,3 @@ def test_a_health_check_port_takes_a_younger_node_port() -> None:
         service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=["http:80:30080"]),
     )
     assert not memberships(made, "tcp . 30080")
-
-
-def test_a_lost_health_check_node_port_is_reported() -> None:
-    """A health-check node port that an older Service has is reported as lost."""
-    older = service("shop/older", cluster_ips=["10.96.0.1"], created=1, type="NodePort", ports=["http:80:32000/tcp"])
-    younger = service(
-        "shop/younger",
-        cluster_ips=["10.96.0.2"],
-        created=2,
-        type="LoadBalancer",
-        external_policy="Local",
-        health_check_node_port=32000,
-        ports=["http:80/tcp"],
-    )
-    made = pipeline(older, younger)
-    lost = lost_claims(made.state, made.settings, Family.IPV4, younger)
-    why = "it belongs to Service shop/older, which takes precedence"
-    assert lost == [Lost(key("shop/younger"), "", "health-check node port 32000", why)]

@@ -15,7 +15,8 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab.namespace import Namespace
 from nftproxy.model.addresses import Family
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Declaration, Element, Installed, Kind, Transaction, join
+from nftproxy.rules.ruleset import Declaration, Element, Kind
+from nftproxy.rules.transaction import Installed, Transaction, join
 
 Identity = tuple[Kind, str]
 

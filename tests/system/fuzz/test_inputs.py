@@ -34,7 +34,7 @@ from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import read_file
 from tests.support.factories import pipeline, renderer, service, settings, slice_of
 from tests.support.raw import CIDR, NODE, SERVICE, SLICE

@@ -29,7 +29,8 @@ from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
-from nftproxy.rules.ruleset import Element, Kind, Transaction
+from nftproxy.rules.ruleset import Element, Kind
+from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, templates
 from tests.system.fuzz.departures import departures
 from tests.system.fuzz.effort import Tally, effort

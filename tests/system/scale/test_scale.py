@@ -26,7 +26,7 @@ from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Transaction
+from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import load
 from tests.support.factories import renderer, service, slice_of
 

@@ -1,0 +1,53 @@
+"""At which addresses and ports a Service is reached, whose they are, and what a Service is told that loses one."""
+
+from __future__ import annotations
+
+from nftproxy.model.addresses import Family
+from nftproxy.policy.fronts import Lost, lost_claims
+from tests.support.factories import IPV4, IPV6, key, pipeline, service
+
+
+def test_every_port_that_is_lost_is_told() -> None:
+    """Each port of a Service counts, and of its ClusterIPs and external addresses each."""
+    ports, addresses = ["a:80", "b:81"], ["203.0.113.8", "203.0.113.9"]
+    made = pipeline(
+        service(created=1, ports=ports, external_ips=addresses),
+        service("blog/api", created=2, cluster_ips=["10.96.0.20"], ports=ports, external_ips=addresses),
+    )
+    lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
+    assert [(each.port_name, each.what) for each in lost] == [
+        (name, f"{address} . tcp . {port}") for name, port in (("a", 80), ("b", 81)) for address in addresses
+    ]
+
+
+def test_the_loser_is_told_what_and_why() -> None:
+    """Every address, port and node port that a Service claims in vain is listed, with the winner."""
+    older, younger = (
+        service(name, created=age, ports=["http:80:30080"]) for age, name in ((1, "shop/web"), (2, "blog/api"))
+    )
+    made = pipeline(older, younger)
+    why = "it belongs to Service shop/web, which takes precedence"
+    assert lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")]) == [
+        Lost(key("blog/api"), "http", "10.96.0.10 . tcp . 80", why),
+        Lost(key("blog/api"), "http", "tcp . 30080", why),
+    ]
+    assert lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("shop/web")]) == []
+    assert lost_claims(made.state, made.settings.config, IPV6, made.state.services[key("blog/api")]) == []
+
+
+def test_a_lost_health_check_node_port_is_reported() -> None:
+    """A health-check node port that an older Service has is reported as lost."""
+    older = service("shop/older", cluster_ips=["10.96.0.1"], created=1, type="NodePort", ports=["http:80:32000/tcp"])
+    younger = service(
+        "shop/younger",
+        cluster_ips=["10.96.0.2"],
+        created=2,
+        type="LoadBalancer",
+        external_policy="Local",
+        health_check_node_port=32000,
+        ports=["http:80/tcp"],
+    )
+    made = pipeline(older, younger)
+    lost = lost_claims(made.state, made.settings.config, Family.IPV4, younger)
+    why = "it belongs to Service shop/older, which takes precedence"
+    assert lost == [Lost(key("shop/younger"), "", "health-check node port 32000", why)]

@@ -1,0 +1,50 @@
+"""Statements, blocks and generations that the tests of rulesets and of transactions are about."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from nftproxy.rules.ruleset import Block, Declaration, Element, Generation, Kind, Owner
+from tests.support.factories import IPV4
+
+SERVICES = Declaration(Kind.MAP, "services", ("typeof ip daddr : verdict",))
+VIPS = Declaration(Kind.SET, "vips", ("typeof ip daddr",))
+CLIENTS = Declaration(Kind.MAP, "clients", ("typeof ip saddr : ip daddr", "flags dynamic,timeout", "timeout 60s"))
+HOOK = Declaration(Kind.CHAIN, "nat", ("type nat hook prerouting priority -100", "ip daddr vmap @services"))
+DRAW = Declaration(Kind.CHAIN, "draw", ("goto refuse",), ("# above",))
+REFUSE = Declaration(Kind.CHAIN, "refuse", ("reject",))
+A = Element("vips", "10.96.0.10", "")
+B = Element("vips", "10.96.0.20", "")
+TO_DRAW = Element("services", "10.96.0.10", "goto draw")
+TO_REFUSE = Element("services", "10.96.0.10", "goto refuse")
+
+
+def block(*statements: Declaration | Element) -> Block:
+    """A block of these statements."""
+    return Block(
+        tuple(each for each in statements if isinstance(each, Declaration)),
+        tuple(each for each in statements if isinstance(each, Element)),
+    )
+
+
+def generation(**blocks: Block) -> Generation:
+    """An IPv4 generation with these blocks, each of the owner of its name."""
+    made = Generation(IPV4)
+    made.update(dict(blocks.items()))
+    return made
+
+
+_KEYS = st.sampled_from(["k1", "k2"])
+_VALUES = st.sampled_from(["", "v1", "v2"])
+_elements = st.builds(Element, st.sampled_from(["one", "two"]), _KEYS, _VALUES)
+_chains = st.builds(
+    Declaration, st.just(Kind.CHAIN), st.sampled_from(["c1", "c2"]), st.sampled_from([("accept",), ("drop",)])
+)
+_blocks = st.builds(
+    Block,
+    st.lists(_chains, max_size=2, unique_by=lambda chain: chain.name).map(tuple),
+    st.lists(_elements, max_size=4, unique_by=lambda element: element[:2]).map(tuple),
+)
+_owners: st.SearchStrategy[Owner] = st.sampled_from(["a", "b", "c"])
+updates = st.lists(st.dictionaries(_owners, _blocks, min_size=1), max_size=5)
+"""Blocks of some owners, in batches that come together."""

@@ -1,0 +1,209 @@
+"""Transactions: changes and generations as nft text."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from nftproxy.conformance.strategies import quick
+from nftproxy.model.addresses import Family
+from nftproxy.rules.ruleset import Block, Change, Declaration, Disagreement, Generation, Kind, Owner
+from nftproxy.rules.transaction import (
+    Commit,
+    Container,
+    Installed,
+    Transaction,
+    change_transaction,
+    delete_transaction,
+    join,
+    load_transaction,
+)
+from tests.rules.statements import (
+    CLIENTS,
+    DRAW,
+    HOOK,
+    REFUSE,
+    SERVICES,
+    TO_DRAW,
+    TO_REFUSE,
+    VIPS,
+    A,
+    B,
+    block,
+    generation,
+    updates,
+)
+from tests.support.factories import IPV4, IPV6, Ledger
+
+
+def test_a_change_leads_to_its_new_chains() -> None:
+    """The element that leads to a chain is added after it."""
+    made = generation(node=block(SERVICES))
+    change = made.update({"web": block(Declaration(Kind.CHAIN, "draw", ("drop",), entry=TO_DRAW))})
+    assert change_transaction(IPV4, change).text == (
+        "add chain ip nftproxy draw\nflush chain ip nftproxy draw\n"
+        "table ip nftproxy {\n  chain draw {\n    drop\n  }\n}\n"
+        "add element ip nftproxy services { 10.96.0.10 : goto draw }\n"
+    )
+
+
+def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
+    """Sets and maps, empty chains, their rules, removals, additions; elements of one set go in one statement."""
+    made = generation(node=block(SERVICES, REFUSE, VIPS, A), web=block(TO_REFUSE))
+    change = made.update({"node": block(SERVICES, REFUSE, VIPS, B), "web": block(CLIENTS, DRAW, HOOK, TO_DRAW)})
+    assert change_transaction(IPV4, change).text == (
+        "table ip nftproxy {\n"
+        "  map clients {\n"
+        "    typeof ip saddr : ip daddr\n"
+        "    flags dynamic,timeout\n"
+        "    timeout 60s\n"
+        "  }\n"
+        "}\n"
+        "add chain ip nftproxy draw\n"
+        "flush chain ip nftproxy draw\n"
+        "add chain ip nftproxy nat\n"
+        "flush chain ip nftproxy nat\n"
+        "table ip nftproxy {\n"
+        "  chain draw {\n"
+        "    goto refuse\n"
+        "  }\n"
+        "  chain nat {\n"
+        "    type nat hook prerouting priority -100\n"
+        "    ip daddr vmap @services\n"
+        "  }\n"
+        "}\n"
+        "delete element ip nftproxy vips { 10.96.0.10 }\n"
+        "delete element ip nftproxy services { 10.96.0.10 : goto refuse }\n"
+        "add element ip nftproxy vips { 10.96.0.20 }\n"
+        "add element ip nftproxy services { 10.96.0.10 : goto draw }\n"
+    )
+
+
+def test_many_elements_are_one_statement() -> None:
+    """A set's elements go in one statement, in the order in which they came."""
+    change = Generation(IPV6).update({"web": block(B, A)})
+    assert change_transaction(IPV6, change).text == "add element ip6 nftproxy vips { 10.96.0.20, 10.96.0.10 }\n"
+
+
+def test_no_change_is_no_transaction() -> None:
+    """The transaction of an empty change is empty, which is no transaction."""
+    assert not change_transaction(IPV4, Change())
+    assert not join([Transaction(), Transaction()])
+
+
+def test_transactions_are_joined_in_order() -> None:
+    """Several transactions together happen as one."""
+    assert join([Transaction("a\n"), Transaction(), Transaction("b\n")]) == Transaction("a\nb\n")
+
+
+LOADED = (
+    "table ip nftproxy {\n"
+    "  set vips {\n"
+    "    typeof ip daddr\n"
+    "  }\n"
+    "  map clients {\n"
+    "    typeof ip saddr : ip daddr\n"
+    "    flags dynamic,timeout\n"
+    "    timeout 60s\n"
+    "  }\n"
+    "}\n"
+    "table ip nftproxy {\n"
+    "  chain refuse {\n"
+    "    reject\n"
+    "  }\n"
+    "}\n"
+    "add element ip nftproxy vips { 10.96.0.10 }\n"
+)
+HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
+
+
+@pytest.mark.parametrize(
+    ("installed", "first"),
+    [
+        (None, HEAD),
+        (Installed(), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("4567", (Container(Kind.SET, "vips"),)), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("0123"), "add table ip nftproxy\n"),
+        (
+            Installed(
+                "0123",
+                (
+                    Container(Kind.CHAIN, "refuse"),
+                    Container(Kind.MAP, "clients", is_dynamic=True),
+                    Container(Kind.MAP, "old-clients", is_dynamic=True),
+                    Container(Kind.MAP, "services"),
+                    Container(Kind.SET, "vips"),
+                    Container(Kind.CHAIN, "unused"),
+                ),
+            ),
+            "add table ip nftproxy\n"
+            "flush chain ip nftproxy refuse\n"
+            "flush map ip nftproxy services\n"
+            "flush set ip nftproxy vips\n"
+            "flush chain ip nftproxy unused\n"
+            "delete chain ip nftproxy unused\n"
+            "delete map ip nftproxy old-clients\n"
+            "delete map ip nftproxy services\n",
+        ),
+    ],
+    ids=["nothing there", "not ours", "another shape", "empty", "the same shape"],
+)
+def test_loading_starts_from_what_is_there(installed: Installed | None, first: str) -> None:
+    """A table of another shape is replaced whole; one of the same is refilled, but for what packets wrote."""
+    made = generation(node=block(VIPS, CLIENTS, REFUSE, A))
+    assert load_transaction(made, "0123", installed).text == first + LOADED
+
+
+def test_loading_gives_base_chains_their_policy_back() -> None:
+    """A base chain that is there is told nft's own policy, unless its declaration has one; a new one needs none."""
+    made = Generation(IPV4)
+    closed = Declaration(Kind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
+    out = Declaration(Kind.CHAIN, "out", ("type nat hook output priority -100",))
+    made.update({"node": block(HOOK, closed, out, REFUSE)})
+    installed = Installed("0123", tuple(Container(Kind.CHAIN, name) for name in ("nat", "closed", "out", "refuse")))
+    told = "add chain ip nftproxy nat { policy accept; }\nadd chain ip nftproxy out { policy accept; }\n"
+    assert load_transaction(made, "0123", installed).text.count("policy") == 3
+    assert told in load_transaction(made, "0123", installed).text
+    assert told not in load_transaction(made, "0123", Installed("0123")).text
+
+
+def test_deleting_works_without_a_table() -> None:
+    """The table is added first, so that deleting it can't fail."""
+    assert delete_transaction(IPV6).text == "add table ip6 nftproxy\ndelete table ip6 nftproxy\n"
+
+
+@pytest.mark.parametrize(("before", "after", "is_alone"), [(7, 8, True), (7, 9, False), (7, 7, False)])
+def test_a_commit_is_alone_if_the_generation_grew_by_one(before: int, after: int, is_alone: bool) -> None:
+    """Each commit of anyone's adds one to the ruleset's generation: ours alone adds one, no more and no less."""
+    assert Commit(before, after).is_alone is is_alone
+
+
+@quick(100)
+@given(updates)
+def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
+    """The text of each transaction makes sense by itself, and a reader of all of them holds the generation."""
+    base = block(*(Declaration(Kind.MAP, name, ("typeof ip daddr : ip daddr",)) for name in ("one", "two")))
+    made = generation(node=base)
+    ledger = Ledger()
+    ledger.apply(load_transaction(made, "0123", None))
+    for update in updates:
+        try:
+            change = made.update(update)
+        except Disagreement:
+            return
+        ledger.apply(change_transaction(IPV4, change))
+        assert ledger.held(IPV4) == set(made.elements())
+        assert ledger.declared(IPV4) == {(d.kind, d.name, d.body) for d in made.declarations.values()}
+
+
+@pytest.mark.parametrize("family", Family)
+def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
+    """The same transaction text loads one generation over another, and leaves none of it behind."""
+    old, new = Generation(family), Generation(family)
+    old.update({"node": block(SERVICES, REFUSE, CLIENTS), "web": block(DRAW, TO_DRAW)})
+    new.update({"node": block(SERVICES, REFUSE, VIPS, A), "web": block(TO_REFUSE)})
+    ledger = Ledger()
+    for made in (old, new):
+        ledger.apply(load_transaction(made, "0123", ledger.installed(family)))
+    assert ledger.held(family) == {A, TO_REFUSE}
+    assert ledger.declared(family) == {(d.kind, d.name, d.body) for d in new.declarations.values()}
