@@ -7,14 +7,16 @@ import logging
 import platform
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from nftproxy import __version__
+from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
-from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.agent.metrics import FamilyFigures, Figures, Metrics
 from nftproxy.agent.recorder import Events, Post, of_conflict, of_listener, of_refusal, of_start
 from nftproxy.agent.servers import CannotListen, Servers
+from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel import memory, sysctl
 from nftproxy.kernel.conntrack import Conntrack
 from nftproxy.kernel.drift import Custody
@@ -24,7 +26,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.health_checks import Health, health_check_addresses
+from nftproxy.policy.health_checks import health_check_addresses, without_local_endpoints
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.directory import Directory
 from nftproxy.sources.interfaces import follow_addresses
@@ -41,11 +43,11 @@ class Daemon:
         self._pipeline = pipeline
         self._kernel = AsyncKernel()
         self._events = Events(node)
-        self.metrics = Metrics(pipeline, started=time.time(), count_clients=_count_clients)
+        self.metrics = Metrics(pipeline.generations, lambda: figures_of(pipeline, _count_clients), started=time.time())
         self.metrics.built(__version__, Kernel().version(), platform.release())
         self._conntrack = Conntrack(self.metrics.reconciled)
         vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
-        self._servers = Servers(pipeline, vitals, self._tell_failure)
+        self._servers = Servers(config, lambda: pipeline.state.node, vitals, self._tell_failure)
         self._notifications = Notifications()
         self._agent = Agent(
             pipeline,
@@ -112,6 +114,17 @@ async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None
 def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:
     """What this machine itself has to tell, as far as rules depend on it."""
     return [] if pipeline.settings.config.node_port_addresses is None else [follow_addresses()]
+
+
+def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str, int]]) -> Figures:
+    """What metrics show of a pipeline, and of how many clients each map of a family remembers."""
+    families = {
+        family: FamilyFigures(
+            generation.element_count(), count_clients(family), without_local_endpoints(pipeline.state, family)
+        )
+        for family, generation in pipeline.generations.items()
+    }
+    return Figures(families, sum(map(len, pipeline.losses.values())), len(pipeline.set_aside))
 
 
 def _count_clients(family: Family) -> dict[str, int]:

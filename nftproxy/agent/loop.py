@@ -26,8 +26,8 @@ from typing import Protocol
 
 import tenacity
 
-from nftproxy.agent.metrics import Vitals
 from nftproxy.agent.quarantine import find_culprits
+from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable

@@ -11,11 +11,11 @@ what would cost time to keep up to date is looked up when it is asked for (`text
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, product
+from types import MappingProxyType
 from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -25,9 +25,6 @@ from prometheus_client.registry import Collector
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
-from nftproxy.pipeline import Pipeline
-from nftproxy.policy.health_checks import Health, Moment, without_local_endpoints
-from nftproxy.rules.transaction import Transaction
 
 # Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
 SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
@@ -99,6 +96,26 @@ _HISTOGRAMS = (
 _KNOWN_VALUES = {"ip_family": tuple(FAMILY_NAMES.values()), "code": ("200", "503"), "kind": ("full", "change")}
 
 
+class FamilyFigures(NamedTuple):
+    """What is counted in one family.
+
+    `clients` are those that session affinity remembers, by map; `without_local_endpoints` are Service ports by traffic
+    policy.
+    """
+
+    elements: int
+    clients: Mapping[str, int]
+    without_local_endpoints: Mapping[str, int]
+
+
+class Figures(NamedTuple):
+    """What is looked up when metrics are asked for, as they are then."""
+
+    families: Mapping[Family, FamilyFigures] = MappingProxyType({})
+    conflicts: int = 0
+    set_aside: int = 0
+
+
 class _Numbers(Collector):
     """A counter or a gauge: its series by the values of its labels."""
 
@@ -149,19 +166,17 @@ class Metrics:
     """All metrics of one agent.  Points in time are in seconds since the epoch, durations in seconds."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        *,
-        started: float = 0.0,
-        count_clients: Callable[[Family], Mapping[str, int]] = lambda _: {},
+        self, families: Iterable[Family], look: Callable[[], Figures] = Figures, *, started: float = 0.0
     ) -> None:
-        """The pipeline is looked at when `text` is asked for; `started` is when this process began to look around.
+        """Begin to count.
 
-        `count_clients` tells how many clients each map of a family remembers; it is asked then, too.
+        Args:
+            families: those that are served.
+            look: called by `text` for what it costs too much to keep up to date.
+            started: when this process began to look around, in seconds since the epoch.
         """
-        self._count_clients = count_clients
-        self._pipeline = pipeline
-        self._families = [FAMILY_NAMES[family] for family in pipeline.generations]
+        self._look = look
+        self._families = [FAMILY_NAMES[family] for family in families]
         self._started = started
         self._pending = Counter[type[ClusterObject]]()
         self._taken = Counter[type[ClusterObject]]()
@@ -175,15 +190,16 @@ class Metrics:
 
     def text(self) -> bytes:
         """All of it in Prometheus' text format, version 0.0.4."""
-        for family, generation in self._pipeline.generations.items():
+        figures = self._look()
+        for family, found in figures.families.items():
             name = FAMILY_NAMES[family]
-            self._gauges["nftproxy_elements"].set(generation.element_count(), name)
-            for container, count in self._count_clients(family).items():
+            self._gauges["nftproxy_elements"].set(found.elements, name)
+            for container, count in found.clients.items():
                 self._gauges["nftproxy_affinity_entries"].set(count, name, container)
-            for policy, count in without_local_endpoints(self._pipeline.state, family).items():
+            for policy, count in found.without_local_endpoints.items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
-        self._gauges["nftproxy_conflicts"].set(sum(map(len, self._pipeline.losses.values())))
-        self._gauges["nftproxy_services_set_aside"].set(len(self._pipeline.set_aside))
+        self._gauges["nftproxy_conflicts"].set(figures.conflicts)
+        self._gauges["nftproxy_services_set_aside"].set(figures.set_aside)
         for kind, name in _CHANGES.items():
             self._gauges[f"kubeproxy_sync_proxy_rules_{name}_changes_pending"].set(self._pending[kind])
         return generate_latest(self._registry)
@@ -264,63 +280,3 @@ def _told(event: Event, kind: type[ClusterObject]) -> int:
         return 1 if isinstance(event.object, kind) else 0
     count = len(event.objects) if isinstance(event, Listed) else 1
     return count if event.kind is kind else 0
-
-
-def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
-    """When what changed EndpointSlices tell of had happened; a listing tells nothing new."""
-    slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
-    return [(each.family, each.triggered) for each in slices if each.triggered]
-
-
-def read_clocks() -> Moment:
-    """Now."""
-    return Moment(time.monotonic(), time.time())
-
-
-class Vitals:
-    """What the agent tells of its work, in few words: to its health and to its metrics, with the time."""
-
-    def __init__(self, health: Health, metrics: Metrics, clocks: Callable[[], Moment] = read_clocks) -> None:
-        self.health = health
-        self.metrics = metrics
-        self._clocks = clocks
-        self._began = clocks()
-        self._queued_triggers: list[tuple[Family, float]] = []
-        self._taken_triggers: list[tuple[Family, float]] = []
-
-    def queued(self, events: Sequence[Event]) -> None:
-        """These events have come."""
-        now = self._clocks()
-        self.health.queued(now)
-        self.metrics.queued(events, now.wall)
-        self._queued_triggers += _triggers(events)
-
-    def damaged(self, family: Family) -> None:
-        """A table is not as it was left: a change waits until that is mended."""
-        self.metrics.repaired(family)
-        self.queued(())
-
-    def taken(self) -> None:
-        """All events that have come are being applied now."""
-        self._began = self._clocks()
-        self.health.taken()
-        self.metrics.taken()
-        self._taken_triggers += self._queued_triggers
-        self._queued_triggers.clear()
-
-    def applied(self, transaction: Transaction, *, full: bool) -> None:
-        """The kernel holds what the events taken ask for, by this transaction."""
-        now = self._clocks()
-        self.health.applied(now)
-        for family, triggered in self._taken_triggers:
-            self.metrics.programmed(family, triggered, now.wall)
-        self._taken_triggers.clear()
-        self.metrics.synced(now.steady - self._began.steady, now.wall, full=full, size=len(transaction.text))
-
-    def failed(self, *, full: bool) -> None:
-        """The transaction was not applied."""
-        self.metrics.sync_failed(self._clocks().steady - self._began.steady, full=full)
-
-    def checked(self) -> None:
-        """The periodic check found nothing amiss."""
-        self.metrics.checked(self._clocks().wall)

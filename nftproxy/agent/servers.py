@@ -1,6 +1,6 @@
 """The HTTP servers: health and metrics where the configuration says, health-check node ports as Services come and go.
 
-What is answered is decided elsewhere (health_checks.py, metrics.py); here it is only served, on the agent's loop, which
+What is answered is decided elsewhere (health.py, health_checks.py, metrics.py); here it is only served, on the agent's loop, which
 no answer keeps for longer than a scrape takes to write down.
 
 * An address and port is one listener.  It is open, or tried again with growing pauses: a port may be taken by another
@@ -21,19 +21,18 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
-import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from nftproxy.agent.metrics import Vitals, read_clocks
-from nftproxy.api.config import API_VERSION, KIND
-from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.agent.health import healthz, is_eligible, livez
+from nftproxy.agent.vitals import Vitals
+from nftproxy.api.configz import configz
+from nftproxy.model.addresses import ANY, Address, Family, family_of
 from nftproxy.model.errors import NftproxyError
-from nftproxy.model.objects import ObjectKey
+from nftproxy.model.objects import Node, ObjectKey
 from nftproxy.model.settings import Config
-from nftproxy.pipeline import Pipeline
-from nftproxy.policy.health_checks import ANY, Answer, HealthCheck, health_check, healthz, is_eligible, livez
+from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_check
 
 log = logging.getLogger(__name__)
 # aiohttp logs a traceback for each request that is no HTTP, and node ports are scanned all day.
@@ -51,7 +50,6 @@ SHUTDOWN = 0.1
 """Seconds that an answer may still take when its server is closed; all are ready at once."""
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
-_JSON = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
 _NOT_FOUND = Answer(404, _TEXT, b"404 page not found\n")
 _CLOSED = Answer(503, _TEXT, b"")
 
@@ -145,13 +143,24 @@ class Servers:
     """All listeners of one agent; an asynchronous context, in which they are open."""
 
     def __init__(
-        self, pipeline: Pipeline, vitals: Vitals, report: Callable[[CannotListen], None] = lambda _: None
+        self,
+        config: Config,
+        find_node: Callable[[], Node],
+        vitals: Vitals,
+        report: Callable[[CannotListen], None] = lambda _: None,
     ) -> None:
-        """`report` is told once of each place that can't be listened on, and again for each Service that wants it."""
-        self._pipeline = pipeline
+        """Nothing is opened yet.
+
+        Args:
+            config: where to listen, and what /configz shows.
+            find_node: called at each /healthz for the Node as it is then.
+            vitals: what health and metrics are read from.
+            report: called once for each place that can't be listened on, and again for each Service that wants it.
+        """
+        self._config = config
+        self._find_node = find_node
         self._vitals = vitals
         self._report = report
-        self._config = pipeline.settings.config
         self._checks: Mapping[int, HealthCheck] = {}
         self._addresses: tuple[Address, ...] = ()
         self._lock = asyncio.Lock()
@@ -209,9 +218,9 @@ class Servers:
             self._node_ports.clear()
 
     def _health(self, path: str) -> Answer:
-        status = self._vitals.health.status(read_clocks())
+        status = self._vitals.status()
         if path == "/healthz":
-            answer = healthz(status, node_eligible=is_eligible(self._pipeline.state.node))
+            answer = healthz(status, node_eligible=is_eligible(self._find_node()))
         elif path == "/livez":
             answer = livez(status)
         else:
@@ -228,14 +237,14 @@ class Servers:
             case "/proxyMode":
                 return Answer(200, _TEXT, b"nftables")
             case "/configz":
-                return Answer(200, _JSON, configz(self._config))
+                return Answer(200, JSON, configz(self._config))
             case _:
                 return _NOT_FOUND
 
     def _check_of(self, port: int) -> Respond:
         def respond(_path: str) -> Answer:
             check = self._checks.get(port)
-            is_healthy = self._vitals.health.status(read_clocks()).is_healthy
+            is_healthy = self._vitals.status().is_healthy
             return health_check(check, is_healthy=is_healthy) if check else _CLOSED
 
         return respond
@@ -251,57 +260,3 @@ def _places(host_port: str) -> list[Place]:
     host, _, port = host_port.rpartition(":")
     address = Address(host.strip("[]"))
     return [Place(each, int(port)) for each in (ANY.values() if address in ANY.values() else (address,))]
-
-
-def configz(config: Config) -> bytes:
-    """The configuration in force as a KubeProxyConfiguration, under the name of its API group (component-base/configz).
-
-    Reading it as a configuration file gives the same configuration.
-    """
-    conntrack = config.conntrack
-    addresses = config.node_port_addresses
-    return msgspec.json.encode(
-        {
-            API_VERSION.partition("/")[0]: {
-                "apiVersion": API_VERSION,
-                "kind": KIND,
-                "mode": "nftables",
-                "clientConnection": {"kubeconfig": config.kubeconfig},
-                "hostnameOverride": config.hostname_override,
-                "bindAddress": config.bind_address or ANY[Family.IPV4],
-                "healthzBindAddress": config.healthz_bind_address,
-                "metricsBindAddress": config.metrics_bind_address,
-                "bindAddressHardFail": config.bind_address_hard_fail,
-                "clusterCIDR": ",".join(map(str, config.cluster_cidrs)),
-                "detectLocalMode": config.detect_local_mode.value,
-                "detectLocal": {
-                    "bridgeInterface": config.bridge_interface,
-                    "interfaceNamePrefix": config.interface_name_prefix,
-                },
-                "nodePortAddresses": ["primary"] if addresses is None else list(map(str, addresses)),
-                "conntrack": {
-                    "maxPerCore": conntrack.max_per_core,
-                    "min": conntrack.min,
-                    "tcpEstablishedTimeout": _duration(conntrack.tcp_established_timeout),
-                    "tcpCloseWaitTimeout": _duration(conntrack.tcp_close_wait_timeout),
-                    "tcpBeLiberal": conntrack.tcp_be_liberal,
-                    "udpTimeout": _duration(conntrack.udp_timeout),
-                    "udpStreamTimeout": _duration(conntrack.udp_stream_timeout),
-                },
-                "oomScoreAdj": config.oom_score_adj,
-                "configSyncPeriod": _duration(config.config_sync_period),
-                "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
-                "nftables": {
-                    "masqueradeAll": config.masquerade_all,
-                    "masqueradeBit": config.masquerade_bit,
-                    "syncPeriod": _duration(config.sync_period),
-                    "minSyncPeriod": _duration(config.min_sync_period),
-                },
-            }
-        }
-    )
-
-
-def _duration(seconds: float) -> str:
-    """A duration as Go reads it, to the nanosecond."""
-    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"

@@ -34,6 +34,8 @@ class Family(Enum):
 FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
 """IP families by the API's names for them (IPFamily, AddressType)."""
 FAMILY_NAMES = {family: name for name, family in FAMILIES.items()}
+ANY = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
+"""The address that stands for all of a family, to listen on."""
 
 
 class Protocol(Enum):

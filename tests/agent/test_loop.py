@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from nftproxy.agent.health import Moment
 from nftproxy.agent.loop import FIRST_PAUSE, LONGEST_PAUSE
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.pipeline import STEP
-from nftproxy.policy.health_checks import Moment
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,

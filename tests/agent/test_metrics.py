@@ -8,11 +8,14 @@ from collections.abc import Mapping
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.agent.daemon import figures_of
+from nftproxy.agent.health import Health, Moment
+from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.vitals import Vitals
+from nftproxy.model.addresses import Family
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.health_checks import Health, Moment
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
@@ -79,10 +82,14 @@ class Clock:
         return Moment(1000 + self.seconds, 5000 + self.seconds)
 
 
-def vitals(pipeline: Pipeline, clock: Clock | None = None, started: float = 0.0) -> Vitals:
+def metrics_of(pipeline: Pipeline) -> Metrics:
+    """Metrics that look at this pipeline, and at maps that remember three clients each."""
+    return Metrics(pipeline.generations, lambda: figures_of(pipeline, lambda family: {f"{family.value}-affinity": 3}))
+
+
+def vitals(pipeline: Pipeline, clock: Clock | None = None) -> Vitals:
     """The vitals of an agent with this pipeline."""
-    metrics = Metrics(pipeline, started=started, count_clients=lambda family: {f"{family.value}-affinity": 3})
-    return Vitals(Health(30.0), metrics, clock or Clock())
+    return Vitals(Health(30.0), metrics_of(pipeline), clock or Clock())
 
 
 def series(metrics: Metrics, *names: str) -> Series:
@@ -168,7 +175,7 @@ def test_the_process() -> None:
 def test_counters_begin_at_zero() -> None:
     """Counters have their series before anything has happened, so that the first increase is seen."""
     names = [name for name, shape in (rows(KUBE_PROXY) | rows(OURS)).items() if shape[0] == "counter"]
-    assert series(Metrics(pipeline()), *names) == {
+    assert series(Metrics(Family), *names) == {
         "kubeproxy_sync_proxy_rules_endpoint_changes_total": 0,
         "kubeproxy_sync_proxy_rules_service_changes_total": 0,
         'kubeproxy_proxy_healthz_total{code="200"}': 0,
@@ -186,7 +193,7 @@ def test_counters_begin_at_zero() -> None:
 
 def test_metrics_are_an_objects_own() -> None:
     """Two agents in one process do not count together."""
-    one, other = Metrics(pipeline()), Metrics(pipeline())
+    one, other = Metrics(Family), Metrics(Family)
     one.probed("healthz", 200)
     assert series(other, "kubeproxy_proxy_healthz_total")['kubeproxy_proxy_healthz_total{code="200"}'] == 0
 
@@ -301,7 +308,7 @@ def test_durations(full: bool, kind: str, succeeds: bool) -> None:
 
 def test_a_bound_is_within_its_bucket() -> None:
     """Buckets are cumulative, and an observation that equals a bound is counted by it."""
-    metrics = Metrics(pipeline())
+    metrics = Metrics(Family)
     for seconds in (0.0, 0.25, 8.192, 100.0):
         metrics.reconciled(IPV6, seconds, 0)
     found = series(metrics, "kubeproxy_conntrack_reconciler_sync_duration_seconds_bucket")
@@ -374,7 +381,7 @@ def test_the_agent_tells_health() -> None:
 @pytest.mark.parametrize(("triggered", "count"), [(99.0, 0), (100.0, 0), (100.5, 1)])
 def test_network_programming(triggered: float, count: int) -> None:
     """What was triggered before this process began doesn't count: that would measure how long it was not there."""
-    metrics = Metrics(pipeline(), started=100.0)
+    metrics = Metrics(Family, started=100.0)
     metrics.programmed(IPV4, triggered, 102.0)
     name = "kubeproxy_network_programming_duration_seconds"
     expected = {f'{name}_count{{ip_family="IPv4"}}': 1, f'{name}_sum{{ip_family="IPv4"}}': 1.5} if count else {}
@@ -383,7 +390,7 @@ def test_network_programming(triggered: float, count: int) -> None:
 
 def test_conntrack() -> None:
     """A look for stale conntrack entries tells how long it took and how many it deleted."""
-    metrics = Metrics(pipeline())
+    metrics = Metrics(Family)
     metrics.reconciled(IPV6, 0.003, 2)
     metrics.reconciled(IPV6, 0.001, 3)
     name = "kubeproxy_conntrack_reconciler_sync_duration_seconds"
@@ -395,7 +402,7 @@ def test_conntrack() -> None:
 @pytest.mark.parametrize("what", ["healthz", "livez"])
 def test_probes(what: str) -> None:
     """Answers to probes count by their status code."""
-    metrics = Metrics(pipeline())
+    metrics = Metrics(Family)
     for status in (200, 503, 200):
         metrics.probed(what, status)
     name = f"kubeproxy_proxy_{what}_total"
@@ -408,7 +415,7 @@ def test_what_is_set() -> None:
     loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
     made = pipeline(service(ports=ports), loser)
     made.leave_out([key("shop/web-2")])
-    metrics = Metrics(made)
+    metrics = metrics_of(made)
     metrics.skipped(2)
     metrics.built("0.1.0", "1.0.6", "6.18.1")
     metrics.repaired(IPV4)
@@ -439,7 +446,7 @@ def no_local(**counts: int) -> Mapping[str, float]:
 def test_what_is_looked_up() -> None:
     """Elements, and Services without local endpoints, are told as they are when they are asked for."""
     made = pipeline()
-    metrics = Metrics(made)
+    metrics = metrics_of(made)
     before = series(metrics, "nftproxy_elements")
     made.apply([Put(service(internal_policy="Local")), Put(slice_of(endpoints=["10.1.1.4@node-b"]))])
     after = series(metrics, "nftproxy_elements")

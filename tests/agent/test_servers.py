@@ -20,14 +20,15 @@ from typing import Any, NamedTuple
 import aiohttp
 import pytest
 
-from nftproxy.agent.metrics import Metrics, Vitals, read_clocks
-from nftproxy.agent.servers import CannotListen, Place, Servers, configz
-from nftproxy.api.config import parse_config
-from nftproxy.model.addresses import Address, parse_network
+from nftproxy.agent.health import DELETION_TAINT, Health, Moment
+from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.servers import CannotListen, Place, Servers
+from nftproxy.agent.vitals import Vitals, read_clocks
+from nftproxy.api.configz import configz
+from nftproxy.model.addresses import ANY, Address
 from nftproxy.model.events import Put
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.health_checks import ANY, DELETION_TAINT, Health, HealthCheck, Moment
+from nftproxy.policy.health_checks import HealthCheck
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import addresses, key, node, pipeline
 
@@ -105,9 +106,9 @@ async def serving(health: str = "127.0.0.1", metrics: str = "127.0.0.1", **tweak
     where = [f"{host}:{port}" for host, port in zip((health, metrics), ports, strict=True)]
     tweaks = {"healthz_bind_address": where[0], "metrics_bind_address": where[1]} | tweaks
     made = pipeline(**tweaks)
-    vitals = Vitals(Health(30.0), Metrics(made))
+    vitals = Vitals(Health(30.0), Metrics(made.generations))
     reports: list[CannotListen] = []
-    async with Servers(made, vitals, reports.append) as servers:
+    async with Servers(made.settings.config, lambda: made.state.node, vitals, reports.append) as servers:
         yield Running(servers, made, vitals, reports, *(f"http://{each}" for each in where))
 
 
@@ -212,40 +213,6 @@ async def test_any_method() -> None:
     async with serving() as it:
         for method, body in (("GET", b"nftables"), ("POST", b"nftables"), ("HEAD", b"")):
             assert await fetch(f"{it.metrics}/proxyMode", method) == Reply(200, TEXT, body)
-
-
-CONFIGS = {
-    "default": Config(),
-    "other": Config(
-        masquerade_all=True,
-        masquerade_bit=7,
-        detect_local_mode=DetectLocalMode.INTERFACE_NAME_PREFIX,
-        cluster_cidrs=(parse_network("10.1.0.0/16"), parse_network("fd00:1::/48")),
-        bridge_interface="br0",
-        interface_name_prefix="veth",
-        node_port_addresses=(parse_network("192.168.0.0/16"), parse_network("::/0")),
-        allow_service_external_ips=False,
-        hostname_override="node-a",
-        bind_address=Address("192.168.0.2"),
-        kubeconfig="/etc/kubeconfig",
-        sync_period=3723.5,
-        min_sync_period=0.000001,
-        config_sync_period=1.0,
-        healthz_bind_address="[::]:1",
-        metrics_bind_address="192.168.0.2:65535",
-        bind_address_hard_fail=True,
-        oom_score_adj=0,
-        conntrack=Conntrack(0, 1, 0.0, 0.5, 30.0, 180.0, tcp_be_liberal=True),
-    ),
-}
-
-
-@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
-def test_configz(config: Config) -> None:
-    """What is told of the configuration is a configuration file that says the same, under its API group."""
-    told = json.loads(configz(config))
-    assert list(told) == ["kubeproxy.config.k8s.io"]
-    assert parse_config(told["kubeproxy.config.k8s.io"], "configz") == (config, [])
 
 
 # ---- where the servers are -------------------------------------------------------------------------------------------

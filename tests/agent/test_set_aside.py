@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from nftproxy.agent.health import Moment
 from nftproxy.model.events import Listed, Put, Removed, key_of
 from nftproxy.model.objects import Service
-from nftproxy.policy.health_checks import Moment
 from nftproxy.rules.transaction import Transaction
 from tests.agent.world import (
     EVERYTHING,

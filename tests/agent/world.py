@@ -9,15 +9,16 @@ import itertools
 import selectors
 from collections.abc import AsyncIterator, Callable, Sequence
 
+from nftproxy.agent.health import Health, Moment
 from nftproxy.agent.loop import Agent
-from nftproxy.agent.metrics import Metrics, Vitals
+from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy.health_checks import Health, Moment
 from nftproxy.rules.transaction import Commit, Installed, Transaction
 from tests.support.factories import Ledger, node, pipeline, service, slice_of
 
@@ -212,7 +213,9 @@ class World:
         self.pipeline = pipeline(node=None)
         self.ended = 0.0
         self.settled: list[float] = []
-        self.vitals = Vitals(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(self.pipeline), self._clocks)
+        self.vitals = Vitals(
+            Health(SYNC_PERIOD, self.pipeline.generations), Metrics(self.pipeline.generations), self._clocks
+        )
         periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
         self._periods = periods | tweaks
         self._plans: list[tuple[float, Callable[[], object]]] = []

@@ -1,0 +1,157 @@
+"""The proxy's own health: whether the rules follow the cluster, and how to say so to the kubelet and to load balancers.
+
+A proxy is judged by one thing: how long the oldest change has waited that is not in the kernel.  If that is too long
+the cause doesn't matter, be it the kernel, the library or ourselves; and while nothing waits, silence is health.  So
+`Health` keeps, for each family, since when something waits, and all else here are functions from values to answers.
+
+Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/healthcheck, KEP-3836).  In one thing this
+is stricter: there, a proxy that has never written any rules is healthy for as long as it keeps failing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.objects import Node
+from nftproxy.policy.health_checks import JSON, Answer
+
+DELETION_TAINT = "ToBeDeletedByClusterAutoscaler"
+"""The key of the taint that the cluster autoscaler sets before it removes a node."""
+
+PATIENCE = 2
+"""A change may wait for so many sync periods (kube-proxy, cmd/kube-proxy/app/server.go: 2*config.SyncPeriod)."""
+
+_NEVER = datetime.min.replace(tzinfo=UTC)  # what Go's zero time reads as
+
+
+class Moment(NamedTuple):
+    """A point in time by two clocks, in seconds: `steady` never jumps, `wall` counts from the epoch."""
+
+    steady: float
+    wall: float
+
+
+class FamilyStatus(NamedTuple):
+    """Whether one family's rules follow, and when they last did, in seconds since the epoch (None: never yet)."""
+
+    last_updated: float | None
+    is_healthy: bool
+
+
+class Status(NamedTuple):
+    """The health of the proxy at one moment; a family that has not been heard of yet is left out."""
+
+    now: Moment
+    families: Mapping[Family, FamilyStatus]
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every family's rules follow."""
+        return all(family.is_healthy for family in self.families.values())
+
+
+class _Progress(msgspec.Struct):
+    """One family: since when (steady clock) the oldest change waits that is not in the kernel.
+
+    `untaken` is the same among those that came after the last were taken: applying what was taken leaves these waiting.
+    """
+
+    last_updated: float | None = None
+    waiting: float | None = None
+    untaken: float | None = None
+
+
+class Health:
+    """Keeps account of what has come, what was taken to be applied, and what is applied."""
+
+    def __init__(self, sync_period: float, families: Iterable[Family] = Family) -> None:
+        """`sync_period` is in seconds (nftables.syncPeriod)."""
+        self._patience = PATIENCE * sync_period
+        self._families = {family: _Progress() for family in families}
+
+    def queued(self, at: Moment) -> None:
+        """A change has come that the rules must follow."""
+        for progress in self._families.values():
+            if progress.waiting is None:
+                progress.waiting = at.steady
+            if progress.untaken is None:
+                progress.untaken = at.steady
+
+    def taken(self) -> None:
+        """All that has come so far is being applied now."""
+        for progress in self._families.values():
+            progress.untaken = None
+
+    def applied(self, at: Moment, *families: Family) -> None:
+        """What was taken is in the kernel, in these families (none given: in all)."""
+        for family in families or self._families:
+            progress = self._families[family]
+            progress.waiting = progress.untaken
+            progress.last_updated = at.wall
+
+    def status(self, now: Moment) -> Status:
+        """How things are."""
+        found = {}
+        for family, progress in self._families.items():
+            is_healthy = progress.waiting is None or now.steady - progress.waiting < self._patience
+            if progress.last_updated is not None or not is_healthy:
+                found[family] = FamilyStatus(progress.last_updated, is_healthy)
+        return Status(now, found)
+
+
+# /healthz and /livez
+
+
+def is_eligible(node: Node) -> bool:
+    """Whether load balancers may send new connections to the node: not if it is about to go (KEP-3836)."""
+    return not node.is_deleted and DELETION_TAINT not in node.taints
+
+
+class _FamilyBody(msgspec.Struct, rename="camel"):
+    last_updated: datetime
+    healthy: bool
+
+
+class _Body(msgspec.Struct, rename="camel", kw_only=True):
+    last_updated: datetime
+    current_time: datetime
+    node_eligible: bool | msgspec.UnsetType
+    healthy: bool
+    status: dict[str, _FamilyBody] | msgspec.UnsetType
+
+
+def livez(status: Status) -> Answer:
+    """The answer to a liveness probe: about this process alone, whatever becomes of the node."""
+    return _health_answer(status, msgspec.UNSET, is_good=status.is_healthy)
+
+
+def healthz(status: Status, *, node_eligible: bool) -> Answer:
+    """The answer to a load balancer that asks for the node; `healthy` in its body is about the proxy only."""
+    return _health_answer(status, node_eligible, is_good=status.is_healthy and node_eligible)
+
+
+def _health_answer(status: Status, node_eligible: bool | msgspec.UnsetType, *, is_good: bool) -> Answer:
+    """In a good answer lastUpdated is now: it once told when a loop had last run, and probes came to rely on that."""
+    families = {
+        FAMILY_NAMES[family]: _FamilyBody(_time(each.last_updated), each.is_healthy)
+        for family, each in status.families.items()
+    }
+    now = _time(status.now.wall)
+    latest = max((each.last_updated for each in families.values()), default=_NEVER)
+    body = _Body(
+        last_updated=now if is_good else latest,
+        current_time=now,
+        node_eligible=node_eligible,
+        healthy=status.is_healthy,
+        status=families or msgspec.UNSET,
+    )
+    return Answer(200 if is_good else 503, JSON, msgspec.json.encode(body))
+
+
+def _time(seconds: float | None) -> datetime:
+    return _NEVER if seconds is None else datetime.fromtimestamp(seconds, UTC)

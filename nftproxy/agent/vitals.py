@@ -1,0 +1,77 @@
+"""What the agent reports of its work, with the time: to its health and to its metrics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from nftproxy.agent.health import Health, Moment, Status
+from nftproxy.agent.metrics import Metrics
+from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event, Put
+from nftproxy.model.objects import EndpointSlice
+from nftproxy.rules.transaction import Transaction
+
+
+def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
+    """When what changed EndpointSlices tell of had happened; a listing tells nothing new."""
+    slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
+    return [(each.family, each.triggered) for each in slices if each.triggered]
+
+
+def read_clocks() -> Moment:
+    """Now."""
+    return Moment(time.monotonic(), time.time())
+
+
+class Vitals:
+    """What the agent tells of its work, in few words: to its health and to its metrics, with the time."""
+
+    def __init__(self, health: Health, metrics: Metrics, clocks: Callable[[], Moment] = read_clocks) -> None:
+        self.health = health
+        self.metrics = metrics
+        self._clocks = clocks
+        self._began = clocks()
+        self._queued_triggers: list[tuple[Family, float]] = []
+        self._taken_triggers: list[tuple[Family, float]] = []
+
+    def status(self) -> Status:
+        """The proxy's health now."""
+        return self.health.status(self._clocks())
+
+    def queued(self, events: Sequence[Event]) -> None:
+        """These events have come."""
+        now = self._clocks()
+        self.health.queued(now)
+        self.metrics.queued(events, now.wall)
+        self._queued_triggers += _triggers(events)
+
+    def damaged(self, family: Family) -> None:
+        """A table is not as it was left: a change waits until that is mended."""
+        self.metrics.repaired(family)
+        self.queued(())
+
+    def taken(self) -> None:
+        """All events that have come are being applied now."""
+        self._began = self._clocks()
+        self.health.taken()
+        self.metrics.taken()
+        self._taken_triggers += self._queued_triggers
+        self._queued_triggers.clear()
+
+    def applied(self, transaction: Transaction, *, full: bool) -> None:
+        """The kernel holds what the events taken ask for, by this transaction."""
+        now = self._clocks()
+        self.health.applied(now)
+        for family, triggered in self._taken_triggers:
+            self.metrics.programmed(family, triggered, now.wall)
+        self._taken_triggers.clear()
+        self.metrics.synced(now.steady - self._began.steady, now.wall, full=full, size=len(transaction.text))
+
+    def failed(self, *, full: bool) -> None:
+        """The transaction was not applied."""
+        self.metrics.sync_failed(self._clocks().steady - self._began.steady, full=full)
+
+    def checked(self) -> None:
+        """The periodic check found nothing amiss."""
+        self.metrics.checked(self._clocks().wall)

@@ -1,0 +1,196 @@
+"""Health is what the clock says of changes that wait; what is answered is kube-proxy's, field for field."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from nftproxy.agent.health import (
+    DELETION_TAINT,
+    FamilyStatus,
+    Health,
+    Moment,
+    Status,
+    healthz,
+    is_eligible,
+    livez,
+)
+from nftproxy.model.addresses import Family
+from tests.support.factories import IPV4, IPV6, node
+
+PERIOD = 30.0
+NOON = 1_714_564_800.0  # 2024-05-01T12:00:00Z
+
+
+def at(seconds: float) -> Moment:
+    """Some seconds after noon, with a steady clock that counts from elsewhere."""
+    return Moment(steady=1000 + seconds, wall=NOON + seconds)
+
+
+def healthy(health: Health, seconds: float) -> dict[Family, bool]:
+    """Which families are healthy at a time, as far as they are heard of."""
+    return {family: status.is_healthy for family, status in health.status(at(seconds)).families.items()}
+
+
+# ---- what is healthy -------------------------------------------------------------------------------------------------
+
+
+def test_a_proxy_that_has_just_started() -> None:
+    """Before anything has come a proxy is healthy, and has nothing to tell of any family."""
+    assert Health(PERIOD).status(at(500)) == Status(at(500), {})
+    assert Health(PERIOD).status(at(500)).is_healthy
+
+
+def test_silence_is_health() -> None:
+    """However long nothing has come, a proxy that has applied all is healthy."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(1))
+    assert health.status(at(10**6)).families == dict.fromkeys(Family, FamilyStatus(NOON + 1, is_healthy=True))
+
+
+@pytest.mark.parametrize(("seconds", "is_healthy"), [(59.9, True), (60.0, False), (10**6, False)])
+def test_a_change_may_wait_two_sync_periods(seconds: float, is_healthy: bool) -> None:
+    """A change that has waited for two sync periods makes the proxy unhealthy, not sooner."""
+    health = Health(PERIOD)
+    health.applied(at(-100))
+    health.queued(at(0))
+    assert healthy(health, seconds) == dict.fromkeys(Family, is_healthy)
+    assert health.status(at(seconds)).is_healthy is is_healthy
+
+
+def test_the_oldest_change_counts() -> None:
+    """Changes that follow do not make the first one younger, nor does trying in vain to apply it."""
+    health = Health(PERIOD)
+    for seconds in range(0, 60, 10):
+        health.queued(at(seconds))
+        health.taken()
+    assert healthy(health, 60) == dict.fromkeys(Family, False)
+
+
+def test_applying_makes_healthy_again() -> None:
+    """Once the change is in the kernel the proxy is healthy, however late that was."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(300))
+    assert healthy(health, 301) == dict.fromkeys(Family, True)
+
+
+def test_a_change_that_came_while_others_were_applied() -> None:
+    """Applying what was taken leaves to wait what came after that, since when it came."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.queued(at(10))
+    health.queued(at(15))
+    health.applied(at(20))
+    assert (healthy(health, 69), healthy(health, 70)) == (dict.fromkeys(Family, True), dict.fromkeys(Family, False))
+
+
+def test_one_family_alone() -> None:
+    """A family whose rules follow is healthy while the other's do not, and the proxy as a whole is not."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(1), IPV6)
+    assert health.status(at(60)).families == {
+        IPV4: FamilyStatus(None, is_healthy=False),
+        IPV6: FamilyStatus(NOON + 1, is_healthy=True),
+    }
+    assert not health.status(at(60)).is_healthy
+
+
+def test_a_proxy_of_one_family() -> None:
+    """A family that is not served is not heard of."""
+    health = Health(PERIOD, [IPV4])
+    health.queued(at(0))
+    health.applied(at(1))
+    assert list(health.status(at(2)).families) == [IPV4]
+
+
+def test_a_clock_that_is_set() -> None:
+    """Setting the machine's clock makes nothing wait longer or shorter."""
+    health = Health(PERIOD)
+    health.queued(Moment(steady=1000, wall=NOON))
+    assert health.status(Moment(steady=1059, wall=NOON + 10**6)).is_healthy
+    assert not health.status(Moment(steady=1060, wall=0)).is_healthy
+
+
+# ---- /healthz and /livez ---------------------------------------------------------------------------------------------
+
+GOOD = Status(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, True)})
+BAD = Status(at(50), {IPV4: FamilyStatus(NOON + 1.5, True), IPV6: FamilyStatus(NOON + 40, False)})
+FAMILIES = {
+    "IPv4": {"lastUpdated": "2024-05-01T12:00:01.500000Z", "healthy": True},
+    "IPv6": {"lastUpdated": "2024-05-01T12:00:40Z", "healthy": True},
+}
+HALF = FAMILIES | {"IPv6": {"lastUpdated": "2024-05-01T12:00:40Z", "healthy": False}}
+NOW, THEN = "2024-05-01T12:00:50Z", "2024-05-01T12:00:40Z"
+
+
+@pytest.mark.parametrize(
+    ("status", "node_eligible", "code", "body"),
+    [
+        (GOOD, True, 200, {"lastUpdated": NOW, "healthy": True, "status": FAMILIES}),
+        (GOOD, False, 503, {"lastUpdated": THEN, "healthy": True, "status": FAMILIES}),
+        (BAD, True, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (BAD, False, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (Status(at(50), {}), True, 200, {"lastUpdated": NOW, "healthy": True}),
+        (Status(at(50), {}), False, 503, {"lastUpdated": "0001-01-01T00:00:00Z", "healthy": True}),
+    ],
+)
+def test_healthz(status: Status, node_eligible: bool, code: int, body: dict[str, Any]) -> None:
+    """200 if the proxy is healthy and the node may have traffic, else 503; `healthy` is about the proxy alone."""
+    answer = healthz(status, node_eligible=node_eligible)
+    assert answer.status == code
+    assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+    assert json.loads(answer.body) == body | {"currentTime": NOW, "nodeEligible": node_eligible}
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "body"),
+    [
+        (GOOD, 200, {"lastUpdated": NOW, "healthy": True, "status": FAMILIES}),
+        (BAD, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (Status(at(50), {}), 200, {"lastUpdated": NOW, "healthy": True}),
+    ],
+)
+def test_livez(status: Status, code: int, body: dict[str, Any]) -> None:
+    """200 if the proxy is healthy, else 503, without a word of the node."""
+    answer = livez(status)
+    assert answer.status == code
+    assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
+    assert json.loads(answer.body) == body | {"currentTime": NOW}
+
+
+def test_the_order_of_fields() -> None:
+    """Fields come in kube-proxy's order, for people and for scripts that cut text."""
+    order = ["lastUpdated", "currentTime", "nodeEligible", "healthy", "status"]
+    assert list(json.loads(healthz(GOOD, node_eligible=True).body)) == order
+    assert list(json.loads(livez(GOOD).body)) == [field for field in order if field != "nodeEligible"]
+
+
+def test_a_family_that_never_had_rules() -> None:
+    """A family that has failed from the start tells the zero time, and the proxy is not healthy."""
+    body = json.loads(livez(Status(at(60), {IPV4: FamilyStatus(None, is_healthy=False)})).body)
+    assert body["status"] == {"IPv4": {"lastUpdated": "0001-01-01T00:00:00Z", "healthy": False}}
+    assert body["healthy"] is False
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "eligible"),
+    [
+        ({}, True),
+        ({"is_deleted": True}, False),
+        ({"taints": ("ToBeDeletedByClusterAutoscaler",)}, False),
+        ({"taints": ("node.kubernetes.io/unschedulable", DELETION_TAINT)}, False),
+        ({"taints": ("node.kubernetes.io/unschedulable",)}, True),
+    ],
+)
+def test_eligibility(tweaks: dict[str, Any], eligible: bool) -> None:
+    """A node that is being deleted, or that the autoscaler is about to remove, may not have new traffic."""
+    assert is_eligible(node(**tweaks)) is eligible

@@ -1,0 +1,45 @@
+"""The configuration in force is shown as a configuration file that says the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nftproxy.api.config import parse_config
+from nftproxy.api.configz import configz
+from nftproxy.model.addresses import Address, parse_network
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
+
+CONFIGS = {
+    "default": Config(),
+    "other": Config(
+        masquerade_all=True,
+        masquerade_bit=7,
+        detect_local_mode=DetectLocalMode.INTERFACE_NAME_PREFIX,
+        cluster_cidrs=(parse_network("10.1.0.0/16"), parse_network("fd00:1::/48")),
+        bridge_interface="br0",
+        interface_name_prefix="veth",
+        node_port_addresses=(parse_network("192.168.0.0/16"), parse_network("::/0")),
+        allow_service_external_ips=False,
+        hostname_override="node-a",
+        bind_address=Address("192.168.0.2"),
+        kubeconfig="/etc/kubeconfig",
+        sync_period=3723.5,
+        min_sync_period=0.000001,
+        config_sync_period=1.0,
+        healthz_bind_address="[::]:1",
+        metrics_bind_address="192.168.0.2:65535",
+        bind_address_hard_fail=True,
+        oom_score_adj=0,
+        conntrack=Conntrack(0, 1, 0.0, 0.5, 30.0, 180.0, tcp_be_liberal=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
+def test_configz(config: Config) -> None:
+    """What is told of the configuration is a configuration file that says the same, under its API group."""
+    told = json.loads(configz(config))
+    assert list(told) == ["kubeproxy.config.k8s.io"]
+    assert parse_config(told["kubeproxy.config.k8s.io"], "configz") == (config, [])
