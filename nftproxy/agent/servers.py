@@ -1,7 +1,7 @@
 """The HTTP servers: health and metrics where the configuration says, health-check node ports as Services come and go.
 
-What is answered is decided elsewhere (health.py, health_checks.py, metrics.py); here it is only served, on the agent's loop, which
-no answer keeps for longer than a scrape takes to write down.
+What is answered is decided elsewhere (health.py, health_checks.py, metrics.py).  Here it is only served, on the agent's
+loop, which no answer keeps for longer than a scrape takes to write down.
 
 * An address and port is one listener.  It is open, or tried again with growing pauses: a port may be taken by another
   program, and an address may not be there yet.
