@@ -170,6 +170,21 @@ def test_every_page_is_in_the_index(page: Path) -> None:
     assert page in linked | {INDEX}
 
 
+@by_path
+def test_modules_that_a_page_names_exist(page: Path) -> None:
+    """A module or template that a page names in code, by its path, is there: who moves one moves the words too."""
+    named = re.findall(r"`([-\w/]+\.(?:py|nft\.j2))`", page.read_text())
+    places = (CHECKOUT, CHECKOUT / "nftproxy", CHECKOUT / "templates")
+    assert not [name for name in named if not any((place / name).exists() for place in places)]
+
+
+def test_every_folder_is_in_the_tree() -> None:
+    """docs/development.md has a line for each folder of the package."""
+    tree = re.findall(r"^  (\w+)/ ", fenced(DOCS / "development.md", "")[0], re.MULTILINE)
+    folders = {path.parent.name for path in (CHECKOUT / "nftproxy").glob("*/__init__.py")}
+    assert folders <= set(tree)
+
+
 def test_every_command_is_described() -> None:
     """docs/cli.md has a row for each command of nftproxy, and no other."""
     assert isinstance(_commands, click.Group)
