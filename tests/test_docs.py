@@ -170,6 +170,23 @@ def test_every_page_is_in_the_index(page: Path) -> None:
     assert page in linked | {INDEX}
 
 
+NOT_OUR_WORDS = {
+    r"\btold\b": "log, report, notify or pass",
+    r"\bless (?:what|those|the|that)\b": "except",
+    r"\bdear(?:er|est)\b": "expensive",
+    r"\bset aside\b": "quarantine",
+    r"\brefus(?:e|es|ed) (?:connections?|packets?)\b": "reject",
+}
+"""One word has one meaning: phrases that strangers stumble over or that have another word here, each with that word."""
+
+
+@by_path
+def test_words_are_those_of_the_glossary(page: Path) -> None:
+    """No page has a second word for what the glossary or the field names already."""
+    text = page.read_text()
+    assert not {word: better for word, better in NOT_OUR_WORDS.items() if re.search(word, text, re.IGNORECASE)}
+
+
 @by_path
 def test_modules_that_a_page_names_exist(page: Path) -> None:
     """A module or template that a page names in code, by its path, is there: who moves one moves the words too."""
