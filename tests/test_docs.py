@@ -32,7 +32,7 @@ PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.glob("*.md"), *(CHECKOUT / "exampl
 
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
-NOT_RUN_HERE = ("make ", ".venv/bin/tox ")
+NOT_RUN_HERE = ("make ", ".venv/bin/tox ", ".venv/bin/python -m pytest ")
 """Commands that run the tests, or the whole of the setup, so that they would run this test again."""
 
 needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -122,9 +122,11 @@ def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> 
 
 @pytest.mark.parametrize("text", sorted(NAMED))
 def test_commands_that_are_not_run_here_exist(text: str) -> None:
-    """A command that would run these tests is a target of the Makefile, or an environment of tox."""
+    """A command that would run these tests is a target of the Makefile, an environment of tox, or names other tests."""
     name = text.split()[-1]
-    if text.startswith("make "):
+    if " -m pytest " in text:
+        assert all((CHECKOUT / path).exists() for path in text.partition(" -m pytest ")[2].split())
+    elif text.startswith("make "):
         assert re.search(rf"^{name}:", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
     else:
         assert f"[testenv:{name}]" in (CHECKOUT / "tox.ini").read_text()
@@ -193,6 +195,15 @@ def test_modules_that_a_page_names_exist(page: Path) -> None:
     named = re.findall(r"`([-\w/]+\.(?:py|nft\.j2))`", page.read_text())
     places = (CHECKOUT, CHECKOUT / "nftproxy", CHECKOUT / "templates")
     assert not [name for name in named if not any((place / name).exists() for place in places)]
+
+
+def test_the_example_of_a_field_is_where_it_is_said_to_be() -> None:
+    """Each place that CONTRIBUTING.md sends a reader to, for a field of the API, has what it says of the example."""
+    rows = re.findall(
+        r"^\| (\d) \| .* \| `(\S+)` \| `(\S+)` \|$", (CHECKOUT / "CONTRIBUTING.md").read_text(), re.MULTILINE
+    )
+    assert [number for number, _, _ in rows] == list("123456")
+    assert not [(file, word) for _, file, word in rows if word not in (CHECKOUT / file).read_text()]
 
 
 def test_every_folder_is_in_the_tree() -> None:

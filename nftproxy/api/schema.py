@@ -90,6 +90,7 @@ class ServiceSpec(Shape):
     session_affinity: str | None = None
     session_affinity_config: SessionAffinityConfig | None = None
     health_check_node_port: int | None = None
+    traffic_distribution: str | None = None
 
 
 class Ingress(Shape):

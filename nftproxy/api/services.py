@@ -15,7 +15,7 @@ from nftproxy.api import schema
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import named_port, network, port_number, several, timestamp, virtual_address, word
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Network, Protocol, family_of, parse_network
-from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficPolicy
+from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficDistribution, TrafficPolicy
 
 OTHER_PROXY = "service.kubernetes.io/service-proxy-name"
 
@@ -78,6 +78,9 @@ def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Serv
             _optional_port(spec.health_check_node_port, "spec.healthCheckNodePort", report)
             if balanced and external is TrafficPolicy.LOCAL
             else 0
+        ),
+        traffic_distribution=word(
+            spec.traffic_distribution, TrafficDistribution.NONE, "spec.trafficDistribution", report
         ),
     )
 

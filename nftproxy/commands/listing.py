@@ -1,9 +1,9 @@
 """A generation as a reviewer wants to read it: one file that `nft -f` loads, ordered and commented.
 
 The order is that of the table template, with what Services share in its middle; each element says which Service it
-belongs to, and what a template explains is explained once a table.  What has no rule is said at the top: addresses that
-lost a conflict, and objects that were skipped, with the reason.  Comments are made of names that were checked when they
-were parsed, and of bounded messages without control characters.
+belongs to, and what a template explains is explained once a table.  The top says what the rules don't show, with the
+reason: addresses that lost a conflict, objects that were skipped, preferences that can't be followed.  Comments are
+made of names that were checked when they were parsed, and of bounded messages without control characters.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Problem
-from nftproxy.model.objects import Ignored
+from nftproxy.model.objects import Ignored, TrafficDistribution
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.compile import PortKey
+from nftproxy.policy.endpoints import gather, why_not_near
 from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind, Owner
 
 _COMMENT_LENGTH = 300
@@ -43,7 +44,22 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
         for lost in pipeline.losses[key]:
             name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
             yield f"conflict: {name} does not get {lost.what}: {lost.why}"
+    yield from _topology_notes(pipeline)
     yield from _affinity_notes(pipeline, pipeline.settings)
+
+
+def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
+    """Services that ask for near endpoints and get all of them on this node."""
+    state = pipeline.state
+    asking = (each for each in state.services.values() if each.traffic_distribution is not TrafficDistribution.NONE)
+    for service in sorted(asking, key=lambda each: each.key):
+        slices = list(state.slices_of(service.key))
+        for port, family in itertools.product(service.ports, pipeline.generations):
+            why = why_not_near(gather(slices, port, family, state.node.name), state.node)
+            if why:
+                wish = f"trafficDistribution {service.traffic_distribution.value}"
+                yield f"topology: {service.key}, port {port.port}: uses all endpoints in spite of {wish}: {why}"
+                break
 
 
 def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:

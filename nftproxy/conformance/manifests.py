@@ -11,7 +11,16 @@ from nftproxy.api.nodes import ZONE
 from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.conformance.oracle import World
 from nftproxy.model.addresses import FAMILY_NAMES
-from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR, ServicePort
+from nftproxy.model.objects import (
+    Endpoint,
+    EndpointSlice,
+    Node,
+    ObjectKey,
+    Service,
+    ServiceCIDR,
+    ServicePort,
+    TrafficDistribution,
+)
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import to_yaml
 
@@ -80,6 +89,7 @@ def _service_cidr(cidr: ServiceCIDR) -> Manifest:
 def _service(service: Service) -> Manifest:
     created = datetime.datetime.fromtimestamp(service.created, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     remembers = service.affinity_timeout is not None
+    prefers = service.traffic_distribution
     spec = _given(
         type=service.type.value,
         clusterIP=str(service.cluster_ips[0]),
@@ -91,6 +101,7 @@ def _service(service: Service) -> Manifest:
         externalTrafficPolicy=service.external_policy.value,
         healthCheckNodePort=service.health_check_node_port,
         sessionAffinity="ClientIP" if remembers else "None",
+        trafficDistribution=None if prefers is TrafficDistribution.NONE else prefers.value,
         sessionAffinityConfig={"clientIP": {"timeoutSeconds": service.affinity_timeout}} if remembers else None,
     )
     ingress = [{"ip": str(address)} for address in service.load_balancer_ips]

@@ -33,6 +33,7 @@ from nftproxy.model.objects import (
     ServiceCIDR,
     ServicePort,
     ServiceType,
+    TrafficDistribution,
     TrafficPolicy,
 )
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
@@ -692,7 +693,7 @@ refusing_worlds = focused(_unusable, **_everywhere)
 internal_local_worlds = focused(_ready, internal_policy=_local)
 external_local_worlds = focused(_ready, external_policy=_local, **_everywhere)
 terminating_worlds = focused(_any_state, internal_policy=policies, external_policy=policies, **_everywhere)
-topology_worlds = focused(_hinted, node=lab_nodes)
+topology_worlds = focused(_hinted, node=lab_nodes, traffic_distribution=st.sampled_from(TrafficDistribution))
 guarded_worlds = focused(_ready, source_ranges=some(SOURCES, least=1, most=3), **_everywhere)
 sticky_worlds = focused(_ready, affinity_timeout=st.sampled_from([60, 10800]), **_everywhere)
 masquerading_worlds = focused(_ready, config=configs, node=lab_nodes, external_policy=policies, **_everywhere)

@@ -20,6 +20,18 @@ class TrafficPolicy(Enum):
     LOCAL = "Local"
 
 
+class TrafficDistribution(Enum):
+    """Which endpoints a Service prefers (spec.trafficDistribution; KEP-4444, KEP-3015).
+
+    The controller of EndpointSlices turns it into hints, and these decide; the wish is here to explain the result.
+    """
+
+    NONE = "none"
+    PREFER_CLOSE = "PreferClose"
+    PREFER_SAME_ZONE = "PreferSameZone"
+    PREFER_SAME_NODE = "PreferSameNode"
+
+
 class ServiceType(Enum):
     """spec.type, less ExternalName, which a proxy ignores."""
 
@@ -68,6 +80,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     external_policy: TrafficPolicy = TrafficPolicy.CLUSTER
     affinity_timeout: int | None = None
     health_check_node_port: int = 0
+    traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
 
 
 class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -126,6 +126,20 @@ def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
     )
 
 
+def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:
+    """Why topology leaves every ready endpoint on the cluster list, in words for people; "" if it doesn't.
+
+    This is the other half of `choose`: a Service may ask for near endpoints (spec.trafficDistribution), and hints that
+    can't be followed are ignored together (KEP-2433).
+    """
+    ready = [candidate for candidate in candidates if candidate.is_ready]
+    if not ready or _too_far(ready, node)[1] is not Reason.READY:
+        return ""
+    if not all(candidate.zone_hints for candidate in ready):
+        return "not every ready endpoint has hints for zones"
+    return f"no hint names this node's zone, {node.zone}" if node.zone else "this node's zone is not known"
+
+
 def _by_conditions(candidate: Candidate, *, has_ready: bool) -> Reason:
     if candidate.is_ready:
         return Reason.READY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.model.addresses import Protocol
-from nftproxy.model.objects import Service, ServicePort, ServiceType, TrafficPolicy
+from nftproxy.model.objects import Service, ServicePort, ServiceType, TrafficDistribution, TrafficPolicy
 from tests.support.raw import SERVICE, WEB, Raw, changed, read, service
 
 # ---- a Service's fields ----------------------------------------------------------------------------------------------
@@ -289,6 +289,23 @@ def test_the_internal_policy_is_read(word: str) -> None:
     """internalTrafficPolicy is a field of its own: that example's external policy is Local."""  # noqa: D403
     made, problems = service("spec.internalTrafficPolicy", word)
     assert (made.internal_policy, made.external_policy, problems) == (TrafficPolicy(word), TrafficPolicy.LOCAL, [])
+
+
+@pytest.mark.parametrize("word", ["PreferClose", "PreferSameZone", "PreferSameNode"])
+def test_the_traffic_distribution_is_read(word: str) -> None:
+    """Every value that the API knows is read (spec.trafficDistribution)."""
+    made, problems = service("spec.trafficDistribution", word)
+    assert (made.traffic_distribution, problems) == (TrafficDistribution(word), [])
+
+
+def test_a_traffic_distribution_that_is_not_known_is_none() -> None:
+    """Another value is reported, and costs nothing else."""
+    made, problems = service("spec.trafficDistribution", "PreferFar")
+    assert made.traffic_distribution is TrafficDistribution.NONE
+    assert problems == [
+        "Service shop/web: spec.trafficDistribution: 'PreferFar' is not one of none, PreferClose, PreferSameZone, "
+        "PreferSameNode: taken as none"
+    ]
 
 
 def test_a_bad_type_is_cluster_ip() -> None:

@@ -22,7 +22,7 @@ from nftproxy.conformance.strategies import (
 )
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Put
-from nftproxy.model.objects import Ignored, ObjectKey, ServicePort
+from nftproxy.model.objects import Ignored, ObjectKey, ServicePort, TrafficDistribution
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import IPV4, IPV6, key, node, pipeline, renderer, service, service_cidr, slice_of
@@ -106,6 +106,49 @@ def test_affinity_by_hash_is_said_only_while_it_is_so() -> None:
     )
     made.apply([Put(service(cluster_ips=["fd00:96::10"]))])
     assert list(notes(made, [], [])) == []
+
+
+NEAR = ["10.1.0.4@node-a zone=a", "10.1.1.4@node-b zone=b"]
+FAR = ["10.1.1.4@node-b zone=b", "10.1.2.4@node-c zone=b,c"]
+PARTLY = ["10.1.0.4@node-a zone=a", "10.1.1.4@node-b"]
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "why"),
+    [
+        (NEAR, ""),
+        (["10.1.0.4@node-a node=node-a", "10.1.1.4@node-b node=node-b"], ""),
+        (["10.1.0.4@node-a unready"], ""),
+        (FAR, "no hint names this node's zone, a"),
+        (PARTLY, "not every ready endpoint has hints for zones"),
+        ([*NEAR, "10.1.2.4@node-c unready"], ""),
+    ],
+)
+def test_a_preference_that_is_not_followed_is_explained(endpoints: list[str], why: str) -> None:
+    """A Service that asks for near endpoints and gets all of them has a line that says why; no other has."""
+    wish = TrafficDistribution.PREFER_SAME_ZONE
+    told = f"topology: shop/web, port 80: uses all endpoints in spite of trafficDistribution PreferSameZone: {why}"
+    made = pipeline(service(traffic_distribution=wish), slice_of(endpoints=endpoints))
+    assert list(notes(made, [], [])) == ([told] if why else [])
+    made.apply([Put(service())])
+    assert list(notes(made, [], [])) == []
+
+
+def test_a_node_without_a_zone_follows_no_preference() -> None:
+    """Without the label topology.kubernetes.io/zone no hint can name this node's zone, which is said."""
+    made = pipeline(
+        service(traffic_distribution=TrafficDistribution.PREFER_CLOSE), slice_of(endpoints=NEAR), node(zone="")
+    )
+    (told,) = notes(made, [], [])
+    assert told.endswith("in spite of trafficDistribution PreferClose: this node's zone is not known")
+
+
+def test_a_preference_changes_no_rule() -> None:
+    """Hints decide, and spec.trafficDistribution alone doesn't: the rules are the same with it and without."""
+    plain = pipeline(service(), slice_of(endpoints=FAR))
+    asking = pipeline(service(traffic_distribution=TrafficDistribution.PREFER_SAME_NODE), slice_of(endpoints=FAR))
+    (_, *rules), (_, *plain_rules) = text_of(asking).split("\n\n"), text_of(plain).split("\n\n")
+    assert rules == plain_rules
 
 
 # The rules
