@@ -203,7 +203,7 @@ def test_commands_of_the_guide_are_shell() -> None:
 
 def test_the_guide_switches_by_one_label() -> None:
     """The label that keeps kube-proxy away is the one that nftproxy waits for, and the last step takes that out."""
-    affinity, removal = patches()
+    affinity, removal, _ = patches()
     (term,) = affinity["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
@@ -212,6 +212,15 @@ def test_the_guide_switches_by_one_label() -> None:
     assert removal == [{"op": "remove", "path": "/spec/template/spec/nodeSelector/proxy"}]
     assert "kubectl label node NODE proxy=nftproxy" in commands()
     assert "kubectl label node NODE proxy-" in commands()
+
+
+def test_the_short_way_keeps_kube_proxys_arguments() -> None:
+    """The patch puts nftproxy in the place of kube-proxy's program, with arguments that it has."""
+    *_, (replacement,) = patches()
+    assert replacement["path"] == "/spec/template/spec/containers/0/command"
+    program, *arguments = replacement["value"]
+    assert program == json.loads(setting(IMAGE, "ENTRYPOINT"))[0]
+    assert options(arguments) == {"--config", "--hostname-override"}
 
 
 def test_the_guide_names_every_mode() -> None:

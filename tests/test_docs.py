@@ -19,6 +19,8 @@ import click
 import pytest
 
 from nftproxy.agent.metrics import _COUNTERS, _GAUGES, _HISTOGRAMS
+from nftproxy.api.flags import FLAGS, OTHER_FLAGS
+from nftproxy.api.unused_fields import UNUSED
 from nftproxy.commands.cli import _commands
 from nftproxy.lab import obstacle
 
@@ -256,3 +258,13 @@ def test_every_deviation_that_is_referred_to_is_explained() -> None:
     explained = re.findall(r"^\| \*\*(D\d+[a-z]?)\*\* \|", table, re.MULTILINE)
     assert set(re.findall(r"\*\*(D\d+)\*\*", rules)) <= set(explained)
     assert len(set(explained)) == len(explained)
+
+
+def test_every_field_without_effect_is_described() -> None:
+    """docs/cli.md says of each field and flag of kube-proxy's that has no effect what happens instead."""
+    rows = re.findall(r"^\| (`.*`) \| (.*) \|$", (DOCS / "cli.md").read_text(), re.MULTILINE)
+    described = {name: instead for names, instead in rows for name in re.findall(r"`(.*?)`", names)}
+    fields = {path: row.instead for path, row in UNUSED.items() if not row.used_in}
+    flags = {f"--{flag.name}": fields[flag.path] for flag in FLAGS if flag.path in fields}
+    wanted = fields | flags | {f"--{flag.name}": flag.help for flag in OTHER_FLAGS}
+    assert {name: described.get(name) for name in wanted} == wanted

@@ -254,7 +254,7 @@ class Agent:
         self._refusals = 0
         self._vitals.applied(transaction, full=True)
         counts = (generation.element_count() for generation in self._pipeline.generations.values())
-        log.info("loaded the rules: %d elements", sum(counts))
+        log.info("loaded the rules: %(elements)d elements", {"elements": sum(counts)})
 
     def _note_failure(self, state: tenacity.RetryCallState) -> None:
         self._vitals.failed(full=True)

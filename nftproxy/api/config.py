@@ -1,24 +1,29 @@
 """KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1): the file that kube-proxy takes, as nftproxy takes it.
 
-Read in two steps, like objects of the cluster: the shapes say which fields there are and of what type, the functions
+Read in two steps, like objects of the cluster: the shapes say which fields are used and of what type, the functions
 below what the values may be.  Unlike there, a fault is fatal, as a proxy with half of its configuration is a guess; so
 all faults are gathered and raised in one go.  A field that is absent, null, "" or a zero duration has its default, as
 kube-proxy does (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes them all out like that.
 
-Fields that only other modes or other platforms use are known and ignored; unknown ones are a warning, since a file for
-a newer version should still start an older one.
+Fields that kube-proxy knows and nftproxy doesn't use are a warning that says what happens instead
+(unused_fields.py); so are unknown ones, since a file for a newer version should still start an older one.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
-from nftproxy.api.decode import Report, Shape, convert, show, unknown_fields
+import msgspec
+
+from nftproxy.api.decode import Report, Shape, convert, show
+from nftproxy.api.unused_fields import without_effect
 from nftproxy.api.validate import is_subdomain, network, node_address
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
 from nftproxy.model.errors import BadInput, Problem
-from nftproxy.model.settings import HEALTHZ_PORT, METRICS_PORT, Config, Conntrack, DetectLocalMode
+from nftproxy.model.settings import HEALTHZ_PORT, METRICS_PORT, Config, Conntrack, DetectLocalMode, LogFormat, Logging
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
@@ -27,15 +32,11 @@ EMPTY_CONFIG = {"apiVersion": API_VERSION, "kind": KIND}
 _DEFAULT = Config()
 
 
-# The shapes.  A field of type `object` that nothing below reads is known and ignored.
+# The shapes: the fields that are used.
 
 
 class _ClientConnection(Shape):
     kubeconfig: str | None = None
-    accept_content_types: object = None
-    content_type: object = None
-    qps: object = None
-    burst: object = None
 
 
 class _DetectLocal(Shape):
@@ -43,11 +44,23 @@ class _DetectLocal(Shape):
     interface_name_prefix: str | None = None
 
 
-class _NFTables(Shape):
+class _Mode(Shape):
+    """What every mode has a section for."""
+
     masquerade_bit: int | None = None
     masquerade_all: bool | None = None
     sync_period: object = None
     min_sync_period: object = None
+
+
+class _IPVS(Shape):
+    sync_period: object = None
+    min_sync_period: object = None
+
+
+class _Logging(Shape):
+    format: str | None = None
+    verbosity: int | None = None
 
 
 class _Conntrack(Shape):
@@ -58,7 +71,6 @@ class _Conntrack(Shape):
     tcp_be_liberal: bool | None = None
     udp_timeout: object = None
     udp_stream_timeout: object = None
-    max: object = None  # before Kubernetes 1.18
 
 
 class _KubeProxyConfiguration(Shape):
@@ -77,32 +89,33 @@ class _KubeProxyConfiguration(Shape):
     node_port_addresses: list[object] | None = None
     conntrack: _Conntrack | None = None
     oom_score_adj: int | None = None
-    config_sync_period: object = None
     feature_gates: dict[str, object] | None = None
-    nftables: _NFTables | None = None
-    iptables: object = None
-    ipvs: object = None
-    winkernel: object = None
-    windows_run_as_service: object = None
-    enable_profiling: object = None
-    logging: object = None
-    metadata: object = None
-    port_range: object = None
-    resource_container: object = None  # before Kubernetes 1.16
-    show_hidden_metrics_for_version: object = None
-    udp_idle_timeout: object = None  # before Kubernetes 1.26
+    nftables: _Mode | None = None
+    iptables: _Mode | None = None
+    ipvs: _IPVS | None = None
+    logging: _Logging | None = None
 
 
-def parse_config(raw: object, source: str) -> tuple[Config, list[str]]:
-    """The configuration in a decoded file, and a warning for each field in it that isn't known.
+def parse_config(raw: object, source: str, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[str]]:
+    """The configuration in a decoded file, and a warning for each field in it that isn't used or known.
+
+    `flags` are the names of the flags that have taken a field's place, by the field's path: they are named instead.
 
     Raises:
         BadInput: it is no KubeProxyConfiguration v1alpha1, or has wrong types or values; every fault is listed.
     """
     faults: list[Problem] = []
+    warnings: list[Problem] = []
+
+    def problem(field: str, message: str) -> Problem:
+        flag = flags.get(field.partition("[")[0])
+        return Problem(f"--{flag}", "", "", message) if flag else Problem(source, KIND, field, message)
 
     def report(field: str, message: str) -> None:
-        faults.append(Problem(source, KIND, field, message))
+        faults.append(problem(field, message))
+
+    def warn(field: str, message: str) -> None:
+        warnings.append(problem(field, message))
 
     if not isinstance(raw, Mapping):
         raise BadInput([Problem(source, "", "", f"{show(raw)} is not a {KIND}")])
@@ -111,27 +124,26 @@ def parse_config(raw: object, source: str) -> tuple[Config, list[str]]:
             report(field, f"{show(raw.get(field))} is not {wanted}")
     if faults:  # whatever this is, its other fields mean something else
         raise BadInput(faults)
-    config = _config(convert(raw, _KubeProxyConfiguration, report) or _KubeProxyConfiguration(), report)
+    given = convert(raw, _KubeProxyConfiguration, report) or _KubeProxyConfiguration()
+    config = _config(given, report, warn)
     if faults:
         raise BadInput(faults)
-    warnings = (Problem(source, KIND, path, "unknown field") for path in unknown_fields(raw, _KubeProxyConfiguration))
+    for field, message in without_effect(raw, _KubeProxyConfiguration, given.mode or ""):
+        warn(field, message)
     return config, [str(warning) for warning in warnings]
 
 
-def _config(given: _KubeProxyConfiguration, report: Report) -> Config:
-    nftables = given.nftables or _NFTables()
+def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Config:
+    _judge_mode(given.mode or "", report, warn)
     local = given.detect_local or _DetectLocal()
-    if given.mode not in (None, "", "nftables"):
-        report("mode", f"{show(given.mode)} is not a mode that nftproxy has: set it to nftables, or leave it out")
     bind_address = node_address(given.bind_address, "bindAddress", report) if given.bind_address else None
     any_host, loopback = _HOSTS[family_of(bind_address) if bind_address else Family.IPV4]
-    sync_period, min_sync_period = _sync_periods(nftables, report)
+    sync_period, min_sync_period = _sync_periods(given, report)
+    masquerade_bit, path_of_bit = _of_mode(given, "masquerade_bit")
     mode = _detect_local_mode(given.detect_local_mode, local, report)
     return Config(
-        masquerade_all=bool(nftables.masquerade_all),
-        masquerade_bit=_integer(
-            nftables.masquerade_bit, _DEFAULT.masquerade_bit, range(32), "nftables.masqueradeBit", report
-        ),
+        masquerade_all=bool(_of_mode(given, "masquerade_all")[0]),
+        masquerade_bit=_integer(masquerade_bit, _DEFAULT.masquerade_bit, range(32), path_of_bit, report),
         detect_local_mode=mode,
         cluster_cidrs=_cluster_cidrs(given.cluster_cidr or "", report),
         bridge_interface=_interface(local.bridge_interface, "detectLocal.bridgeInterface", report),
@@ -139,14 +151,12 @@ def _config(given: _KubeProxyConfiguration, report: Report) -> Config:
             local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report, longest=14
         ),
         node_port_addresses=_node_port_addresses(given.node_port_addresses, report),
-        allow_service_external_ips=_feature_gate(given.feature_gates, "AllowServiceExternalIPs", report),
+        allow_service_external_ips=_allows_external_ips(given.feature_gates or {}, report, warn),
         hostname_override=_hostname(given.hostname_override or "", report),
         bind_address=None if bind_address in _ANY else bind_address,
         kubeconfig=(given.client_connection or _ClientConnection()).kubeconfig or "",
         sync_period=sync_period,
         min_sync_period=min_sync_period,
-        config_sync_period=_duration(given.config_sync_period, "configSyncPeriod", report)
-        or _DEFAULT.config_sync_period,
         healthz_bind_address=_host_port(
             given.healthz_bind_address or any_host, HEALTHZ_PORT, "healthzBindAddress", report
         ),
@@ -156,6 +166,7 @@ def _config(given: _KubeProxyConfiguration, report: Report) -> Config:
         bind_address_hard_fail=bool(given.bind_address_hard_fail),
         oom_score_adj=_integer(given.oom_score_adj, _DEFAULT.oom_score_adj, range(-1000, 1001), "oomScoreAdj", report),
         conntrack=_conntrack(given.conntrack or _Conntrack(), report),
+        logging=_logging(given.logging or _Logging(), report),
     )
 
 
@@ -187,11 +198,43 @@ def _conntrack(given: _Conntrack, report: Report) -> Conntrack:
     )
 
 
-def _sync_periods(given: _NFTables, report: Report) -> tuple[float, float]:
-    longest = _duration(given.sync_period, "nftables.syncPeriod", report) or _DEFAULT.sync_period
-    shortest = _duration(given.min_sync_period, "nftables.minSyncPeriod", report) or _DEFAULT.min_sync_period
+_SECTIONS: Mapping[str, tuple[str, ...]] = {
+    "": ("nftables", "iptables"),
+    "nftables": ("nftables",),
+    "iptables": ("iptables", "nftables"),
+    "ipvs": ("ipvs", "iptables", "nftables"),
+}
+"""By mode, the sections that what all modes have is looked for in; the first that says something counts.
+
+In IPVS mode kube-proxy takes the periods from its own section and all else from that of iptables (conversion.go).  An
+empty mode is nftables here and iptables there."""
+
+
+def _judge_mode(mode: str, report: Report, warn: Report) -> None:
+    if mode not in _SECTIONS:
+        report("mode", f"{show(mode)} is not a mode of Linux: set it to nftables, or leave it out")
+    elif mode not in ("", "nftables"):
+        warn("mode", f"{mode} runs as nftables: by default node ports are served on the node's primary addresses alone")
+
+
+def _of_mode(given: _KubeProxyConfiguration, name: str) -> tuple[Any, str]:
+    """What the mode's section says of a field, and its path."""
+    for section in _SECTIONS.get(given.mode or "", _SECTIONS[""]):
+        value = getattr(getattr(given, section), name, None)
+        if value is not None and value is not False and value not in ("", "0", "0s"):
+            return value, f"{section}.{_API_NAMES[name]}"
+    return None, f"nftables.{_API_NAMES[name]}"
+
+
+_API_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(_Mode)}
+
+
+def _sync_periods(given: _KubeProxyConfiguration, report: Report) -> tuple[float, float]:
+    longest = _duration(*_of_mode(given, "sync_period"), report) or _DEFAULT.sync_period
+    value, path = _of_mode(given, "min_sync_period")
+    shortest = _duration(value, path, report) or _DEFAULT.min_sync_period
     if shortest > longest:
-        report("nftables.minSyncPeriod", f"{shortest:g} s is longer than syncPeriod, {longest:g} s")
+        report(path, f"{shortest:g} s is longer than syncPeriod, {longest:g} s")
     return longest, shortest
 
 
@@ -227,12 +270,27 @@ def _node_port_addresses(given: list[object] | None, report: Report) -> tuple[Ne
     return tuple(dict.fromkeys(cidr for cidr in judged if cidr is not None))
 
 
-def _feature_gate(given: dict[str, object] | None, name: str, report: Report) -> bool:
-    """A feature gate that is on by default."""
-    value = (given or {}).get(name)
+_EXTERNAL_IPS = "AllowServiceExternalIPs"
+
+
+def _allows_external_ips(gates: dict[str, object], report: Report, warn: Report) -> bool:
+    """The one feature gate that counts, which is on by default; the others are named in one warning."""
+    if others := ", ".join(sorted(show(name).strip("'\"") for name in gates if name != _EXTERNAL_IPS)):
+        warn("featureGates", f"these have no effect, as nothing here waits for a gate: {others}")
+    value = gates.get(_EXTERNAL_IPS)
     if not isinstance(value, bool | None):
-        report(f"featureGates.{name}", f"{show(value)} is not true or false")
+        report(f"featureGates.{_EXTERNAL_IPS}", f"{show(value)} is not true or false")
     return value is not False
+
+
+def _logging(given: _Logging, report: Report) -> Logging:
+    formats = {each.value: each for each in LogFormat}
+    if given.format and given.format not in formats:
+        report("logging.format", f"{show(given.format)} is not one of {', '.join(formats)}")
+    return Logging(
+        formats.get(given.format or "", LogFormat.TEXT),
+        _integer(given.verbosity, _DEFAULT.logging.verbosity, _COUNTS, "logging.verbosity", report),
+    )
 
 
 def _hostname(text: str, report: Report) -> str:

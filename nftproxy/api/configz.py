@@ -45,7 +45,7 @@ def configz(config: Config) -> bytes:
                     "udpStreamTimeout": _duration(conntrack.udp_stream_timeout),
                 },
                 "oomScoreAdj": config.oom_score_adj,
-                "configSyncPeriod": _duration(config.config_sync_period),
+                "logging": {"format": config.logging.format.value, "verbosity": config.logging.verbosity},
                 "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
                 "nftables": {
                     "masqueradeAll": config.masquerade_all,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Final, TypeVar, cast, get_args, get_origin
 
 import msgspec
@@ -176,14 +176,9 @@ def show(value: object) -> str:
             return "an object"
 
 
-def unknown_fields(value: object, shape: type[Shape], path: str = "") -> Iterator[str]:
-    """The paths of those fields in a value that the shape, or a shape within it, doesn't have."""
-    if not isinstance(value, Mapping):
-        return
-    known = {field.api_name: _not_null(field.type) for field in _fields(shape)}
-    for name, inner in value.items():
-        wanted = known.get(name)
-        if wanted is None:
-            yield join(path, name if isinstance(name, str) and name.isidentifier() else show(name))
-        elif isinstance(wanted, type) and issubclass(wanted, Shape):
-            yield from unknown_fields(inner, wanted, join(path, name))
+def inner_shapes(shape: type[Shape]) -> dict[str, type[Shape] | None]:
+    """The fields of a shape by their API names, each with the shape of what it holds; None if it is of another type."""
+    found = {field.api_name: _not_null(field.type) for field in _fields(shape)}
+    return {
+        name: type_ if isinstance(type_, type) and issubclass(type_, Shape) else None for name, type_ in found.items()
+    }

@@ -1,32 +1,52 @@
-"""kube-proxy's command-line flags, as fields of the configuration file that they override.
+"""kube-proxy's command-line flags: what each means as a field of the configuration file, or what it does instead.
 
-Only flags whose fields nftproxy uses are known (cmd/kube-proxy/app/options.go).  A flag's text goes to where the file
-would have said the same, and is judged there by config.py, so that file and flags can't differ in what they accept.
+All flags of kube-proxy 1.36 are here (cmd/kube-proxy/app/options.go, logs/api/v1/options.go in component-base, klog's
+own, and those of its Windows build).  A flag's text goes to where the file would have said the same, and is judged
+there by config.py, so that file and flags can't differ in what they accept, nor in what has no effect.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 
 class Flag(NamedTuple):
-    """One flag: its field's path, and how its text becomes what the file would have there."""
+    """One flag: its field's path, and how its text becomes what the file would have there.
+
+    A flag without a field has no effect, and `help` says why.
+    """
 
     name: str
     path: str
     read: Callable[[str], object]
     help: str
 
+    @property
+    def is_boolean(self) -> bool:
+        """Whether the flag alone means true, as Go has it."""
+        return self.read is truth
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the flag may be repeated, which adds to what it said before."""
+        return self.read in (_words, _gates)
+
 
 def _number(text: str) -> object:
-    """A whole number; what is none is left for config.py to refuse."""
+    """A whole number; what is none is left for config.py to judge.  Go's -v=4 is a text of "=4" here."""
+    text = text.removeprefix("=")
     return int(text) if text.lstrip("-").isdecimal() else text
 
 
-def _truth(text: str) -> object:
-    return {"true": True, "false": False}.get(text.lower(), text)
+_TRUTHS = dict.fromkeys("1 t T true TRUE True".split(), True) | dict.fromkeys("0 f F false FALSE False".split(), False)
+"""What Go takes for a boolean (strconv.ParseBool)."""
+
+
+def truth(text: str) -> object:
+    """A boolean as Go reads it; what is none is left for config.py to judge."""
+    return _TRUTHS.get(text, text)
 
 
 def _words(text: str) -> object:
@@ -35,34 +55,90 @@ def _words(text: str) -> object:
 
 def _gates(text: str) -> object:
     """Feature gates from "Name=true,Other=false"."""
-    return {name: _truth(value) for name, _, value in (gate.partition("=") for gate in text.split(",") if gate)}
+    return {name.strip(): truth(value) for name, _, value in (gate.partition("=") for gate in text.split(",") if gate)}
 
 
 FLAGS = (
     Flag("bind-address", "bindAddress", str, "A hint for the node's address."),
-    Flag("bind-address-hard-fail", "bindAddressHardFail", _truth, "Whether a port that is taken is fatal."),
+    Flag("bind-address-hard-fail", "bindAddressHardFail", truth, "Whether a port that is taken is fatal."),
     Flag("cluster-cidr", "clusterCIDR", str, "The range of the cluster's pods, one a family."),
-    Flag("config-sync-period", "configSyncPeriod", str, "A duration."),
+    Flag("config-sync-period", "configSyncPeriod", str, "Without effect."),
     Flag("conntrack-max-per-core", "conntrack.maxPerCore", _number, "A number; 0 leaves the limit alone."),
     Flag("conntrack-min", "conntrack.min", _number, "A number."),
-    Flag("conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", _truth, "true or false."),
+    Flag("conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", truth, "Whether packets out of window pass."),
     Flag("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", str, "A duration."),
     Flag("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", str, "A duration."),
     Flag("conntrack-udp-timeout", "conntrack.udpTimeout", str, "A duration."),
     Flag("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", str, "A duration."),
     Flag("detect-local-mode", "detectLocalMode", str, "How local sources are told."),
+    Flag("enable-dsr", "winkernel.enableDSR", truth, "Without effect."),
     Flag("feature-gates", "featureGates", _gates, "AllowServiceExternalIPs=true|false."),
+    Flag("forward-healthcheck-vip", "winkernel.forwardHealthCheckVip", truth, "Without effect."),
     Flag("healthz-bind-address", "healthzBindAddress", str, "Where health is answered."),
     Flag("hostname-override", "hostnameOverride", str, "This node's name in the cluster."),
+    Flag("iptables-localhost-nodeports", "iptables.localhostNodePorts", truth, "Without effect."),
+    Flag("iptables-masquerade-bit", "iptables.masqueradeBit", _number, "For mode iptables or ipvs."),
+    Flag("iptables-min-sync-period", "nftables.minSyncPeriod", str, "A duration, for every mode but ipvs."),
+    Flag("iptables-sync-period", "nftables.syncPeriod", str, "A duration, for every mode but ipvs."),
+    Flag("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", _words, "Without effect."),
+    Flag("ipvs-min-sync-period", "ipvs.minSyncPeriod", str, "A duration, for mode ipvs."),
+    Flag("ipvs-scheduler", "ipvs.scheduler", str, "Without effect."),
+    Flag("ipvs-strict-arp", "ipvs.strictARP", truth, "Without effect."),
+    Flag("ipvs-sync-period", "ipvs.syncPeriod", str, "A duration, for mode ipvs."),
+    Flag("ipvs-tcp-timeout", "ipvs.tcpTimeout", str, "Without effect."),
+    Flag("ipvs-tcpfin-timeout", "ipvs.tcpFinTimeout", str, "Without effect."),
+    Flag("ipvs-udp-timeout", "ipvs.udpTimeout", str, "Without effect."),
+    Flag("kube-api-burst", "clientConnection.burst", _number, "Without effect."),
+    Flag("kube-api-content-type", "clientConnection.contentType", str, "Without effect."),
+    Flag("kube-api-qps", "clientConnection.qps", str, "Without effect."),
     Flag("kubeconfig", "clientConnection.kubeconfig", str, "How to reach the API server."),
-    Flag("masquerade-all", "nftables.masqueradeAll", _truth, "true or false."),
+    Flag("log-flush-frequency", "logging.flushFrequency", str, "Without effect."),
+    Flag("log-json-info-buffer-size", "logging.options.json.infoBufferSize", str, "Without effect."),
+    Flag("log-json-split-stream", "logging.options.json.splitStream", truth, "Without effect."),
+    Flag("log-text-info-buffer-size", "logging.options.text.infoBufferSize", str, "Without effect."),
+    Flag("log-text-split-stream", "logging.options.text.splitStream", truth, "Without effect."),
+    Flag("logging-format", "logging.format", str, "text or json."),
+    Flag("masquerade-all", "nftables.masqueradeAll", truth, "Whether all that goes to ClusterIPs is masqueraded."),
     Flag("metrics-bind-address", "metricsBindAddress", str, "Where metrics are answered."),
+    Flag("network-name", "winkernel.networkName", str, "Without effect."),
     Flag("nodeport-addresses", "nodePortAddresses", _words, "CIDRs, or primary."),
     Flag("oom-score-adj", "oomScoreAdj", _number, "A number."),
     Flag("pod-bridge-interface", "detectLocal.bridgeInterface", str, "An interface."),
     Flag("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", str, "What pods' interfaces begin with."),
-    Flag("proxy-mode", "mode", str, "nftables."),
+    Flag("profiling", "enableProfiling", truth, "Without effect."),
+    Flag("proxy-mode", "mode", str, "nftables; iptables and ipvs run as nftables."),
+    Flag("proxy-port-range", "portRange", str, "Without effect."),
+    Flag("root-hnsendpoint-name", "winkernel.rootHnsEndpointName", str, "Without effect."),
+    Flag("show-hidden-metrics-for-version", "showHiddenMetricsForVersion", str, "Without effect."),
+    Flag("source-vip", "winkernel.sourceVip", str, "Without effect."),
+    Flag("v", "logging.verbosity", _number, "How much is logged: 4 each step, 6 each request, 8 everything."),
+    Flag("vmodule", "logging.vmodule", _words, "Without effect."),
+    Flag("windows-run-as-service", "windowsRunAsService", truth, "Without effect."),
 )
+"""The flags that say what a field of the configuration says."""
+
+_ONE_LOG = "the log goes to standard error, with the time and level in each line"
+_NO_MACHINE = "nothing here asks which machine this is"
+
+OTHER_FLAGS = (
+    Flag("add-dir-header", "", truth, _ONE_LOG),
+    Flag("alsologtostderr", "", truth, _ONE_LOG),
+    Flag("boot-id-file", "", str, _NO_MACHINE),
+    Flag("healthz-port", "", _number, "health is answered where --healthz-bind-address says"),
+    Flag("log-backtrace-at", "", str, _ONE_LOG),
+    Flag("log-dir", "", str, _ONE_LOG),
+    Flag("log-file", "", str, _ONE_LOG),
+    Flag("log-file-max-size", "", _number, _ONE_LOG),
+    Flag("logtostderr", "", truth, _ONE_LOG),
+    Flag("machine-id-file", "", str, _NO_MACHINE),
+    Flag("master", "", str, "this address is tried beside that in the kubeconfig, as with --api-server"),
+    Flag("metrics-port", "", _number, "metrics are answered where --metrics-bind-address says"),
+    Flag("one-output", "", truth, _ONE_LOG),
+    Flag("skip-headers", "", truth, _ONE_LOG),
+    Flag("skip-log-headers", "", truth, _ONE_LOG),
+    Flag("stderrthreshold", "", str, _ONE_LOG),
+)
+"""The flags that no field stands for, each with what happens instead."""
 
 
 def override(raw: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
@@ -78,3 +154,13 @@ def override(raw: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]
                 place = inner
             place[field] = flag.read(given[flag.name])
     return laid
+
+
+def flags_by_path(given: Mapping[str, str]) -> dict[str, str]:
+    """The names of the flags that are given, by the paths of the fields whose place they take."""
+    return {flag.path: flag.name for flag in FLAGS if flag.name in given}
+
+
+def other_warnings(given: Mapping[str, str]) -> Iterator[str]:
+    """One warning for each flag that is given and that no field stands for."""
+    return (f"--{flag.name}: {flag.help}" for flag in OTHER_FLAGS if flag.name in given)

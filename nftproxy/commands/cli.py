@@ -6,39 +6,28 @@ difference or `check` or `conformance` a fault; 2 bad input or usage, with the f
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import logging
-import platform
 import sys
-import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
 
 from nftproxy import __version__
-from nftproxy.api.flags import FLAGS
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.listing import review
-from nftproxy.kernel import memory, sysctl
-from nftproxy.kernel.capabilities import missing_features, probe
+from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options, renderer
+from nftproxy.commands.run import run_command
+from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
-from nftproxy.model.settings import Capabilities, Config, Settings
+from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
 from nftproxy.rules.transaction import delete_transaction, join
-from nftproxy.sources.files import Manifests, load, load_config
-from nftproxy.templates_dir import templates_dir
-
-log = logging.getLogger("nftproxy")
-
-Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+from nftproxy.sources.files import Manifests, load
 
 AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
 
@@ -67,28 +56,10 @@ def _commands() -> None:
     """A Kubernetes service proxy for Linux nodes: Services and EndpointSlices in, one nftables table a family out."""
 
 
-def _options(*options: Decorator) -> Decorator:
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        for option in reversed(options):
-            command = option(command)
-        return command
-
-    return decorate
-
-
-_CONFIG = click.option(
-    "--config", "config_file", type=click.Path(path_type=Path), help="A KubeProxyConfiguration.", metavar="FILE"
-)
-_TEMPLATES = click.option(
-    "--templates",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Use the templates in this directory.",
-    metavar="DIR",
-)
-_OFFLINE = _options(
+_OFFLINE = options(
     click.option("--node", required=True, help="The node whose rules these are.", metavar="NAME"),
-    _CONFIG,
-    _TEMPLATES,
+    CONFIG,
+    TEMPLATES,
     click.option("--family", type=click.Choice([family.value for family in Family]), help="One family only."),
     click.option("--strict", is_flag=True, help="Exit 2 if anything in the input is bad, instead of leaving it out."),
     click.option(
@@ -130,7 +101,7 @@ def check_command(paths: tuple[Path, ...], **options: Any) -> None:
 
 
 @_commands.command("conformance")
-@_TEMPLATES
+@TEMPLATES
 @click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="Clusters for each feature.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Other clusters for another number.")
 def conformance_command(templates: Path | None, examples: int, seed: int) -> None:
@@ -145,7 +116,7 @@ def conformance_command(templates: Path | None, examples: int, seed: int) -> Non
         if not (error.name or "").startswith("hypothesis"):
             raise
         raise Unavailable("this needs Hypothesis: pip install 'nftproxy[conformance]'") from error
-    is_well = conform(_renderer(templates), probe().capabilities, examples=examples, seed=seed)
+    is_well = conform(renderer(templates), probe().capabilities, examples=examples, seed=seed)
     sys.exit(0 if is_well else 1)
 
 
@@ -165,84 +136,17 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
     sys.exit(1 if transaction else 0)
 
 
-@_commands.command("run")
-@_CONFIG
-@_TEMPLATES
-@click.option(
-    "--source",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Follow the manifests in this directory instead of the API server.",
-    metavar="DIR",
-)
-@click.option(
-    "--api-server",
-    "api_servers",
-    multiple=True,
-    help="Another address of the API server, for a node on which its ClusterIP is not served yet.",
-    metavar="URL",
-)
-@click.option("--init-only", is_flag=True, help="Set the sysctls that the configuration asks for, and end.")
-@_options(
-    *(
-        click.option(f"--{flag.name}", help=f"As kube-proxy's: {flag.path}. {flag.help}", metavar="TEXT")
-        for flag in FLAGS
-    )
-)
-def run_command(
-    config_file: Path | None,
-    templates: Path | None,
-    source: Path | None,
-    api_servers: tuple[str, ...],
-    init_only: bool,
-    **flags: str | None,
-) -> None:
-    """Keep this node's rules as the cluster says, until told to stop; the rules stay then.
-
-    The cluster is what the API server says, by clientConnection.kubeconfig or a pod's service account, or what the
-    manifests in a directory say.
-    """
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    config = _config(config_file, {name.replace("_", "-"): text for name, text in flags.items() if text is not None})
-    if init_only:
-        sysctl.set_up(config)
-        return
-    memory.expect_many_objects()
-    found = probe()
-    if found.reason:
-        log.warning("session affinity for IPv6 goes by a hash of the client's address: %s", found.reason)
-    node = config.hostname_override or platform.node().lower()
-    pipeline = Pipeline(node, Settings(config, found.capabilities), _renderer(templates))
-    threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    asyncio.run(_follow(pipeline, source, api_servers))
-
-
-async def _follow(pipeline: Pipeline, source: Path | None, api_servers: Sequence[str]) -> None:
-    from nftproxy.agent.daemon import follow_cluster, follow_directory  # HTTP and all: half a second that others save
-
-    if source is None:
-        await follow_cluster(pipeline, api_servers)
-    else:
-        await follow_directory(pipeline, source)
-
-
-def _report_missing_features() -> None:
-    """Name what this machine lacks: the kernel only says "No such file or directory"."""
-    try:
-        missing = missing_features()
-    except Unavailable as error:
-        missing = [str(error)]
-    for feature in missing:
-        log.error("this machine lacks what the rules need: %s", feature)
+_commands.add_command(run_command)
 
 
 @_commands.command("cleanup")
-@_CONFIG
+@CONFIG
 @click.option(
     "--kube-proxy", "mode", type=click.Choice(MODES), help="Remove what kube-proxy left in this mode instead."
 )
 def cleanup_command(config_file: Path | None, mode: str | None) -> None:
     """Remove this proxy's tables, whether or not they are there; nothing else is touched."""
-    _config(config_file)
+    configuration(config_file)
     if mode:
         for line in remove_leftovers(mode):
             click.echo(line, err=True)
@@ -263,24 +167,7 @@ def _pipeline(
     gc.disable()  # an offline command ends before garbage would count: a fifth of its time at 10,000 Services
     families = [Family(family)] if family else list(Family)
     capabilities = AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities
-    return Pipeline(node, Settings(_config(config_file), capabilities), _renderer(templates), families)
-
-
-def _config(file: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> Config:
-    config, warnings = load_config(file, flags)
-    for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
-    return config
-
-
-def _renderer(directory: Path | None) -> Renderer:
-    """The templates of a directory, or our own.
-
-    Raises:
-        TemplateError: one is missing, or doesn't parse.
-    """
-    where = directory or templates_dir()
-    return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})
+    return Pipeline(node, Settings(configuration(config_file), capabilities), renderer(templates), families)
 
 
 def _loaded(paths: Sequence[Path], strict: bool) -> Manifests:

@@ -124,7 +124,9 @@ class Conntrack:
         return await tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type(Unavailable),
             wait=tenacity.wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
-            before_sleep=lambda state: log.warning("%s; trying again", state.outcome and state.outcome.exception()),
+            before_sleep=lambda state: log.warning(
+                "%(error)s; trying again", {"error": state.outcome and state.outcome.exception()}
+            ),
         )(self._try, sweeps)
 
     async def _try(self, sweeps: Sweeps) -> int:

@@ -63,7 +63,10 @@ def apply(settings: Mapping[str, int]) -> None:
         try:
             _set(Path(path), value)
         except (OSError, ValueError) as error:
-            log.warning("%s can't be set to %d: %s", path, value, getattr(error, "strerror", None) or error)
+            log.warning(
+                "%(path)s can't be set to %(value)d: %(error)s",
+                {"path": path, "value": value, "error": getattr(error, "strerror", None) or error},
+            )
 
 
 def _set(path: Path, value: int) -> None:
@@ -71,4 +74,4 @@ def _set(path: Path, value: int) -> None:
     if present == value or (str(path) in ONLY_RAISED and present > value):
         return
     path.write_text(f"{value}\n", encoding="ascii")
-    log.info("set %s to %d, from %d", path, value, present)
+    log.info("set %(path)s to %(value)d, from %(before)d", {"path": path, "value": value, "before": present})

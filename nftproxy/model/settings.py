@@ -35,6 +35,20 @@ class Conntrack(msgspec.Struct, frozen=True):
     tcp_be_liberal: bool = False
 
 
+class LogFormat(Enum):
+    """How the log is written (logging.format)."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Logging(msgspec.Struct, frozen=True):
+    """What the log has, and how; `verbosity` is klog's: 0 what matters, 4 each step, 6 each request, 8 everything."""
+
+    format: LogFormat = LogFormat.TEXT
+    verbosity: int = 0
+
+
 class Config(msgspec.Struct, frozen=True):
     """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
 
@@ -60,12 +74,12 @@ class Config(msgspec.Struct, frozen=True):
     kubeconfig: str = ""
     sync_period: float = 30.0
     min_sync_period: float = 0.02
-    config_sync_period: float = 900.0
     healthz_bind_address: str = f"0.0.0.0:{HEALTHZ_PORT}"
     metrics_bind_address: str = f"127.0.0.1:{METRICS_PORT}"
     bind_address_hard_fail: bool = False
     oom_score_adj: int = -999
     conntrack: Conntrack = Conntrack()
+    logging: Logging = Logging()
 
 
 class Capabilities(msgspec.Struct, frozen=True):

@@ -14,14 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
+
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
-from nftproxy.api.flags import override
+from nftproxy.api.flags import flags_by_path, other_warnings, override
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
-from nftproxy.sources.documents import Document, json_documents, yaml_documents
+from nftproxy.sources.documents import Document, json_documents, to_yaml, yaml_documents
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The files of a directory that count, as for kubectl."""
@@ -123,7 +125,21 @@ def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({
     """
     raw = EMPTY_CONFIG if path is None else _config_document(path)
     overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
-    return parse_config(overridden, "flags" if path is None else str(path))
+    config, warnings = parse_config(overridden, "flags" if path is None else str(path), flags_by_path(flags))
+    return config, [*warnings, *other_warnings(flags)]
+
+
+def write_config(path: Path, config: bytes) -> None:
+    """Write a configuration that `configz` has made to a YAML file, in place of what is there.
+
+    Raises:
+        BadInput: the file can't be written.
+    """
+    (document,) = msgspec.json.decode(config).values()
+    try:
+        path.write_text(to_yaml([document]))
+    except OSError as error:
+        raise BadInput([Problem(str(path), "", "", error.strerror or str(error))]) from error
 
 
 def _config_document(path: Path) -> object:

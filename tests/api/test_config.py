@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from nftproxy.api.config import parse_config, parse_duration
 from nftproxy.model.addresses import Address, parse_network
 from nftproxy.model.errors import BadInput
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
@@ -108,8 +108,8 @@ def test_every_field() -> None:
             "tcpBeLiberal": True,
         },
         oomScoreAdj=-1000,
-        configSyncPeriod="1m",
-        featureGates={"AllowServiceExternalIPs": False, "Other": True},
+        featureGates={"AllowServiceExternalIPs": False},
+        logging={"format": "json", "verbosity": 4},
         nftables={"masqueradeAll": True, "masqueradeBit": 31, "syncPeriod": "1h", "minSyncPeriod": "200ms"},
     )
     assert config == Config(
@@ -126,12 +126,12 @@ def test_every_field() -> None:
         kubeconfig="/etc/kubeconfig",
         sync_period=3600.0,
         min_sync_period=0.2,
-        config_sync_period=60.0,
         healthz_bind_address="192.168.0.2:1",
         metrics_bind_address="0.0.0.0:65535",
         bind_address_hard_fail=True,
         oom_score_adj=-1000,
         conntrack=Conntrack(0, 1, 0.0, 60.0, 30.0, 120.0, True),
+        logging=Logging(LogFormat.JSON, 4),
     )
 
 
@@ -186,7 +186,7 @@ def test_a_port_may_be_left_out(text: str, address: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "fault"),
     [
-        ({"mode": "ipvs"}, "mode: 'ipvs' is not a mode that nftproxy has: set it to nftables, or leave it out"),
+        ({"mode": "userspace"}, "mode: 'userspace' is not a mode of Linux: set it to nftables, or leave it out"),
         ({"mode": 5}, "mode: 5 is not a string"),
         ({"clusterCIDR": "10.0.0.0"}, "clusterCIDR: '10.0.0.0' is not a CIDR"),
         ({"clusterCIDR": "10.0.0.0/8,"}, "clusterCIDR: '' is not a CIDR"),
@@ -234,7 +234,13 @@ def test_a_port_may_be_left_out(text: str, address: str) -> None:
             {"nftables": {"syncPeriod": "10s", "minSyncPeriod": "11s"}},
             "nftables.minSyncPeriod: 11 s is longer than syncPeriod, 10 s",
         ),
-        ({"configSyncPeriod": "15"}, "configSyncPeriod: '15' is not a duration as in 1h30m or 2.5s"),
+        ({"mode": "ipvs", "iptables": {"masqueradeBit": 32}}, "iptables.masqueradeBit: 32 is not from 0 to 31"),
+        (
+            {"mode": "iptables", "iptables": {"syncPeriod": 1}},
+            "iptables.syncPeriod: 1 is not a duration as in 1h30m or 2.5s",
+        ),
+        ({"logging": {"format": "xml"}}, "logging.format: 'xml' is not one of text, json"),
+        ({"logging": {"verbosity": -1}}, "logging.verbosity: -1 is not from 0 to 2147483647"),
         ({"conntrack": {"maxPerCore": -1}}, "conntrack.maxPerCore: -1 is not from 0 to 2147483647"),
         ({"conntrack": {"min": 2**31}}, "conntrack.min: 2147483648 is not from 0 to 2147483647"),
         ({"conntrack": {"udpTimeout": []}}, "conntrack.udpTimeout: a list is not a duration as in 1h30m or 2.5s"),
@@ -266,11 +272,10 @@ def test_bad_interface_names(name: str) -> None:
 def test_all_faults_in_one_go() -> None:
     """Every fault is listed, not only the first, each with the file and the path."""
     with pytest.raises(BadInput) as caught:
-        parse_config(HEAD | {"mode": "ipvs", "oomScoreAdj": 5000, "nftables": {"masqueradeAll": 1}}, "proxy.yaml")
+        parse_config(HEAD | {"mode": "win", "oomScoreAdj": 5000, "nftables": {"masqueradeAll": 1}}, "proxy.yaml")
     assert str(caught.value).splitlines() == [
         "proxy.yaml: KubeProxyConfiguration: nftables.masqueradeAll: 1 is not true or false",
-        "proxy.yaml: KubeProxyConfiguration: mode: 'ipvs' is not a mode that nftproxy has: "
-        "set it to nftables, or leave it out",
+        "proxy.yaml: KubeProxyConfiguration: mode: 'win' is not a mode of Linux: set it to nftables, or leave it out",
         "proxy.yaml: KubeProxyConfiguration: oomScoreAdj: 5000 is not from -1000 to 1000",
     ]
 
@@ -298,16 +303,64 @@ def test_another_kind_of_file(raw: object, problems: list[str]) -> None:
 
 
 def test_unknown_fields_are_warned_of() -> None:
-    """An unknown field is a warning with its path; sections of other modes may hold anything."""
-    raw = HEAD | {"Mode": "ipvs", "nftables": {"fast": 1}, "iptables": {"x": 1}, "a\nb": 1, "conntrack": {"max": 1}}
+    """An unknown field is a warning with its path, in sections that are used and in those that aren't."""
+    raw = HEAD | {
+        "Mode": "ipvs",
+        "nftables": {"fast": 1},
+        "winkernel": {"x": 1},
+        "a\nb": 1,
+        "logging": {"options": {"y": {}}},
+    }
     assert parse_config(raw, "f") == (
         Config(),
         [
             "f: KubeProxyConfiguration: Mode: unknown field",
             "f: KubeProxyConfiguration: nftables.fast: unknown field",
+            "f: KubeProxyConfiguration: winkernel.x: unknown field",
             "f: KubeProxyConfiguration: 'a\\nb': unknown field",
+            "f: KubeProxyConfiguration: logging.options.y: unknown field",
         ],
     )
+
+
+@pytest.mark.parametrize(
+    ("mode", "counts"),
+    [
+        ("", (True, 3, 10.0, 1.0)),
+        ("nftables", (False, 3, 30.0, 1.0)),
+        ("iptables", (True, 4, 10.0, 2.0)),
+        ("ipvs", (True, 4, 20.0, 1.0)),
+    ],
+)
+def test_the_section_of_the_mode_counts(mode: str, counts: tuple[bool, int, float, float]) -> None:
+    """The section of the mode that is asked for goes first; one that is silent gives way to the next."""
+    config, _ = parse_config(
+        HEAD
+        | {
+            "mode": mode,
+            "nftables": {"masqueradeAll": False, "masqueradeBit": 3, "syncPeriod": "0s", "minSyncPeriod": "1s"},
+            "iptables": {"masqueradeAll": True, "masqueradeBit": 4, "syncPeriod": "10s", "minSyncPeriod": "2s"},
+            "ipvs": {"syncPeriod": "20s", "minSyncPeriod": "1s"},
+        },
+        "",
+    )
+    assert (config.masquerade_all, config.masquerade_bit, config.sync_period, config.min_sync_period) == counts
+
+
+def test_a_field_that_a_flag_overrides_is_named_by_the_flag() -> None:
+    """A fault or a warning of what a flag has said names the flag, not the file."""
+    flags = {"nodePortAddresses": "nodeport-addresses", "portRange": "proxy-port-range"}
+    with pytest.raises(BadInput) as caught:
+        parse_config(HEAD | {"nodePortAddresses": ["x"], "oomScoreAdj": 2000}, "f", flags)
+    assert str(caught.value).splitlines() == [
+        "--nodeport-addresses: 'x' is not a CIDR",
+        "f: KubeProxyConfiguration: oomScoreAdj: 2000 is not from -1000 to 1000",
+    ]
+    _, warnings = parse_config(HEAD | {"portRange": "1-2", "profiling": None}, "f", flags)
+    assert warnings == [
+        "--proxy-port-range: has no effect: no port is opened on behalf of Services",
+        "f: KubeProxyConfiguration: profiling: unknown field",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from nftproxy.api.config import parse_config
 from nftproxy.api.configz import configz
 from nftproxy.model.addresses import Address, parse_network
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging
 
 CONFIGS = {
     "default": Config(),
@@ -27,7 +27,7 @@ CONFIGS = {
         kubeconfig="/etc/kubeconfig",
         sync_period=3723.5,
         min_sync_period=0.000001,
-        config_sync_period=1.0,
+        logging=Logging(LogFormat.JSON, 4),
         healthz_bind_address="[::]:1",
         metrics_bind_address="192.168.0.2:65535",
         bind_address_hard_fail=True,

@@ -235,7 +235,7 @@ def configured(command: str, web: Path, config: str) -> tuple[Path, Done]:
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bad_configuration_is_told_in_full(web: Path, command: str) -> None:
     """Every fault of a configuration is told with its file and field, and the exit status is 2."""
-    file, done = configured(command, web, f"{CONFIG}mode: ipvs\nclusterCIDR: 10.1.0.0/160\noomScoreAdj: low\n")
+    file, done = configured(command, web, f"{CONFIG}mode: userspace\nclusterCIDR: 10.1.0.0/160\noomScoreAdj: low\n")
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
     assert len(lines) == 3

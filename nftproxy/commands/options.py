@@ -1,0 +1,58 @@
+"""What several commands take: the configuration, the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from nftproxy.model.settings import Config
+from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
+from nftproxy.sources.files import load_config
+from nftproxy.templates_dir import templates_dir
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+CONFIG = click.option(
+    "--config", "config_file", type=click.Path(path_type=Path), help="A KubeProxyConfiguration.", metavar="FILE"
+)
+TEMPLATES = click.option(
+    "--templates",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Use the templates in this directory.",
+    metavar="DIR",
+)
+
+
+def options(*given: Decorator) -> Decorator:
+    """Several options as one."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for option in reversed(given):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def configuration(file: Path | None) -> Config:
+    """The configuration in a file, or the defaults; its warnings go to standard error.
+
+    Raises:
+        BadInput: the file can't be read, or the configuration is wrong.
+    """
+    config, warnings = load_config(file)
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
+    return config
+
+
+def renderer(directory: Path | None) -> Renderer:
+    """The templates of a directory, or our own.
+
+    Raises:
+        TemplateError: one is missing, or doesn't parse.
+    """
+    where = directory or templates_dir()
+    return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})

@@ -1,0 +1,170 @@
+"""`nftproxy run`: the proxy itself, which takes the command line of kube-proxy's binary.
+
+A DaemonSet or a unit that runs kube-proxy runs nftproxy with the same arguments.  Hence booleans are as Go has them
+(`--masquerade-all` and `--masquerade-all=true`), underscores in a flag's name are dashes, and the flags with which
+kube-proxy does something else and exits do that here: --version, --write-config-to, --cleanup, --init-only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from nftproxy import __version__
+from nftproxy.api.configz import configz
+from nftproxy.api.flags import FLAGS, OTHER_FLAGS, Flag, truth
+from nftproxy.commands import logs
+from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, renderer
+from nftproxy.kernel import memory, sysctl
+from nftproxy.kernel.capabilities import missing_features, probe
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.settings import Config, Settings
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import delete_transaction, join
+from nftproxy.sources.files import load_config, write_config
+
+log = logging.getLogger("nftproxy")
+
+NAME = "nftproxy"
+VERSION_TEXT = f"{NAME} v{__version__}"
+"""What --version prints: a name and a version, as "Kubernetes v1.36.2" is."""
+
+
+def _as_option(flag: Flag) -> Decorator:
+    """A flag of kube-proxy's as an option; its text is judged where the file's would be."""
+    names = [f"--{flag.name}", *(["-v"] if flag.name == "v" else [])]
+    purpose = f"As kube-proxy's: {flag.path}. {flag.help}" if flag.path else f"Without effect: {flag.help}."
+    if flag.is_boolean:
+        return _boolean(flag.name, purpose)
+    return click.option(*names, flag.name.replace("-", "_"), multiple=flag.is_list, help=purpose, metavar="TEXT")
+
+
+def _boolean(name: str, purpose: str) -> Decorator:
+    return click.option(f"--{name}", is_flag=False, flag_value="true", help=purpose, metavar="[=BOOL]")
+
+
+@click.command("run", context_settings={"token_normalize_func": lambda name: name.replace("_", "-")})
+@CONFIG
+@TEMPLATES
+@click.option(
+    "--source",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Follow the manifests in this directory instead of the API server.",
+    metavar="DIR",
+)
+@click.option(
+    "--api-server",
+    "api_servers",
+    multiple=True,
+    help="Another address of the API server, for a node on which its ClusterIP is not served yet.",
+    metavar="URL",
+)
+@_boolean("init-only", "Set the sysctls that the configuration asks for, and end.")
+@_boolean("cleanup", "Remove this proxy's tables, and end: `nftproxy cleanup`.")
+@click.option(
+    "--write-config-to",
+    type=click.Path(path_type=Path),
+    help="Write the configuration that file and flags make to a file, and end.",
+    metavar="FILE",
+)
+@_boolean("version", "Print the version, and end; --version=raw prints more of it.")
+@options(*map(_as_option, (*FLAGS, *OTHER_FLAGS)))
+def run_command(
+    config_file: Path | None,
+    templates: Path | None,
+    source: Path | None,
+    api_servers: tuple[str, ...],
+    init_only: str | None,
+    cleanup: str | None,
+    write_config_to: Path | None,
+    version: str | None,
+    **flags: str | tuple[str, ...] | None,
+) -> None:
+    """Keep this node's rules as the cluster says, until stopped; the rules stay then.
+
+    The cluster is what the API server says, by clientConnection.kubeconfig or a pod's service account, or what the
+    manifests in a directory say.
+    """
+    if version and truth(version) is not False:
+        click.echo(_version_text(version))
+        return
+    given = _texts(flags)
+    config, warnings = load_config(config_file, given)
+    logs.set_up(config.logging)
+    for warning in warnings:
+        log.warning("%s", warning)
+    if write_config_to:
+        _write(config, write_config_to)
+    elif _is_true(cleanup, "cleanup"):
+        Kernel().apply(join(map(delete_transaction, Family)))
+    elif _is_true(init_only, "init-only"):
+        sysctl.set_up(config)
+    else:
+        _run(config, templates, source, [*api_servers, *filter(None, [given.get("master")])])
+
+
+def _texts(flags: dict[str, str | tuple[str, ...] | None]) -> dict[str, str]:
+    """The flags that are given, by kube-proxy's names; what was given to one that may be repeated is joined."""
+    return {
+        name.replace("_", "-"): ",".join(text) if isinstance(text, tuple) else text
+        for name, text in flags.items()
+        if text not in (None, ())
+    }
+
+
+def _is_true(text: str | None, name: str) -> bool:
+    value = truth(text) if text else False
+    if not isinstance(value, bool):
+        raise click.BadParameter(f"{text!r} is not true or false", param_hint=f"--{name}")
+    return value
+
+
+def _version_text(wanted: str) -> str:
+    if wanted == "raw":
+        return f"{VERSION_TEXT} (Python {platform.python_version()}, libnftables {Kernel().version()})"
+    return VERSION_TEXT
+
+
+def _write(config: Config, file: Path) -> None:
+    write_config(file, configz(config))
+    log.info("wrote the configuration to %(file)s", {"file": file})
+
+
+def _run(config: Config, templates: Path | None, source: Path | None, api_servers: Sequence[str]) -> None:
+    memory.expect_many_objects()
+    found = probe()
+    if found.reason:
+        log.warning(
+            "session affinity for IPv6 goes by a hash of the client's address: %(reason)s", {"reason": found.reason}
+        )
+    node = config.hostname_override or platform.node().lower()
+    pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates))
+    threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
+    asyncio.run(_follow(pipeline, source, api_servers))
+
+
+async def _follow(pipeline: Pipeline, source: Path | None, api_servers: Sequence[str]) -> None:
+    from nftproxy.agent.daemon import follow_cluster, follow_directory  # HTTP and all: half a second that others save
+
+    if source is None:
+        await follow_cluster(pipeline, api_servers)
+    else:
+        await follow_directory(pipeline, source)
+
+
+def _report_missing_features() -> None:
+    """Name what this machine lacks: the kernel only says "No such file or directory"."""
+    try:
+        missing = missing_features()
+    except Unavailable as error:
+        missing = [str(error)]
+    for feature in missing:
+        log.error("this machine lacks what the rules need: %(feature)s", {"feature": feature})
