@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,12 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.settings import Config
 from tests.conftest import CHECKOUT, NOBODY
-from tools.debian import image
-from tools.debian.image import packages, setting, stages
+from tools.image.containerfile import packages, setting, stages
 
 DEPLOY = CHECKOUT / "examples" / "deploy"
 GUIDE = (DEPLOY / "kubeadm.md").read_text()
 UNIT = (DEPLOY / "nftproxy.service").read_text()
-BUILD, IMAGE = stages((DEPLOY / "Containerfile").read_text())
+BUILD, ROOT, IMAGE = stages((DEPLOY / "Containerfile").read_text())
 
 API_VERSIONS = ("1.34", "1.35", "1.36")
 """Of Kubernetes: the releases that were maintained when this was written."""
@@ -282,65 +282,46 @@ def test_a_user_with_that_one_right_can_write_rules() -> None:
 
 
 def test_packages_are_those_that_setup_asks_for() -> None:
-    """The image has what .ci/setup asks apt for, less what only tests need, and what `cleanup` and the user need."""
+    """The image has what .ci/setup asks apt for except what only tests need, and what `cleanup` and the user need."""
     setup = set(re.findall(r"^need ([-a-z0-9]+)", (CHECKOUT / ".ci" / "setup").read_text(), re.MULTILINE))
-    assert packages(BUILD) == {"python3-venv", "python3-nftables"}
-    assert packages(IMAGE) == {"python3-nftables", "nftables", "iptables", "libcap2-bin"}
-    assert packages(BUILD) | packages(IMAGE) - {"iptables", "libcap2-bin"} <= setup
+    assert packages(BUILD) == {"python3-venv", "python3-nftables", "binutils"}
+    assert packages(ROOT) == {"python3-nftables", "nftables", "iptables", "libcap2-bin"}
+    assert packages(BUILD) - {"binutils"} | packages(ROOT) - {"iptables", "libcap2-bin"} <= setup
     assert "trixie" in (CHECKOUT / "tools" / "debian" / "debian.sh").read_text()
-    assert {setting(stage, "FROM").split()[0] for stage in (BUILD, IMAGE)} == {"debian:trixie-slim"}
+    assert [setting(stage, "FROM").split()[0] for stage in (BUILD, ROOT, IMAGE)] == [
+        *["debian:trixie-slim"] * 2,
+        "scratch",
+    ]
 
 
 def test_what_is_copied_is_there() -> None:
     """Every file that the image is built from is in the checkout, and all that building the wheel takes is copied."""
     copied = {name for line in BUILD if line.instruction == "COPY" for name in line.text.split()[:-1]}
-    assert copied == {"pyproject.toml", "README.md", "LICENSE", "nftproxy", "templates"}
+    pinned = {"examples/deploy/requirements.txt", "examples/deploy/build-requirements.txt"}
+    assert copied == {"pyproject.toml", "README.md", "LICENSE", "nftproxy", "templates"} | pinned
     assert all((CHECKOUT / name).exists() for name in copied)
+    ignored = (CHECKOUT / "tools" / "image" / "containerignore").read_text().split()
+    assert {line.removeprefix("!").replace("*requirements", "requirements") for line in ignored if line[0] == "!"} == (
+        copied - {"examples/deploy/build-requirements.txt"}
+    )
+
+
+def test_the_image_holds_what_the_project_asks_for_pinned_and_hashed() -> None:
+    """Each dependency of pyproject.toml is pinned to one version with its hashes, and so is what builds the wheel."""
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())
+    for wanted, file in (
+        (project["project"]["dependencies"], "requirements.txt"),
+        (project["build-system"]["requires"], "build-requirements.txt"),
+    ):
+        text = (DEPLOY / file).read_text().replace("\\\n", " ")
+        pinned = dict(re.findall(r"^([a-z0-9-]+)==\S+.* --hash=(sha256:[0-9a-f]{64})$", text, re.MULTILINE))
+        assert {re.split("[>=<]", each)[0] for each in wanted} <= pinned.keys()
+        assert len(pinned) == len([line for line in text.splitlines() if not line.startswith("#")])
 
 
 def test_the_image_is_what_the_daemonset_expects() -> None:
     """The user is the same, and the program of the proxy's container is the one that has the capability."""
     assert setting(IMAGE, "USER") == f"{PROXY['securityContext']['runAsUser']}:{PROXY['securityContext']['runAsGroup']}"
     assert PROXY["command"] == ["/venv/bin/python-net-admin", "-m", "nftproxy"]
-    assert f"setcap cap_net_admin=ep {PROXY['command'][0]}" in "".join(line.text for line in IMAGE)
+    assert f"setcap cap_net_admin=ep {PROXY['command'][0]}" in "".join(line.text for line in ROOT)
     assert json.loads(setting(IMAGE, "ENTRYPOINT")) == ["/venv/bin/nftproxy"]
-
-
-needs_image = pytest.mark.skipif(
-    os.geteuid() != 0 or not image.is_built(),
-    reason="there is no image (python -m tools.debian.image builds it, as root)",
-)
-EXAMPLE = "/tmp/examples/cluster-ip"
-ARGUMENTS = [f"{EXAMPLE}/manifests", "--config", f"{EXAMPLE}/config.yaml", "--node", "node-a"]
-
-
-@needs_image
-@pytest.mark.usefixtures("namespace")
-def test_the_image_runs_as_the_daemonset_says() -> None:
-    """As a user that isn't root, on a read-only root: it tells its version, renders rules, and checks them."""
-    assert image.run("nftproxy", "--version").stdout.startswith("nftproxy, version ")
-    assert image.run("touch", "/etc/x").stderr.endswith("Read-only file system\n")
-    assert "goto tcp-endpoints-of-3" in image.run("nftproxy", "render", *ARGUMENTS).stdout
-    done = image.run(*PROXY["command"], "check", *ARGUMENTS)
-    assert done.stdout.startswith("loaded in "), done.stderr
-    assert "libnftables 1.1." in done.stdout
-
-
-@needs_image
-@pytest.mark.usefixtures("namespace")
-@pytest.mark.parametrize("user", [None, 0], ids=["not root", "root"])
-def test_the_image_can_write_rules(user: int | None) -> None:
-    """In the network namespace that it is given the proxy writes its rules, which stay when it is stopped."""
-    program = PROXY["command"] if user is None else ["nftproxy"]
-    where = ["--source", f"{EXAMPLE}/manifests", "--config", f"{EXAMPLE}/config.yaml", "--hostname-override", "node-a"]
-    done = image.run(*program, "run", *where, user=user, seconds=4)
-    assert "loaded the rules: 17 elements" in done.stderr, done.stderr
-    assert Kernel().read_back(Family.IPV4) is not None
-
-
-@needs_image
-@pytest.mark.usefixtures("namespace")
-def test_only_the_one_program_has_the_right() -> None:
-    """Other programs in the image can't change rules, whoever is the user's."""
-    assert "no permission" in image.run("nftproxy", "cleanup").stderr
-    assert image.run(*PROXY["command"], "cleanup").returncode == 0

@@ -1,0 +1,128 @@
+"""The container image, started by containerd and runc exactly as examples/deploy/daemonset.yaml says.
+
+`tox run -e image` builds it (tools/image).  Nothing here stands in for a part of it: the runtime is asked as a kubelet
+asks it, and the node's network is a namespace of the test's own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.lab.namespace import Namespace
+from nftproxy.model.addresses import Family
+from nftproxy.rules.transaction import delete_transaction, join
+from tests.conftest import CHECKOUT
+from tools.image.build import ARCHIVE, BILL, is_built, size
+from tools.image.containerd import Containerd
+from tools.image.kubelet import Container, Pod
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or not is_built(), reason="there is no image (python -m tools.image builds it, as root)"
+)
+
+MANIFEST = CHECKOUT / "examples" / "deploy" / "daemonset.yaml"
+OBJECTS: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all(MANIFEST.read_text())}
+TEMPLATE = OBJECTS["DaemonSet"]["spec"]["template"]["spec"]
+(SYSCTLS,) = TEMPLATE["initContainers"]
+(PROXY,) = TEMPLATE["containers"]
+CLUSTER = CHECKOUT / "examples" / "cluster-ip"
+INSIDE = "/examples"
+FOLLOW = [
+    "run", f"--source={INSIDE}/manifests", f"--config={INSIDE}/config.yaml", "--hostname-override=node-a",
+]  # fmt: skip
+
+LARGEST = 150_000_000
+"""Bytes that the image may take unpacked."""
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[Namespace]:
+    """A node's network."""
+    with Namespace("node") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def engine(node: Namespace) -> Iterator[Containerd]:
+    """A node's container runtime, which has the image."""
+    with Containerd(node) as made:
+        yield made
+
+
+@pytest.fixture
+def pod(engine: Containerd, node: Namespace, request: pytest.FixtureRequest) -> Iterator[Pod]:
+    """The DaemonSet's pod on a node without rules, as yet without a container."""
+    node.call(Kernel().apply, join(map(delete_transaction, Family)))
+    made = Pod(engine, TEMPLATE, f"nftproxy-{request.node.name[5:30].replace('_', '-')}")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def proxy(pod: Pod, tmp_path: Path) -> Container:
+    """The proxy's container, which has loaded the rules of an example."""
+    started = pod.start(PROXY, args=FOLLOW, mounts={INSIDE: CLUSTER, "/tmp": tmp_path})
+    started.await_line("loaded the rules: 17 elements")
+    return started
+
+
+def test_the_proxy_writes_rules_with_the_rights_that_it_is_given(node: Namespace, proxy: Container) -> None:
+    """Not root, with one capability, a read-only root and the default seccomp profile, it loads rules, which stay."""
+    status = proxy.run("cat", "/proc/1/status")[1]
+    facts = dict(line.split(":\t", 1) for line in status.splitlines())
+    assert facts["Uid"].split() == facts["Gid"].split() == [str(PROXY["securityContext"]["runAsUser"])] * 4
+    assert {facts[name] for name in ("CapEff", "CapPrm", "CapBnd")} == {f"{1 << 12:016x}"}  # CAP_NET_ADMIN
+    assert facts["NoNewPrivs"] == "1"
+    assert facts["Seccomp"] == "2"  # by a filter
+    assert "Read-only file system" in proxy.run("touch", "/etc/x")[1]
+    assert proxy.stop(10) == 0
+    assert node.call(Kernel().read_back, Family.IPV4) is not None
+
+
+def test_only_the_one_program_has_the_right(proxy: Container) -> None:
+    """Other programs in the image can't change rules, whoever is the user's."""
+    assert "no permission" in proxy.run("nftproxy", "cleanup")[1]
+    assert proxy.run(*PROXY["command"], "cleanup") == (0, "")
+
+
+def test_the_image_has_all_that_the_command_line_needs(proxy: Container) -> None:
+    """In the container `render` finds its templates, and the agent finds nothing missing in kernel and library."""
+    arguments = [f"{INSIDE}/manifests", "--config", f"{INSIDE}/config.yaml", "--node", "node-a"]
+    assert "goto tcp-endpoints-of-3" in proxy.run("nftproxy", "render", *arguments)[1]
+    assert proxy.run("nftproxy", "--version")[1].startswith("nftproxy, version ")
+    assert "IPv6 goes by a hash" not in proxy.log()
+    assert "lacks" not in proxy.log()
+
+
+def test_the_init_container_sets_sysctls_and_ends(node: Namespace, pod: Pod, tmp_path: Path) -> None:
+    """The privileged init container of the DaemonSet ends with success, having loaded no rules."""
+    (config,) = [text for text in SYSCTLS["args"] if text.startswith("--config=")]
+    args = [f"--config={INSIDE}/config.yaml" if text == config else text for text in SYSCTLS["args"]]
+    assert pod.start(SYSCTLS, args=args, mounts={INSIDE: CLUSTER, "/tmp": tmp_path}).await_end() == 0
+    assert node.call(Kernel().read_back, Family.IPV4) is None
+
+
+def test_the_memory_limit_is_the_kernels(proxy: Container) -> None:
+    """The container may have what the manifest says, and uses a fraction of it."""
+    files = ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory.max")
+    answers = [proxy.run("cat", file) for file in files]
+    assert [int(text) for status, text in answers if status == 0] == [1 << 30]
+
+
+def test_the_image_is_small_and_says_what_is_in_it() -> None:
+    """It takes no more than stated, and its bill of materials names Debian's packages and every pinned dependency."""
+    assert ARCHIVE.stat().st_size == size() <= LARGEST
+    bill = json.loads(BILL.read_text())
+    listed = {each["purl"].split("?")[0].replace("pkg:pypi/", "").replace("@", "==") for each in bill["components"]}
+    text = (CHECKOUT / "examples" / "deploy" / "requirements.txt").read_text()
+    pinned = {line.split(" ")[0] for line in text.splitlines() if "==" in line and ";" not in line}
+    assert pinned <= listed
+    assert [each for each in bill["components"] if each["name"] == "libnftables1"]

@@ -1,0 +1,135 @@
+"""Builds the image that examples/deploy/Containerfile describes, with buildah.
+
+No registry is asked: the base image is made once, by mmdebstrap, under the name that FROM asks for.  buildah keeps a
+layer for each line, so a change of the package costs the last few lines only.  Its storage is .trees/buildah, apart
+from the machine's own.  What comes out is .trees/nftproxy-image.tar, an archive that `docker load` and `ctr images
+import` take, and .trees/nftproxy-image.cdx.json, what is in it.  Needs root, and a network at the first time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from nftproxy import __version__
+from tools.image.containerfile import setting, stages
+from tools.image.materials import write_bill
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
+TREES = CHECKOUT / ".trees"
+ARCHIVE = TREES / "nftproxy-image.tar"
+BILL = TREES / "nftproxy-image.cdx.json"
+NAME = f"docker.io/library/nftproxy:{__version__}"
+IGNORED = Path(__file__).with_name("containerignore")
+MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+
+NEEDED = ("buildah", "containerd", "runc")
+"""Debian's packages, each named like its program."""
+
+
+def install_programs() -> None:
+    """Install what building and starting the image takes, as far as it isn't there.
+
+    Raises:
+        subprocess.CalledProcessError: apt can't install it.
+    """
+    missing = [name for name in NEEDED if shutil.which(name) is None]
+    if missing:
+        _say(f"installing {', '.join(missing)} with apt")
+        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], check=True, stdin=subprocess.DEVNULL)
+        command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing]
+        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=quiet)
+
+
+def build() -> None:
+    """Build the image from the checkout as it is now, and write its archive and its bill of materials.
+
+    Raises:
+        subprocess.CalledProcessError: a line of the Containerfile fails.
+    """
+    TREES.mkdir(exist_ok=True)
+    with (TREES / "image.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        install_programs()
+        for base in {setting(stage, "FROM").split()[0] for stage in stages(CONTAINERFILE.read_text())} - {"scratch"}:
+            _provide_base(base)
+        _say("building")
+        context: list[str | Path] = ["--ignorefile", IGNORED, "--file", CONTAINERFILE, CHECKOUT]
+        _buildah(
+            "build", "--pull-never", "--layers", "--isolation=chroot", *_network_settings(), "--tag", NAME, *context
+        )
+        ARCHIVE.unlink(missing_ok=True)
+        _buildah("push", "--quiet", NAME, f"docker-archive:{ARCHIVE}:{NAME}")
+        write_bill(BILL, _inside)
+
+
+def size() -> int:
+    """Bytes that the image takes unpacked: the archive isn't compressed."""
+    return ARCHIVE.stat().st_size
+
+
+def is_built() -> bool:
+    """Whether there is an archive."""
+    return ARCHIVE.exists()
+
+
+def _provide_base(name: str) -> None:
+    """Make Debian under the name that FROM asks for, as small as the "slim" images are."""
+    full = f"docker.io/library/{name}"
+    if _buildah("images", "--quiet", "--filter", f"reference={full}"):
+        return
+    suite = name.removeprefix("debian:").removesuffix("-slim")
+    _say(f"unpacking Debian ({suite})")
+    archive = TREES / f"debian-{suite}.tar"
+    excluded = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in ("doc", "man", "locale")]
+    subprocess.run([MMDEBSTRAP, "--quiet", "--variant=apt", *excluded, suite, archive], check=True)
+    container = _buildah("from", "scratch")
+    _buildah("add", "--quiet", container, archive, "/")
+    _buildah("commit", "--quiet", "--rm", container, full)
+    archive.unlink()
+
+
+def _network_settings() -> list[str | Path]:
+    """Let the lines that install something trust what this machine trusts; nothing of it stays in the image."""
+    if not CERTIFICATES.exists():
+        return []
+    settings = TREES / "pip.conf"
+    settings.write_text(f"[global]\ncert = {CERTIFICATES}\n")
+    return ["--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O", "--volume", f"{settings}:/etc/pip.conf:ro"]
+
+
+def _inside(*command: str) -> str:
+    """What a command prints in a container of the image."""
+    container = _buildah("from", "--pull-never", NAME)
+    try:
+        return _buildah("run", "--isolation=chroot", "--user=0", container, "--", *command)
+    finally:
+        _buildah("rm", container)
+
+
+def _buildah(*arguments: str | Path) -> str:
+    """What buildah prints; what it says of its progress goes where ours goes."""
+    storage: list[str | Path] = ["--root", TREES / "buildah", "--runroot", TREES / "buildah-run"]
+    done: subprocess.CompletedProcess[str] = subprocess.run(
+        ["buildah", *storage, *arguments],
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT if arguments[0] == "build" else None,
+        text=True,
+    )
+    if done.returncode:
+        _say(done.stdout)
+        done.check_returncode()
+    return done.stdout.strip()
+
+
+def _say(what: str) -> None:
+    print(f"image: {what}", file=sys.stderr, flush=True)  # noqa: T201 -- it takes a while

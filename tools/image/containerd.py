@@ -1,0 +1,74 @@
+"""A containerd of our own, in a network namespace: for a pod, that is the node's network."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+
+from nftproxy.lab.namespace import Namespace
+from tools.image.build import ARCHIVE, NAME
+from tools.image.cri import Runtime
+
+CONFIG = """
+version = 2
+root = "{directory}/root"
+state = "{directory}/state"
+[grpc]
+  address = "{directory}/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  # Where oom scores can't be lowered, the kubelet's values are raised to what the machine allows.
+  restrict_oom_score_adj = true
+  # A pod on its node's network has nothing to share that this container must hold; ours is there already.
+  sandbox_image = "{image}"
+"""
+START = 60.0
+"""Seconds until it must answer."""
+
+
+class Containerd:
+    """containerd, its runc, and our image in it; ends at the end of the block, when all pods have been stopped."""
+
+    def __init__(self, node: Namespace) -> None:
+        self._node = node
+
+    def __enter__(self) -> Containerd:
+        self.directory = Path(tempfile.mkdtemp(prefix="nftproxy-containerd-"))
+        configuration = self.directory / "config.toml"
+        configuration.write_text(CONFIG.format(directory=self.directory, image=NAME))
+        self._log = (self.directory / "log").open("wb")
+        self._process = self._node.popen(["containerd", "--config", str(configuration)], stderr=self._log)
+        self.runtime = Runtime(self.directory / "containerd.sock")
+        try:
+            self._await_answer()
+            self._import_image()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.runtime.close()
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _await_answer(self) -> None:
+        patience = time.monotonic() + START
+        while True:
+            try:
+                self.runtime.call("Version", seconds=1.0)
+                return
+            except grpc.RpcError as error:
+                if time.monotonic() > patience or self._process.poll() is not None:
+                    raise RuntimeError((self.directory / "log").read_text()) from error
+                time.sleep(0.1)
+
+    def _import_image(self) -> None:
+        address = ["--address", str(self.directory / "containerd.sock"), "--namespace", "k8s.io"]
+        subprocess.run(["ctr", *address, "images", "import", str(ARCHIVE)], check=True, stdout=subprocess.DEVNULL)
