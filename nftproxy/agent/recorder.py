@@ -30,6 +30,10 @@ WAITING = 1000
 NOTE_LENGTH = 1024
 """Bytes of a note that the API takes (events.k8s.io/v1 validation)."""
 
+LONGEST_ABOUT = 236
+"""Bytes of the name of what an Event is about that its own name may begin with: a name has 253 (RFC 1123)."""
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+
 Post = Callable[[str, bytes], Awaitable[None]]
 """Sends an Event's JSON to a namespace; raises Unavailable if that should be tried again."""
 
@@ -82,7 +86,7 @@ def event_json(happening: Happening, node: str, now: datetime.datetime) -> tuple
     event = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": f"{happening.name[:200]}.", "namespace": namespace},
+        "metadata": {"name": _name(happening.name, now), "namespace": namespace},
         "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "reportingController": CONTROLLER,
         "reportingInstance": f"{CONTROLLER}-{node}"[:128],
@@ -93,6 +97,15 @@ def event_json(happening: Happening, node: str, now: datetime.datetime) -> tuple
         "type": "Warning" if happening.is_warning else "Normal",
     }
     return namespace, msgspec.json.encode(event)
+
+
+def _name(about: str, now: datetime.datetime) -> str:
+    """An Event's name, as client-go gives it: what it is about, a dot, and when (a time in hexadecimal digits).
+
+    A `generateName` may not end in a dot; and by a name that is ours an Event that is sent again is still one.
+    """
+    nanoseconds = (now - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
+    return f"{about[:LONGEST_ABOUT].rstrip('-.')}.{nanoseconds:x}"
 
 
 class Events:

@@ -65,7 +65,7 @@ def test_a_lost_address_is_a_warning_on_the_service() -> None:
     assert document(CONFLICT) == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": "web.", "namespace": "shop"},
+        "metadata": {"name": "web.1886caf21ca08a70", "namespace": "shop"},
         "eventTime": "2026-01-02T03:04:05.000678Z",
         "reportingController": "nftproxy",
         "reportingInstance": "nftproxy-node-a",
@@ -118,13 +118,32 @@ def test_sending_is_tried_again() -> None:
     assert sent(CONFLICT, failures=1) == [CONFLICT.note]
 
 
-def test_events_reach_the_api(tmp_path: Path) -> None:
-    """What is told is created in the namespace of what it is about, with the agent's credentials."""
+LONG_NAME = f"{'n' * 235}-{'n' * 17}"
+"""A node's name that is as long as one may be, with a dash where it is cut."""
+
+
+@pytest.mark.parametrize(
+    "happening",
+    [
+        CONFLICT,
+        of_refusal(key("shop/web"), "é" * NOTE_LENGTH),
+        of_listener(CannotListen(Place(addresses(["192.168.0.2"])[0], 32000), key("shop/web"), "in use"), "node-a"),
+        of_listener(CannotListen(Place(addresses(["192.168.0.2"])[0], 10256), None, "in use"), "node-a"),
+        of_start("node-a"),
+        of_start(LONG_NAME),
+    ],
+    ids=["conflict", "refusal", "health check", "own port", "start", "long name"],
+)
+def test_events_reach_the_api(tmp_path: Path, caplog: pytest.LogCaptureFixture, happening: Happening) -> None:
+    """Every Event that there is passes the API's validation, and is created with the agent's credentials."""
     with ApiServer(tls=True, authenticate=True) as server:
+        server.put({"kind": "Service", "metadata": {"namespace": "shop", "name": "web"}})
         cluster = Cluster(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
-        asyncio.run(cluster.post(*event_json(CONFLICT, "node-a", NOW)))
+        asyncio.run(cluster.post(*event_json(happening, (happening.namespace and "node-a") or happening.name, NOW)))
         (event,) = server.objects("Event")
-    assert (event["metadata"]["namespace"], event["regarding"]["name"]) == ("shop", "web")
+    assert event["metadata"]["namespace"] == (happening.namespace or "default")
+    assert event["regarding"]["name"] == happening.name
+    assert caplog.messages == []
 
 
 def test_an_api_that_is_away_is_no_end(tmp_path: Path) -> None:

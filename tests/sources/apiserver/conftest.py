@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nftproxy.sources.apiserver import Cluster
-from tests.sources.apiserver.following import BOOKMARKS, endpoint_slice, node, reach, service, service_cidr
+from tests.sources.apiserver.following import BOOKMARKS, FUTURE_WAIT, endpoint_slice, node, reach, service, service_cidr
 from tests.support.apiserver import ApiServer
 
 
@@ -26,6 +26,7 @@ def server() -> Iterator[ApiServer]:
     """A server with TLS that wants a token, with a few objects."""
     with ApiServer(tls=True, authenticate=True) as server:
         server.settings.bookmark_interval = BOOKMARKS
+        server.settings.future_wait = FUTURE_WAIT
         server.settings.version = "v1.99.0"
         server.put(node(), node("node-b"), service_cidr())
         for number in range(5):

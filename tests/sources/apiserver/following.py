@@ -29,6 +29,8 @@ TIMES = Times(shortest_watch=30, longest_watch=60, healthy=0.3, absent=0.1)
 PATIENCE = Patience(connect=0.5, answer=0.3, silence=0.4, first_pause=0.02, longest_pause=0.2)
 BOOKMARKS = 0.1
 """Seconds between bookmarks: some of them fit into the time in which a watch must not be silent."""
+FUTURE_WAIT = 0.1
+"""Seconds for which the server waits for a version that is yet to come."""
 SOON = 5.0
 """Seconds within which the state must be right again; most often it is within a tenth."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tests.support.apiserver.resources import Target
-from tests.support.apiserver.status import ApiError, forbidden
+from tests.support.apiserver.status import ApiError, forbidden, forbidden_path
 
 SERVICE_ACCOUNT = "system:serviceaccount:kube-system:nftproxy"
 """Whom a token stands for."""
@@ -56,7 +56,8 @@ class Access:
     """Who is let in.
 
     Args:
-        is_required: without a good token or certificate there is only 401; otherwise nobody is asked.
+        is_required: who shows no token or certificate is nobody, and may read only what is public; otherwise nobody is
+            asked.
     """
 
     def __init__(self, *, is_required: bool) -> None:
@@ -79,25 +80,36 @@ class Access:
         """End every token, the newest too, after so many seconds."""
         self._until = dict.fromkeys(self._until, time.monotonic() + after)
 
-    def user(self, path: str, authorization: str, certificate_name: str) -> str:
+    def user(self, authorization: str, certificate_name: str) -> str:
         """Who it is that asks.
 
         Args:
-            path: what for.
             authorization: the header of that name.
             certificate_name: the common name of the client's certificate, "" if it has shown none.
 
         Raises:
-            ApiError: 401, it is nobody known.
+            ApiError: 401, there is a token, and it is none.
         """
         if certificate_name:
             return certificate_name
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() == "bearer" and self._until.get(token.strip(), 0.0) > time.monotonic():
             return SERVICE_ACCOUNT
-        if self.is_required and (authorization or path not in PUBLIC):
+        if self.is_required and authorization:
             raise ApiError(401, "Unauthorized")
         return NOBODY
+
+    def check_path(self, user: str, path: str) -> None:
+        """Let pass who may read a path that is no resource's.
+
+        Raises:
+            ApiError: 403, nobody may who hasn't said who it is, except what is public.
+        """
+        if self._is_stranger(user) and path not in PUBLIC:
+            raise forbidden_path(path, user)
+
+    def _is_stranger(self, user: str) -> bool:
+        return self.is_required and user == NOBODY
 
     def check(self, user: str, target: Target, verb: str, name: str) -> None:
         """Let pass what is allowed.
@@ -111,6 +123,8 @@ class Access:
         Raises:
             ApiError: 403, it isn't.
         """
+        if self._is_stranger(user):
+            raise forbidden(target, verb, user)
         if self.rbac is None:
             return
         wanted = (target.resource.group, target.rbac_resource, verb, name, target.namespace)

@@ -30,7 +30,8 @@ class Event(NamedTuple):
 def service(name: str = "web", namespace: str = "default", *, labels: Object | None = None, **spec: Any) -> Object:
     """A ClusterIP Service."""
     metadata = {"name": name, "namespace": namespace} | ({"labels": labels} if labels is not None else {})
-    return {"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.96.0.10"} | spec}
+    ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
+    return {"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.96.0.10", "ports": ports} | spec}
 
 
 def client_of(server: ApiServer, certificate: Path | None = None) -> httpx.Client:

@@ -8,6 +8,9 @@ import msgspec
 
 from tests.support.apiserver.resources import RESOURCES, Resource
 
+NOT_FOUND = b"404 page not found\n"
+"""The plain text that is at a path of no group."""
+
 VERBS = ["create", "delete", "get", "list", "patch", "update", "watch"]
 
 
@@ -24,6 +27,12 @@ def discovery_body(path: str, version: str) -> bytes | None:
         return msgspec.json.encode(_version(version))
     document = _documents().get(path)
     return None if document is None else msgspec.json.encode(document)
+
+
+def is_of_known_group(path: str) -> bool:
+    """Whether a path is below an API group that the server has, in whatever version."""
+    first, group = [*path.split("/"), "", ""][1:3]
+    return first == "api" or (first == "apis" and group in {resource.group for resource in RESOURCES})
 
 
 def _version(version: str) -> dict[str, str]:

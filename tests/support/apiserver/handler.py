@@ -8,18 +8,19 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 
 from tests.support.apiserver.access import Access
-from tests.support.apiserver.discovery import discovery_body
+from tests.support.apiserver.discovery import NOT_FOUND, discovery_body, is_of_known_group
 from tests.support.apiserver.faults import Faults, Parting, Respond, Slow, Stale
+from tests.support.apiserver.formats import formatted, negotiated
 from tests.support.apiserver.journal import Journal
 from tests.support.apiserver.lists import list_body
 from tests.support.apiserver.options import Options, is_watch, parse_options
-from tests.support.apiserver.resources import Target, target_of
+from tests.support.apiserver.resources import RESOURCES, Target, target_of
 from tests.support.apiserver.settings import Settings
-from tests.support.apiserver.status import ApiError
-from tests.support.apiserver.store import Store
+from tests.support.apiserver.status import ApiError, unknown_resource
+from tests.support.apiserver.store import Change, Store
 from tests.support.apiserver.watches import Watch, is_told_in_stream
 from tests.support.apiserver.wire import Exchange, record_of
-from tests.support.apiserver.writes import WRITES, read
+from tests.support.apiserver.writes import WRITES, Write, read
 
 VERBS = {
     ("GET", False): "list",
@@ -106,23 +107,34 @@ class Handler:
         """Give the right answer."""
         request = exchange.request
         authorization = request.headers.get("authorization", "")
-        request.user = self._access.user(request.path, authorization, exchange.certificate_name)
+        request.user = self._access.user(authorization, exchange.certificate_name)
+        exchange.form = negotiated(request.headers.get("accept", ""))
         if request.path == "/metrics":
             return await exchange.answer(200, self._journal.metrics(), **{"Content-Type": "text/plain"})
         if target is None:
-            body = discovery_body(request.path, self._settings.version)
-            if body is None:
-                raise ApiError(404, "the server could not find the requested resource")
-            return await exchange.answer(200, body)
+            return await self._discover(exchange)
         if not request.verb:
             raise ApiError(405, "the server does not allow this method on the requested resource")
         if request.verb in {"list", "watch"}:
             return await self._many(exchange, target)
         self._access.check(request.user, target, request.verb, target.name)
         if request.verb == "get":
-            return await exchange.answer(200, read(self._store, target))
+            return await exchange.answer(200, formatted(read(self._store, target), exchange.form, target.resource))
         body = await exchange.body()
-        return await exchange.answer(*WRITES[request.verb](self._store, target, exchange.content_type, body))
+        write = Write(self._store, self._settings, target, exchange.manager, exchange.content_type, body)
+        answer = WRITES[request.verb](write)
+        headers = {"Warning": f'299 - "{answer.warning}"'} if answer.warning else {}
+        return await exchange.answer(answer.code, answer.body, **headers)
+
+    async def _discover(self, exchange: Exchange) -> web.StreamResponse:
+        request = exchange.request
+        self._access.check_path(request.user, request.path)
+        body = discovery_body(request.path, self._settings.version)
+        if body is not None:
+            return await exchange.answer(200, body)
+        if is_of_known_group(request.path):
+            raise unknown_resource()
+        return await exchange.answer(404, NOT_FOUND, **{"Content-Type": "text/plain; charset=utf-8"})
 
     async def _many(self, exchange: Exchange, target: Target) -> web.StreamResponse:
         request = exchange.request
@@ -131,7 +143,30 @@ class Handler:
         if options.is_watch:
             return await self._watch(exchange, target, options)
         stale = next((action.revision for action in exchange.actions if isinstance(action, Stale)), None)
-        return await exchange.answer(200, list_body(self._store, target.resource, options, stale))
+        if stale is None and not options.continue_token:
+            await self._wait_for_future(options.resource_version or 0)
+        body = list_body(self._store, target, options, stale)
+        return await exchange.answer(200, formatted(body, exchange.form, target.resource))
+
+    async def _wait_for_future(self, revision: int) -> None:
+        """Wait for a version that is yet to come, but not for long."""
+        if revision <= self._store.revision:
+            return
+        come = asyncio.Event()
+
+        def tell(change: Change) -> None:
+            if change.revision >= revision:
+                come.set()
+
+        for resource in RESOURCES:
+            self._store.follow(resource, tell)
+        try:
+            await asyncio.wait_for(come.wait(), self._settings.future_wait / self._settings.pace)
+        except TimeoutError:
+            pass  # the list says so
+        finally:
+            for resource in RESOURCES:
+                self._store.unfollow(resource, tell)
 
     async def _watch(self, exchange: Exchange, target: Target, options: Options) -> web.StreamResponse:
         try:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from tests.support.apiserver.options import Options
-from tests.support.apiserver.resources import Resource
+from tests.support.apiserver.resources import Target
 from tests.support.apiserver.selectors import Selection
 from tests.support.apiserver.status import CONTINUE_EXPIRED, ApiError, too_large
 from tests.support.apiserver.store import Key, Store, Stored, TooOldError
@@ -28,38 +28,42 @@ class _Token(NamedTuple):
     revision: int
     after: Key
 
-    def encoded(self) -> str:
-        content = {"v": "meta.k8s.io/v1", "rv": self.revision, "start": f"{'/'.join(self.after)}\0"}
+    def encoded(self, scope: str) -> str:
+        """As text; where the next page starts is told below the namespace that is listed, "" for all."""
+        start = self.after[1:] if scope else self.after
+        content = {"v": "meta.k8s.io/v1", "rv": self.revision, "start": f"/{'/'.join(start)}\0"}
         return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode().rstrip("=")
 
     @classmethod
-    def decoded(cls, text: str) -> _Token:
+    def decoded(cls, text: str, scope: str) -> _Token:
         try:
             content = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-            namespace, _, name = content["start"].removesuffix("\0").partition("/")
+            start = content["start"].removesuffix("\0").removeprefix("/")
+            namespace, _, name = start.partition("/") if not scope else (scope, "/", start)
             return cls(int(content["rv"]), (namespace, name))
         except (binascii.Error, msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
             raise ApiError(400, f"continue key is not valid: {error}") from error
 
 
-def list_body(store: Store, resource: Resource, options: Options, stale: int | None = None) -> bytes:
+def list_body(store: Store, target: Target, options: Options, stale: int | None = None) -> bytes:
     """The JSON of a list.
 
     Args:
         store: where the objects are.
-        resource: which of them.
+        target: which of them.
         options: what the request asks for.
         stale: the revision of a server that lags behind; it answers with its own state, whatever is asked for.
 
     Raises:
         ApiError: 400, 410 or 504, as the API says.
     """
-    token = _Token.decoded(options.continue_token) if options.continue_token else None
+    resource, scope = target.resource, target.namespace
+    token = _Token.decoded(options.continue_token, scope) if options.continue_token else None
     revision = _revision(store, options, token) if stale is None else stale
     try:
         state = store.at(resource, revision)
     except TooOldError as error:
-        raise _expired(token) from error
+        raise _expired(token, scope) from error
     rest: Sequence[Stored] = (
         state[bisect_right(state, token.after, key=lambda stored: stored.key) :] if token else state
     )
@@ -70,7 +74,7 @@ def list_body(store: Store, resource: Resource, options: Options, stale: int | N
     page = chosen[:limit] if limit else chosen
     metadata: dict[str, str | int] = {"resourceVersion": str(revision)}
     if len(page) < len(chosen):
-        metadata["continue"] = _Token(revision, page[-1].key).encoded()
+        metadata["continue"] = _Token(revision, page[-1].key).encoded(scope)
         if not options.selection.has_selector:
             metadata["remainingItemCount"] = len(chosen) - len(page)
     opening = f'{{"kind":"{resource.kind}List","apiVersion":"{resource.api_version}","metadata":'.encode()
@@ -92,7 +96,7 @@ def _revision(store: Store, options: Options, token: _Token | None) -> int:
     return asked if is_exact else store.revision
 
 
-def _expired(token: _Token | None) -> ApiError:
+def _expired(token: _Token | None, scope: str) -> ApiError:
     if token is None:
         return ApiError(410, "The resourceVersion for the provided list is too old.")
-    return ApiError(410, CONTINUE_EXPIRED, metadata={"continue": _Token(LATEST, token.after).encoded()})
+    return ApiError(410, CONTINUE_EXPIRED, metadata={"continue": _Token(LATEST, token.after).encoded(scope)})

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tests.support.apiserver.resources import Target
 from tests.support.apiserver.selectors import Selection, parse_fields, parse_labels
-from tests.support.apiserver.status import ApiError, invalid_options
+from tests.support.apiserver.status import ApiError, invalid_options, unreadable_version
 
 _YES = {"1", "true", "True"}
 
@@ -38,6 +38,9 @@ def parse_options(target: Target, query: Mapping[str, str]) -> Options:
         ApiError: 400 or 422, they can't be read, or contradict each other.
     """
     send_initial = query.get("sendInitialEvents")
+    version = query.get("resourceVersion", "")
+    if version and not _is_number(version):
+        raise unreadable_version(version, is_watch=is_watch(query))
     options = Options(
         selection=Selection(
             target.namespace,
@@ -53,6 +56,9 @@ def parse_options(target: Target, query: Mapping[str, str]) -> Options:
         timeout=_number(query, "timeoutSeconds"),
         send_initial_events=send_initial in _YES if send_initial else None,
     )
+    if options.is_watch and not options.resource_version and send_initial is None and not options.match:
+        # From anywhere means with what there is (internalversion, SetListOptionsDefaults, since 1.32)
+        return options._replace(send_initial_events=True)
     problem = _watch_problem(options) if options.is_watch else _list_problem(options)
     if problem:
         raise invalid_options(problem)
@@ -63,9 +69,13 @@ def _number(query: Mapping[str, str], name: str) -> int | None:
     text = query.get(name, "")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit()):
+    if not _is_number(text):
         raise ApiError(400, f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
 
 
 def _list_problem(options: Options) -> str:

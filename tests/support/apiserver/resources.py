@@ -22,6 +22,7 @@ class Resource:
         plural: what URLs, RBAC and errors call it.
         kind: what its objects call themselves.
         namespaced: whether its objects live in namespaces.
+        has_generation: whether metadata.generation counts the changes of what is asked for.
         has_status: whether there is a `/status` to write to.
         fields: what a field selector may ask for, beside metadata.name and metadata.namespace.
         empty: what an object of this kind with nothing in it still has, as JSON: a bookmark is such an object.
@@ -33,6 +34,7 @@ class Resource:
     kind: str
     namespaced: bool
     has_status: bool = False
+    has_generation: bool = False
     fields: tuple[str, ...] = ()
     empty: str = ""
     short_name: str = ""
@@ -56,6 +58,10 @@ class Resource:
 
 RESOURCES = (
     Resource(
+        "", "namespaces", "Namespace", namespaced=False, has_status=True, short_name="ns",
+        fields=("status.phase",), empty=',"spec":{},"status":{}',
+    ),
+    Resource(
         "", "services", "Service", namespaced=True, has_status=True, short_name="svc",
         fields=("spec.clusterIP", "spec.type"), empty=',"spec":{},"status":{"loadBalancer":{}}',
     ),
@@ -65,7 +71,7 @@ RESOURCES = (
         empty=',"spec":{},"status":{"daemonEndpoints":{"kubeletEndpoint":{"Port":0}},"nodeInfo":{"machineID":""}}',
     ),
     Resource(
-        "discovery.k8s.io", "endpointslices", "EndpointSlice", namespaced=True,
+        "discovery.k8s.io", "endpointslices", "EndpointSlice", namespaced=True, has_generation=True,
         empty=',"addressType":"","endpoints":null,"ports":null',
     ),
     Resource(

@@ -234,6 +234,14 @@ class ApiServer:
         stored = self._listener.call(lambda: self._store.at(resource_named(kind), self._store.revision))
         return [each.decoded() for each in stored]
 
+    def advance(self, revision: int) -> None:
+        """Let the newest resourceVersion be this, if it is older: other objects were written meanwhile."""
+
+        def advance() -> None:
+            self._store.revision = max(self._store.revision, revision)
+
+        self._listener.call(advance)
+
     def compact(self) -> None:
         """Forget the history: a watch or a page from any older resourceVersion is answered with 410."""
         self._listener.call(self._store.compact)

@@ -17,6 +17,10 @@ class Settings:
         watch_timeout: seconds after which a watch ends that doesn't say timeoutSeconds; 1800 to 3600 on real servers.
         expired_watch_has_status: a watch from a version that is too old is answered with the HTTP status 410, and not,
             as by real servers of today, with 200 and an ERROR event.
+        pace: how many seconds pass in one, for bookmarks, time-outs of watches and waiting for the future.
+        future_wait: seconds for which a list of a version that is yet to come waits for it.
+        service_cidrs: where ClusterIPs are allocated from, one range for each family, the first one first.
+        node_ports: the first and the last port that is allocated as a node port.
         gzip_threshold: bytes of a body above which it is compressed for who asks, None for never.
     """
 
@@ -25,4 +29,8 @@ class Settings:
     is_idle: bool = False
     watch_timeout: float = 1800.0
     expired_watch_has_status: bool = False
+    pace: float = 1.0
+    future_wait: float = 3.0  # k8s.io/apiserver, storage/cacher (blockTimeout)
+    service_cidrs: tuple[str, ...] = ("10.96.0.0/16", "fd00:96::/112")
+    node_ports: tuple[int, int] = (30000, 32767)  # kube-apiserver --service-node-port-range
     gzip_threshold: int | None = 128 * 1024  # k8s.io/apiserver, endpoints/handlers/responsewriters

@@ -1,15 +1,17 @@
 """What the server answers when it can't do as asked: a code, and a Status object as the API defines it.
 
-Texts are those of kube-apiserver (k8s.io/apimachinery/pkg/api/errors, k8s.io/apiserver), for a client that shows them.
+Codes, reasons, details and causes are those of kube-apiserver (k8s.io/apimachinery/pkg/api/errors, k8s.io/apiserver).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
 from tests.support.apiserver.resources import Target
+from tests.support.apiserver.validation import Cause
 
 REASONS = {
     400: "BadRequest",
@@ -17,6 +19,7 @@ REASONS = {
     403: "Forbidden",
     404: "NotFound",
     405: "MethodNotAllowed",
+    406: "NotAcceptable",
     409: "Conflict",
     410: "Expired",
     415: "UnsupportedMediaType",
@@ -63,7 +66,7 @@ class ApiError(Exception):
             "message": message,
             "reason": reason or REASONS.get(code, "Unknown"),
         }
-        if details:
+        if details is not None:
             self.status["details"] = details
         self.status["code"] = code
 
@@ -120,9 +123,46 @@ def forbidden(target: Target, verb: str, user: str) -> ApiError:
     return ApiError(403, message, details=_details(target))
 
 
+def is_terminating(target: Target) -> ApiError:
+    """The namespace is being deleted, and takes nothing new."""
+    message = f"unable to create new content in namespace {target.namespace} because it is being terminated"
+    cause = {"reason": "NamespaceTerminating", "message": message, "field": "metadata.namespace"}
+    return ApiError(403, message, details=_details(target) | {"causes": [cause]})
+
+
+def forbidden_path(path: str, user: str) -> ApiError:
+    """No rule allows this user to read this path."""
+    return ApiError(403, f'forbidden: User "{user}" cannot get path "{path}"', details={})
+
+
+def unknown_resource() -> ApiError:
+    """The group is known, and this resource or version of it isn't."""
+    return ApiError(404, "the server could not find the requested resource", details={})
+
+
+def invalid_object(target: Target, name: str, causes: Iterable[Cause]) -> ApiError:
+    """An object that validation refuses, with the cause of each fault."""
+    kind = target.resource.kind
+    # Events are validated as the core group's, whatever group they came by
+    group = {"group": target.resource.group} if target.resource.group and kind != "Event" else {}
+    listed = [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes]
+    message = f'{kind} "{name}" is invalid: {", ".join(f"{cause.field}: {cause.message}" for cause in causes)}'
+    return ApiError(422, message, details={"name": name, **group, "kind": kind, "causes": listed})
+
+
 def invalid_options(problem: str) -> ApiError:
     """The query contradicts itself."""
     return ApiError(422, f'ListOptions.meta.k8s.io "" is invalid: {problem}')
+
+
+def unreadable_version(text: str, *, is_watch: bool) -> ApiError:
+    """A resourceVersion that is no number: a bad request of a list, and an error without a reason of a watch."""
+    message = f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+    if not is_watch:
+        return ApiError(400, f"invalid resource version: {message}")
+    error = ApiError(500, message)
+    del error.status["reason"]
+    return error
 
 
 def expired(revision: int, floor: int) -> ApiError:
@@ -142,6 +182,6 @@ def _qualified(target: Target) -> str:
     return f"{target.resource.plural}.{group}" if group else target.resource.plural
 
 
-def _details(target: Target) -> dict[str, str]:
+def _details(target: Target) -> dict[str, Any]:
     given = {"name": target.name, "group": target.resource.group, "kind": target.resource.plural}
     return {key: value for key, value in given.items() if value}

@@ -18,11 +18,15 @@ from typing import Any
 
 import msgspec
 
-from tests.support.apiserver.resources import RESOURCES, Resource
+from tests.support.apiserver.resources import RESOURCES, Resource, resource_named
 from tests.support.apiserver.selectors import Selection
 
 Key = tuple[str, str]
 Object = dict[str, Any]
+
+FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+"""Those that every cluster has."""
+NAMESPACES = resource_named("Namespace")
 
 SNAPSHOTS = 8
 """Sorted states that are kept for the next pages of lists: a few, as few clients are in the middle of one at a time."""
@@ -144,6 +148,8 @@ class Store:
         self.revision = 1
         self.history = history
         self._tables = {resource: _Table(self.revision) for resource in RESOURCES}
+        for name in FIRST_NAMESPACES:
+            self._have_namespace(name)
         self._snapshots: OrderedDict[tuple[Resource, int], tuple[Stored, ...]] = OrderedDict()
 
     def get(self, resource: Resource, key: Key) -> Stored | None:
@@ -159,9 +165,11 @@ class Store:
         content = {"metadata": {}} | {name: content[name] for name in content if name not in {"kind", "apiVersion"}}
         given = content["metadata"]
         key = (given.get("namespace") or "default") if resource.namespaced else "", str(given["name"])
+        if resource.namespaced:
+            self._have_namespace(key[0])
         old = self.get(resource, key)
         before: Object | None = msgspec.json.decode(old.item) if old is not None else None
-        content["metadata"] = _completed(key, content, before)
+        content["metadata"] = _completed(resource, key, content, before)
         if old is not None and content == before:
             return old
         self.revision += 1
@@ -241,6 +249,15 @@ class Store:
                 if stored.revision > revision:
                     table.objects[key] = stored.at(revision)
 
+    def _have_namespace(self, name: str) -> None:
+        """Have a Namespace, as if it had been there for long, so that it counts for no revision."""
+        table, key = self._tables[NAMESPACES], ("", name)
+        if key not in table.objects:
+            content: Object = {"metadata": {"labels": {"kubernetes.io/metadata.name": name}}}
+            content["metadata"] = _completed(NAMESPACES, key, content, None) | {"resourceVersion": str(table.floor)}
+            content |= {"spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+            table.objects[key] = _stored(NAMESPACES, key, table.floor, content)
+
     def _tell(self, resource: Resource, change: Change) -> None:
         table = self._tables[resource]
         table.history.append(change)
@@ -274,18 +291,18 @@ def _field(content: Object, path: str) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value or "")
 
 
-def _completed(key: Key, content: Object, before: Object | None) -> Object:
+def _completed(resource: Resource, key: Key, content: Object, before: Object | None) -> Object:
     """The object's metadata, with what the server adds; of an object that is there, its present resourceVersion."""
     old = before["metadata"] if before else {}
     now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     metadata: Object = {"name": key[1]} | ({"namespace": key[0]} if key[0] else {})
     metadata |= {"uid": old.get("uid") or str(uuid.uuid4()), "creationTimestamp": old.get("creationTimestamp") or now}
     metadata |= {name: value for name, value in content["metadata"].items() if value is not None}
-    if before is None:
-        metadata["generation"] = metadata.get("generation") or 1
-    else:
-        metadata["generation"] = old["generation"] + (_desired(content) != _desired(before))
+    if before is not None:
         metadata["resourceVersion"] = old["resourceVersion"]
+    if resource.has_generation:
+        is_new = before is None or _desired(content) != _desired(before)
+        metadata["generation"] = (old.get("generation") or 0) + is_new if old else metadata.get("generation") or 1
     return metadata
 
 

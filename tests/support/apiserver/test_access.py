@@ -15,10 +15,11 @@ from tests.support.apiserver.clients import SERVICES, SLICES, WEB, bearer, clien
 
 
 def test_without_a_token_there_is_nothing(guarded: ApiServer) -> None:
-    """Anything but the version wants a token that is good, and a bad one isn't even good for that."""
+    """Who shows no token is anonymous and may read the version, and a bad token isn't even good for that."""
     with client_of(guarded) as client:
-        assert refusal(client.get(SERVICES)) == (401, "Unauthorized")
-        assert client.get(SERVICES, headers=bearer("guess")).status_code == 401
+        assert refusal(client.get(SERVICES)) == (403, "Forbidden")
+        assert refusal(client.get("/apis")) == (403, "Forbidden")
+        assert refusal(client.get(SERVICES, headers=bearer("guess"))) == (401, "Unauthorized")
         assert client.get("/version").status_code == 200
         assert client.get("/version", headers=bearer("guess")).status_code == 401
         assert client.get(SERVICES, headers=bearer(guarded.token)).status_code == 200

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from tests.support.apiserver import ApiServer
-from tests.support.apiserver.clients import SERVICES, SLICES, WEB, listed, names, refusal, service
+from tests.support.apiserver.clients import SERVICES, SLICES, WEB, Object, listed, names, refusal, service
 
 # ---- objects -------------------------------------------------------------------------------------------------------
 
@@ -31,7 +31,8 @@ def test_an_object_is_at_its_url(
     found = client.get(path).json()
     assert (found["kind"], found["apiVersion"], found["spec"]) == (kind, api_version, {"x": [1]})
     metadata = found["metadata"]
-    assert (metadata["name"], metadata["labels"], metadata["generation"]) == ("one", {"a": "b"}, 1)
+    assert (metadata["name"], metadata["labels"]) == ("one", {"a": "b"})
+    assert metadata.get("generation") == (1 if kind == "EndpointSlice" else None)
     assert metadata["resourceVersion"] == str(revision)
     assert len(metadata["uid"]) == 36
     assert time.strptime(metadata["creationTimestamp"], "%Y-%m-%dT%H:%M:%SZ")
@@ -59,14 +60,15 @@ def test_one_number_counts_all_changes(server: ApiServer) -> None:
 
 
 def test_a_write_that_changes_nothing_is_none(server: ApiServer) -> None:
-    """The same object again has no new resourceVersion; a new spec is a new generation, a new status isn't."""
-    revision = server.put(service())
-    assert server.put(service()) == revision
-    server.put(service() | {"status": {"loadBalancer": {}}})
-    assert server.objects("Service")[0]["metadata"]["generation"] == 1
-    server.put(service(clusterIP="10.96.0.11"))
-    assert server.objects("services")[0]["metadata"]["generation"] == 2
-    assert server.objects("services")[0]["metadata"]["resourceVersion"] == str(revision + 2)
+    """The same object again has no new resourceVersion; of a slice other labels are no new generation."""
+    written: Object = {"kind": "EndpointSlice", "metadata": {"name": "web-1"}, "addressType": "IPv4", "endpoints": []}
+    revision = server.put(written)
+    assert server.put(written) == revision
+    server.put(written | {"metadata": {"name": "web-1", "labels": {"a": "b"}}})
+    assert server.objects("EndpointSlice")[0]["metadata"]["generation"] == 1
+    server.put(written | {"endpoints": [{"addresses": ["10.1.0.4"]}]})
+    assert server.objects("endpointslices")[0]["metadata"]["generation"] == 2
+    assert server.objects("endpointslices")[0]["metadata"]["resourceVersion"] == str(revision + 2)
 
 
 def test_a_new_object_of_an_old_name_is_another(server: ApiServer) -> None:
@@ -106,29 +108,35 @@ def test_requests_are_counted_in_metrics(server: ApiServer, client: httpx.Client
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["/", "/api/v2/services", "/api/v1/pods", "/api/v1/services/web", "/api/v1/namespaces/a/nodes", f"{SLICES}/a/b"],
+    "path", ["/api/v2/services", "/api/v1/pods", "/api/v1/services/web", "/api/v1/namespaces/a/nodes", f"{SLICES}/a/b"]
 )
 def test_what_is_not_there_is_not_found(client: httpx.Client, path: str) -> None:
-    """Any other path is answered with a Status of 404."""
+    """Any other path in a group that is known is answered with a Status of 404."""
     assert refusal(client.get(path)) == (404, "NotFound")
+
+
+@pytest.mark.parametrize("path", ["/", "/apis/example.test/v1", "/apis/example.test/v1/things"])
+def test_what_is_of_no_group_is_not_found(client: httpx.Client, path: str) -> None:
+    """A path of no group is answered with a 404 in plain text."""
+    response = client.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (404, "text/plain; charset=utf-8")
 
 
 # ---- writes over HTTP ----------------------------------------------------------------------------------------------
 
 
 def test_create(server: ApiServer, client: httpx.Client) -> None:
-    """POST makes an object, once, in the namespace of the path; a Service begins without a status."""
+    """POST makes an object, once, in the namespace of the path; a Service begins with an empty status."""
     path = "/api/v1/namespaces/default/services"
-    made = client.post(path, json=service() | {"status": {"loadBalancer": {"ingress": []}}})
+    made = client.post(path, json=service() | {"status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.7"}]}}})
     assert made.status_code == 201
     assert made.json() == server.get("Service", "default", "web")
-    assert "status" not in made.json()
+    assert made.json()["status"] == {"loadBalancer": {}}
     assert refusal(client.post(path, json=service())) == (409, "AlreadyExists")
     assert refusal(client.post(path, json=service("x", "other"))) == (400, "BadRequest")
     assert refusal(client.post(path, content=b"{")) == (400, "BadRequest")
     assert refusal(client.post(path, headers={"content-type": "text/plain"})) == (415, "UnsupportedMediaType")
-    generated = client.post(path, json={"metadata": {"generateName": "web-"}, "spec": {}})
+    generated = client.post(path, json={"metadata": {"generateName": "web-"}, "spec": {"ports": [{"port": 80}]}})
     assert generated.json()["metadata"]["name"].startswith("web-")
 
 
@@ -158,8 +166,8 @@ def test_merge_patch(server: ApiServer, client: httpx.Client) -> None:
     client.patch(WEB, json={"spec": {"type": None, "externalIPs": []}, "status": {"a": 1}}, headers=merge)
     client.patch(f"{WEB}/status", json={"spec": {"x": 1}, "status": {"b": 2}}, headers=merge)
     found = server.objects("Service")[0]
-    assert found["spec"] == {"clusterIP": "10.96.0.10", "externalIPs": []}
-    assert found["status"] == {"b": 2}
+    assert (found["spec"]["type"], found["spec"]["externalIPs"], "x" in found["spec"]) == ("ClusterIP", [], False)
+    assert found["status"] == {"loadBalancer": {}, "b": 2}
     assert refusal(client.patch(WEB, json={})) == (415, "UnsupportedMediaType")
 
 

@@ -156,7 +156,7 @@ def test_as_a_process(tmp_path: Path) -> None:
         assert yaml.safe_load(config.read_text())["clusters"][0]["cluster"]["server"] == url
         with httpx.Client(base_url=url, verify=False, trust_env=False) as client:
             assert names(listed(client)) == ["a", "b"]
-            assert client.put(WEB.replace("web", "b"), json=service("b")).status_code == 200
+            assert client.put(WEB.replace("web", "b"), json=service("b", clusterIP="10.96.0.11")).status_code == 200
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 0
 

@@ -5,7 +5,7 @@ watches.  Whoever writes to the connection takes what is there at once, and slee
 and the end come from the loop's timers.  Faults act where lines enter the queue.
 
 As in kube-apiserver's watch cache: a watch from the future is accepted, and is told nothing, not even bookmarks, until
-the future has come; and a bookmark has always a later version than the watch began with.
+the future has come; and a bookmark has always a later version than the watch began with, if not than the one before.
 """
 
 from __future__ import annotations
@@ -65,14 +65,17 @@ class Watch:
         self._held: bytes | None = None
         self._is_silent = False
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._began = 0.0
         self._since = self._marked = self._begin()
 
     def open(self) -> None:
         """Follow the store from here on."""
         self._store.follow(self._resource, self.offer)
+        self._began = asyncio.get_running_loop().time()
         timeout = self._options.timeout or self._settings.watch_timeout
         self._later("end", timeout, lambda: self.part(Parting.END))
-        self._bookmark_later()
+        if self._settings.bookmark_interval is not None:
+            self._bookmark_later(self._settings.bookmark_interval)
         if timeout > LAST_BOOKMARK:
             self._later("last bookmark", timeout - LAST_BOOKMARK, self._bookmark)
 
@@ -149,8 +152,6 @@ class Watch:
                 self._send(self._resource.bookmark(current, ends_initial_events=True))
             return current
         if not asked:
-            if self._options.send_initial_events is None:
-                self._send_state()
             return current
         try:
             changes = self._store.since(self._resource, asked)
@@ -173,15 +174,18 @@ class Watch:
             self._wake.set()
 
     def _later(self, what: str, seconds: float, do: Callable[[], None]) -> None:
-        self._timers[what] = asyncio.get_running_loop().call_later(seconds, do)
+        """Have something done so many seconds after the watch began."""
+        self._timers[what] = asyncio.get_running_loop().call_at(self._began + seconds / self._settings.pace, do)
 
-    def _bookmark_later(self) -> None:
+    def _bookmark_later(self, seconds: float) -> None:
+        """Send a bookmark so many seconds after the watch began, and then again and again."""
+
         def bookmark() -> None:
             self._bookmark()
-            self._bookmark_later()
+            if self._settings.bookmark_interval is not None:
+                self._bookmark_later(seconds + self._settings.bookmark_interval)
 
-        if self._settings.bookmark_interval is not None:
-            self._later("bookmark", self._settings.bookmark_interval, bookmark)
+        self._later("bookmark", seconds, bookmark)
 
     def _bookmark(self) -> None:
         if not self._options.wants_bookmarks or self._settings.bookmark_interval is None:

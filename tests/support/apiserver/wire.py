@@ -15,6 +15,7 @@ from aiohttp import web
 
 from tests.support.apiserver.credentials import common_name
 from tests.support.apiserver.faults import Action, BlackHole, Parting, Reset, Slow, Truncate
+from tests.support.apiserver.formats import Format
 from tests.support.apiserver.journal import Journal, Request
 from tests.support.apiserver.listener import reset
 from tests.support.apiserver.settings import Settings
@@ -41,6 +42,8 @@ class Exchange:
 
     def __init__(self, raw: web.BaseRequest, request: Request, journal: Journal, settings: Settings) -> None:
         self.request = request
+        self.form = Format.JSON
+        """How a good answer is written down."""
         self.actions: list[Action] = []
         """What is to go wrong with the answer."""
         self._raw = raw
@@ -56,6 +59,11 @@ class Exchange:
     def content_type(self) -> str:
         """What the request's body is said to be."""
         return self._raw.headers.get("Content-Type", "").partition(";")[0].strip()
+
+    @property
+    def manager(self) -> str:
+        """Who writes: the product that the User-Agent begins with."""
+        return self._raw.headers.get("User-Agent", "unknown").partition("/")[0]
 
     async def body(self) -> bytes:
         """The request's body."""
@@ -74,6 +82,8 @@ class Exchange:
         cut = next((action for action in self.actions if isinstance(action, Truncate)), None)
         if cut is not None and cut.then is Parting.END:
             body = body[: int(len(body) * cut.fraction)]
+        if code < 300 and self.form is Format.YAML:
+            headers.setdefault("Content-Type", self.form.value)
         response = self._response(code, **headers)
         if len(body) > CHUNKED:
             response.enable_chunked_encoding()

@@ -1,71 +1,117 @@
-"""Writes over HTTP: create, update, patch and delete, with the checks that make a client try again.
+"""Writes over HTTP: create, update, patch and delete, with the checks that make a client try again, or give up.
 
-What `ApiServer.put` writes is what it is given; these are the API's rules instead: a resourceVersion that has passed is
-a conflict, the status is written through `/status` only, and nothing else is.
+What `ApiServer.put` writes is what it is given; these are the API's rules instead: an object is completed, validated
+and given what it has to be allocated, a resourceVersion that has passed is a conflict, the status is written through
+`/status` only, and nothing else is.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
-from typing import Any
+import random
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import msgspec
 
+from tests.support.apiserver import events, namespaces, services, slices
+from tests.support.apiserver.managed_fields import note_writer
 from tests.support.apiserver.resources import Target
-from tests.support.apiserver.status import ApiError, already_exists, conflict, not_found, success
+from tests.support.apiserver.settings import Settings
+from tests.support.apiserver.status import (
+    ApiError,
+    already_exists,
+    conflict,
+    invalid_object,
+    not_found,
+    success,
+)
 from tests.support.apiserver.store import Object, Store, Stored
+from tests.support.apiserver.validation import Cause, required, subdomain
 
 MERGE_PATCH = "application/merge-patch+json"
 
-_suffixes = itertools.count(1)
+SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+"""What names are generated of (k8s.io/apimachinery, util/rand)."""
+
+RULES: dict[str, ModuleType] = {"Service": services, "EndpointSlice": slices, "Event": events, "Namespace": namespaces}
+"""What completes and validates objects of a kind; of others the name is looked at, and nothing else."""
 
 
-def create(store: Store, target: Target, content_type: str, body: bytes) -> tuple[int, bytes]:
-    """POST: a new object; returns the status and the object as it is stored."""
-    document = _document(target, content_type, body)
-    metadata = document["metadata"]
+class Write(NamedTuple):
+    """What a client wants to write, and where."""
+
+    store: Store
+    settings: Settings
+    target: Target
+    manager: str
+    content_type: str
+    body: bytes
+
+
+class Answer(NamedTuple):
+    """What is answered to a write; a warning goes into a header."""
+
+    code: int
+    body: bytes
+    warning: str = ""
+
+
+def create(write: Write) -> Answer:
+    """POST: a new object, as it is stored."""
+    namespaces.check_open(write.store, write.target)
+    document = _document(write)
+    given, metadata = _copy(document), document["metadata"]
     if not metadata.get("name") and metadata.get("generateName"):
-        metadata["name"] = f"{metadata['generateName']}{next(_suffixes):05}"
+        metadata["name"] = metadata["generateName"] + "".join(random.choices(SUFFIX_LETTERS, k=5))
     if not metadata.get("name"):
-        raise ApiError(422, f"{target.resource.kind} is invalid: metadata.name: Required value: name is required")
+        raise invalid_object(write.target, "", [required("metadata.name")])
     if metadata.get("resourceVersion"):
         raise ApiError(400, "resourceVersion should not be set on objects to be created")
-    if target.resource.kind == "Service":
+    if write.target.resource.kind == "Service":
         document.pop("status", None)  # of these here, the only one that is created without
-    target = target._replace(name=metadata["name"])
-    if _found(store, target) is not None:
+    target = write.target._replace(name=metadata["name"])
+    _complete(document, target)
+    _check(write, target, document, None)
+    if _found(write.store, target) is not None:
         raise already_exists(target)
-    for name in ("uid", "creationTimestamp", "generation"):
+    for name in ("uid", "creationTimestamp", "generation", "managedFields"):
         metadata.pop(name, None)
-    return 201, store.put(target.resource, document).whole
+    _note_writer(write, document, given)
+    body = write.store.put(target.resource, document).whole
+    return Answer(201, body, services.warning(document) if target.resource.kind == "Service" else "")
 
 
-def update(store: Store, target: Target, content_type: str, body: bytes) -> tuple[int, bytes]:
+def update(write: Write) -> Answer:
     """PUT: all of the object, or its status."""
-    document = _document(target, content_type, body)
-    if document["metadata"].setdefault("name", target.name) != target.name:
+    document = _document(write)
+    if document["metadata"].setdefault("name", write.target.name) != write.target.name:
         raise ApiError(400, "the name of the object does not match the name on the URL")
-    return 200, _write(store, target, document)
+    return Answer(200, _write(write, document, document))
 
 
-def patch(store: Store, target: Target, content_type: str, body: bytes) -> tuple[int, bytes]:
+def patch(write: Write) -> Answer:
     """PATCH: a JSON merge patch (RFC 7386) of the object, or of its status; no other kind is known."""
-    if content_type != MERGE_PATCH:
+    if write.content_type != MERGE_PATCH:
         raise ApiError(415, f"the body of the request was in an unknown format - accepted media types: {MERGE_PATCH}")
-    old = _existing(store, target)
-    return 200, _write(store, target, _merged(old.decoded(), _decoded(body)))
+    old, change = _existing(write.store, write.target), _decoded(write.body)
+    return Answer(200, _write(write, _merged(old.decoded(), change), change))
 
 
-def delete(store: Store, target: Target, content_type: str, body: bytes) -> tuple[int, bytes]:
-    """DELETE: the object, at once, whatever finalizers and grace periods say."""
-    del content_type, body
+def delete(write: Write) -> Answer:
+    """DELETE: the object, at once, whatever finalizers and grace periods say; a Namespace only begins to go."""
+    store, target = write.store, write.target
     old = _existing(store, target)
+    document = old.decoded()
+    if target.resource.kind == "Namespace":
+        namespaces.terminate(document)
+        return Answer(200, store.put(target.resource, document).whole)
     store.delete(target.resource, old.key)
-    return 200, success(target, old.decoded()["metadata"]["uid"])
+    return Answer(200, success(target, document["metadata"]["uid"]))
 
 
-WRITES: dict[str, Callable[[Store, Target, str, bytes], tuple[int, bytes]]] = {
+WRITES: dict[str, Callable[[Write], Answer]] = {
     "create": create,
     "update": update,
     "patch": patch,
@@ -82,20 +128,66 @@ def read(store: Store, target: Target) -> bytes:
     return _existing(store, target).whole
 
 
-def _write(store: Store, target: Target, document: Object) -> bytes:
-    old = _existing(store, target)
-    given = document["metadata"].get("resourceVersion")
-    if given and given != str(old.revision):
+def _write(write: Write, document: Object, given: Object) -> bytes:
+    target, old = write.target, _existing(write.store, write.target)
+    version = document["metadata"].get("resourceVersion")
+    if version and version != str(old.revision):
         raise conflict(target)
-    before = old.decoded()
+    before, given = old.decoded(), _copy(given)
     if target.subresource:
         document = before | {"status": document.get("status", {})}
-    elif target.resource.has_status:
-        document.pop("status", None)
-        document |= {"status": before["status"]} if "status" in before else {}
-    for name in ("uid", "creationTimestamp"):
-        document["metadata"][name] = before["metadata"][name]
-    return store.put(target.resource, document).whole
+    else:
+        if target.resource.has_status:
+            document.pop("status", None)
+            document |= {"status": before["status"]} if "status" in before else {}
+        if target.resource.kind == "Service":
+            services.keep_allocated(document, before)
+        _complete(document, target)
+        _check(write, target, document, before)
+    for name in ("uid", "creationTimestamp", "managedFields"):
+        if name in before["metadata"]:
+            document["metadata"][name] = before["metadata"][name]
+    if not target.subresource and _without_version(document) != _without_version(before):
+        _note_writer(write, document, given)
+    return write.store.put(target.resource, document).whole
+
+
+def _complete(document: Object, target: Target) -> None:
+    rules = RULES.get(target.resource.kind)
+    if rules is not None:
+        rules.complete(document)
+
+
+def _check(write: Write, target: Target, document: Object, before: Object | None) -> None:
+    """Let pass what is valid, and give it what it has to be allocated.
+
+    Raises:
+        ApiError: 422, with all causes.
+    """
+    rules = RULES.get(target.resource.kind)
+    name = document["metadata"]["name"]
+    found: list[Cause] = list(rules.causes(document, before) if rules else subdomain("metadata.name", name))
+    if not found and target.resource.kind == "Service":
+        allocator = services.Allocator(write.settings, lambda: _others(write.store, target))
+        found = list(allocator.allocate(document["spec"], (before or {}).get("spec", {})))
+    if found:
+        raise invalid_object(target, name, found)
+
+
+def _others(store: Store, target: Target) -> Iterator[Object]:
+    for stored in store.at(target.resource, store.revision):
+        if stored.key != (target.namespace, target.name):
+            yield stored.decoded().get("spec", {})
+
+
+def _note_writer(write: Write, document: Object, given: Object) -> None:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    note_writer(document["metadata"], given, write.target.resource.api_version, write.manager, now)
+
+
+def _without_version(document: Object) -> Object:
+    metadata = {name: value for name, value in document["metadata"].items() if name != "resourceVersion"}
+    return document | {"metadata": metadata}
 
 
 def _found(store: Store, target: Target) -> Stored | None:
@@ -109,6 +201,11 @@ def _existing(store: Store, target: Target) -> Stored:
     return found
 
 
+def _copy(document: Object) -> Object:
+    copied: Object = msgspec.json.decode(msgspec.json.encode(document))
+    return copied
+
+
 def _decoded(body: bytes) -> Object:
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
@@ -116,19 +213,19 @@ def _decoded(body: bytes) -> Object:
         raise ApiError(400, f"the object provided is unrecognized: {error}") from error
 
 
-def _document(target: Target, content_type: str, body: bytes) -> Object:
+def _document(write: Write) -> Object:
     """The object in a body, of the right kind and namespace."""
-    if content_type not in {"application/json", ""}:
-        raise ApiError(415, f"the body of the request was in an unknown format: {content_type}")
-    document = _decoded(body)
-    resource = target.resource
+    if write.content_type not in {"application/json", ""}:
+        raise ApiError(415, f"the body of the request was in an unknown format: {write.content_type}")
+    document, resource = _decoded(write.body), write.target.resource
     if document.get("kind", resource.kind) != resource.kind or document.get("apiVersion") not in {
         None,
         resource.api_version,
     }:
         raise ApiError(400, f"the object provided is no {resource.kind} of {resource.api_version}")
     metadata = document.setdefault("metadata", {})
-    if resource.namespaced and metadata.setdefault("namespace", target.namespace) != target.namespace:
+    namespace = write.target.namespace
+    if resource.namespaced and metadata.setdefault("namespace", namespace) != namespace:
         raise ApiError(400, "the namespace of the provided object does not match the namespace sent on the request")
     return document
 

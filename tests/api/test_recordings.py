@@ -1,0 +1,328 @@
+"""What a real API server answered (tests/support/recordings), read by the reflector and by the parser.
+
+What the server takes and the parser complains of, or the other way round, has a reason that is written down here.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nftproxy.api.parse import parse_json
+from nftproxy.api.reflector import Reflector, Times
+from nftproxy.api.resources import Resource, resources
+from nftproxy.api.responses import read_refusal
+from nftproxy.model.errors import Problem
+from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
+from tests.support.apiserver import services, slices
+from tests.support.recordings import EXCHANGES, Exchange, Object
+
+NODES, CIDRS, SERVICES, SLICES = resources("node-0")
+KINDS = {"/services": SERVICES, "/nodes": NODES, "/servicecidrs": CIDRS, "/endpointslices": SLICES}
+SHORT = Times(healthy=2.0)
+"""With these a watch that lasted for some seconds, as the recorded ones did, is a healthy one."""
+
+
+def followed(exchange: Exchange) -> Resource | None:
+    """The resource that a list or a watch is about, None for all else."""
+    if exchange.method != "GET":
+        return None
+    plural = exchange.path.partition("?")[0].rpartition("/")[2]
+    return KINDS.get(f"/{plural}")
+
+
+def name_of(event: Event) -> str:
+    """The name of what an event is about."""
+    found = event.object if isinstance(event, Put) else event
+    assert isinstance(found, Service | ServiceCIDR | Removed | EndpointSlice | Node)
+    key = found.name if isinstance(found, ServiceCIDR | Node) else found.key
+    return key if isinstance(key, str) else key.name
+
+
+LISTS = [each for each in EXCHANGES if followed(each) and "watch=" not in each.path]
+WATCHES = [each for each in EXCHANGES if followed(each) and "watch=" in each.path]
+
+
+def body_of(exchange: Exchange) -> bytes:
+    """The answer as bytes; text where it was neither JSON nor YAML."""
+    if exchange.answer is None:
+        return b"404 page not found\n"
+    if exchange.headers["content-type"] == "application/yaml":
+        return b"kind: ServiceList\nmetadata: {resourceVersion: '1'}\nitems: []\n"
+    return json.dumps(exchange.answer).encode()
+
+
+def asked(reflector: Reflector, now: float = 100.0) -> str:
+    """What is asked next, in short."""
+    request = reflector.request(now, 0.0)
+    version = request.params.get("resourceVersion", "newest")
+    return f"{'watch' if request.is_watch else 'list'} {version}"
+
+
+def told_by_list(reflector: Reflector, exchange: Exchange) -> list[Event]:
+    """What a reflector tells of an answer to a list."""
+    reflector.request(0.0, 0.0)
+    body = body_of(exchange)
+    if exchange.status == 200:
+        return [event for events in reflector.receive_list(body, 0.0) for event in events]
+    return reflector.receive_refusal(read_refusal(body, exchange.status, exchange.headers.get("retry-after", "")), 0.0)
+
+
+LISTED = {
+    "list Services from the watch cache": "watch 8136",
+    "list: second page": "watch 8144",
+    "list ServiceCIDRs": "watch 8628",
+    "list one Node by field selector": "watch 8626",
+    "list EndpointSlices": "watch 8598",
+}
+"""Lists that are complete, and what is asked after each."""
+
+NOT_LISTED = {
+    "list, newest, in pages: first": (0, 0.0, "list newest"),
+    "list: a continue token that is none": (1, 0.0, "list 0"),
+    "list at a version from the future": (1, 1.0, "list newest"),
+    "list at a version that is no number": (1, 0.0, "list 0"),
+    "401: a token that is none": (1, 0.0, "list 0"),
+    "403: anonymous": (1, 0.0, "list 0"),
+    "a kind that is not there": (0, 0.0, "list 0"),
+    "unknown label selector operator": (1, 0.0, "list 0"),
+    "406: unknown accept": (1, 0.0, "list 0"),
+    "table instead of objects": (1, 0.0, "list 0"),
+}
+"""Answers that make no listing: failures in a row, seconds to wait at least, and what is asked then."""
+
+
+def test_every_recorded_list_is_fed() -> None:
+    """No list is left out of the tables above."""
+    assert {exchange.name for exchange in LISTS} == LISTED.keys() | NOT_LISTED.keys()
+
+
+@pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in LISTED], ids=lambda each: each.name)
+def test_a_recorded_list_is_told(exchange: Exchange) -> None:
+    """A real list is told as a whole, nothing in it is complained of, and its version is watched from."""
+    resource = followed(exchange)
+    assert resource is not None
+    assert exchange.answer is not None
+    reflector = Reflector(resource)
+    (told,) = told_by_list(reflector, exchange)
+    assert isinstance(told, Listed)
+    ours = (
+        [item for item in exchange.answer["items"] if item["spec"].get("clusterIP", "None") != "None"]
+        if (resource is SERVICES)
+        else exchange.answer["items"]
+    )
+    assert len(told.objects) == len(ours) > 0
+    assert (reflector.complaints.count, reflector.complaints.fresh()) == (0, [])
+    assert asked(reflector) == LISTED[exchange.name]
+
+
+@pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in NOT_LISTED], ids=lambda each: each.name)
+def test_what_is_no_recorded_list_tells_nothing(exchange: Exchange) -> None:
+    """A real refusal, half a list, and a list in another form tell nothing, and lead to a sensible next request."""
+    resource = followed(exchange)
+    assert resource is not None
+    reflector = Reflector(resource)
+    assert told_by_list(reflector, exchange) == []
+    failures, at_least, then = NOT_LISTED[exchange.name]
+    assert (reflector.pause.failures, reflector.pause.at_least) == (failures, at_least)
+    assert asked(reflector) == then
+
+
+def test_recorded_pages_make_one_listing() -> None:
+    """The two pages that a real server sent are one listing, without what is headless or has no address."""
+    first, second = (each for each in LISTS if "limit=2" in each.path and each.status == 200)
+    reflector = Reflector(SERVICES)
+    assert told_by_list(reflector, first) == []
+    assert first.answer is not None
+    assert reflector.request(0.0, 0.0).params["continue"] == first.answer["metadata"]["continue"]
+    (told,) = told_by_list(reflector, second)
+    assert isinstance(told, Listed)
+    assert [value.key.name for value in told.objects if isinstance(value, Service)] == ["gateway", "web"]
+    assert asked(reflector) == "watch 8144"
+
+
+WATCHED: dict[str, tuple[list[tuple[type, str]], str]] = {
+    "watch at a version that is no number": ([], "watch 5"),
+    "watch from the future": ([], "watch 5"),
+    "watch from a compacted version": ([], "list 5"),
+    "watch list (sendInitialEvents)": (
+        [(Removed, "db"), (Put, "gateway"), (Removed, "out"), (Put, "web")],
+        "watch 8154",
+    ),
+    "watch with a label selector: changed, leaves the selection, comes back, another deleted; "
+    "then it ends by timeoutSeconds": (
+        [(Put, "gateway"), (Put, "gateway"), (Put, "web"), (Removed, "web"), (Put, "web"), (Removed, "db")],
+        "watch 8175",
+    ),
+    "watch for two minutes in which nothing happens: bookmarks": ([(Put, "kubernetes")], "watch 8600"),
+}
+"""What each recorded watch tells, in short, and what is asked when it has ended; before it was 5 that was known."""
+
+
+@pytest.mark.parametrize("exchange", WATCHES, ids=lambda each: each.name)
+def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
+    """Real lines are told one by one, bookmarks move the version on, and errors lead to where they must."""
+    resource = followed(exchange)
+    assert resource is not None
+    reflector = Reflector(resource, SHORT)
+    page = {"kind": f"{resource.kind.name}List", "metadata": {"resourceVersion": "5"}, "items": []}
+    reflector.request(0.0, 0.0)
+    list(reflector.receive_list(json.dumps(page).encode(), 0.0))
+    reflector.request(0.0, 0.0)
+    told: list[Event] = []
+    if exchange.status != 200:
+        assert exchange.lines is not None
+        told += reflector.receive_refusal(read_refusal(json.dumps(exchange.lines[0][1]).encode(), exchange.status), 0.0)
+    else:
+        for seconds, line in exchange.lines or ():
+            told += reflector.receive_data(json.dumps(line).encode() + b"\n", seconds)
+        if reflector.is_open:
+            reflector.receive_end(exchange.lines[-1][0] if exchange.lines else 5.0)
+    assert ([(type(event), name_of(event)) for event in told], asked(reflector)) == WATCHED[exchange.name]
+    assert reflector.complaints.count == 0
+
+
+# What the server takes and refuses, and what the parser says of it
+
+REFUSED_ALIKE = {
+    "EndpointSlice refused: loopback address": "endpoints[0].addresses[0]",
+    "EndpointSlice refused: link-local address": "endpoints[0].addresses[0]",
+    "EndpointSlice refused: multicast address": "endpoints[0].addresses[0]",
+    "EndpointSlice refused: leading zero address": "endpoints[0].addresses[0]",
+    "EndpointSlice refused: IPv4-mapped address": "endpoints[0].addresses[0]",
+    "Service: port 0": "spec.ports[0].port",
+    "Service: unnamed and repeated port": "spec.ports[1]",
+    "Service: external IP loopback": "spec.externalIPs[0]",
+    "Service: bad source range": "spec.loadBalancerSourceRanges[0]",
+    "Service: affinity timeout over a day": "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
+}
+"""What a server refuses and the parser complains of, with the path of the complaint."""
+
+REFUSED_BY_SERVER_ONLY = {
+    "Service: node port out of range": "the range is a flag of the API server's; any port can be served",
+    "Service: no ports": "such a Service refuses all connections to its ClusterIP (D15)",
+    "Service: ClusterIP taken": "two Services that claim one address are a conflict, which the older one wins (D10)",
+}
+"""What a server refuses and the parser takes, and why."""
+
+
+def objects_of(*, status: int) -> list[Exchange]:
+    """Requests to create Services and EndpointSlices that were answered so."""
+    return [
+        each
+        for each in EXCHANGES
+        if each.method == "POST" and each.path.endswith(("/services", "/endpointslices")) and each.status == status
+    ]
+
+
+def problems_of(document: object) -> list[str]:
+    """The paths of what the parser complains of in an object."""
+    found: list[Problem] = []
+    parse_json(json.dumps(document).encode(), "", found)
+    return [problem.field for problem in found]
+
+
+def sent(exchange: Exchange) -> dict[str, object]:
+    """The object of a request, with what the server would have given it."""
+    assert exchange.body is not None
+    metadata = {"namespace": "recordings", **exchange.body["metadata"]}
+    if exchange.path.endswith("/services"):
+        spec = {"clusterIP": "10.96.0.9", **exchange.body["spec"]}
+        return {"kind": "Service", "apiVersion": "v1", "metadata": metadata, "spec": spec}
+    metadata["labels"] = {"kubernetes.io/service-name": "web"}
+    rest = {name: value for name, value in exchange.body.items() if name != "metadata"}
+    return {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata, **rest}
+
+
+@pytest.mark.parametrize("exchange", objects_of(status=201), ids=lambda each: each.name)
+def test_what_a_server_takes_is_not_complained_of(exchange: Exchange) -> None:
+    """Every object that a real server created, as it stored it, is read without a complaint."""
+    found: list[Problem] = []
+    outcome = parse_json(json.dumps(exchange.answer).encode(), "", found)
+    assert found == []
+    assert isinstance(outcome, Service | EndpointSlice | Ignored)
+
+
+@pytest.mark.parametrize("exchange", objects_of(status=422), ids=lambda each: each.name)
+def test_what_a_server_refuses_is_complained_of(exchange: Exchange) -> None:
+    """What a real server refuses the parser complains of too, unless there is a reason to take it."""
+    if exchange.name in REFUSED_BY_SERVER_ONLY:
+        assert problems_of(sent(exchange)) == []
+    else:
+        assert problems_of(sent(exchange))[0] == REFUSED_ALIKE[exchange.name]
+
+
+ADDRESSES = [
+    *"10.1.0.4 0.0.0.0 127.0.0.1 127.9.9.9 169.254.1.1 224.0.0.1 224.0.0.255 010.1.1.1 10.1.1.01 256.1.1.1".split(),
+    *"10.1.1 1.2.3.4.5 192.0.2.1/32 240.0.0.1 198.51.100.255 2001:db8::1 2001:DB8:0::1 :: ::1 fe80::1 ff02::1".split(),
+    *"::ffff:1.2.3.4 fe80::1%eth0 ::1.2.3.4 g::1 224.0.1.1 239.1.1.1 255.255.255.255 ff05::1 ff01::1".split(),
+    "",
+    " 10.1.0.4",
+]
+RANGES = [
+    *"198.51.100.0/24 0.0.0.0/0 ::/0 2001:db8::/32 198.51.100.7/32 10.0.0.0/33 10.0.0.0/-1 10.0.0.0".split(),
+    *"10.0.0.0/8/8 010.0.0.0/8 2001:db8::/129 ::ffff:10.0.0.0/104 10.0.0.0/255.0.0.0 x/8 10.0.0.7/8".split(),
+    *["2001:db8::7/32", "10.0.0.0/08", "", " 10.0.0.0/8 ", "10.0.0.0/8\n"],
+]
+
+TAKEN_BY_SERVER_ONLY = {
+    "224.0.1.1": "multicast that isn't link-local",
+    "239.1.1.1": "multicast that isn't link-local",
+    "ff05::1": "multicast that isn't link-local",
+    "ff01::1": "multicast that isn't link-local",
+    "255.255.255.255": "the broadcast address",
+}
+"""Addresses that a server takes and the parser complains of (D1): no connection can be made to them."""
+
+TAKEN_BY_PARSER_ONLY = {
+    "10.0.0.7/8": "bits beyond the prefix",
+    "2001:db8::7/32": "bits beyond the prefix",
+    "10.0.0.0/08": "a leading zero in the length",
+}
+"""Ranges that a server of today refuses and one before 1.36 took: objects that are there keep them, and kube-proxy too
+reads them as the range that they are in."""
+
+
+def taken_by_server(document: Object) -> bool:
+    """Whether the test API server, which answers the recorded requests as the real one did, takes an object."""
+    rules = {"Service": services, "EndpointSlice": slices}[document["kind"]]
+    rules.complete(document)
+    return not list(rules.causes(document, None))
+
+
+@pytest.mark.parametrize("address", ADDRESSES)
+def test_server_and_parser_agree_on_addresses(address: str) -> None:
+    """An address of an endpoint or an external IP is good to both, or to neither, but for those that are explained."""
+    kind = "IPv6" if ":" in address else "IPv4"
+    metadata = {"namespace": "shop", "name": "web", "labels": {"kubernetes.io/service-name": "web"}}
+    spec = {"clusterIP": "10.96.0.9", "ports": [{"port": 80}], "externalIPs": [address]}
+    for document in (
+        {"kind": "Service", "apiVersion": "v1", "metadata": metadata, "spec": spec},
+        {
+            "kind": "EndpointSlice",
+            "apiVersion": "discovery.k8s.io/v1",
+            "metadata": metadata,
+            "addressType": kind,
+            "endpoints": [{"addresses": [address]}],
+        },
+    ):
+        is_good = problems_of(document) == []
+        assert (taken_by_server(document), is_good) == (is_good or address in TAKEN_BY_SERVER_ONLY, is_good)
+        assert not (is_good and address in TAKEN_BY_SERVER_ONLY)
+
+
+@pytest.mark.parametrize("text", RANGES)
+def test_server_and_parser_agree_on_source_ranges(text: str) -> None:
+    """A source range is good to both, or to neither, but for those that are explained."""
+    spec = {
+        "type": "LoadBalancer",
+        "clusterIP": "10.96.0.9",
+        "ports": [{"port": 80}],
+        "loadBalancerSourceRanges": [text],
+    }
+    metadata = {"namespace": "shop", "name": "web"}
+    document = {"kind": "Service", "apiVersion": "v1", "metadata": metadata, "spec": spec}
+    assert (problems_of(document) == []) == (taken_by_server(document) or text in TAKEN_BY_PARSER_ONLY)
+    assert not (taken_by_server(document) and text in TAKEN_BY_PARSER_ONLY)
