@@ -19,6 +19,7 @@ from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.fronts import Lost, lost_claims
 from nftproxy.policy.health_checks import HealthChecks
+from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.state import ClusterState, Touched
 from nftproxy.rules.render import Renderer
 from nftproxy.rules.ruleset import EMPTY, Block, Change, Declaration, Generation, Kind, Owner
@@ -42,8 +43,9 @@ class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
 
     `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go, `health_checks`
-    what health-check node ports answer.  `set_aside` has the Services that contribute nothing, as the kernel refuses
-    rules that have them, with what it said when it was asked for one alone.
+    what health-check node ports answer, `localhost_ports` what serves node ports at localhost.
+    `set_aside` has the Services that contribute nothing, as the kernel refuses rules that have them, with what it said
+    when it was asked for one alone.
 
     Raises:
         TemplateError: a template fails.
@@ -59,6 +61,7 @@ class Pipeline:
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
         self.health_checks = HealthChecks()
+        self.localhost_ports = LocalhostPorts(settings.config)
         self.losses: dict[ObjectKey, list[Lost]] = {}
         self.set_aside: dict[ObjectKey, str] = {}
         self._fresh_losses: list[Lost] = []
@@ -165,6 +168,7 @@ class Pipeline:
             self._note_losses(key)
         self.flows.update(self.state, services)
         self.health_checks.update(self.state, services, self.set_aside)
+        self.localhost_ports.update(self.state, services, self.set_aside)
         self._unproven.update(services)
         self._touched = Touched()
         return changes

@@ -11,10 +11,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 
 from nftproxy import __version__
+from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import FamilyFigures, Figures, Metrics
-from nftproxy.agent.recorder import Events, Post, of_conflict, of_listener, of_refusal, of_start
+from nftproxy.agent.recorder import Events, Post, of_conflict, of_forwarder, of_listener, of_refusal, of_start
 from nftproxy.agent.servers import CannotListen, Servers
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel import memory, sysctl
@@ -48,6 +49,8 @@ class Daemon:
         self._conntrack = Conntrack(self.metrics.reconciled)
         vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
         self._servers = Servers(config, lambda: pipeline.state.node, vitals, self._tell_failure)
+        has_localhost = bool(config.node_port_addresses.localhost)
+        self._forwarder = Forwarder(self.metrics, self._tell_unforwarded) if has_localhost else None
         self._notifications = Notifications()
         self._agent = Agent(
             pipeline,
@@ -72,6 +75,8 @@ class Daemon:
                 await self._agent.run(*sources)
         finally:
             sending.cancel()
+            if self._forwarder:
+                await self._forwarder.close()
             asyncio.get_running_loop().remove_reader(self._notifications)
             self._notifications.close()
             self._conntrack.close()
@@ -87,11 +92,16 @@ class Daemon:
         if sweeps := self._pipeline.flows.take():
             self._conntrack.begin(sweeps)
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
+        if self._forwarder:
+            self._forwarder.follow(self._pipeline.localhost_ports.by_port)
         self._events.tell(map(of_conflict, self._pipeline.take_losses()))
         self._events.tell(of_refusal(*refused) for refused in self._pipeline.set_aside.items())
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
+
+    def _tell_unforwarded(self, failure: CannotForward) -> None:
+        self._events.tell([of_forwarder(failure, self._pipeline.state.node.name)])
 
 
 async def follow_directory(pipeline: Pipeline, directory: Path) -> None:
@@ -113,7 +123,7 @@ async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None
 
 def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:
     """What this machine itself has to tell, as far as rules depend on it."""
-    return [] if pipeline.settings.config.node_port_addresses is None else [follow_addresses()]
+    return [follow_addresses()] if pipeline.settings.config.node_port_addresses.networks else []
 
 
 def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str, int]]) -> Figures:

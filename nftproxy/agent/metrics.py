@@ -57,6 +57,11 @@ _COUNTERS = (
     _Row("proxy_healthz_total", "Cumulative proxy healthz HTTP status", ("code",)),
     _Row("proxy_livez_total", "Cumulative proxy livez HTTP status", ("code",)),
     _Row("conntrack_reconciler_deleted_entries_total", "Cumulative conntrack flows deleted by conntrack reconciler"),
+    _Row(
+        "nftables_localhost_nodeport_listener_creation_failures_total",
+        "Cumulative node ports that could not be listened on at localhost",
+    ),
+    _Row("nftproxy_localhost_connections_total", "Connections to node ports at localhost", ("outcome",)),
     _Row("nftproxy_transactions_total", "Transactions that the kernel took, by what they are", ("kind",)),
     _Row("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
 )
@@ -71,6 +76,7 @@ _GAUGES = (
         "Number of services with a Local traffic policy and no endpoints",
         ("ip_family", "traffic_policy"),
     ),
+    _Row("nftables_localhost_nodeport_listeners", "Node ports that are listened on at localhost"),
     _Row("nftproxy_elements", "Elements of the table's sets and maps, less those that packets add"),
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
@@ -93,7 +99,12 @@ _HISTOGRAMS = (
 )
 
 # Counters have all their series from the start, at 0: of a series that begins with 1, `increase` sees nothing.
-_KNOWN_VALUES = {"ip_family": tuple(FAMILY_NAMES.values()), "code": ("200", "503"), "kind": ("full", "change")}
+_KNOWN_VALUES = {
+    "ip_family": tuple(FAMILY_NAMES.values()),
+    "code": ("200", "503"),
+    "kind": ("full", "change"),
+    "outcome": ("forwarded", "unreachable", "limit"),
+}
 
 
 class FamilyFigures(NamedTuple):
@@ -254,6 +265,19 @@ class Metrics:
     def probed(self, what: str, status: int) -> None:
         """A probe, "healthz" or "livez", was answered with this HTTP status."""
         self._counters[f"kubeproxy_proxy_{what}_total"].add(1, str(status))
+
+    def localhost_listeners(self, family: Family, count: int) -> None:
+        """So many node ports are listened on at localhost."""
+        self._gauges["kubeproxy_nftables_localhost_nodeport_listeners"].set(count, FAMILY_NAMES[family])
+
+    def localhost_listener_failed(self, family: Family) -> None:
+        """A node port can't be listened on at localhost."""
+        name = "kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total"
+        self._counters[name].add(1, FAMILY_NAMES[family])
+
+    def localhost_connection(self, outcome: str) -> None:
+        """A connection to a node port at localhost was "forwarded", or reset: "unreachable" or beyond a "limit"."""
+        self._counters["nftproxy_localhost_connections_total"].add(1, outcome)
 
     def repaired(self, family: Family) -> None:
         """A table was not as it was left."""

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import tenacity
 
+from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.servers import CannotListen
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ObjectKey
@@ -68,6 +69,13 @@ def of_listener(failure: CannotListen, node: str) -> Happening:
     check = f'healthcheck "{failure.service}" on port {failure.place.port}'
     note = f"node {node} failed to start {check}: {failure.reason}"
     return Happening(failure.service.namespace, failure.service.name, "FailedToStartServiceHealthcheck", "Listen", note)
+
+
+def of_forwarder(failure: CannotForward, node: str) -> Happening:
+    """A node port can't be listened on at localhost."""
+    service = failure.service
+    note = f"node {node} can't listen on {failure.place} for a node port: {failure.reason}"
+    return Happening(service.namespace, service.name, "FailedToListenOnLocalhost", "Listen", note)
 
 
 def of_start(node: str) -> Happening:

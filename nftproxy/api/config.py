@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import ip_network
 from types import MappingProxyType
 from typing import Any
 
@@ -23,7 +24,16 @@ from nftproxy.api.unused_fields import without_effect
 from nftproxy.api.validate import is_subdomain, network, node_address
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
 from nftproxy.model.errors import BadInput, Problem
-from nftproxy.model.settings import HEALTHZ_PORT, METRICS_PORT, Config, Conntrack, DetectLocalMode, LogFormat, Logging
+from nftproxy.model.settings import (
+    HEALTHZ_PORT,
+    METRICS_PORT,
+    Config,
+    Conntrack,
+    DetectLocalMode,
+    LogFormat,
+    Logging,
+    NodePortAddresses,
+)
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
 KIND = "KubeProxyConfiguration"
@@ -141,6 +151,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
     sync_period, min_sync_period = _sync_periods(given, report)
     masquerade_bit, path_of_bit = _of_mode(given, "masquerade_bit")
     mode = _detect_local_mode(given.detect_local_mode, local, report)
+    gates = _feature_gates(given.feature_gates or {}, report, warn)
     return Config(
         masquerade_all=bool(_of_mode(given, "masquerade_all")[0]),
         masquerade_bit=_integer(masquerade_bit, _DEFAULT.masquerade_bit, range(32), path_of_bit, report),
@@ -150,8 +161,8 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         interface_name_prefix=_interface(
             local.interface_name_prefix, "detectLocal.interfaceNamePrefix", report, longest=14
         ),
-        node_port_addresses=_node_port_addresses(given.node_port_addresses, report),
-        allow_service_external_ips=_allows_external_ips(given.feature_gates or {}, report, warn),
+        node_port_addresses=_node_port_addresses(given.node_port_addresses or [], gates[_LOCALHOST], report),
+        allow_service_external_ips=gates[_EXTERNAL_IPS],
         hostname_override=_hostname(given.hostname_override or "", report),
         bind_address=None if bind_address in _ANY else bind_address,
         kubeconfig=(given.client_connection or _ClientConnection()).kubeconfig or "",
@@ -259,28 +270,43 @@ def _cluster_cidrs(text: str, report: Report) -> tuple[Network, ...]:
     return tuple(found.values())
 
 
-def _node_port_addresses(given: list[object] | None, report: Report) -> tuple[Network, ...] | None:
-    """None for "primary", the default in nftables mode (nodePortAddresses, KEP-3866)."""
-    if not given or given == ["primary"]:
-        return None
-    path = "nodePortAddresses"
-    if "primary" in given:
-        report(path, "primary can't be mixed with CIDRs")
-    judged = [network(item, f"{path}[{i}]", report) for i, item in enumerate(given) if item != "primary"]
-    return tuple(dict.fromkeys(cidr for cidr in judged if cidr is not None))
+_EVERY_ADDRESS = (ip_network("0.0.0.0/0"), ip_network("::/0"))
 
 
-_EXTERNAL_IPS = "AllowServiceExternalIPs"
+def _node_port_addresses(given: list[object], allows_localhost: bool, report: Report) -> NodePortAddresses:
+    """CIDRs and the words primary, localhost and all in any mix (KEP-6032); nothing means primary (KEP-3866).
+
+    A CIDR of loopback addresses asks for localhost in its family.  A wider one does not: what that is meant for is the
+    addresses on the node's interfaces.
+    """
+    words = [word for word in ("primary", "localhost", "all") if word in given]
+    networks = list(_EVERY_ADDRESS) if "all" in words else []
+
+    def fault(path: str, message: str) -> None:
+        report(path, f"{message}, nor primary, localhost or all")
+
+    for i, item in enumerate(given):
+        if item not in words and (cidr := network(item, f"nodePortAddresses[{i}]", fault)) is not None:
+            networks.append(cidr)
+    localhost = set(Family) if "localhost" in words else {family_of(cidr) for cidr in networks if cidr.is_loopback}
+    return NodePortAddresses(
+        primary="primary" in words or not given,
+        networks=tuple(dict.fromkeys(cidr for cidr in networks if not cidr.is_loopback)),
+        localhost=frozenset(localhost) if allows_localhost else frozenset(),
+    )
 
 
-def _allows_external_ips(gates: dict[str, object], report: Report, warn: Report) -> bool:
-    """The one feature gate that counts, which is on by default; the others are named in one warning."""
-    if others := ", ".join(sorted(show(name).strip("'\"") for name in gates if name != _EXTERNAL_IPS)):
+_EXTERNAL_IPS, _LOCALHOST = _GATES = ("AllowServiceExternalIPs", "KubeProxyNFTablesLocalhostNodePorts")
+
+
+def _feature_gates(given: dict[str, object], report: Report, warn: Report) -> dict[str, bool]:
+    """The feature gates that count, all on by default; the others are named in one warning."""
+    if others := ", ".join(sorted(show(name).strip("'\"") for name in given if name not in _GATES)):
         warn("featureGates", f"these have no effect, as nothing here waits for a gate: {others}")
-    value = gates.get(_EXTERNAL_IPS)
-    if not isinstance(value, bool | None):
-        report(f"featureGates.{_EXTERNAL_IPS}", f"{show(value)} is not true or false")
-    return value is not False
+    for name in _GATES:
+        if not isinstance(given.get(name), bool | None):
+            report(f"featureGates.{name}", f"{show(given[name])} is not true or false")
+    return {name: given.get(name) is not False for name in _GATES}
 
 
 def _logging(given: _Logging, report: Report) -> Logging:

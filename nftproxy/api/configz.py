@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from ipaddress import ip_network
+
 import msgspec
 
 from nftproxy.api.config import API_VERSION, KIND
-from nftproxy.model.addresses import ANY, Family
-from nftproxy.model.settings import Config
+from nftproxy.model.addresses import ANY, LOCALHOST, Family
+from nftproxy.model.settings import Config, NodePortAddresses
 
 
 def configz(config: Config) -> bytes:
@@ -15,7 +18,6 @@ def configz(config: Config) -> bytes:
     Reading it as a configuration file gives the same configuration.
     """
     conntrack = config.conntrack
-    addresses = config.node_port_addresses
     return msgspec.json.encode(
         {
             API_VERSION.partition("/")[0]: {
@@ -34,7 +36,7 @@ def configz(config: Config) -> bytes:
                     "bridgeInterface": config.bridge_interface,
                     "interfaceNamePrefix": config.interface_name_prefix,
                 },
-                "nodePortAddresses": ["primary"] if addresses is None else list(map(str, addresses)),
+                "nodePortAddresses": node_port_addresses_texts(config.node_port_addresses),
                 "conntrack": {
                     "maxPerCore": conntrack.max_per_core,
                     "min": conntrack.min,
@@ -56,6 +58,15 @@ def configz(config: Config) -> bytes:
             }
         }
     )
+
+
+def node_port_addresses_texts(addresses: NodePortAddresses) -> list[str]:
+    """What nodePortAddresses has to say for these."""
+    both = addresses.localhost == set(Family)
+    localhost: Iterable[object] = (
+        ["localhost"] if both else map(ip_network, (LOCALHOST[f] for f in addresses.localhost))
+    )
+    return ["primary"] * addresses.primary + list(map(str, (*addresses.networks, *localhost)))
 
 
 def _duration(seconds: float) -> str:

@@ -101,7 +101,7 @@ FLAGS = (
     Flag("masquerade-all", "nftables.masqueradeAll", truth, "Whether all that goes to ClusterIPs is masqueraded."),
     Flag("metrics-bind-address", "metricsBindAddress", str, "Where metrics are answered."),
     Flag("network-name", "winkernel.networkName", str, "Without effect."),
-    Flag("nodeport-addresses", "nodePortAddresses", _words, "CIDRs, or primary."),
+    Flag("nodeport-addresses", "nodePortAddresses", _words, "CIDRs, primary, localhost, all."),
     Flag("oom-score-adj", "oomScoreAdj", _number, "A number."),
     Flag("pod-bridge-interface", "detectLocal.bridgeInterface", str, "An interface."),
     Flag("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", str, "What pods' interfaces begin with."),

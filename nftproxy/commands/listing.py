@@ -18,6 +18,7 @@ from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.endpoints import gather, why_not_near
+from nftproxy.policy.localhost import LocalPort
 from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind, Owner
 
 _COMMENT_LENGTH = 300
@@ -45,6 +46,7 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
             name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
             yield f"conflict: {name} does not get {lost.what}: {lost.why}"
     yield from _topology_notes(pipeline)
+    yield from _localhost_notes(pipeline)
     yield from _affinity_notes(pipeline, pipeline.settings)
 
 
@@ -60,6 +62,15 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
                 wish = f"trafficDistribution {service.traffic_distribution.value}"
                 yield f"topology: {service.key}, port {port.port}: uses all endpoints in spite of {wish}: {why}"
                 break
+
+
+def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
+    """What becomes of node ports at localhost, where no rule serves them."""
+    for port, each in sorted(pipeline.localhost_ports.by_port.items()):
+        places = ", ".join(map(str, itertools.starmap(LocalPort, each.endpoints)))
+        yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
+    for service, port, protocol in pipeline.localhost_ports.unserved(pipeline.state):
+        yield f"localhost: nothing serves {protocol.value} port {port} of {service}: only TCP is forwarded"
 
 
 def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from nftproxy.api.config import API_VERSION, KIND
+from nftproxy.api.configz import node_port_addresses_texts
 from nftproxy.api.nodes import ZONE
 from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.conformance.oracle import World
@@ -49,7 +50,7 @@ def configuration(config: Config) -> str:
         "detectLocal": _given(
             bridgeInterface=config.bridge_interface, interfaceNamePrefix=config.interface_name_prefix
         ),
-        "nodePortAddresses": [str(cidr) for cidr in config.node_port_addresses or ()],
+        "nodePortAddresses": node_port_addresses_texts(config.node_port_addresses),
         "nftables": {"masqueradeAll": config.masquerade_all, "masqueradeBit": config.masquerade_bit},
         "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
     }

@@ -117,16 +117,16 @@ class Oracle:
         return front is not None and front.service.affinity_timeout is not None
 
     def serves_node_ports(self, address: Address) -> bool:
-        """Whether node ports are served on an address (nodePortAddresses)."""
-        node, family, cidrs = self.world.node, family_of(address), self.world.config.node_port_addresses
+        """Whether rules serve node ports on an address (nodePortAddresses); never on loopback, asked for or not."""
+        node, family, asked = self.world.node, family_of(address), self.world.config.node_port_addresses
         if is_loopback(address):
             return False
-        if cidrs is None:
-            return address in _of(family, node.addresses)[:1]
-        if any(cidr.prefixlen == 0 for cidr in _of(family, cidrs)):
+        if asked.primary and address in _of(family, node.addresses)[:1]:
+            return True
+        if any(cidr.prefixlen == 0 for cidr in _of(family, asked.networks)):
             return address in self.world.interfaces
         present = self.world.interfaces if self.world.knows_interfaces else node.addresses
-        return address in present and any(contains(cidr, address) for cidr in cidrs)
+        return address in present and any(contains(cidr, address) for cidr in asked.networks)
 
     def _unserved(self, place: Place) -> Outcome:
         """Of what is for no Service port: ClusterIPs refuse, and what may become one swallows."""

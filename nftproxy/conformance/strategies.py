@@ -36,7 +36,7 @@ from nftproxy.model.objects import (
     TrafficDistribution,
     TrafficPolicy,
 )
-from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
+from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -246,11 +246,14 @@ configs: st.SearchStrategy[Config] = st.builds(
     cluster_cidrs=st.sampled_from([(), networks(["10.1.0.0/16"]), networks(["fd00:1::/48", "10.1.0.0/16"])]),
     node_port_addresses=st.sampled_from(
         [
-            None,
-            networks(["0.0.0.0/0", "::/0"]),
-            networks(["192.168.0.0/24", "127.0.0.0/8"]),
-            networks(["203.0.113.0/24", "::/0"]),
-            networks(["2001::/16"]),
+            NodePortAddresses(),
+            NodePortAddresses(localhost=frozenset(Family)),
+            NodePortAddresses(primary=False, localhost=frozenset(Family)),
+            NodePortAddresses(networks=networks(["203.0.113.0/24", "::/0"]), localhost=frozenset({Family.IPV4})),
+            NodePortAddresses(primary=False, networks=networks(["0.0.0.0/0", "::/0"]), localhost=frozenset(Family)),
+            NodePortAddresses(primary=False, networks=networks(["192.168.0.0/24"])),
+            NodePortAddresses(primary=False, networks=networks(["203.0.113.0/24", "::/0"])),
+            NodePortAddresses(primary=False, networks=networks(["2001::/16"])),
         ]
     ),
     allow_service_external_ips=st.booleans(),

@@ -37,6 +37,9 @@ FAMILY_NAMES = {family: name for name, family in FAMILIES.items()}
 ANY = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
 """The address that stands for all of a family, to listen on."""
 
+LOCALHOST = {Family.IPV4: Address("127.0.0.1"), Family.IPV6: Address("::1")}
+"""What the name localhost means in each family (RFC 6761)."""
+
 
 class Protocol(Enum):
     """A transport protocol that a Service port may name; the value is nft's name for it."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Network
+from nftproxy.model.addresses import Address, Family, Network
 
 # The ports that kube-proxy has (pkg/cluster/ports).
 HEALTHZ_PORT = 10256
@@ -49,16 +49,27 @@ class Logging(msgspec.Struct, frozen=True):
     verbosity: int = 0
 
 
+class NodePortAddresses(msgspec.Struct, frozen=True):
+    """Where node ports are served (nodePortAddresses, KEP-3866 and KEP-6032); all that is asked for is added up.
+
+    `primary`: on the node's own address of each family.  `networks`: on the addresses of the node's interfaces that
+    are in one of these.  `localhost`: at 127.0.0.1 or ::1, for TCP, in these families.
+    """
+
+    primary: bool = True
+    networks: tuple[Network, ...] = ()
+    localhost: frozenset[Family] = frozenset()
+
+
 class Config(msgspec.Struct, frozen=True):
     """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
 
     That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
     cost what changed, and wait 20 ms.
 
-    `cluster_cidrs` has at most one of each family.  `node_port_addresses` is None for "primary", the node's own
-    addresses.  `bind_address` is a hint for the node's address, None where it says any.  `healthz_bind_address` and
-    `metrics_bind_address` are "host:port", an IPv6 host in brackets.  `hostname_override` and `kubeconfig` are "" where
-    not given.  `masquerade_bit` counts from 0, the lowest.
+    `cluster_cidrs` has at most one of each family.  `bind_address` is a hint for the node's address, None where it says
+    any.  `healthz_bind_address` and `metrics_bind_address` are "host:port", an IPv6 host in brackets.
+    `hostname_override` and `kubeconfig` are "" where not given.  `masquerade_bit` counts from 0, the lowest.
     """
 
     masquerade_all: bool = False
@@ -67,7 +78,7 @@ class Config(msgspec.Struct, frozen=True):
     cluster_cidrs: tuple[Network, ...] = ()
     bridge_interface: str = ""
     interface_name_prefix: str = ""
-    node_port_addresses: tuple[Network, ...] | None = None
+    node_port_addresses: NodePortAddresses = NodePortAddresses()
     allow_service_external_ips: bool = True
     hostname_override: str = ""
     bind_address: Address | None = None

@@ -51,21 +51,20 @@ def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> t
     """The node's addresses that serve node ports (nodePortAddresses), none where the rule is every local address.
 
     `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866); CIDRs select
-    among the addresses on the node's interfaces.  Loopback addresses never serve: what a node sends to these has a
-    loopback source, which no endpoint could answer.
+    among the addresses on the node's interfaces.  No rule serves loopback addresses: what a node sends to these has a
+    loopback source, which no endpoint could answer.  localhost.py says what is served there without rules.
     """
-    if config.node_port_addresses is None:
-        selected = of_family(state.node.addresses, family)[:1]
-    else:
-        present = state.node.addresses if state.host_addresses is None else state.host_addresses
-        matching = {a for a in present if any(contains(cidr, a) for cidr in config.node_port_addresses)}
-        selected = of_family(sorted(matching), family)
+    asked = config.node_port_addresses
+    present = state.node.addresses if state.host_addresses is None else state.host_addresses
+    matching = sorted(a for a in present if any(contains(cidr, a) for cidr in asked.networks))
+    primary = of_family(state.node.addresses, family)[:1] if asked.primary else ()
+    selected = dict.fromkeys((*primary, *of_family(matching, family)))
     return tuple(address for address in selected if not is_loopback(address))
 
 
 def serves_every_address(config: Config, family: Family) -> bool:
     """Whether a match-all CIDR of the family is among nodePortAddresses."""
-    return any(cidr.prefixlen == 0 and family_of(cidr) is family for cidr in config.node_port_addresses or ())
+    return any(cidr.prefixlen == 0 and family_of(cidr) is family for cidr in config.node_port_addresses.networks)
 
 
 def reaches(
@@ -73,11 +72,15 @@ def reaches(
 ) -> Iterator[tuple[ServicePort, list[Reach]]]:
     """The fronts that each port of a Service claims in one family; none if the Service is not of the family.
 
-    Node ports are fronts only where the family has an address that serves them.
+    Node ports are fronts only where the family has an address that serves them, be it localhost.
     """
     cluster_ips = of_family(service.cluster_ips, family)
     external = of_family(external_addresses(service, external_ips=config.allow_service_external_ips), family)
-    serves_node_ports = serves_every_address(config, family) or bool(nodeport_addresses(state, config, family))
+    serves_node_ports = (
+        serves_every_address(config, family)
+        or family in config.node_port_addresses.localhost
+        or bool(nodeport_addresses(state, config, family))
+    )
     for port in service.ports if cluster_ips else ():
         yield (
             port,

@@ -55,11 +55,15 @@ counter code kubeproxy_proxy_healthz_total [ALPHA] Cumulative proxy healthz HTTP
 counter code kubeproxy_proxy_livez_total [ALPHA] Cumulative proxy livez HTTP status
 histogram ip_family kubeproxy_conntrack_reconciler_sync_duration_seconds [ALPHA] ReconcileConntrackFlowsLatency latency in seconds
 counter ip_family kubeproxy_conntrack_reconciler_deleted_entries_total [ALPHA] Cumulative conntrack flows deleted by conntrack reconciler
+gauge ip_family kubeproxy_nftables_localhost_nodeport_listeners [ALPHA] Node ports that are listened on at localhost
+counter ip_family kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total [ALPHA] Cumulative node ports that could not be listened on at localhost
 """  # noqa: E501 -- a table
-"""Type, labels, name and help text of each metric, as kube-proxy 1.36 in nftables mode writes them."""
+"""Type, labels, name and help text of each metric, as kube-proxy 1.36 in nftables mode writes them; the last two are of
+1.37 (KEP-6032) and have texts of our own."""
 
 OURS = """
 gauge ip_family nftproxy_elements
+counter outcome nftproxy_localhost_connections_total
 counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
 counter ip_family nftproxy_repairs_total
@@ -117,6 +121,7 @@ def exercised() -> Metrics:
     made.metrics.programmed(IPV4, 1, 2)
     made.metrics.reconciled(IPV4, 1, 1)
     made.metrics.built("1", "2", "3")
+    made.metrics.localhost_listeners(IPV4, 1)
     return made.metrics
 
 
@@ -187,6 +192,10 @@ def test_counters_begin_at_zero() -> None:
         **by_family("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", 0),
         **by_family("kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total", 0),
         **by_family("kubeproxy_conntrack_reconciler_deleted_entries_total", 0),
+        'nftproxy_localhost_connections_total{outcome="forwarded"}': 0,
+        'nftproxy_localhost_connections_total{outcome="unreachable"}': 0,
+        'nftproxy_localhost_connections_total{outcome="limit"}': 0,
+        **by_family("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", 0),
         **by_family("nftproxy_repairs_total", 0),
     }
 

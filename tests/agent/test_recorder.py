@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
+from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.recorder import (
     NOTE_LENGTH,
     Events,
     Happening,
     event_json,
     of_conflict,
+    of_forwarder,
     of_listener,
     of_refusal,
     of_start,
@@ -100,6 +102,16 @@ def test_a_health_check_port_that_is_taken_is_told_of_the_service() -> None:
     happening = of_listener(CannotListen(place, key("shop/web"), "address in use"), "node-a")
     assert happening.reason == "FailedToStartServiceHealthcheck"
     assert happening.note == 'node node-a failed to start healthcheck "shop/web" on port 32000: address in use'
+
+
+def test_a_port_that_is_taken_at_localhost_is_told_of_the_service() -> None:
+    """A node port that can't be listened on at localhost is a Warning on its Service that names the node."""
+    (address,) = addresses(["::1"])
+    place = Place(address, 30080)
+    found = document(of_forwarder(CannotForward(place, key("shop/web"), "Address already in use"), "node-a"))
+    assert (found["type"], found["reason"]) == ("Warning", "FailedToListenOnLocalhost")
+    assert (found["regarding"]["namespace"], found["regarding"]["name"]) == ("shop", "web")
+    assert found["note"] == "node node-a can't listen on [::1]:30080 for a node port: Address already in use"
 
 
 def test_a_note_is_bounded() -> None:

@@ -9,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nftproxy.api.config import parse_config, parse_duration
-from nftproxy.model.addresses import Address, parse_network
+from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.errors import BadInput
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, NodePortAddresses
+from tests.support.factories import networks
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
@@ -119,7 +120,7 @@ def test_every_field() -> None:
         cluster_cidrs=(parse_network("10.244.0.0/16"), parse_network("fd00:244::/56")),
         bridge_interface="cni0",
         interface_name_prefix="veth",
-        node_port_addresses=(parse_network("192.168.0.0/16"), parse_network("fd00::/8")),
+        node_port_addresses=NodePortAddresses(primary=False, networks=networks(["192.168.0.0/16", "fd00::/8"])),
         allow_service_external_ips=False,
         hostname_override="node-a.example.com",
         bind_address=Address("192.168.0.2"),
@@ -145,7 +146,42 @@ def test_detect_local_modes(mode: DetectLocalMode) -> None:
 @pytest.mark.parametrize("given_addresses", [None, [], ["primary"]])
 def test_node_ports_are_primary_by_default(given_addresses: object) -> None:
     """Without nodePortAddresses, and with "primary", node ports are served on the node's own addresses."""
-    assert read(nodePortAddresses=given_addresses).node_port_addresses is None
+    assert read(nodePortAddresses=given_addresses).node_port_addresses == NodePortAddresses(primary=True)
+
+
+IPV4, IPV6 = Family.IPV4, Family.IPV6
+EVERYWHERE = ["0.0.0.0/0", "::/0"]
+
+
+@pytest.mark.parametrize(
+    ("given_addresses", "primary", "cidrs", "localhost"),
+    [
+        (["localhost"], False, [], {IPV4, IPV6}),
+        (["primary", "localhost"], True, [], {IPV4, IPV6}),
+        (["all"], False, EVERYWHERE, set()),
+        (["localhost", "10.0.0.0/8", "all", "primary"], True, [*EVERYWHERE, "10.0.0.0/8"], {IPV4, IPV6}),
+        (["10.0.0.0/8", "primary"], True, ["10.0.0.0/8"], set()),
+        (["127.0.0.1/32"], False, [], {IPV4}),
+        (["127.0.0.0/8", "primary"], True, [], {IPV4}),
+        (["::1/128", "10.0.0.0/8"], False, ["10.0.0.0/8"], {IPV6}),
+        (["126.0.0.0/7"], False, ["126.0.0.0/7"], set()),
+        (["0.0.0.0/0"], False, ["0.0.0.0/0"], set()),
+    ],
+)
+def test_where_node_ports_are_served(
+    given_addresses: list[str], primary: bool, cidrs: list[str], localhost: set[Family]
+) -> None:
+    """Words and CIDRs add up; localhost is asked for by name or by a CIDR of loopback addresses, not by a wider one."""
+    expected = NodePortAddresses(primary, networks(cidrs), frozenset(localhost))
+    assert read(nodePortAddresses=given_addresses).node_port_addresses == expected
+
+
+@pytest.mark.parametrize(("gate", "localhost"), [(True, {IPV4, IPV6}), (None, {IPV4, IPV6}), (False, set())])
+def test_the_gate_of_localhost(gate: bool | None, localhost: set[Family]) -> None:
+    """Asking for localhost is enough; kube-proxy's feature gate, set to false, turns it off."""
+    gates = {"KubeProxyNFTablesLocalhostNodePorts": gate}
+    config = read(nodePortAddresses=["primary", "localhost"], featureGates=gates)
+    assert config.node_port_addresses == NodePortAddresses(localhost=frozenset(localhost))
 
 
 @pytest.mark.parametrize("address", ["", "0.0.0.0", "::"])
@@ -208,9 +244,19 @@ def test_a_port_may_be_left_out(text: str, address: str) -> None:
         ),
         ({"detectLocal": []}, "detectLocal: a list is not an object"),
         ({"nodePortAddresses": "primary"}, "nodePortAddresses: 'primary' is not a list"),
-        ({"nodePortAddresses": ["10.0.0.0/8", "x"]}, "nodePortAddresses[1]: 'x' is not a CIDR"),
-        ({"nodePortAddresses": ["primary", "10.0.0.0/8"]}, "nodePortAddresses: primary can't be mixed with CIDRs"),
-        ({"nodePortAddresses": [4]}, "nodePortAddresses[0]: 4 is not a string"),
+        (
+            {"nodePortAddresses": ["10.0.0.0/8", "x"]},
+            "nodePortAddresses[1]: 'x' is not a CIDR, nor primary, localhost or all",
+        ),
+        (
+            {"nodePortAddresses": ["Localhost"]},
+            "nodePortAddresses[0]: 'Localhost' is not a CIDR, nor primary, localhost or all",
+        ),
+        ({"nodePortAddresses": [4]}, "nodePortAddresses[0]: 4 is not a string, nor primary, localhost or all"),
+        (
+            {"featureGates": {"KubeProxyNFTablesLocalhostNodePorts": 1}},
+            "featureGates.KubeProxyNFTablesLocalhostNodePorts: 1 is not true or false",
+        ),
         ({"bindAddress": "x"}, "bindAddress: 'x' does not appear to be an IPv4 or IPv6 address"),
         (
             {"healthzBindAddress": "localhost:10256"},
@@ -353,7 +399,7 @@ def test_a_field_that_a_flag_overrides_is_named_by_the_flag() -> None:
     with pytest.raises(BadInput) as caught:
         parse_config(HEAD | {"nodePortAddresses": ["x"], "oomScoreAdj": 2000}, "f", flags)
     assert str(caught.value).splitlines() == [
-        "--nodeport-addresses: 'x' is not a CIDR",
+        "--nodeport-addresses: 'x' is not a CIDR, nor primary, localhost or all",
         "f: KubeProxyConfiguration: oomScoreAdj: 2000 is not from -1000 to 1000",
     ]
     _, warnings = parse_config(HEAD | {"portRange": "1-2", "profiling": None}, "f", flags)

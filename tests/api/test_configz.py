@@ -10,9 +10,12 @@ from nftproxy.api.config import parse_config
 from nftproxy.api.configz import configz
 from nftproxy.model.addresses import Address, parse_network
 from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging
+from tests.support.factories import node_port_addresses
 
 CONFIGS = {
     "default": Config(),
+    "one localhost": Config(node_port_addresses=node_port_addresses("all", "127.0.0.1/32")),
+    "the other localhost": Config(node_port_addresses=node_port_addresses("::1/128")),
     "other": Config(
         masquerade_all=True,
         masquerade_bit=7,
@@ -20,7 +23,7 @@ CONFIGS = {
         cluster_cidrs=(parse_network("10.1.0.0/16"), parse_network("fd00:1::/48")),
         bridge_interface="br0",
         interface_name_prefix="veth",
-        node_port_addresses=(parse_network("192.168.0.0/16"), parse_network("::/0")),
+        node_port_addresses=node_port_addresses("primary", "192.168.0.0/16", "::/0", "localhost"),
         allow_service_external_ips=False,
         hostname_override="node-a",
         bind_address=Address("192.168.0.2"),

@@ -154,6 +154,25 @@ def test_a_preference_changes_no_rule() -> None:
 # The rules
 
 
+def test_node_ports_at_localhost_are_said() -> None:
+    """What has no rule is said at the top: which endpoints the agent forwards to, and what nothing serves."""
+    ports, slice_ports = ["a:53:30053/tcp", "a:53:30053/udp"], ["a:5353/tcp", "a:5353/udp"]
+    made = pipeline(
+        service(ports=ports, cluster_ips=["10.96.0.10", "fd00:96::10"]),
+        slice_of(ports=slice_ports),
+        slice_of(ports=slice_ports, endpoints=["fd00:1::4@node-a"], suffix="6"),
+        node_port_addresses=["primary", "localhost"],
+    )
+    said = [line for line in comments(made) if line.startswith("# localhost")]
+    assert said == [
+        "# localhost: the agent forwards 127.0.0.1:30053, of shop/web, TCP only, to 10.1.0.4:5353, 10.1.1.4:5353",
+        "# localhost: the agent forwards [::1]:30053, of shop/web, TCP only, to [fd00:1::4]:5353",
+        "# localhost: nothing serves udp port 127.0.0.1:30053 of shop/web: only TCP is forwarded",
+        "# localhost: nothing serves udp port [::1]:30053 of shop/web: only TCP is forwarded",
+    ]
+    assert not [line for line in comments(pipeline(service(ports=ports))) if line.startswith("# localhost")]
+
+
 def test_elements_say_to_whom_they_belong() -> None:
     """Each element has its Service port beside it, in the order of these; shared ones name all."""
     made = pipeline(

@@ -193,6 +193,10 @@ def test_source_ranges(ranges: list[str], source: str, is_admitted: bool) -> Non
         (("0.0.0.0/0",), {"192.168.0.2", "192.168.0.77", "10.1.0.1", "203.0.113.8"}),
         (("10.0.0.0/8",), {"10.1.0.1"}),
         (("::/0",), set()),
+        (("primary", "localhost"), {"192.168.0.2"}),
+        (("localhost",), set()),
+        (("10.0.0.0/8", "primary"), {"10.1.0.1", "192.168.0.2"}),
+        (("all", "localhost"), {"192.168.0.2", "192.168.0.77", "10.1.0.1", "203.0.113.8"}),
     ],
 )
 def test_node_port_addresses(cidrs: tuple[str, ...] | None, served: set[str]) -> None:
@@ -202,6 +206,13 @@ def test_node_port_addresses(cidrs: tuple[str, ...] | None, served: set[str]) ->
     reached = at(HERE, AWAY, masqueraded=True)
     assert {address for address, outcome in asked.items() if outcome == reached} == served
     assert all(outcome in (reached, {NODE}) for outcome in asked.values())
+
+
+@pytest.mark.parametrize("asked", [None, ("localhost",), ("127.0.0.0/8", "all")])
+def test_rules_never_serve_loopback(asked: tuple[str, ...] | None) -> None:
+    """Asked for or not, a connection to loopback stays the node's own: what serves there listens there."""
+    there = world(BALANCED, slice_of(), node_port_addresses=asked)
+    assert become(there, Origin.NODE, "127.0.0.1", 30080) == {NODE}
 
 
 def test_cidrs_select_among_the_nodes_addresses_where_interfaces_are_unknown() -> None:

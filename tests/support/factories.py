@@ -17,6 +17,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.conformance.notation import addresses as addresses  # for the tests, beside the rest of the notation
 from nftproxy.conformance.notation import key as key
 from nftproxy.conformance.notation import networks as networks
@@ -42,7 +43,7 @@ from nftproxy.model.objects import (
     ServiceType,
     TrafficPolicy,
 )
-from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
+from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
@@ -182,12 +183,18 @@ def host_addresses(*texts: str) -> HostAddresses:
     return HostAddresses(frozenset(addresses(texts)))
 
 
+def node_port_addresses(*given: str) -> NodePortAddresses:
+    """What nodePortAddresses of a configuration file means: CIDRs and words."""
+    config, _ = parse_config({**EMPTY_CONFIG, "nodePortAddresses": list(given)}, "a test")
+    return config.node_port_addresses
+
+
 def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
     """Settings with the cluster's pod CIDRs; `tweaks` are fields of `Config`, networks and words as texts."""
     fields: dict[str, Any] = {"cluster_cidrs": CLUSTER_CIDRS} | tweaks
-    for name in ("cluster_cidrs", "node_port_addresses"):
-        if fields.get(name) is not None:
-            fields[name] = networks(fields[name])
+    fields["cluster_cidrs"] = networks(fields["cluster_cidrs"])
+    if "node_port_addresses" in fields:
+        fields["node_port_addresses"] = node_port_addresses(*fields["node_port_addresses"] or ())
     if "detect_local_mode" in fields:
         fields["detect_local_mode"] = DetectLocalMode(fields["detect_local_mode"])
     return Settings(Config(**fields), Capabilities(wide_maps=wide_maps))

@@ -12,4 +12,5 @@ figures.py     what was measured, by name
 targets.py     what was promised, beside it
 report.py plot.py                                            tables and picture for docs/
 quick.py       what CI asserts
+forwarding.py  what the forwarder of node ports at localhost costs, by itself
 """

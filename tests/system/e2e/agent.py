@@ -92,14 +92,15 @@ class Agent:
         name: the node's name.
         server: the API, for whose kubeconfig there must be a route.
         directory: where its files go, its log among them.
+        more: further fields of its configuration, in YAML.
     """
 
-    def __init__(self, namespace: Namespace, name: str, server: ApiServer, directory: Path) -> None:
+    def __init__(self, namespace: Namespace, name: str, server: ApiServer, directory: Path, more: str = "") -> None:
         self._namespace = namespace
         self._name = name
         self._kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
         self._config = directory / f"{name}.yaml"
-        self._config.write_text(CONFIG)
+        self._config.write_text(CONFIG + more)
         self._log = directory / f"{name}.log"
         self._process: subprocess.Popen[Any] | None = None
 

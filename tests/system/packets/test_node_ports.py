@@ -209,11 +209,11 @@ def test_a_match_all_cidr_is_for_its_own_family(lab: Lab, cidr: str, served: Ip)
 @each_ip
 @pytest.mark.parametrize(
     "cidrs",
-    [None, EVERY_ADDRESS, ["127.0.0.0/8", "::1/128"], ["0.0.0.0/1", "::/1"]],
-    ids=["primary", "every address", "loopback itself", "a network with loopback"],
+    [None, EVERY_ADDRESS, ["127.0.0.0/8", "::1/128"], ["0.0.0.0/1", "::/1"], ["primary", "localhost", "all"]],
+    ids=["primary", "every address", "loopback itself", "a network with loopback", "all words"],
 )
 def test_loopback_never_serves(lab: Lab, ip: Ip, cidrs: list[str] | None) -> None:
-    """A node port is not served at a loopback address, whatever the CIDRs are."""
+    """No rule serves a node port at a loopback address, whatever is asked for: the packet is the node's own."""
     cluster = make_cluster(lab, node_port_addresses=cidrs)
     assert cluster.outcomes(Origin.NODE, ip.loopback, PORT, source=ip.loopback, times=2) == {NODE}
 

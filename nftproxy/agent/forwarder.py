@@ -1,0 +1,250 @@
+"""The forwarder: node ports at localhost, TCP only, in userspace (nodePortAddresses, KEP-6032).
+
+It listens where policy says (policy/localhost.py), connects each client to one of the endpoints, and carries bytes both
+ways (relay.py), on the agent's loop.  There is none unless the configuration asks for localhost.
+
+* A port without endpoints isn't listened on, so the kernel refuses its clients.  One that another program has is tried
+  again with growing pauses.
+* Whatever changes, established connections stay as they are, as they do with rules; new ones follow.
+* Connections, listeners and so the file descriptors that all of it may take are bounded.  A client beyond the bounds is
+  reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+import resource
+import socket
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.relay import CHUNK, connect, relay, reset
+from nftproxy.agent.servers import FIRST_PAUSE, LONGEST_PAUSE, Place
+from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.model.errors import NftproxyError
+from nftproxy.model.objects import ObjectKey
+from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 16
+"""Connections that are accepted before others on the loop get their turn."""
+FULL_PAUSE = 1.0
+"""Seconds in which nothing is accepted after there were no more file descriptors (asyncio, ACCEPT_RETRY_DELAY)."""
+_NO_SUCH_ADDRESS = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
+
+
+class Limits(NamedTuple):
+    """The most connections, of all Services and of one, and the most listeners."""
+
+    connections: int
+    of_a_service: int
+    listeners: int
+
+
+def affordable(files: int) -> Limits:
+    """The limits with so many file descriptors: half of them for connections, a quarter for listeners.
+
+    A connection may take six: two sockets and two pipes.  There need be no more listeners than the default range of
+    node ports has in two families (--service-node-port-range, 30000-32767).
+    """
+    connections = min(1000, files // 12)
+    return Limits(connections, max(1, connections // 4), min(2 * 2768, files // 4))
+
+
+class CannotForward(NftproxyError):
+    """A node port can't be listened on at localhost."""
+
+    def __init__(self, place: Place, service: ObjectKey, reason: str) -> None:
+        super().__init__(f"can't listen on {place} for the node port of Service {service}: {reason}")
+        self.place = place
+        self.service = service
+        self.reason = reason
+
+
+class Forwarder:
+    """All node ports at localhost."""
+
+    def __init__(
+        self, metrics: Metrics, report: Callable[[CannotForward], None] = lambda _: None, limits: Limits | None = None
+    ) -> None:
+        """`report` is called once for each port that can't be listened on, and again for each Service that wants it.
+
+        Without `limits` these follow from the file descriptors that the process may have.
+        """
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        self._limits = limits or affordable(2**20 if files == resource.RLIM_INFINITY else files)
+        self._metrics = metrics
+        self._report = report
+        self._wanted: Mapping[LocalPort, Forwarding] = {}
+        self._listening: dict[LocalPort, socket.socket] = {}
+        self._failed: dict[LocalPort, ObjectKey] = {}
+        self._retry: asyncio.TimerHandle | None = None
+        self._pause = FIRST_PAUSE
+        self._pins: dict[LocalPort, Pin] = {}
+        self._connections: set[asyncio.Task[None]] = set()
+        self._counts: Counter[ObjectKey] = Counter()
+        self._full: set[ObjectKey] = set()
+        self._buffer = memoryview(bytearray(CHUNK))
+
+    def follow(self, wanted: Mapping[LocalPort, Forwarding]) -> None:
+        """Serve these ports and no others; the same mapping is what is served already."""
+        if wanted is self._wanted:
+            return
+        self._wanted = wanted
+        for port in self._listening.keys() - wanted.keys():
+            self._stop_listening(port)
+        self._failed = {p: s for p, s in self._failed.items() if p in wanted and wanted[p].service == s}
+        self._pins = {p: pin for p, pin in self._pins.items() if p in wanted}
+        self._listen(sorted(wanted.keys() - self._listening.keys() - self._failed.keys()))
+
+    async def close(self) -> None:
+        """Stop listening, and reset all connections."""
+        self.follow({})
+        if self._retry:
+            self._retry.cancel()
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    # Listeners
+
+    def _listen(self, ports: list[LocalPort]) -> None:
+        for port in ports:
+            if len(self._listening) < self._limits.listeners:
+                self._try_to_listen(port)
+            else:
+                most = f"{self._limits.listeners} node ports are served at localhost, and no more"
+                self._note_failure(port, most)
+        self._count_listeners()
+        if self._failed and not self._retry:
+            self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
+
+    def _try_to_listen(self, port: LocalPort) -> None:
+        family = socket.AF_INET6 if family_of(port.address) is Family.IPV6 else socket.AF_INET
+        try:
+            listener = socket.create_server(port, family=family)
+        except OSError as error:
+            is_absent = error.errno in _NO_SUCH_ADDRESS
+            self._note_failure(port, "" if is_absent else os.strerror(error.errno or 0))
+            return
+        listener.setblocking(False)
+        self._listening[port] = listener
+        self._failed.pop(port, None)
+        asyncio.get_running_loop().add_reader(listener, self._accept, port)
+
+    def _note_failure(self, port: LocalPort, reason: str) -> None:
+        """Say it once for each Service; "" if there is no such address (no IPv6), as nobody could connect either."""
+        service = self._wanted[port].service
+        if reason and self._failed.get(port) != service:
+            failure = CannotForward(Place(*port), service, reason)
+            log.warning("%s; trying again", failure)
+            self._metrics.localhost_listener_failed(family_of(port.address))
+            self._report(failure)
+        self._failed[port] = service
+
+    def _try_again(self) -> None:
+        self._retry = None
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) if self._failed else FIRST_PAUSE
+        before = self._failed.keys() - self._listening.keys()
+        self._listen(sorted(self._failed))
+        for port in sorted(before - self._failed.keys()):
+            log.info("now listening on %s for the node port of Service %s", Place(*port), self._wanted[port].service)
+
+    def _stop_listening(self, port: LocalPort) -> None:
+        listener = self._listening.pop(port)
+        asyncio.get_running_loop().remove_reader(listener)
+        listener.close()
+        self._count_listeners()
+
+    def _count_listeners(self) -> None:
+        for family in Family:
+            count = sum(family_of(port.address) is family for port in self._listening)
+            self._metrics.localhost_listeners(family, count)
+
+    # Connections
+
+    def _accept(self, port: LocalPort) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                client, _client_address = self._listening[port].accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:  # no more file descriptors, or no memory
+                log.warning("can't accept connections on %s, trying again soon: %s", Place(*port), error)
+                self._rest(port)
+                return
+            client.setblocking(False)
+            self._take(client, port)
+
+    def _rest(self, port: LocalPort) -> None:
+        loop, listener = asyncio.get_running_loop(), self._listening[port]
+        loop.remove_reader(listener)
+
+        def go_on() -> None:
+            if self._listening.get(port) is listener:
+                loop.add_reader(listener, self._accept, port)
+
+        loop.call_later(FULL_PAUSE, go_on)
+
+    def _take(self, client: socket.socket, port: LocalPort) -> None:
+        service = self._wanted[port].service
+        if self._is_full(service):
+            self._metrics.localhost_connection("limit")
+            with client:
+                reset(client)
+            return
+        task = asyncio.get_running_loop().create_task(self._serve(client, self._choose(port)))
+        self._connections.add(task)
+        self._counts[service] += 1
+        task.add_done_callback(lambda done: self._ended(done, client, service))
+
+    def _is_full(self, service: ObjectKey) -> bool:
+        is_full = len(self._connections) >= self._limits.connections
+        if not is_full and self._counts[service] < self._limits.of_a_service:
+            return False
+        if service not in self._full:
+            self._full.add(service)
+            most = self._limits.connections if is_full else self._limits.of_a_service
+            whose = "all Services have" if is_full else "it has"
+            log.warning("Service %s: new connections at localhost are reset: %s %d, the most", service, whose, most)
+        return True
+
+    def _ended(self, task: asyncio.Task[None], client: socket.socket, service: ObjectKey) -> None:
+        client.close()  # also of a task that was cancelled before it began
+        self._connections.discard(task)
+        self._counts[service] -= 1
+        if self._counts[service] <= self._limits.of_a_service // 2:
+            self._full.discard(service)
+        if not self._counts[service]:
+            del self._counts[service]
+        if not task.cancelled() and (error := task.exception()):
+            log.error("a connection at localhost to Service %s was lost", service, exc_info=error)
+
+    def _choose(self, port: LocalPort) -> tuple[Address, int]:
+        """An endpoint at random, or the one of session affinity: to it all clients on the node are one."""
+        wanted, now = self._wanted[port], asyncio.get_running_loop().time()
+        endpoint = pinned(self._pins.get(port), wanted, now) or random.choice(wanted.endpoints)
+        self._pins[port] = Pin(wanted.service, endpoint, now)
+        return endpoint
+
+    async def _serve(self, client: socket.socket, endpoint: tuple[Address, int]) -> None:
+        try:
+            server = await connect(endpoint)
+        except OSError as error:
+            log.debug("a connection at localhost was reset, as %s can't be reached: %s", Place(*endpoint), error)
+            self._metrics.localhost_connection("unreachable")
+            reset(client)
+        except BaseException:
+            reset(client)
+            raise
+        else:
+            with server:
+                self._metrics.localhost_connection("forwarded")
+                await relay(client, server, self._buffer)

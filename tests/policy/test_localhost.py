@@ -1,0 +1,176 @@
+"""What serves node ports at localhost: the endpoints that the rules would draw from, for TCP alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.events import Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.fronts import Lost, lost_claims
+from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
+from tests.support.factories import IPV4, addresses, key, node, pipeline, service, slice_of
+
+AT, AT6 = Address("127.0.0.1"), Address("::1")
+HERE, AWAY = (Address("10.1.0.4"), 8080), (Address("10.1.1.4"), 8080)
+BOTH_FAMILIES = addresses(["10.96.0.10", "fd00:96::10"])
+OPEN = service(ports=["http:80:30080"])
+
+
+def made(*objects: Any, asked: list[str] | None = None, **tweaks: Any) -> Pipeline:
+    """A pipeline on node-a that serves node ports at its own address and at localhost."""
+    return pipeline(*objects, node_port_addresses=asked or ["primary", "localhost"], **tweaks)
+
+
+def served(it: Pipeline) -> dict[str, tuple[tuple[Address, int], ...]]:
+    """The endpoints by the local port."""
+    return {str(port): each.endpoints for port, each in it.localhost_ports.by_port.items()}
+
+
+def test_a_node_port_is_served_by_the_cluster_list() -> None:
+    """With policy Cluster every endpoint serves, for the Service that has the port."""
+    found = made(OPEN, slice_of()).localhost_ports.by_port
+    assert found == {LocalPort(AT, 30080): Forwarding(key("shop/web"), (HERE, AWAY), None)}
+
+
+def test_each_family_has_its_own_endpoints() -> None:
+    """The Service's endpoints of a family serve at that family's localhost, and nothing serves where it has none."""
+    both = service(ports=["http:80:30080"], cluster_ips=BOTH_FAMILIES)
+    more = slice_of(endpoints=["fd00:1::4@node-a"], suffix="6")
+    six = (Address("fd00:1::4"), 8080)
+    assert served(made(both, slice_of(), more)) == {"127.0.0.1:30080": (HERE, AWAY), "[::1]:30080": (six,)}
+    assert served(made(both, slice_of())) == {"127.0.0.1:30080": (HERE, AWAY)}
+    assert served(made(both, more)) == {"[::1]:30080": (six,)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "ports"),
+    [
+        (["localhost"], {"127.0.0.1:30080", "[::1]:30080"}),
+        (["127.0.0.1/32"], {"127.0.0.1:30080"}),
+        (["all", "::1/128"], {"[::1]:30080"}),
+        (["primary"], set()),
+        (["all"], set()),
+        (["0.0.0.0/0", "::/0"], set()),
+    ],
+)
+def test_where_it_is_asked_for(asked: list[str], ports: set[str]) -> None:
+    """Localhost is served where it is asked for, by name or as a loopback CIDR, and nowhere else."""
+    both = service(ports=["http:80:30080"], cluster_ips=BOTH_FAMILIES)
+    it = made(both, slice_of(), slice_of(endpoints=["fd00:1::4@node-a"], suffix="6"), asked=asked)
+    assert served(it).keys() == ports
+
+
+@pytest.mark.parametrize(
+    ("policy", "endpoints", "chosen"),
+    [
+        ("Local", ["10.1.0.4@node-a", "10.1.1.4@node-b"], (HERE,)),
+        ("Local", ["10.1.1.4@node-b"], ()),
+        ("Local", ["10.1.0.4@node-a draining", "10.1.1.4@node-b"], (HERE,)),
+        ("Cluster", ["10.1.0.4@node-a draining", "10.1.1.4@node-b"], (AWAY,)),
+        ("Cluster", ["10.1.0.4@node-a draining", "10.1.1.4@node-b unready"], (HERE,)),
+        ("Cluster", ["10.1.0.4@node-a zone=zone-b", "10.1.1.4@node-b zone=zone-a"], (AWAY,)),
+        ("Cluster", ["10.1.0.4@node-a unready"], ()),
+        ("Cluster", [], ()),
+    ],
+)
+def test_endpoints_are_chosen_as_for_rules(
+    policy: str, endpoints: list[str], chosen: tuple[tuple[Address, int], ...]
+) -> None:
+    """Policy, terminating endpoints and topology decide as they do for rules, with the local list for policy Local."""
+    open_service = service(ports=["http:80:30080"], external_policy=policy, internal_policy="Local")
+    it = made(open_service, slice_of(endpoints=endpoints, family=IPV4), node=node(zone="zone-a"))
+    assert served(it) == ({"127.0.0.1:30080": chosen} if chosen else {})
+
+
+def test_only_tcp() -> None:
+    """UDP and SCTP ports are not served, and are named as such."""
+    ports = ["a:53:30053/udp", "b:53:30053/tcp", "c:9:30009/sctp", "d:80/udp"]
+    slice_ports = ["a:5353/udp", "b:5353/tcp", "c:9999/sctp", "d:8080/udp"]
+    it = made(service(ports=ports), slice_of(ports=slice_ports, endpoints=["10.1.0.4"]), asked=["127.0.0.1/32"])
+    assert served(it) == {"127.0.0.1:30053": ((HERE[0], 5353),)}
+    assert list(it.localhost_ports.unserved(it.state)) == [
+        (key("shop/web"), LocalPort(AT, 30053), Protocol.UDP),
+        (key("shop/web"), LocalPort(AT, 30009), Protocol.SCTP),
+    ]
+
+
+def test_nothing_is_named_where_nobody_asked() -> None:
+    """Without localhost there is nothing to say of ports that aren't served there."""
+    it = made(service(ports=["a:53:30053/udp"]), asked=["primary"])
+    assert list(it.localhost_ports.unserved(it.state)) == []
+
+
+def test_affinity_goes_along() -> None:
+    """The timeout of session affinity is that of the Service."""
+    sticky = service(ports=["http:80:30080"], affinity_timeout=30)
+    (found,) = made(sticky, slice_of()).localhost_ports.by_port.values()
+    assert found.affinity_timeout == 30
+
+
+def test_the_owner_of_a_contested_port_serves() -> None:
+    """The Service that has the node port by age serves, and the other takes over when it goes."""
+    older = service("shop/older", created=1, ports=["http:80:30080"], cluster_ips=["10.96.0.1"])
+    younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
+    slices = [slice_of("shop/older", ["10.1.0.4"]), slice_of("shop/younger", ["10.1.1.4"])]
+    it = made(younger, older, *slices)
+    assert [(each.service, each.endpoints) for each in it.localhost_ports.by_port.values()] == [
+        (key("shop/older"), (HERE,))
+    ]
+    it.apply([Removed(Service, key("shop/older"))])
+    assert [(each.service, each.endpoints) for each in it.localhost_ports.by_port.values()] == [
+        (key("shop/younger"), (AWAY,))
+    ]
+
+
+def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
+    """Where no other address serves node ports, losing one is still reported."""
+    older = service("shop/older", created=1, ports=["http:80:30080"], cluster_ips=["10.96.0.1"])
+    younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
+    it = made(older, younger, asked=["localhost"])
+    why = "it belongs to Service shop/older, which takes precedence"
+    lost = lost_claims(it.state, it.settings.config, IPV4, younger)
+    assert lost == [Lost(key("shop/younger"), "http", "tcp . 30080", why)]
+
+
+def test_changes_are_followed() -> None:
+    """Endpoints and ports come and go; what doesn't concern node ports leaves the mapping as it is."""
+    it = made(OPEN, slice_of())
+    before = it.localhost_ports.by_port
+    it.apply([Put(service("shop/other", cluster_ips=["10.96.0.11"])), Put(slice_of("shop/other"))])
+    assert it.localhost_ports.by_port is before
+    it.apply([Put(slice_of(endpoints=["10.1.1.4"]))])
+    assert served(it) == {"127.0.0.1:30080": (AWAY,)}
+    it.apply([Put(service(ports=["http:80:30081"]))])
+    assert served(it) == {"127.0.0.1:30081": (AWAY,)}
+    it.apply([Removed(EndpointSlice, key("shop/web-1"))])
+    assert served(it) == {}
+
+
+def test_a_service_without_rules_is_not_served() -> None:
+    """A Service that was set aside, as the kernel refuses its rules, is not served at localhost either."""
+    it = made(OPEN, slice_of())
+    it.leave_out([key("shop/web")])
+    assert served(it) == {}
+    it.let_in(key("shop/web"))
+    assert served(it) == {"127.0.0.1:30080": (HERE, AWAY)}
+
+
+@pytest.mark.parametrize(
+    ("pin", "timeout", "now", "endpoint"),
+    [
+        (Pin(key("shop/web"), HERE, 100.0), 30, 100.0, HERE),
+        (Pin(key("shop/web"), HERE, 100.0), 30, 129.9, HERE),
+        (Pin(key("shop/web"), HERE, 100.0), 30, 130.0, None),
+        (Pin(key("shop/web"), HERE, 100.0), None, 100.0, None),
+        (Pin(key("shop/web"), AWAY, 100.0), 30, 100.0, None),
+        (Pin(key("shop/other"), HERE, 100.0), 30, 100.0, None),
+        (None, 30, 100.0, None),
+    ],
+)
+def test_affinity(pin: Pin | None, timeout: int | None, now: float, endpoint: tuple[Address, int] | None) -> None:
+    """The last endpoint is kept until the timeout, as long as it may be chosen and the Service is the same."""
+    assert pinned(pin, Forwarding(key("shop/web"), (HERE,), timeout), now) == endpoint
