@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -11,41 +10,50 @@ import pytest
 from nftproxy.lab import Address, Origin
 from tests.system.e2e.agent import World
 from tests.system.e2e.objects import Object, service, slice_of
-from tests.system.packets.cluster import IP, Ip, each_ip
+from tests.system.packets.cluster import IP, IP6, Ip, each_ip
 
 CLIENTS = 24
 """So many clients would all get the same endpoint twice, were it left to chance, once in 16 million times."""
 
-each_type = pytest.mark.parametrize("service_type", ["ClusterIP", "NodePort"])
+each_type = pytest.mark.parametrize("service_type", ["ClusterIP", "NodePort", "LoadBalancer"])
 
 
-def sticky(service_type: str, timeout: int = 10800) -> Object:
+def sticky(service_type: str, timeout: int = 10800, **spec: Any) -> Object:
     """A Service with affinity, in seconds."""
     affinity: dict[str, Any] = {"clientIP": {"timeoutSeconds": timeout}}
-    return plain(service_type) | {
-        "spec": plain(service_type)["spec"] | {"sessionAffinity": "ClientIP", "sessionAffinityConfig": affinity}
-    }
+    return plain(service_type, sessionAffinity="ClientIP", sessionAffinityConfig=affinity, **spec)
 
 
-def plain(service_type: str) -> Object:
-    """A Service without affinity."""
-    return service(ports=["80:30080" if service_type == "NodePort" else "80"], type=service_type)
+def plain(service_type: str, **spec: Any) -> Object:
+    """A Service without affinity, for TCP and UDP."""
+    node_port = ":30080" if service_type == "NodePort" else ""
+    return service(
+        ports=[f"tcp:80{node_port}/TCP", f"udp:80{node_port}/UDP"],
+        type=service_type,
+        balanced=[IP.balanced, IP6.balanced] if service_type == "LoadBalancer" else [],
+        **spec,
+    )
 
 
-def choices(world: World, ip: Ip, service_type: str, clients: Iterable[int] = range(CLIENTS)) -> list[Address | None]:
+def pods(*endpoints: str) -> Object:
+    """Its endpoints."""
+    return slice_of(*endpoints, ports=["tcp:8080/TCP", "udp:8080/UDP"])
+
+
+def choices(world: World, ip: Ip, service_type: str, protocol: str = "tcp") -> list[Address | None]:
     """Which endpoint each of some clients reaches now."""
-    address, port = (ip.node, 30080) if service_type == "NodePort" else (ip.vip, 80)
-    origin = Origin.OUTSIDE if service_type == "NodePort" else Origin.POD
-    prefix = (ip.client if service_type == "NodePort" else ip.pod).removesuffix("c8").removesuffix("200")
-    sources = [f"{prefix}{number + 10}" for number in clients]
-    return [world.connect(origin, address, port, source=source)[0].endpoint for source in sources]
+    address, port = {"NodePort": (ip.node, 30080), "LoadBalancer": (ip.balanced, 80)}.get(service_type, (ip.vip, 80))
+    origin = Origin.POD if service_type == "ClusterIP" else Origin.OUTSIDE
+    prefix = (ip.pod if service_type == "ClusterIP" else ip.client).removesuffix("c8").removesuffix("200")
+    sources = [f"{prefix}{number + 10}" for number in range(CLIENTS)]
+    return [world.connect(origin, address, port, protocol, source=source)[0].endpoint for source in sources]
 
 
 @each_type
 @each_ip
 def test_affinity(world: World, ip: Ip, service_type: str) -> None:
     """Each client stays with its endpoint, and not all have the same one."""
-    world.put(sticky(service_type), slice_of(ip.here, ip.away))
+    world.put(sticky(service_type), pods(ip.here, ip.away))
     first = choices(world, ip, service_type)
     assert set(first) == {(ip.here, 8080), (ip.away, 8080)}
     assert choices(world, ip, service_type) == first
@@ -53,9 +61,20 @@ def test_affinity(world: World, ip: Ip, service_type: str) -> None:
 
 @each_type
 @each_ip
+def test_affinity_udp(world: World, ip: Ip, service_type: str) -> None:
+    """A client's new UDP flows stay with its endpoint, and that may be another one than for TCP."""
+    world.put(sticky(service_type), pods(ip.here, ip.away))
+    tcp, udp = choices(world, ip, service_type), choices(world, ip, service_type, "udp")
+    assert set(udp) == {(ip.here, 8080), (ip.away, 8080)}
+    assert choices(world, ip, service_type, "udp") == udp
+    assert choices(world, ip, service_type) == tcp
+
+
+@each_type
+@each_ip
 def test_affinity_switched(world: World, ip: Ip, service_type: str) -> None:
     """Affinity takes effect when it is switched on, and ends when it is switched off."""
-    world.put(plain(service_type), slice_of(ip.here, ip.away))
+    world.put(plain(service_type), pods(ip.here, ip.away))
     assert choices(world, ip, service_type) != choices(world, ip, service_type)
     for _ in range(2):
         world.put(sticky(service_type))
@@ -66,7 +85,7 @@ def test_affinity_switched(world: World, ip: Ip, service_type: str) -> None:
 
 def test_affinity_timeout(world: World) -> None:
     """A client is remembered for as long as the Service says after its last connection, and then no more."""
-    world.put(sticky("NodePort", timeout=2), slice_of(IP.here, IP.away))
+    world.put(sticky("NodePort", timeout=2), pods(IP.here, IP.away))
 
     def look() -> list[list[Address | None]]:
         return [choices(world, IP, "ClusterIP"), choices(world, IP, "NodePort")]
@@ -83,9 +102,9 @@ def test_affinity_timeout(world: World) -> None:
 @each_ip
 def test_affinity_ends_with_the_endpoint(world: World, ip: Ip) -> None:
     """A client whose endpoint is gone gets another, and stays with that."""
-    world.put(sticky("ClusterIP"), slice_of(ip.here, ip.away))
+    world.put(sticky("ClusterIP"), pods(ip.here, ip.away))
     choices(world, ip, "ClusterIP")
-    world.put(slice_of(ip.away, ip.away2))
+    world.put(pods(ip.away, ip.away2))
     after = choices(world, ip, "ClusterIP")
     assert set(after) == {(ip.away, 8080), (ip.away2, 8080)}
     assert choices(world, ip, "ClusterIP") == after
@@ -93,7 +112,7 @@ def test_affinity_ends_with_the_endpoint(world: World, ip: Ip) -> None:
 
 def test_affinity_survives_a_restart(world: World) -> None:
     """Clients stay with their endpoints while the proxy is gone, and when it is back."""
-    world.put(sticky("ClusterIP"), slice_of(IP.here, IP.away))
+    world.put(sticky("ClusterIP"), pods(IP.here, IP.away))
     first = choices(world, IP, "ClusterIP")
     assert world.agent.stop() == 0
     assert choices(world, IP, "ClusterIP") == first
@@ -102,14 +121,26 @@ def test_affinity_survives_a_restart(world: World) -> None:
     assert choices(world, IP, "ClusterIP") == first
 
 
+@pytest.mark.parametrize("service_type", ["NodePort", "LoadBalancer"])
 @each_ip
-def test_affinity_with_external_policy_local(world: World, ip: Ip) -> None:
+def test_affinity_with_external_policy_local(world: World, ip: Ip, service_type: str) -> None:
     """Under externalTrafficPolicy Local clients outside stay with one of the node's own endpoints."""
-    local = sticky("NodePort")
     world.put(
-        local | {"spec": local["spec"] | {"externalTrafficPolicy": "Local"}},
-        slice_of(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"),
+        sticky(service_type, externalTrafficPolicy="Local"),
+        pods(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"),
     )
-    first = choices(world, ip, "NodePort")
+    first = choices(world, ip, service_type)
     assert set(first) == {(ip.here, 8080), (ip.here2, 8080)}
-    assert choices(world, ip, "NodePort") == first
+    assert choices(world, ip, service_type) == first
+
+
+@pytest.mark.parametrize("service_type", ["NodePort", "LoadBalancer"])
+@each_ip
+def test_affinity_switched_with_external_policy_local(world: World, ip: Ip, service_type: str) -> None:
+    """Under externalTrafficPolicy Local too affinity begins when switched on, and ends when switched off."""
+    world.put(pods(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"))
+    for _ in range(2):
+        world.put(plain(service_type, externalTrafficPolicy="Local"))
+        assert choices(world, ip, service_type) != choices(world, ip, service_type)
+        world.put(sticky(service_type, externalTrafficPolicy="Local"))
+        assert choices(world, ip, service_type) == choices(world, ip, service_type)

@@ -215,6 +215,34 @@ def test_traffic_distribution(worlds: Mapping[str, World], ip: Ip, kind: str) ->
     assert worlds["node-a"].outcomes(Origin.POD, ip.vip) == at(ip.here, ip.away)
 
 
+@pytest.mark.parametrize("wish", ["PreferClose", "PreferSameZone"])
+@each_ip
+def test_traffic_distribution_in_three_zones(worlds: Mapping[str, World], ip: Ip, wish: str) -> None:
+    """Two servers in the first zone, one on another node of the second, none in the third, whose clients use all."""
+    put(
+        worlds,
+        service(trafficDistribution=wish),
+        slice_of(f"{ip.here}@node-a zone=zone-a", f"{ip.here2}@node-a2 zone=zone-a", f"{ip.away}@node-b2 zone=zone-b"),
+    )
+    assert worlds["node-a"].outcomes(Origin.POD, ip.vip) == at(ip.here, ip.here2)
+    assert worlds["node-b"].outcomes(Origin.POD, ip.vip) == at(ip.away)
+    assert worlds["node-c"].outcomes(Origin.POD, ip.vip) == at(ip.here, ip.here2, ip.away)
+
+
+@each_ip
+def test_traffic_distribution_falls_back_and_returns(worlds: Mapping[str, World], ip: Ip) -> None:
+    """With PreferSameNode a node whose endpoint goes takes the other's, and its own again once it is back."""
+    first, second = f"{ip.here}@node-a node=node-a zone=zone-a", f"{ip.away}@node-b node=node-b zone=zone-b"
+    put(worlds, service(trafficDistribution="PreferSameNode"), slice_of(first, second))
+    for _ in range(2):
+        put(worlds, slice_of(first, second))
+        assert worlds["node-a"].outcomes(Origin.POD, ip.vip) == at(ip.here)
+        assert worlds["node-b"].outcomes(Origin.POD, ip.vip) == at(ip.away)
+        put(worlds, slice_of(second))
+        for name in ("node-a", "node-b"):
+            assert worlds[name].outcomes(Origin.POD, ip.vip) == at(ip.away)
+
+
 @each_ip
 def test_traffic_distribution_prefers_the_node(world: World, ip: Ip) -> None:
     """Hints for nodes come before those for zones; without the node's own, the zone's are taken."""

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pytest
 
-from nftproxy.lab import RealHost, RealNetwork, RealNode, obstacle
-from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from nftproxy.lab import RealHost, RealNetwork, RealNode, frames, obstacle
+from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6, UPLINK
+from nftproxy.lab.wire import ETH_P_ALL
 from tests.support.apiserver import ApiServer
 from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
@@ -246,6 +250,120 @@ def test_tcp_outlives_its_endpoint(town: Town, ip: Ip) -> None:
         town.put(*town.slices("node-c"))
         eventually(who(client, ip.vip), "web-2")
         assert conversation.ask().name == "web-1"
+
+
+@each_ip
+def test_pods_reach_each_other_without_the_proxy(town: Town, ip: Ip) -> None:
+    """Connections to pods' own addresses, on this node and others, keep their source and are left alone."""
+    town.put(web(), *town.slices(*NODES))
+    for client in town.clients.values():
+        for server in town.servers.values():
+            answer = client.ask(address_of(server, ip), 8080)
+            assert (answer.name, answer.client.ip) == (server.name, address_of(client, ip))
+
+
+@each_ip
+def test_large_requests(town: Town, ip: Ip) -> None:
+    """Datagrams that need several packets, and 256 KiB over TCP, reach the server through the Service whole."""
+    town.put(web(), *town.slices("node-b"))
+    client = town.clients["node-a"]
+    eventually(who(client, ip.vip, 80, "udp"), "web-1")
+    family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
+    with client.namespace.socket(family, socket.SOCK_DGRAM) as datagrams:
+        datagrams.settimeout(2)
+        datagrams.connect((ip.vip, 80))
+        datagrams.send(b"?" * 8000)
+        assert datagrams.recv(2048).split()[0] == b"web-1"
+    with client.namespace.socket(family, socket.SOCK_STREAM) as stream:
+        stream.settimeout(5)
+        stream.connect((ip.vip, 80))
+        stream.sendall(b"?" * (256 << 10))
+        stream.shutdown(socket.SHUT_WR)
+        answers = b""
+        while data := stream.recv(65536):
+            answers += data
+    assert {line.split()[0] for line in answers.splitlines()} == {b"web-1"}
+    assert answers.count(b"\n") >= (256 << 10) // 2048  # one for each 2,048 bytes that the server reads at most
+
+
+class Segment(NamedTuple):
+    """A TCP segment as it is seen on a wire."""
+
+    source: bytes
+    destination: bytes
+    sport: int
+    dport: int
+    sequence: int
+    acknowledged: int
+    flags: int
+    length: int
+
+
+def segment(packet: bytes) -> Segment | None:
+    """What an IP packet without options or extension headers holds; None if it isn't TCP."""
+    is_ipv6 = packet[0] >> 4 == 6
+    header, width = (40, 16) if is_ipv6 else (20, 4)
+    if packet[6 if is_ipv6 else 9] != socket.IPPROTO_TCP:
+        return None
+    source = packet[header - 2 * width : header - width]
+    sport, dport, sequence, acknowledged, flags = struct.unpack_from("!HHIIH", packet, header)
+    length = len(packet) - header - (flags >> 12) * 4
+    return Segment(source, packet[header - width : header], sport, dport, sequence, acknowledged, flags & 0x3F, length)
+
+
+class Wiretap:
+    """All TCP segments that pass a host's interface from now on, in either direction."""
+
+    def __init__(self, host: RealHost) -> None:
+        self._socket = host.namespace.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+        self._socket.bind((UPLINK, ETH_P_ALL))
+        self._socket.setblocking(False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def segments(self) -> list[Segment]:
+        """Those that have passed since this was last asked."""
+        seen = []
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                seen.append(segment(self._socket.recv(65536)))
+        return [each for each in seen if each is not None]
+
+
+@pytest.mark.parametrize(("distance", "be_liberal"), [(-100_000, "0"), (-100_000, "1"), (100_000, "1")])
+@each_ip
+def test_out_of_window_packets(town: Town, ip: Ip, distance: int, be_liberal: str) -> None:
+    """A server's packet out of the window ends no connection: it comes from the Service's address, or not at all.
+
+    Were it left untranslated, the client would answer this stranger with a reset, which ends the server's side of the
+    connection (k/k#74839).  Linux from 6.1 on translates packets from before the window, and those from beyond it only
+    with `conntrack.tcpBeLiberal`.
+    """
+    town.put(web(), *town.slices("node-b"))
+    client, server = town.clients["node-a"], town.servers["node-b"]
+    eventually(who(client, ip.vip), "web-1")
+    family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
+    vip, pod = (socket.inet_pton(family, address) for address in (ip.vip, address_of(server, ip)))
+    liberal = "netfilter/nf_conntrack_tcp_be_liberal"
+    town.nodes["node-a"].namespace.sysctl({liberal: be_liberal})  # as the agent does it
+    with Wiretap(server) as at_server, Wiretap(client) as at_client, client.talk(ip.vip, 80) as conversation:
+        before = conversation.ask()
+        (answer,) = [each for each in at_server.segments() if each.source == pod and each.length]
+        sequence = (answer.sequence + distance) % 2**32
+        header = struct.pack("!HHIIHHHH", 8080, answer.dport, sequence, answer.acknowledged, 0x5018, 9, 0, 0)
+        stray = frames.packet(pod, answer.destination, frames.PROTOCOLS["tcp"], header + b"stray!")
+        with server.namespace.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
+            raw.sendto(stray, (address_of(client, ip), 0))
+        assert [conversation.ask() for _ in range(3)] == [before] * 3
+        at_the_server, at_the_client = at_server.segments(), at_client.segments()
+    town.nodes["node-a"].namespace.sysctl({liberal: "0"})
+    assert [each.sequence for each in at_the_server if each.length == len(b"stray!")] == [sequence]
+    assert not [each for each in at_the_server if each.flags & frames.RST]
+    assert {each.source for each in at_the_client if each.dport == before.client.port} == {vip}
 
 
 def host_network(town: Town, *names: str) -> list[Object]:

@@ -206,6 +206,64 @@ def test_refused_without_endpoints(world: World, ip: Ip, protocol: str) -> None:
             assert {each.kind for each in outcomes} == {Kind.REJECTED}, (origin, address)
 
 
+@each_protocol
+@each_ip
+def test_refused_for_evicted_pods(world: World, ip: Ip, protocol: str) -> None:
+    """Pods that are evicted leave their slices, and with the last one every address refuses at once."""
+    ports = {"ports": [f"8080/{protocol.upper()}"], "family": "IPv6" if ip is IP6 else "IPv4"}
+    world.put(
+        service(ports=[f"80:30080/{protocol.upper()}"], type="NodePort"),
+        slice_of(f"{ip.here}@node-a", f"{ip.away}@node-b", **ports),  # type: ignore[arg-type]
+    )
+    assert world.outcomes(Origin.POD, ip.vip, 80, protocol) == at(ip.here, ip.away)
+    world.put(slice_of(f"{ip.away}@node-b", **ports))  # type: ignore[arg-type]
+    assert world.outcomes(Origin.POD, ip.vip, 80, protocol) == at(ip.away)
+    world.put(slice_of(**ports))  # type: ignore[arg-type]
+    for address, port in ((ip.vip, 80), (ip.node, 30080)):
+        for origin in (Origin.POD, Origin.NODE, Origin.OUTSIDE):
+            outcomes = world.outcomes(origin, address, port, protocol, times=4)
+            assert {each.kind for each in outcomes} == {Kind.REJECTED}, (origin, address)
+
+
+@each_protocol
+@each_ip
+def test_two_services_with_the_same_endpoints(world: World, ip: Ip, protocol: str) -> None:
+    """Of two Services with the same pods each has its own address and node port, and one may go."""
+    kind = protocol.upper()
+    first = service(ports=[f"80:30080/{kind}"], type="NodePort")
+    pods = [slice_of(ip.here, ip.away, name=name, ports=[f"8080/{kind}"]) for name in ("web", "other")]
+    world.put(first, service("other", ports=[f"80:30081/{kind}"], type="NodePort"), *pods)
+    reached, masked = at(ip.here, ip.away), at(ip.here, ip.away, masqueraded=True)
+    for vip, node_port in ((ip.vip, 30080), (ip.vip2, 30081)):
+        assert world.outcomes(Origin.POD, vip, 80, protocol) == reached
+        assert world.outcomes(Origin.POD, ip.node, node_port, protocol) == masked
+    world.delete(first, pods[0])
+    assert world.outcomes(Origin.POD, ip.vip2, 80, protocol) == reached
+    assert world.outcomes(Origin.POD, ip.node, 30081, protocol) == masked
+    assert world.outcomes(Origin.POD, ip.vip, 80, protocol, times=4) == {DROPPED}
+
+
+@each_protocol
+@each_ip
+def test_node_port_given_up(world: World, ip: Ip, protocol: str) -> None:
+    """A Service that becomes one of type ClusterIP keeps its address and no longer has its node port."""
+    kind = protocol.upper()
+    world.put(service(ports=[f"80:30080/{kind}"], type="NodePort"), slice_of(ip.here, ports=[f"8080/{kind}"]))
+    assert world.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol) == at(ip.here, masqueraded=True)
+    world.put(service(ports=[f"80/{kind}"]))
+    assert Kind.ENDPOINT not in {each.kind for each in world.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol)}
+    assert world.outcomes(Origin.POD, ip.vip, 80, protocol) == at(ip.here)
+
+
+def test_urls_of_the_proxy(world: World) -> None:
+    """/healthz is well and says since when, and /proxyMode names the mode, at kube-proxy's ports."""
+    health, mode = world.http("http://127.0.0.1:10256/healthz"), world.http("http://127.0.0.1:10249/proxyMode")
+    assert health is not None
+    assert (health.status, "lastUpdated" in health.body) == (200, True)
+    assert mode is not None
+    assert (mode.status, mode.body) == (200, "nftables")
+
+
 @each_ip
 def test_sctp(world: World, ip: Ip) -> None:
     """SCTP is served as TCP is, and refused without endpoints."""
