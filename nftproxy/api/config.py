@@ -73,6 +73,12 @@ class _Logging(Shape):
     verbosity: int | None = None
 
 
+class _Nftproxy(Shape):
+    """What kube-proxy doesn't have."""
+
+    masquerade_fully_random: bool | None = None
+
+
 class _Conntrack(Shape):
     max_per_core: int | None = None
     min: int | None = None
@@ -104,6 +110,7 @@ class _KubeProxyConfiguration(Shape):
     iptables: _Mode | None = None
     ipvs: _IPVS | None = None
     logging: _Logging | None = None
+    nftproxy: _Nftproxy | None = None
 
 
 def parse_config(raw: object, source: str, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[str]]:
@@ -155,6 +162,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
     return Config(
         masquerade_all=bool(_of_mode(given, "masquerade_all")[0]),
         masquerade_bit=_integer(masquerade_bit, _DEFAULT.masquerade_bit, range(32), path_of_bit, report),
+        masquerade_fully_random=bool((given.nftproxy or _Nftproxy()).masquerade_fully_random),
         detect_local_mode=mode,
         cluster_cidrs=_cluster_cidrs(given.cluster_cidr or "", report),
         bridge_interface=_interface(local.bridge_interface, "detectLocal.bridgeInterface", report),

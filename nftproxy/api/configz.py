@@ -55,6 +55,7 @@ def configz(config: Config) -> bytes:
                     "syncPeriod": _duration(config.sync_period),
                     "minSyncPeriod": _duration(config.min_sync_period),
                 },
+                "nftproxy": {"masqueradeFullyRandom": config.masquerade_fully_random},
             }
         }
     )

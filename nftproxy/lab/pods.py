@@ -40,6 +40,7 @@ class RealHost:
         self.address = address
         self.address6 = address6
         self.namespace = namespace
+        self._link: tuple[Node, str]  # its router, and what that calls the interface to it
         self._stack = ExitStack()
         self._stack.callback(namespace.close)
 
@@ -67,6 +68,12 @@ class RealHost:
         """
         with self.talk(address, port, protocol, sport=sport, timeout=timeout) as conversation:
             return conversation.ask()
+
+    def add_addresses(self, *addresses: str) -> None:
+        """Give the host more addresses, each without a prefix length, and have its router send them here."""
+        router, interface = self._link
+        add_addresses(self.namespace, topology.UPLINK, *addresses)
+        router.ip(*(f"route add {each} dev {interface}" for each in addresses))
 
     def when_closing(self, function: Callable[..., object], /, *args: object) -> None:
         """Have `function(*args)` called by `close`; what was asked for last comes first."""
@@ -163,6 +170,7 @@ def _namespace(name: str) -> Namespace:
 def _join(router: Node, host: RealHost, interface: str, gateways: tuple[str, str]) -> None:
     """Link a host to its router, where the link is called `interface` and the router's addresses are `gateways`."""
     join(router, interface, host.namespace, topology.UPLINK)
+    host._link = router, interface
     host.when_closing(router.ip, f"link del dev {interface}")
     add_addresses(router, interface, *gateways)
     add_addresses(host.namespace, topology.UPLINK, host.address, host.address6)

@@ -70,10 +70,12 @@ class Config(msgspec.Struct, frozen=True):
     `cluster_cidrs` has at most one of each family.  `bind_address` is a hint for the node's address, None where it says
     any.  `healthz_bind_address` and `metrics_bind_address` are "host:port", an IPv6 host in brackets.
     `hostname_override` and `kubeconfig` are "" where not given.  `masquerade_bit` counts from 0, the lowest.
+    `masquerade_fully_random` gives TCP random source ports too, as kube-proxy does.
     """
 
     masquerade_all: bool = False
     masquerade_bit: int = 14
+    masquerade_fully_random: bool = False
     detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
     cluster_cidrs: tuple[Network, ...] = ()
     bridge_interface: str = ""

@@ -35,6 +35,15 @@ HASH_SEED = "0x6e667470"
 # was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1), each with room for more endpoints than a cluster has.
 _NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 
+# How connections are masqueraded.  A random port meets, now and then, the TIME_WAIT that an earlier connection left in the
+# pod, and whose entry in conntrack is gone, as a new connection from the same client port takes its place.  Timestamps
+# then seem to run backwards, since kernels choose their offset by connection (Linux 7.0, 6.18.17, 6.12.94: "tcp:
+# secure_seq: add back ports to TS offset") or by host (before), and the pod ignores the SYN (PAWS).  With its own port a
+# client meets only its own past, whose timestamps are older.  Other protocols know no such past, and random ports keep
+# two connections that begin in one instant from getting the same one.
+_TCP_KEEPS_ITS_PORT = ("meta l4proto tcp", "masquerade")
+_RANDOM_PORTS = ("", "masquerade fully-random")
+
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
@@ -61,6 +70,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         protocols=tuple(protocol.value for protocol in Protocol),
         mark=f"{bit:#x}",
         unmark=f"{bit ^ 0xFFFFFFFF:#x}",
+        masquerades=(_RANDOM_PORTS,) if config.masquerade_fully_random else (_TCP_KEEPS_ITS_PORT, _RANDOM_PORTS),
         local_sources=_local_sources(state.node, config, family, "{} {}"),
         masqueraded_sources=("",) if config.masquerade_all else _local_sources(state.node, config, family, "{} != {}"),
         nodeport_matches=(

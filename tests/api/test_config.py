@@ -112,10 +112,12 @@ def test_every_field() -> None:
         featureGates={"AllowServiceExternalIPs": False},
         logging={"format": "json", "verbosity": 4},
         nftables={"masqueradeAll": True, "masqueradeBit": 31, "syncPeriod": "1h", "minSyncPeriod": "200ms"},
+        nftproxy={"masqueradeFullyRandom": True},
     )
     assert config == Config(
         masquerade_all=True,
         masquerade_bit=31,
+        masquerade_fully_random=True,
         detect_local_mode=DetectLocalMode.BRIDGE_INTERFACE,
         cluster_cidrs=(parse_network("10.244.0.0/16"), parse_network("fd00:244::/56")),
         bridge_interface="cni0",

@@ -19,6 +19,7 @@ CONFIGS = {
     "other": Config(
         masquerade_all=True,
         masquerade_bit=7,
+        masquerade_fully_random=True,
         detect_local_mode=DetectLocalMode.INTERFACE_NAME_PREFIX,
         cluster_cidrs=(parse_network("10.1.0.0/16"), parse_network("fd00:1::/48")),
         bridge_interface="br0",

@@ -92,7 +92,7 @@ DAMAGES = {
     "no endpoints: refused": Damage(TABLE, "^    reject$", "    drop"),
     "loadBalancerSourceRanges": Damage(TABLE, "!= @allowed drop", "!= @allowed accept"),
     "session affinity": Damage(ENDPOINTS, "meta l4proto {{ protocol }} update .*", ""),
-    "hairpin": Damage(TABLE, ".* @hairpin masquerade.*", ""),
+    "hairpin": Damage(TABLE, ".* @hairpin goto.*", ""),
     "uniform choice": Damage(DRAW, "{{ draw }} map", "numgen random mod {{ count + 1 }} map"),
 }
 """What is damaged, by the feature that must show it."""

@@ -31,7 +31,6 @@ MATCHES = (
 
 ACTIONS = (
     r"meta mark set meta mark [|&] \{\{ \w+ \}\}(?: |$)",
-    r" fully-random",
     r" with tcp reset",
     r" timeout \{\{ timeout \}\}s(?= :)",
     r",timeout$",
