@@ -35,12 +35,12 @@ HASH_SEED = "0x6e667470"
 # was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1), each with room for more endpoints than a cluster has.
 _NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 
-# How connections are masqueraded.  A random port meets, now and then, the TIME_WAIT that an earlier connection left in the
-# pod, and whose entry in conntrack is gone, as a new connection from the same client port takes its place.  Timestamps
-# then seem to run backwards, since kernels choose their offset by connection (Linux 7.0, 6.18.17, 6.12.94: "tcp:
-# secure_seq: add back ports to TS offset") or by host (before), and the pod ignores the SYN (PAWS).  With its own port a
-# client meets only its own past, whose timestamps are older.  Other protocols know no such past, and random ports keep
-# two connections that begin in one instant from getting the same one.
+# How connections are masqueraded.  A random port now and then meets a TIME_WAIT that an earlier connection left in the
+# pod, and whose entry in connection tracking is gone, since a client that uses a port again replaces the entry.  To
+# the pod the peer's clock then seems to run backwards, since timestamps have an offset for each client, with newer
+# kernels for each connection ("tcp: secure_seq: add back ports to TS offset": Linux 7.0, 6.12.94 and others).  So it
+# ignores the SYN (PAWS, RFC 7323, 5.3).  A client that keeps its ports meets nothing but its own past.  Other
+# protocols have no such past, and with random ports two flows that begin in one instant rarely want the same port.
 _TCP_KEEPS_ITS_PORT = ("meta l4proto tcp", "masquerade")
 _RANDOM_PORTS = ("", "masquerade fully-random")
 

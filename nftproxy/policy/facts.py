@@ -17,8 +17,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     `ip` is nft's keyword for the family's header ("ip", "ip6").
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match that tells a local source (pods of this cluster or node), or nothing.
-    `masquerades` holds, in the order in which they are tried, a match for connections that are to be masqueraded ("" matches
-    all) and the statement that does it.
+    `masquerades` holds how connections are masqueraded: rows of (match, statement), of which the first that matches
+    counts ("" matches all).
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
     `nodeport_matches` holds the match for addresses that serve node ports; `remembered_nodeports` the same for a
     packet already translated, by its original destination.

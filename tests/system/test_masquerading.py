@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import itertools
 import socket
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,8 +19,8 @@ import pytest
 from nftproxy.lab import Namespace, RealHost, RealNetwork, RealNode, obstacle
 from tests.support.factories import pipeline, service, slice_of
 from tests.system.packets.cluster import IP, IP6, Ip, each_ip
-from tools.bench.processes import start
 from tools.masquerade.client import resent
+from tools.masquerade.scene import serving
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -73,14 +72,7 @@ def scene(request: pytest.FixtureRequest, ip: Ip) -> Iterator[Scene]:
     with RealNetwork() as network, ExitStack() as stack:
         node = network.node()
         pod = node.pod("web", IP.here, IP6.here)
-        server = start(
-            pod.namespace, ["tools.masquerade.server", "tcp", ip.here, "8080"], stdout=subprocess.PIPE, bufsize=0
-        )
-        stack.callback(server.wait)
-        stack.callback(server.kill)
-        assert server.stdout is not None
-        stack.callback(server.stdout.close)
-        assert server.stdout.readline()
+        stack.enter_context(serving(pod, "tcp", ip.here))
         if request.param == "node":
             yield Scene(node, pod, node.node, (ip.node,), {DIRECTLY: (ip.here, 8080), SERVICE: (ip.vip, 80)})
             return
@@ -118,6 +110,17 @@ def test_masquerading_loses_no_handshake(scene: Scene, ip: Ip) -> None:
             total.update(scene.connect(way, ports, BATCH))
     assert found[SERVICE]["made"] == found[DIRECTLY]["made"] == 3_000
     assert found[SERVICE]["again"] <= found[DIRECTLY]["again"] + 5
+
+
+@each_ip
+def test_a_server_on_the_node_may_be_its_own_client(ip: Ip) -> None:
+    """The node reaches a server of its own through a ClusterIP, whether masquerading changes its source or not."""
+    with RealNetwork() as network:
+        node = network.node()
+        node.serve(8080)
+        made = pipeline(service(cluster_ips=[ip.vip]), slice_of(endpoints=[f"{ip.node}@node-a"]))
+        node.load(made.full_transaction({}).text)
+        assert [node.ask(ip.vip, 80).name for _ in range(4)] == ["node-a"] * 4
 
 
 @each_ip

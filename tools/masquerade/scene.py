@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from subprocess import PIPE, Popen
+from contextlib import ExitStack, contextmanager
+from subprocess import PIPE
 from typing import NamedTuple
 
 import msgspec
@@ -52,7 +52,7 @@ def measure(run: Run) -> Outcome:
         node = network.node()
         pods = [node.pod(f"web-{each}", f"10.1.0.{4 + each}", f"fd00:1::{4 + each:x}") for each in range(PODS)]
         for pod in pods:
-            stack.callback(_serve(pod, run.protocol).kill)
+            stack.enter_context(serving(pod, run.protocol, pod.address))
         namespace, sources = _clients(network, node, run)
         node.load(rules(run, [pod.address for pod in pods]))
         servers = [(pod.address, POD_PORT) for pod in pods] if run.way == DIRECTLY else [(FRONTS[run.origin], PORT)]
@@ -89,11 +89,18 @@ def _clients(network: RealNetwork, node: RealNode, run: Run) -> tuple[Namespace,
     return host.namespace, sources
 
 
-def _serve(pod: RealHost, protocol: str) -> Popen[bytes]:
-    server = start(pod.namespace, ["tools.masquerade.server", protocol, pod.address, str(POD_PORT)], stdout=PIPE)
-    assert server.stdout is not None
-    assert server.stdout.readline()
-    return server
+@contextmanager
+def serving(pod: RealHost, protocol: str, address: str) -> Iterator[None]:
+    """Have a server listen on `POD_PORT` of one of a pod's addresses."""
+    arguments = ["tools.masquerade.server", protocol, address, str(POD_PORT)]
+    server = start(pod.namespace, arguments, stdout=PIPE, bufsize=0)
+    with server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline()
+            yield
+        finally:
+            server.kill()
 
 
 def _ask(namespace: Namespace, orders: Orders) -> Result:

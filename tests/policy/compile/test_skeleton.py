@@ -65,7 +65,7 @@ def test_masquerading_is_asked_for_with_one_bit(bit: int, mark: str, unmark: str
 
 
 def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
-    """TCP connections keep their ports and others get random ones; with masqueradeFullyRandom, as kube-proxy, all do."""
+    """TCP connections keep their ports and others get random ones; with masqueradeFullyRandom all get random ones."""
     random_ports = ("", "masquerade fully-random")
     assert compiled().masquerades == (("meta l4proto tcp", "masquerade"), random_ports)
     assert compiled(masquerade_fully_random=True).masquerades == (random_ports,)

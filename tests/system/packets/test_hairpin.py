@@ -95,11 +95,11 @@ def test_what_was_not_translated_is_not_masqueraded(lab: Lab, ip: Ip) -> None:
 def test_the_node_reaches_itself(lab: Lab, ip: Ip) -> None:
     """An endpoint in the node's own network that reaches itself by a ClusterIP is masqueraded.
 
-    The kernel may well choose the same address for that, but then with another port.
+    The kernel may well choose the same address for that, but then with another port; for TCP even with the same.
     """
-    target = slice_of(endpoints=[f"{ip.own}@node-a"])
-    cluster = Cluster(lab, service(cluster_ips=[ip.vip]), target, cluster_cidrs=())
-    for outcome in cluster.connect(Origin.NODE, ip.vip, source=ip.own, times=4):
+    target = slice_of(endpoints=[f"{ip.own}@node-a"], ports=["http:8080/udp"])
+    cluster = Cluster(lab, service(cluster_ips=[ip.vip], ports=["http:80/udp"]), target, cluster_cidrs=())
+    for outcome in cluster.connect(Origin.NODE, ip.vip, protocol="udp", source=ip.own, times=4):
         assert outcome.probe is not None
         assert outcome.endpoint == (ip.own, 8080)
         assert outcome.source != (ip.own, outcome.probe.sport)

@@ -1,4 +1,4 @@
-"""Which port a masqueraded connection leaves with, by its protocol; test_masquerading.py beside has what that is for."""
+"""Which port a masqueraded connection leaves with, by its protocol; system/test_masquerading.py has what for."""
 
 from __future__ import annotations
 

@@ -1,0 +1,88 @@
+"""The tool that counts what masquerading loses: that it counts right.  What it measures is no test."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from nftproxy.lab import obstacle
+from tools.masquerade import client
+from tools.masquerade.__main__ import COLUMNS, main
+from tools.masquerade.client import Client, Orders, Result, total
+from tools.masquerade.scene import DIRECTLY, WAYS, Run, rules
+
+PERFORMANCE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
+SHOWN = re.findall(r"^    .*python -m tools\.masquerade (.*)$", PERFORMANCE.read_text(), re.MULTILINE)
+
+needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+def asked(protocol: str, address: tuple[str, int]) -> Result:
+    """What becomes of a few questions to a server on this machine."""
+    return Client(Orders(protocol, (), (address,), rate=100.0, seconds=0.2)).run()
+
+
+def words(line: str) -> list[str]:
+    """The arguments of a command that a page shows."""
+    return [quoted or plain for quoted, plain in re.findall(r'"([^"]*)"|(\S+)', line)]
+
+
+@needs_root
+@pytest.mark.parametrize("line", SHOWN)
+def test_commands_of_the_page_measure(line: str) -> None:
+    """Each command in docs/performance.md prints a row with some connections for each way that it names."""
+    arguments = words(line)
+    done = CliRunner().invoke(main, [*arguments, "--seconds", "0.5", "--rate", "100"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    _, _, *rows = (dict(zip(COLUMNS, row[2:-2].split(" | "), strict=True)) for row in done.output.splitlines())
+    assert {row["way"] for row in rows} == {word for word in arguments if word in WAYS}
+    assert all(int(row["asked"]) > 0 for row in rows)
+    assert all(row["failed"] == "0" for row in rows)
+
+
+def test_the_page_shows_commands() -> None:
+    """docs/performance.md says how its figures about masquerading were measured."""
+    assert SHOWN
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way != DIRECTLY])
+def test_each_way_is_one_for_all_protocols(way: str) -> None:
+    """The rules that are measured masquerade by one statement, which is the way's."""
+    text = rules(Run("node", 1, "tcp", 1.0, way), ["10.1.0.4"])
+    statements = re.findall(r"\bmasquerade(?: fully-random| random)?$", text, re.MULTILINE)
+    assert set(statements) == {way}
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_nobody_who_listens_is_a_failure(protocol: str) -> None:
+    """A question that is refused has failed; it is neither answered nor lost."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM) as end:
+        end.bind(("127.0.0.1", 0))
+        address = end.getsockname()
+        if protocol == "udp":
+            end.close()
+        result = asked(protocol, address)
+    assert result.asked > 0
+    assert (result.failed, result.answered, result.lost) == (result.asked, 0, 0)
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_no_answer_is_a_loss(protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question that nobody answers is lost once the client's patience is at its end."""
+    monkeypatch.setattr(client, "PATIENCE", 0.1)
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM) as end:
+        end.bind(("127.0.0.1", 0))
+        if protocol == "tcp":
+            end.listen(1024)
+        result = asked(protocol, end.getsockname())
+    assert result.asked > 0
+    assert (result.lost, result.answered, result.failed) == (result.asked, 0, 0)
+
+
+def test_clients_are_added_up() -> None:
+    """Of several clients all questions count, and the longest time."""
+    assert total([Result(5, 1, 1, 1, 2, 3.0), Result(7, 6, 0, 0, 1, 2.0)]) == Result(12, 7, 1, 1, 3, 3.0)
