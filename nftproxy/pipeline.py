@@ -8,7 +8,8 @@ only the difference is sent.  The same objects give the same generations in what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping
+from typing import TypeVar
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
@@ -22,7 +23,7 @@ from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.state import ClusterState, Touched
 from nftproxy.rules.render import Renderer
-from nftproxy.rules.ruleset import EMPTY, Block, Change, Declaration, Generation, Kind, Owner
+from nftproxy.rules.ruleset import EMPTY, Block, Change, Generation, Owner, Savepoint
 from nftproxy.rules.transaction import (
     Installed,
     Transaction,
@@ -31,6 +32,8 @@ from nftproxy.rules.transaction import (
     join,
     load_transaction,
 )
+
+Result = TypeVar("Result")
 
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
@@ -44,8 +47,8 @@ class Pipeline:
 
     `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go, `health_checks`
     what health-check node ports answer, `localhost_ports` what serves node ports at localhost.
-    `set_aside` has the Services that contribute nothing, as the kernel refuses rules that have them, with what it said
-    when it was asked for one alone.
+    `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
+    (agent/quarantine.py decides who that is).
 
     Raises:
         TemplateError: a template fails.
@@ -63,94 +66,84 @@ class Pipeline:
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
         self.losses: dict[ObjectKey, list[Lost]] = {}
-        self.set_aside: dict[ObjectKey, str] = {}
+        self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
         self._fresh_losses: list[Lost] = []
-        self._unproven: set[ObjectKey] = set()
-        self._declared: dict[Family, dict[tuple[Kind, str], Declaration]] = {}
+        self._updated: set[ObjectKey] = set()
+        self._savepoint: Savepoint | None = None
         self._touched = Touched(table=True)
         self.apply(())
 
     def apply(self, events: Iterable[Event]) -> Transaction:
-        """Take events in; the transaction that lets the kernel follow, empty if no rule changes."""
-        steps = self.applying(events)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+        """Take events in; the transaction that lets the kernel follow in all families, empty if no rule changes."""
+        return join(_result(self.applying(events)).values())
 
-    def applying(self, events: Iterable[Event]) -> Generator[None, None, Transaction]:
-        """As `apply`, but stopping after each `STEP` Services: good moments to do something else.
+    def applying(self, events: Iterable[Event]) -> Generator[None, None, dict[Family, Transaction]]:
+        """As `apply`, with the transaction of each family whose rules change, and stopping after each `STEP` Services.
+
+        These are good moments to do something else.
 
         Until the end nothing of it is to be seen but in `state`.
         """
         for event in events:
             self._touched.merge(self.state.apply(event))
         changes = yield from self._update()
-        return join(change_transaction(family, change) for family, change in changes.items() if change)
+        return {family: change_transaction(family, change) for family, change in changes.items() if change}
 
     def full_transaction(self, installed: Mapping[Family, Installed | None]) -> Transaction:
         """The transaction after which the kernel holds exactly the generations, given what it holds now."""
-        for generation in self.generations.values():
-            generation.forget_unused()
-        return join(
-            load_transaction(generation, self._renderer.shape(self._table_facts(family)), installed.get(family))
-            for family, generation in self.generations.items()
-        )
+        return join(self.load(family, installed.get(family)) for family in self.generations)
 
-    def accepted(self) -> list[ObjectKey]:
-        """Take note that the kernel holds the generations; those set aside of the Services that have changed since."""
-        changed = sorted(self._unproven & self.set_aside.keys())
-        self._unproven.clear()
-        return changed
+    def load(self, family: Family, installed: Installed | None) -> Transaction:
+        """The part of `full_transaction` that is about one family."""
+        generation = self.generations[family]
+        generation.forget_unused()
+        return load_transaction(generation, self._renderer.shape(self._table_facts(family)), installed)
 
-    def suspects(self) -> Iterator[list[ObjectKey]]:
-        """Whose rules it may be that the kernel refuses: those that changed since it took all, and then everyone's."""
-        yield sorted(self._unproven & self._owned.keys() - self.set_aside.keys())
-        yield sorted(self._owned.keys() - self.set_aside.keys())
-
-    def trial(self, left_out: Collection[ObjectKey]) -> Transaction:
-        """What would make the tables anew less what some Services contribute: to be checked, not to be applied."""
+    def trial(self, family: Family, left_out: Collection[ObjectKey]) -> Transaction:
+        """What would make a table anew without what some Services contribute: to be checked, not to be applied."""
         owners = {owner for key in left_out for owner in self._owned[key]}
-        return join(
-            transaction
-            for family, generation in self.generations.items()
-            for transaction in (
-                delete_transaction(family),
-                load_transaction(
-                    generation.without(owners), self._renderer.shape(self._table_facts(family)), installed=None
-                ),
-            )
-        )
+        remaining = self.generations[family].without(owners)
+        loaded = load_transaction(remaining, self._renderer.shape(self._table_facts(family)), installed=None)
+        return join([delete_transaction(family), loaded])
 
-    def leave_out(self, services: Iterable[ObjectKey]) -> None:
-        """Let Services contribute nothing from now on; a full transaction must follow."""
-        for service in services:
-            self.set_aside[service] = ""
+    def contributors(self, family: Family) -> list[ObjectKey]:
+        """The Services that may contribute rules to a family, in the order of their names."""
+        return sorted(self._owned.keys() - self.withheld[family].keys())
+
+    def take_updated(self) -> set[ObjectKey]:
+        """The Services whose rules were made anew, or that have gone, since this was last called."""
+        updated, self._updated = self._updated, set()
+        return updated
+
+    def withhold(self, family: Family, services: Iterable[ObjectKey]) -> None:
+        """Let Services contribute nothing to a family from now on; a full transaction must follow."""
+        services = list(services)
+        self.withheld[family] |= dict.fromkeys(services, "")
         self._touch(services)
 
-    def let_in(self, service: ObjectKey) -> Transaction:
-        """Let a Service contribute that was set aside; if the kernel refuses the transaction, call `keep_out`."""
-        del self.set_aside[service]
-        self._declared = {family: dict(generation.declarations) for family, generation in self.generations.items()}
-        return self._touch([service])
+    def admit(self, family: Family, service: ObjectKey) -> Transaction:
+        """Let a Service contribute that was withheld; if the kernel refuses the transaction, call `take_back`."""
+        generation = self.generations[family]
+        self._savepoint = generation.savepoint(self._owned[service])
+        del self.withheld[family][service]
+        return self._touch([service]).get(family, Transaction())
 
-    def keep_out(self, service: ObjectKey, refusal: str) -> None:
-        """Take back what `let_in` did last, and keep what the kernel said."""
-        self.leave_out([service])
-        self.set_aside[service] = refusal
-        self._unproven.discard(service)
-        for family, generation in self.generations.items():
-            generation.declarations = self._declared[family]
+    def take_back(self, family: Family, service: ObjectKey, reason: str) -> None:
+        """Withhold again, for a reason, the Service that was admitted last."""
+        assert self._savepoint is not None, "nothing was admitted"
+        self.withheld[family][service] = reason
+        self.generations[family].restore(self._savepoint)
+        self._touch([service])
+        self._updated.discard(service)
 
     def take_losses(self) -> list[Lost]:
         """What Services don't get of those that were touched since this was last asked; each is told once."""
         losses, self._fresh_losses = self._fresh_losses, []
         return losses
 
-    def _touch(self, services: Iterable[ObjectKey]) -> Transaction:
+    def _touch(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
         self._touched.services.update(services)
-        return self.apply(())
+        return _result(self.applying(()))
 
     def _update(self) -> Generator[None, None, dict[Family, Change]]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
@@ -167,9 +160,9 @@ class Pipeline:
             self._note_ports(key)
             self._note_losses(key)
         self.flows.update(self.state, services)
-        self.health_checks.update(self.state, services, self.set_aside)
-        self.localhost_ports.update(self.state, services, self.set_aside)
-        self._unproven.update(services)
+        self.health_checks.update(self.state, services, self.withheld)
+        self.localhost_ports.update(self.state, services, self.withheld)
+        self._updated.update(services)
         self._touched = Touched()
         return changes
 
@@ -184,7 +177,7 @@ class Pipeline:
             for owner in self._owned.get(key, ()):
                 blocks[owner] = EMPTY
             service = self.state.services.get(key)
-            if service is not None and key not in self.set_aside:
+            if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service):
                     blocks[owner] = self._renderer.port(facts, family.table)
         return blocks
@@ -207,6 +200,16 @@ class Pipeline:
         service = self.state.services.get(key)
         if service is None:
             self._owned.pop(key, None)
-            self.set_aside.pop(key, None)
+            for withheld in self.withheld.values():
+                withheld.pop(key, None)
         else:
             self._owned[key] = port_keys(service)
+
+
+def _result(steps: Generator[None, None, Result]) -> Result:
+    """What a generator returns, without a stop."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type

@@ -14,14 +14,14 @@ from nftproxy.conformance.strategies import Told, all_settings, clusters, quick
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import TemplateError
 from nftproxy.model.events import Event, Listed, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Block, Element, Kind
-from nftproxy.rules.transaction import Transaction
+from nftproxy.rules.transaction import Transaction, join
 from tests.support.factories import (
     IPV4,
     IPV6,
@@ -146,7 +146,7 @@ def test_much_work_is_done_in_steps() -> None:
     assert not elements(stepping, IPV4, "cluster-ips")
     with pytest.raises(StopIteration) as end:
         next(steps)
-    assert end.value.value == made.apply([Listed(Service, tuple(many))])
+    assert join(end.value.value.values()) == made.apply([Listed(Service, tuple(many))])
 
 
 def test_both_families_change_in_one_transaction() -> None:
@@ -486,93 +486,88 @@ def held(made: Pipeline) -> dict[Family, tuple[frozenset[Element], frozenset[str
     }
 
 
-def test_who_is_set_aside_contributes_nothing() -> None:
-    """The rules are those of all others, however the Service changes; once it is let in, those of everyone."""
-    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
-    made.leave_out([CART_KEY])
+def withhold(made: Pipeline, *services: ObjectKey) -> None:
+    """Let Services contribute to neither family, and the kernel know nothing of them."""
+    for family in Family:
+        made.withhold(family, services)
     made.full_transaction({})
+
+
+def test_who_is_withheld_contributes_nothing() -> None:
+    """The rules are those of all others, however the Service changes; once it is admitted, those of everyone."""
+    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
+    withhold(made, CART_KEY)
     assert held(made) == held(pipeline(WEB, WEB_PODS))
     assert not made.apply([Put(slice_of("shop/cart", ["10.1.0.9"], ports=["a:80"]))])
     made.apply([Put(CART_PODS)])
-    assert list(made.set_aside) == [CART_KEY]
-    assert "10.96.0.20" in made.let_in(CART_KEY).text
+    assert made.withheld == {family: {CART_KEY: ""} for family in Family}
+    assert "10.96.0.20" in made.admit(IPV4, CART_KEY).text
+    made.admit(IPV6, CART_KEY)
     assert held(made) == held(pipeline(WEB, WEB_PODS, CART, CART_PODS))
-    assert made.set_aside == {}
+    assert made.withheld == {family: {} for family in Family}
 
 
-def test_who_is_refused_again_leaves_nothing_behind() -> None:
-    """After that, what the kernel was never told isn't taken to be there: chains that only this Service needs."""
-    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
-    made.leave_out([CART_KEY])
+@pytest.mark.parametrize(("family", "other"), [(IPV4, IPV6), (IPV6, IPV4)])
+def test_a_family_is_withheld_by_itself(family: Family, other: Family) -> None:
+    """What a Service contributes to the other family stays."""
+    both = service("shop/both", cluster_ips=["10.96.0.30", "fd00:96::30"])
+    made = pipeline(WEB, WEB_PODS, both)
+    made.withhold(family, [both.key])
     made.full_transaction({})
+    assert held(made)[family] == held(pipeline(WEB, WEB_PODS))[family]
+    assert held(made)[other] == held(pipeline(WEB, WEB_PODS, both))[other]
+    assert made.contributors(family) == [WEB.key]
+    assert made.contributors(other) == [both.key, WEB.key]
+
+
+def test_who_is_taken_back_leaves_nothing_behind() -> None:
+    """What the kernel has refused isn't taken to be there: chains that only this Service needs."""
+    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
+    withhold(made, CART_KEY)
     before = held(made)
-    made.accepted()
-    made.let_in(CART_KEY)
-    made.keep_out(CART_KEY, "still no")
+    made.take_updated()
+    made.admit(IPV4, CART_KEY)
+    made.take_back(IPV4, CART_KEY, "still no")
     assert held(made) == before
-    assert made.accepted() == []
-    assert made.set_aside == {CART_KEY: "still no"}
-    assert "chain tcp-endpoints-of-7 {" in made.let_in(CART_KEY).text
+    assert made.take_updated() == set()
+    assert made.withheld == {IPV4: {CART_KEY: "still no"}, IPV6: {CART_KEY: ""}}
+    assert "chain tcp-endpoints-of-7 {" in made.admit(IPV4, CART_KEY).text
 
 
 def test_a_trial_is_a_load_without_some_services() -> None:
-    """It makes the tables anew, with what all others contribute, and changes nothing of what is said to be there."""
+    """It makes a table anew, with what all others contribute, and changes nothing of what is said to be there."""
     made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
     before = held(made)
     for there in (Transaction(), made.full_transaction({})):
-        nothing = Ledger()
-        nothing.apply(there)
-        nothing.apply(made.trial([CART_KEY, key("shop/web")]))
-        assert not any(each.container == "cluster-ips" for family in Family for each in nothing.held(family))
-        ledger = Ledger()
-        ledger.apply(there)
-        ledger.apply(made.trial([CART_KEY]))
         for family, (wanted, names) in held(pipeline(WEB, WEB_PODS)).items():
+            nothing, ledger = Ledger(), Ledger()
+            nothing.apply(there)
+            nothing.apply(made.trial(family, [CART_KEY, key("shop/web")]))
+            assert not any(each.container == "cluster-ips" for each in nothing.held(family))
+            ledger.apply(there)
+            ledger.apply(made.trial(family, [CART_KEY]))
             assert ledger.held(family) == wanted
             assert {name for _, name, _ in ledger.declared(family)} == names
     assert held(made) == before
 
 
-def test_those_that_changed_are_suspected_first() -> None:
-    """Before anything was taken everyone is; later those that changed since, and then everyone; nobody twice."""
-    made = pipeline(WEB, WEB_PODS, CART)
-    web = key("shop/web")
-    assert list(made.suspects()) == [[CART_KEY, web]] * 2
-    assert made.accepted() == []
-    assert list(made.suspects()) == [[], [CART_KEY, web]]
-    made.apply([Put(CART_PODS)])
-    assert list(made.suspects()) == [[CART_KEY], [CART_KEY, web]]
-    made.leave_out([CART_KEY])
-    assert list(made.suspects()) == [[], [web]]
-
-
-def test_changes_of_those_set_aside_are_told_once() -> None:
-    """So that they are tried again then, and once when they are set aside; but not for what happens to others."""
+def test_updates_are_reported_once() -> None:
+    """Services that changed, came or went since the last time, and those that were withheld; no others."""
     made = pipeline(WEB, CART)
-    made.leave_out([CART_KEY])
-    assert made.accepted() == [CART_KEY]
-    made.apply([Put(WEB_PODS)])
-    assert made.accepted() == []
+    assert made.take_updated() == {WEB.key, CART_KEY}
+    assert made.take_updated() == set()
     made.apply([Put(CART_PODS)])
-    assert made.accepted() == [CART_KEY]
-    assert made.accepted() == []
+    assert made.take_updated() == {CART_KEY}
+    made.apply([Removed(Service, WEB.key)])
+    made.withhold(IPV4, [CART_KEY])
+    assert made.take_updated() == {WEB.key, CART_KEY}
 
 
-def test_several_are_set_aside_one_after_the_other() -> None:
-    """Each of them is asked for again, in the order of their names, and nobody knows yet why it was refused."""
-    made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
-    made.leave_out([key("shop/web")])
-    made.leave_out([CART_KEY])
-    assert made.set_aside == {key("shop/web"): "", CART_KEY: ""}
-    assert elements(made, IPV4, "cluster-ips") == {}
-    assert made.accepted() == [CART_KEY, key("shop/web")]
-
-
-def test_who_goes_is_no_longer_set_aside() -> None:
+def test_who_goes_is_no_longer_withheld() -> None:
     """And if it comes again it is like any other."""
     made = pipeline(WEB, CART)
-    made.leave_out([CART_KEY])
+    withhold(made, CART_KEY)
     made.apply([Removed(Service, CART_KEY)])
-    assert made.set_aside == {}
+    assert made.withheld == {family: {} for family in Family}
     made.apply([Put(CART)])
     assert held(made) == held(pipeline(WEB, CART))

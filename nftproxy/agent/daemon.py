@@ -7,7 +7,7 @@ import logging
 import platform
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from nftproxy import __version__
@@ -23,16 +23,22 @@ from nftproxy.kernel.conntrack import Conntrack
 from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.libnftables import AsyncKernel, Kernel
 from nftproxy.kernel.notifications import Notifications
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.flows import Sweeps
 from nftproxy.policy.health_checks import health_check_addresses, without_local_endpoints
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.directory import Directory
 from nftproxy.sources.interfaces import follow_addresses
 
 log = logging.getLogger(__name__)
+
+Sources = Mapping[str, AsyncIterator[Sequence[Event]]]
+
+MOST_SWEEPS = 50_000
+"""UDP fronts of a family whose rules don't follow that are remembered for when they do."""
 
 
 class Daemon:
@@ -62,9 +68,13 @@ class Daemon:
             min_sync_period=config.min_sync_period,
         )
         self._has_settled = False
+        self._sweeps: Sweeps = {}
 
-    async def run(self, sources: Sequence[AsyncIterator[Sequence[Event]]], post: Post) -> None:
-        """Follow the sources until SIGTERM or SIGINT; the rules stay.  `post` takes the Events that are to be sent."""
+    async def run(self, sources: Sources, post: Post) -> None:
+        """Follow the sources, by name, until SIGTERM or SIGINT; the rules stay.
+
+        `post` sends an Event.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
         asyncio.get_running_loop().add_reader(self._notifications, self._agent.noticed)
@@ -72,7 +82,7 @@ class Daemon:
         self._events.tell([of_start(self._pipeline.state.node.name)])
         try:
             async with self._servers:  # health is answered before there are rules
-                await self._agent.run(*sources)
+                await self._agent.run(sources)
         finally:
             sending.cancel()
             if self._forwarder:
@@ -82,20 +92,28 @@ class Daemon:
             self._conntrack.close()
             self._kernel.close()
 
-    async def _follow_rules(self) -> None:
-        """After the kernel: conntrack, health-check node ports, and what is to be told."""
+    async def _follow_rules(self, families: Collection[Family]) -> None:
+        """After the kernel, in the families that it follows in: conntrack, health-check node ports, and Events."""
         state, config = self._pipeline.state, self._pipeline.settings.config
         if not self._has_settled:
             self._has_settled = True
             sysctl.set_up(config)  # conntrack's settings exist only once rules have made the kernel load it
             memory.keep_all()
-        if sweeps := self._pipeline.flows.take():
+        if sweeps := self._sweeps_of(families):
             self._conntrack.begin(sweeps)
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
         if self._forwarder:
             self._forwarder.follow(self._pipeline.localhost_ports.by_port)
         self._events.tell(map(of_conflict, self._pipeline.take_losses()))
-        self._events.tell(of_refusal(*refused) for refused in self._pipeline.set_aside.items())
+        for family, withheld in self._pipeline.withheld.items():
+            self._events.tell(of_refusal(family, service, why) for service, why in withheld.items())
+
+    def _sweeps_of(self, families: Collection[Family]) -> Sweeps:
+        """The UDP flows to delete now; those of a family whose rules don't follow wait, the latest of them."""
+        due = self._sweeps | self._pipeline.flows.take()
+        waiting = {front: usable for front, usable in due.items() if family_of(front.address) not in families}
+        self._sweeps = dict(list(waiting.items())[-MOST_SWEEPS:])
+        return {front: usable for front, usable in due.items() if front not in waiting}
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
@@ -106,7 +124,7 @@ class Daemon:
 
 async def follow_directory(pipeline: Pipeline, directory: Path) -> None:
     """Run with the manifests of a directory; Events have nowhere to go but the log."""
-    await Daemon(pipeline).run([Directory(directory).follow(), *_own_sources(pipeline)], _log_event)
+    await Daemon(pipeline).run({str(directory): Directory(directory).follow(), **_own_sources(pipeline)}, _log_event)
 
 
 async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None:
@@ -117,13 +135,13 @@ async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None
     """
     daemon = Daemon(pipeline)
     cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers, tell_problems=daemon.metrics.skipped)
-    sources = [*cluster.sources(pipeline.state.node.name), *_own_sources(pipeline)]
-    await daemon.run(sources, cluster.post)
+    await daemon.run({**cluster.sources(pipeline.state.node.name), **_own_sources(pipeline)}, cluster.post)
 
 
-def _own_sources(pipeline: Pipeline) -> list[AsyncIterator[list[Event]]]:
-    """What this machine itself has to tell, as far as rules depend on it."""
-    return [follow_addresses()] if pipeline.settings.config.node_port_addresses.networks else []
+def _own_sources(pipeline: Pipeline) -> Sources:
+    """What of this machine itself the rules depend on."""
+    is_needed = bool(pipeline.settings.config.node_port_addresses.networks)
+    return {"this machine's addresses": follow_addresses()} if is_needed else {}
 
 
 def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str, int]]) -> Figures:
@@ -134,7 +152,7 @@ def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str
         )
         for family, generation in pipeline.generations.items()
     }
-    return Figures(families, sum(map(len, pipeline.losses.values())), len(pipeline.set_aside))
+    return Figures(families, sum(map(len, pipeline.losses.values())), len(set().union(*pipeline.withheld.values())))
 
 
 def _count_clients(family: Family) -> dict[str, int]:

@@ -4,13 +4,17 @@ A proxy is judged by one thing: how long the oldest change has waited that is no
 the cause doesn't matter, be it the kernel, the library or ourselves; and while nothing waits, silence is health.  So
 `Health` keeps, for each family, since when something waits, and all else here are functions from values to answers.
 
-Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/healthcheck, KEP-3836).  In one thing this
-is stricter: there, a proxy that has never written any rules is healthy for as long as it keeps failing.
+Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/healthcheck, KEP-3836), except for this:
+
+* Until each family has been loaded once, /healthz fails, and both answers say what is waited for: kube-proxy is healthy
+  while it has no rules at all, so that a rollout of one that can't work goes on to the next node.
+* /livez fails only if no family's rules follow.  A restart doesn't help a family that the kernel refuses, and holds up
+  the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -44,15 +48,33 @@ class FamilyStatus(NamedTuple):
 
 
 class Status(NamedTuple):
-    """The health of the proxy at one moment; a family that has not been heard of yet is left out."""
+    """The health of the proxy at one moment.
+
+    A family that has not been heard of yet is left out; `waiting` is what must happen before all rules are loaded for
+    the first time.
+    """
 
     now: Moment
     families: Mapping[Family, FamilyStatus]
+    waiting: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every family's rules follow."""
-        return all(family.is_healthy for family in self.families.values())
+        """Whether every family's rules are loaded, and follow."""
+        return not self.waiting and all(family.is_healthy for family in self.families.values())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any family's rules follow; before there are any, nothing is wrong that a restart could mend."""
+        return not self.families or any(family.is_healthy for family in self.families.values())
+
+    def serves(self, families: Iterable[Family]) -> bool:
+        """Whether the rules of these families are loaded, and follow."""
+        found = [self.families.get(family, _UNHEARD) for family in families]
+        return all(each.is_healthy and each.last_updated is not None for each in found)
+
+
+_UNHEARD = FamilyStatus(None, is_healthy=True)
 
 
 class _Progress(msgspec.Struct):
@@ -73,6 +95,11 @@ class Health:
         """`sync_period` is in seconds (nftables.syncPeriod)."""
         self._patience = PATIENCE * sync_period
         self._families = {family: _Progress() for family in families}
+        self._sources: tuple[str, ...] = ("all sources",)
+
+    def waits_for(self, sources: Iterable[str]) -> None:
+        """These sources have yet to deliver their first listing; nothing is loaded before."""
+        self._sources = tuple(sources)
 
     def queued(self, at: Moment) -> None:
         """A change has come that the rules must follow."""
@@ -87,9 +114,9 @@ class Health:
         for progress in self._families.values():
             progress.untaken = None
 
-    def applied(self, at: Moment, *families: Family) -> None:
-        """What was taken is in the kernel, in these families (none given: in all)."""
-        for family in families or self._families:
+    def applied(self, at: Moment, families: Iterable[Family]) -> None:
+        """What was taken is in the kernel, in these families."""
+        for family in families:
             progress = self._families[family]
             progress.waiting = progress.untaken
             progress.last_updated = at.wall
@@ -101,7 +128,13 @@ class Health:
             is_healthy = progress.waiting is None or now.steady - progress.waiting < self._patience
             if progress.last_updated is not None or not is_healthy:
                 found[family] = FamilyStatus(progress.last_updated, is_healthy)
-        return Status(now, found)
+        return Status(now, found, tuple(self._waiting()))
+
+    def _waiting(self) -> Iterator[str]:
+        yield from (f"the first listing of {source}" for source in self._sources)
+        for family, progress in self._families.items():
+            if progress.last_updated is None:
+                yield f"the first load of {FAMILY_NAMES[family]}"
 
 
 # /healthz and /livez
@@ -123,11 +156,12 @@ class _Body(msgspec.Struct, rename="camel", kw_only=True):
     node_eligible: bool | msgspec.UnsetType
     healthy: bool
     status: dict[str, _FamilyBody] | msgspec.UnsetType
+    waiting_for: tuple[str, ...] | msgspec.UnsetType
 
 
 def livez(status: Status) -> Answer:
     """The answer to a liveness probe: about this process alone, whatever becomes of the node."""
-    return _health_answer(status, msgspec.UNSET, is_good=status.is_healthy)
+    return _health_answer(status, msgspec.UNSET, is_good=status.is_alive)
 
 
 def healthz(status: Status, *, node_eligible: bool) -> Answer:
@@ -149,6 +183,7 @@ def _health_answer(status: Status, node_eligible: bool | msgspec.UnsetType, *, i
         node_eligible=node_eligible,
         healthy=status.is_healthy,
         status=families or msgspec.UNSET,
+        waiting_for=status.waiting or msgspec.UNSET,
     )
     return Answer(200 if is_good else 503, JSON, msgspec.json.encode(body))
 

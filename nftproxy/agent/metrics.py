@@ -81,6 +81,7 @@ _GAUGES = (
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
     _Row("nftproxy_services_set_aside", "Services without rules, as the kernel refuses those that have them", ()),
+    _Row("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
 )
@@ -143,6 +144,9 @@ class _Numbers(Collector):
     def set(self, value: float, *labels: str) -> None:
         self._values[labels] = value
 
+    def clear(self) -> None:
+        self._values.clear()
+
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         made = self._family(*self._row.header, labels=self._row.labels)
         for labels, value in self._values.items():
@@ -202,6 +206,7 @@ class Metrics:
     def text(self) -> bytes:
         """All of it in Prometheus' text format, version 0.0.4."""
         figures = self._look()
+        self._gauges["nftproxy_affinity_entries"].clear()  # maps come and go
         for family, found in figures.families.items():
             name = FAMILY_NAMES[family]
             self._gauges["nftproxy_elements"].set(found.elements, name)
@@ -228,27 +233,27 @@ class Metrics:
         """All that has come so far is being applied now."""
         self._taken = self._pending.copy()
 
-    def synced(self, seconds: float, at: float, *, full: bool, size: int) -> None:
-        """What was taken is in the kernel, by a transaction of `size` bytes (0: no rule had to change)."""
+    def synced(self, families: Iterable[Family], seconds: float, at: float, *, full: bool, size: int) -> None:
+        """What was taken is in these families' tables, by a transaction of `size` bytes (0: no rule had to change)."""
         self._pending -= self._taken
         self._taken.clear()
-        self._took(seconds, full=full)
-        self.checked(at)
+        self._took(families, seconds, full=full)
+        self.checked(families, at)
         if size:
             kind = "full" if full else "change"
             self._counters["nftproxy_transactions_total"].add(1, kind)
             self._histograms["nftproxy_transaction_bytes"].observe(size, kind)
 
-    def sync_failed(self, seconds: float, *, full: bool) -> None:
-        """What was taken could not be applied."""
-        self._took(seconds, full=full)
-        for family in self._families:
-            self._counters["kubeproxy_sync_proxy_rules_nftables_sync_failures_total"].add(1, family)
+    def sync_failed(self, families: Iterable[Family], seconds: float, *, full: bool) -> None:
+        """What was taken could not be applied to these families' tables."""
+        self._took(families, seconds, full=full)
+        for family in families:
+            self._counters["kubeproxy_sync_proxy_rules_nftables_sync_failures_total"].add(1, FAMILY_NAMES[family])
 
-    def checked(self, at: float) -> None:
+    def checked(self, families: Iterable[Family], at: float) -> None:
         """The kernel holds what it should, as the periodic check has found or a transaction has made sure."""
-        for family in self._families:
-            self._gauges["kubeproxy_sync_proxy_rules_last_timestamp_seconds"].set(at, family)
+        for family in families:
+            self._gauges["kubeproxy_sync_proxy_rules_last_timestamp_seconds"].set(at, FAMILY_NAMES[family])
 
     def programmed(self, family: Family, triggered: float, at: float) -> None:
         """An EndpointSlice is in the rules; `triggered` is its endpoints.kubernetes.io/last-change-trigger-time."""
@@ -261,6 +266,12 @@ class Metrics:
         name = FAMILY_NAMES[family]
         self._histograms["kubeproxy_conntrack_reconciler_sync_duration_seconds"].observe(seconds, name)
         self._counters["kubeproxy_conntrack_reconciler_deleted_entries_total"].add(deleted, name)
+
+    def waits_for(self, waiting: Iterable[str]) -> None:
+        """This must happen before all rules are loaded for the first time."""
+        self._gauges["nftproxy_waiting"].clear()
+        for what in waiting:
+            self._gauges["nftproxy_waiting"].set(1, what)
 
     def probed(self, what: str, status: int) -> None:
         """A probe, "healthz" or "livez", was answered with this HTTP status."""
@@ -291,11 +302,11 @@ class Metrics:
         """Which versions these are: our own, the library's, the machine's."""
         self._gauges["nftproxy_build_info"].set(1, version, libnftables, kernel)
 
-    def _took(self, seconds: float, *, full: bool) -> None:
+    def _took(self, families: Iterable[Family], seconds: float, *, full: bool) -> None:
         also = "kubeproxy_sync_full_proxy_rules" if full else "kubeproxy_sync_partial_proxy_rules"
-        for family in self._families:
-            self._histograms["kubeproxy_sync_proxy_rules_duration_seconds"].observe(seconds, family)
-            self._histograms[f"{also}_duration_seconds"].observe(seconds, family)
+        for name in map(FAMILY_NAMES.__getitem__, families):
+            self._histograms["kubeproxy_sync_proxy_rules_duration_seconds"].observe(seconds, name)
+            self._histograms[f"{also}_duration_seconds"].observe(seconds, name)
 
 
 def _told(event: Event, kind: type[ClusterObject]) -> int:

@@ -1,8 +1,13 @@
-"""Which of many things together are refused: a search by halves, asked and answered step by step.
+"""Quarantine: the Services that the kernel refuses rules for are found and set aside, and tried again.
 
 The kernel refuses a transaction as a whole, and what it says doesn't always name an element, let alone whose it is.  So
-what is in question is left out, and let back in by halves: whatever is taken stays in, whatever is refused is halved
-again, until one thing alone is refused.  For each that is found in n, at most 2 log2 n questions.
+the Services in question are left out, and let back in by halves: whatever is taken stays in, whatever is refused is
+halved again, until one Service alone is refused.  For each that is found in n, at most 2 log2 n questions.
+
+A Service that was set aside contributes no rules to that family; its rules of the other family, and all other Services,
+are not affected.  It is retried when it changes, and at each periodic check.
+
+Nothing here asks the kernel: generators yield what is to be asked or applied, and are sent the answers.
 """
 
 from __future__ import annotations
@@ -10,7 +15,15 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Hashable, Sequence
 from typing import TypeVar
 
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import ObjectKey
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import Transaction
+
 Suspect = TypeVar("Suspect", bound=Hashable)
+
+MOST_RETRIED = 20
+"""Services that were set aside and are retried at a periodic check."""
 
 
 def find_culprits(suspects: Sequence[Suspect]) -> Generator[Collection[Suspect], bool, list[Suspect]]:
@@ -46,3 +59,70 @@ def find_culprits(suspects: Sequence[Suspect]) -> Generator[Collection[Suspect],
     if suspects:
         yield from let_in(suspects, is_refused=True)
     return found
+
+
+class Quarantine:
+    """The Services that are set aside in one family."""
+
+    def __init__(self, pipeline: Pipeline, family: Family) -> None:
+        self.family = family
+        self._pipeline = pipeline
+        self._unproven: set[ObjectKey] = set()
+
+    @property
+    def reasons(self) -> dict[ObjectKey, str]:
+        """Who is set aside, and what the kernel said when it was asked for that Service alone ("": not yet asked)."""
+        return self._pipeline.withheld[self.family]
+
+    def note(self, updated: Collection[ObjectKey]) -> None:
+        """These Services have changed, or gone, since the kernel last held all rules (`Pipeline.take_updated`)."""
+        services = self._pipeline.state.services
+        self._unproven -= set(updated)
+        self._unproven |= {key for key in updated if key in services}
+
+    def accepted(self) -> list[ObjectKey]:
+        """Take note that the kernel holds all rules; those set aside that have changed since, to be retried."""
+        changed = sorted(self._unproven & self.reasons.keys())
+        self._unproven.clear()
+        return changed
+
+    def search(self) -> Generator[Transaction, bool, list[ObjectKey]]:
+        """Find the Services that rules are refused for, and set them aside; a load of everything must follow.
+
+        The kernel must take the rules without any Service.
+
+        Yields:
+            A transaction to check.  To be sent is whether the kernel would take it.
+
+        Returns:
+            Who was found.
+
+        """
+        if (yield self._pipeline.trial(self.family, ())):
+            return []
+        everyone = self._pipeline.contributors(self.family)
+        changed = [service for service in everyone if service in self._unproven]
+        suspects = changed if (yield self._pipeline.trial(self.family, changed)) else everyone
+        found = yield from self._asking(find_culprits(suspects))
+        self._pipeline.withhold(self.family, found)
+        return found
+
+    def _asking(
+        self, search: Generator[Collection[ObjectKey], bool, list[ObjectKey]]
+    ) -> Generator[Transaction, bool, list[ObjectKey]]:
+        """A search among Services, its questions as transactions."""
+        try:
+            left_out = next(search)
+            while True:
+                is_taken = yield self._pipeline.trial(self.family, left_out)
+                left_out = search.send(is_taken)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+    def retry(self, service: ObjectKey) -> Transaction:
+        """Let a Service in again: the transaction to apply.  If that is refused, call `keep` before anything else."""
+        return self._pipeline.admit(self.family, service)
+
+    def keep(self, service: ObjectKey, refusal: str) -> None:
+        """Keep aside the Service that was retried last, as the kernel has refused it again."""
+        self._pipeline.take_back(self.family, service, refusal)

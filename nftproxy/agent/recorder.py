@@ -17,6 +17,7 @@ import tenacity
 
 from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.servers import CannotListen
+from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.fronts import Lost
@@ -57,9 +58,10 @@ def of_conflict(lost: Lost) -> Happening:
     return Happening(lost.service.namespace, lost.service.name, "AddressConflict", "Claim", note)
 
 
-def of_refusal(service: ObjectKey, why: str) -> Happening:
-    """A Service has no rules, as the kernel refuses them."""
-    return Happening(service.namespace, service.name, "RulesRefused", "Load", f"the kernel refuses its rules: {why}")
+def of_refusal(family: Family, service: ObjectKey, why: str) -> Happening:
+    """A Service has no rules of a family, as the kernel refuses them."""
+    note = f"the kernel refuses its rules for {FAMILY_NAMES[family]}: {why}"
+    return Happening(service.namespace, service.name, "RulesRefused", "Load", note)
 
 
 def of_listener(failure: CannotListen, node: str) -> Happening:

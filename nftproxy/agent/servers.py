@@ -231,7 +231,7 @@ class Servers:
     def _metrics(self, path: str) -> Answer:
         match path:
             case "/metrics":
-                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._vitals.metrics.text())
+                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._vitals.scrape())
             case "/healthz":
                 return Answer(200, _TEXT, b"ok")
             case "/proxyMode":
@@ -244,8 +244,7 @@ class Servers:
     def _check_of(self, port: int) -> Respond:
         def respond(_path: str) -> Answer:
             check = self._checks.get(port)
-            is_healthy = self._vitals.status().is_healthy
-            return health_check(check, is_healthy=is_healthy) if check else _CLOSED
+            return health_check(check, is_healthy=self._vitals.status().serves(check.families)) if check else _CLOSED
 
         return respond
 

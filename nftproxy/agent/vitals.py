@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nftproxy.agent.health import Health, Moment, Status
 from nftproxy.agent.metrics import Metrics
@@ -11,6 +12,9 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import EndpointSlice
 from nftproxy.rules.transaction import Transaction
+
+MOST_TRIGGERS = 10_000
+"""Changes whose latency is measured once they are in the kernel; of more that wait, the latest."""
 
 
 def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
@@ -32,12 +36,21 @@ class Vitals:
         self.metrics = metrics
         self._clocks = clocks
         self._began = clocks()
-        self._queued_triggers: list[tuple[Family, float]] = []
-        self._taken_triggers: list[tuple[Family, float]] = []
+        self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
+        self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
 
     def status(self) -> Status:
         """The proxy's health now."""
         return self.health.status(self._clocks())
+
+    def waits_for(self, sources: Sequence[str]) -> None:
+        """These sources have yet to deliver their first listing, before which nothing is loaded."""
+        self.health.waits_for(sources)
+
+    def scrape(self) -> bytes:
+        """All metrics, as they are now."""
+        self.metrics.waits_for(self.status().waiting)
+        return self.metrics.text()
 
     def queued(self, events: Sequence[Event]) -> None:
         """These events have come."""
@@ -59,19 +72,22 @@ class Vitals:
         self._taken_triggers += self._queued_triggers
         self._queued_triggers.clear()
 
-    def applied(self, transaction: Transaction, *, full: bool) -> None:
-        """The kernel holds what the events taken ask for, by this transaction."""
+    def applied(self, transaction: Transaction, families: Collection[Family], *, full: bool) -> None:
+        """The kernel holds what the events taken ask for in these families, by this transaction."""
         now = self._clocks()
-        self.health.applied(now)
+        self.health.applied(now, families)
         for family, triggered in self._taken_triggers:
-            self.metrics.programmed(family, triggered, now.wall)
-        self._taken_triggers.clear()
-        self.metrics.synced(now.steady - self._began.steady, now.wall, full=full, size=len(transaction.text))
+            if family in families:
+                self.metrics.programmed(family, triggered, now.wall)
+        waiting = [each for each in self._taken_triggers if each[0] not in families]
+        self._taken_triggers = deque(waiting, MOST_TRIGGERS)
+        seconds, size = now.steady - self._began.steady, len(transaction.text)
+        self.metrics.synced(families, seconds, now.wall, full=full, size=size)
 
-    def failed(self, *, full: bool) -> None:
-        """The transaction was not applied."""
-        self.metrics.sync_failed(self._clocks().steady - self._began.steady, full=full)
+    def failed(self, families: Collection[Family], *, full: bool) -> None:
+        """A transaction of these families was not applied."""
+        self.metrics.sync_failed(families, self._clocks().steady - self._began.steady, full=full)
 
-    def checked(self) -> None:
-        """The periodic check found nothing amiss."""
-        self.metrics.checked(self._clocks().wall)
+    def checked(self, families: Collection[Family]) -> None:
+        """The periodic check found nothing amiss in these families."""
+        self.metrics.checked(families, self._clocks().wall)

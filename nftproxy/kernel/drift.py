@@ -5,6 +5,7 @@ numbers of our own; one of somebody else's matters only if a message of it names
 from generation to generation, past our own and past those that touch other tables, and stops where somebody touched
 ours.
 
+* Only tables that we hold count: one that we failed to load may be somebody else's, who may do there as they like.
 * Notifications are queued before the commit is done, so what `listen` reads after one of ours has it.
 * Where some were lost (the queue was full), or not listened to, or a commit of ours can't be told from another's that
   came at the same time, it isn't known, and `left` stops too.
@@ -15,10 +16,11 @@ ours.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 from nftproxy.kernel.notifications import Notice
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.rules.transaction import Commit, Transaction
 
@@ -47,10 +49,11 @@ class Custody:
 
     def __init__(self, hearing: Hearing) -> None:
         self._hearing = hearing
+        self._held = frozenset[Family]()  # the families whose tables are ours to watch over
         self._left: int | None = None
         self._own: set[int] = set()
         self._notices: dict[int, Notice] = {}
-        self._doubt = ""  # why it isn't known how our tables are, which nobody has been told yet
+        self._doubt = ""  # why it isn't known how our tables are, which nobody has asked for yet
         self._is_committing = False
 
     @contextlib.contextmanager
@@ -75,17 +78,26 @@ class Custody:
             if is_large:
                 self._hearing.resume()
 
-    def loaded(self, commit: Commit) -> None:
-        """Our tables are as they should be after this full transaction, and nobody touched them since."""
-        self.listen()
-        self._doubt = ""
-        self._left, self._own = self._own_generation(commit), set()
-        self._notices = {each: notice for each, notice in self._notices.items() if each > (self._left or each)}
+    def lost(self, families: Iterable[Family]) -> None:
+        """It isn't known any more what these families' tables hold; until they are loaded, nobody need watch them."""
+        self._held -= frozenset(families)
 
-    def changed(self, commit: Commit) -> None:
-        """If our tables were as we left them, they are after this change."""
+    def loaded(self, commit: Commit, families: Iterable[Family]) -> None:
+        """The tables of these families are as they should be after this full transaction."""
+        families = frozenset(families)
+        if self._held - families:
+            self.changed(commit, families)
+        else:
+            self.listen()
+            self._doubt = ""
+            self._left, self._own = self._own_generation(commit, families), set()
+            self._notices = {each: notice for each, notice in self._notices.items() if each > (self._left or each)}
+        self._held |= families
+
+    def changed(self, commit: Commit, families: Iterable[Family]) -> None:
+        """If our tables were as we left them, they are after this transaction about some families."""
         self.listen()
-        own = self._own_generation(commit)
+        own = self._own_generation(commit, frozenset(families))
         if own is None:
             self._left = None
         elif self._left is not None:
@@ -101,12 +113,12 @@ class Custody:
             self._notices |= {notice.generation: notice for notice in notices}
 
     def is_intact(self, generation: int) -> bool:
-        """Whether it is known that our tables are, in this generation of the ruleset, as we left them."""
+        """Whether it is known that the tables we hold are, in this generation of the ruleset, as we left them."""
         self._go_on()
         return generation == self._left
 
     def alarm(self) -> str:
-        """Why our tables must be looked at now, told once; "" if they needn't be."""
+        """Why our tables must be looked at now, once for each reason; "" if they needn't be."""
         self.listen()
         intruder = self._go_on()
         if intruder is not None:
@@ -114,7 +126,7 @@ class Custody:
         reason, self._doubt = self._doubt, ""
         return reason
 
-    def _own_generation(self, commit: Commit) -> int | None:
+    def _own_generation(self, commit: Commit, families: frozenset[Family]) -> int | None:
         """The generation that a commit of ours made; None if that can't be told.
 
         Where two are about us, somebody has touched our tables, before us or after.  Where nobody listened, others may
@@ -125,7 +137,7 @@ class Custody:
         about_us = [
             generation
             for generation in range(commit.before + 1, commit.after + 1)
-            if generation in self._notices and self._notices[generation].is_about_us
+            if generation in self._notices and self._notices[generation].families & families
         ]
         if len(about_us) > 1:
             self._doubt = AT_ONCE
@@ -136,7 +148,7 @@ class Custody:
         while self._left is not None:
             following = self._left + 1
             notice = self._notices.get(following)
-            if following not in self._own and (notice is None or notice.is_about_us):
+            if following not in self._own and (notice is None or notice.families & self._held):
                 return notice
             self._left = following
             self._own.discard(following)

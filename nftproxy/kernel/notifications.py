@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nftproxy.kernel.netlink import FAMILY_NUMBER, GENERAL, HEADER, NETLINK_NETFILTER, attributes_of, messages_of
 from nftproxy.kernel.nftables_netlink import BUFFER_SIZE, SUBSYSTEM
-from nftproxy.model.addresses import TABLE
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 
 NEW_GENERATION = SUBSYSTEM << 8 | 15  # NFT_MSG_NEWGEN
@@ -29,10 +29,10 @@ QUEUE_SIZE = 4 << 20
 
 
 class Notice(NamedTuple):
-    """A generation of the ruleset: whether its commit touched our tables, and the name of the process that made it."""
+    """A generation of the ruleset: which of our tables its commit touched, and the name of the process that made it."""
 
     generation: int
-    is_about_us: bool
+    families: frozenset[Family]
     who: str = ""
 
 
@@ -45,7 +45,7 @@ class Notifications:
 
     def __init__(self) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        self._is_about_us = False
+        self._families = set[Family]()
         try:
             self._socket = socket.socket(socket.AF_NETLINK, kind, NETLINK_NETFILTER)
             self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_SIZE)
@@ -96,12 +96,15 @@ class Notifications:
                 held = dict(attributes)
                 who = held.get(GENERATION_NAME, b"").rstrip(b"\0").decode(errors="replace")
                 number = int.from_bytes(held[GENERATION_ID], "big")
-                yield Notice(number, self._is_about_us, who if who.isprintable() else repr(who))
-                self._is_about_us = False
-            elif not self._is_about_us and body[0] in FAMILY_NUMBER.values():
-                self._is_about_us = next(attributes, None) == _OUR_TABLE
+                yield Notice(number, frozenset(self._families), who if who.isprintable() else repr(who))
+                self._families.clear()
+                continue
+            family = _FAMILIES.get(body[0])
+            if family and family not in self._families and next(attributes, None) == _OUR_TABLE:
+                self._families.add(family)
 
 
+_FAMILIES = {number: family for family, number in FAMILY_NUMBER.items()}
 _OUR_TABLE = TABLE_NAME, TABLE.encode() + b"\0"
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import ANY, Address, Family, of_family
+from nftproxy.model.addresses import ANY, Address, Family, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServiceType, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.endpoints import choose, gather
@@ -29,10 +29,14 @@ class Answer(NamedTuple):
 
 
 class HealthCheck(NamedTuple):
-    """What a health-check node port tells: how many local ready endpoints a Service has."""
+    """What a health-check node port answers with: how many local ready endpoints a Service has.
+
+    `families` are those of the Service that this node serves: the check depends on no other.
+    """
 
     service: ObjectKey
     local_endpoints: int
+    families: frozenset[Family]
 
 
 _CHECK_BODY = """{
@@ -46,7 +50,7 @@ _CHECK_BODY = """{
 
 
 def health_check(check: HealthCheck, *, is_healthy: bool) -> Answer:
-    """The answer of a health-check node port; `is_healthy` is the proxy's health, of all families."""
+    """The answer of a health-check node port; `is_healthy` is the proxy's health in its families."""
     quoted = [msgspec.json.encode(text).decode() for text in (check.service.namespace, check.service.name)]
     body = _CHECK_BODY % (*quoted, check.local_endpoints, "true" if is_healthy else "false")
     headers = {**JSON, "X-Load-Balancing-Endpoint-Weight": str(check.local_endpoints)}
@@ -63,8 +67,17 @@ class HealthChecks:
         self.by_port: Mapping[int, HealthCheck] = {}
         self._ports: dict[ObjectKey, int] = {}
 
-    def update(self, state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey]) -> None:
-        """Follow the state in what was touched of it; where a Service has no rules, its endpoints don't count."""
+    def update(
+        self,
+        state: ClusterState,
+        services: Iterable[ObjectKey],
+        without_rules: Mapping[Family, Collection[ObjectKey]],
+    ) -> None:
+        """Follow the state in what was touched of it.
+
+        `without_rules` has an entry for each family served: the Services that have no rules there, whose endpoints of
+        that family don't count.
+        """
         services = tuple(services)
         old = {port: self.by_port[port] for port in filter(None, (self._ports.pop(key, 0) for key in services))}
         new = dict(_checks(state, services, without_rules))
@@ -75,24 +88,26 @@ class HealthChecks:
 
 
 def _checks(
-    state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey]
+    state: ClusterState, services: Iterable[ObjectKey], without_rules: Mapping[Family, Collection[ObjectKey]]
 ) -> Iterator[tuple[int, HealthCheck]]:
     for service in filter(None, map(state.services.get, services)):
         check = health_check_port(state, service)
         if check and not check.lost_to:
-            count = 0 if service.key in without_rules else _local_endpoints(state, service)
-            yield check.port, HealthCheck(service.key, count)
+            count = max((_local_ready(state, service, each) for each in _with_rules(service, without_rules)), default=0)
+            families = frozenset(map(family_of, service.cluster_ips)) & without_rules.keys()
+            yield check.port, HealthCheck(service.key, count, families)
 
 
-def _local_endpoints(state: ClusterState, service: Service) -> int:
-    """How many pods on this node are ready, at however many ports; one that serves while it terminates is not.
+def _with_rules(service: Service, without_rules: Mapping[Family, Collection[ObjectKey]]) -> list[Family]:
+    """Where the Service's endpoints count.
 
     A pod of a dual-stack Service has an address of each family and is one pod, so the larger count is the number.
     """
-    return max(_local_ready(state, service, family) for family in Family)
+    return [family for family in Family if service.key not in without_rules.get(family, ())]
 
 
 def _local_ready(state: ClusterState, service: Service, family: Family) -> int:
+    """How many pods on this node are ready, at however many ports; one that serves while it terminates is not."""
     slices = state.slices_of(service.key)
     ready = {
         candidate.address

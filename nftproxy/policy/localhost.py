@@ -77,16 +77,25 @@ class LocalhostPorts:
         self._families = tuple(family for family in Family if family in config.node_port_addresses.localhost)
         self._ports: dict[ObjectKey, tuple[LocalPort, ...]] = {}
 
-    def update(self, state: ClusterState, services: Iterable[ObjectKey], without_rules: Collection[ObjectKey]) -> None:
-        """Follow the state in what was touched of it; where a Service has no rules, it isn't served here either."""
+    def update(
+        self,
+        state: ClusterState,
+        services: Iterable[ObjectKey],
+        without_rules: Mapping[Family, Collection[ObjectKey]],
+    ) -> None:
+        """Follow the state in what was touched of it; where a Service has no rules, it isn't served here either.
+
+        `without_rules` has the Services that have no rules of a family.
+        """
         if not self._families:
             return
         services = tuple(services)
         old = {port: self.by_port[port] for key in services for port in self._ports.pop(key, ())}
         new: dict[LocalPort, Forwarding] = {}
         for key in services:
-            service = None if key in without_rules else state.services.get(key)
-            if service and (served := dict(self._served(state, service))):
+            service = state.services.get(key)
+            families = [family for family in self._families if key not in without_rules.get(family, ())]
+            if service and (served := dict(self._served(state, service, families))):
                 self._ports[key] = tuple(served)
                 new |= served
         if old != new:
@@ -100,10 +109,12 @@ class LocalhostPorts:
                     for family in self._families:
                         yield service.key, LocalPort(LOCALHOST[family], port.node_port), port.protocol
 
-    def _served(self, state: ClusterState, service: Service) -> Iterator[tuple[LocalPort, Forwarding]]:
+    def _served(
+        self, state: ClusterState, service: Service, families: Iterable[Family]
+    ) -> Iterator[tuple[LocalPort, Forwarding]]:
         if all(port.protocol is not Protocol.TCP or not port.node_port for port in service.ports):
             return
-        for family in self._families:
+        for family in families:
             for port, claimed in reaches(state, self._config, family, service):
                 for reach in claimed:
                     if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.lost_to:

@@ -115,6 +115,13 @@ class Change:
             self.added[container, key] = value
 
 
+class Savepoint(NamedTuple):
+    """What a generation had before an update that may have to be taken back."""
+
+    blocks: dict[Owner, Block]
+    declarations: dict[tuple[Kind, str], Declaration]
+
+
 class Generation:
     """The union of the blocks of one family, kept up to date block by block."""
 
@@ -146,6 +153,15 @@ class Generation:
         for owner in [owner for owner, block in blocks.items() if block == EMPTY]:
             del self.blocks[owner]
         return change
+
+    def savepoint(self, owners: Iterable[Owner]) -> Savepoint:
+        """What `restore` needs after an update of these owners' blocks that the kernel refuses."""
+        return Savepoint({owner: self.blocks.get(owner, EMPTY) for owner in owners}, dict(self.declarations))
+
+    def restore(self, savepoint: Savepoint) -> None:
+        """Take back an update: nothing that came with it is left, not even what is kept when no block uses it."""
+        self.update(savepoint.blocks)
+        self.declarations = savepoint.declarations
 
     def _withdraw_lost(self, old: Block, new: Block, change: Change) -> Iterable[Element]:
         """Withdraw what `new` no longer has of `old`; what it has beyond `old`, for later."""

@@ -108,9 +108,9 @@ class Cluster:
         self._tell_problems = tell_problems
         self._problems = Counter[str]()
 
-    def sources(self, node_name: str) -> list[AsyncIterator[list[Event]]]:
-        """Every resource that a service proxy on a node follows, for `Agent.run`."""
-        return [self.follow(resource) for resource in resources(node_name)]
+    def sources(self, node_name: str) -> dict[str, AsyncIterator[list[Event]]]:
+        """Every resource that a service proxy on a node follows, by its plural, for `Agent.run`."""
+        return {resource.plural: self.follow(resource) for resource in resources(node_name)}
 
     async def follow(self, resource: Resource) -> AsyncGenerator[list[Event]]:
         """One resource: first a listing of it, then changes as they come, or again a listing; ends only with the task.

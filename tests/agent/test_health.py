@@ -37,10 +37,58 @@ def healthy(health: Health, seconds: float) -> dict[Family, bool]:
 # ---- what is healthy -------------------------------------------------------------------------------------------------
 
 
+def loaded(*families: Family) -> Health:
+    """The health of a proxy that has loaded all rules a while ago."""
+    health = Health(PERIOD, families or Family)
+    health.waits_for([])
+    health.applied(at(-100), families or Family)
+    return health
+
+
 def test_a_proxy_that_has_just_started() -> None:
-    """Before anything has come a proxy is healthy, and has nothing to tell of any family."""
-    assert Health(PERIOD).status(at(500)) == Status(at(500), {})
-    assert Health(PERIOD).status(at(500)).is_healthy
+    """Before anything has come a proxy is alive, but not healthy, and has nothing to say of any family."""
+    status = Health(PERIOD).status(at(500))
+    families = ("the first load of IPv4", "the first load of IPv6")
+    assert status == Status(at(500), {}, ("the first listing of all sources", *families))
+    assert (status.is_healthy, status.is_alive) == (False, True)
+
+
+def test_what_is_waited_for() -> None:
+    """First the sources by name, then the first load of each family; only after that the proxy is healthy."""
+    health = Health(PERIOD)
+    health.waits_for(["services", "nodes"])
+    assert health.status(at(1)).waiting[:2] == ("the first listing of services", "the first listing of nodes")
+    health.waits_for([])
+    health.applied(at(1), [IPV4])
+    assert health.status(at(2)).waiting == ("the first load of IPv6",)
+    assert not health.status(at(2)).is_healthy
+    health.applied(at(3), [IPV6])
+    assert health.status(at(4)).waiting == ()
+    assert health.status(at(4)).is_healthy
+
+
+def test_one_family_is_enough_to_be_alive() -> None:
+    """A restart can't mend what the kernel refuses for one family, and would hold up the other."""
+    health = loaded()
+    health.queued(at(0))
+    health.taken()
+    health.applied(at(1), [IPV4])
+    status = health.status(at(100))
+    assert (status.is_healthy, status.is_alive) == (False, True)
+    assert (status.serves([IPV4]), status.serves([IPV6]), status.serves(Family)) == (True, False, False)
+    assert livez(status).status == 200
+    assert healthz(status, node_eligible=True).status == 503
+    health.queued(at(100))
+    assert not health.status(at(200)).is_alive
+    assert livez(health.status(at(200))).status == 503
+
+
+def test_a_family_that_was_never_loaded_is_not_served() -> None:
+    """However short it has been waiting."""
+    health = Health(PERIOD)
+    health.waits_for([])
+    health.applied(at(0), [IPV4])
+    assert (health.status(at(1)).serves([IPV4]), health.status(at(1)).serves([IPV6])) == (True, False)
 
 
 def test_silence_is_health() -> None:
@@ -48,15 +96,14 @@ def test_silence_is_health() -> None:
     health = Health(PERIOD)
     health.queued(at(0))
     health.taken()
-    health.applied(at(1))
+    health.applied(at(1), Family)
     assert health.status(at(10**6)).families == dict.fromkeys(Family, FamilyStatus(NOON + 1, is_healthy=True))
 
 
 @pytest.mark.parametrize(("seconds", "is_healthy"), [(59.9, True), (60.0, False), (10**6, False)])
 def test_a_change_may_wait_two_sync_periods(seconds: float, is_healthy: bool) -> None:
     """A change that has waited for two sync periods makes the proxy unhealthy, not sooner."""
-    health = Health(PERIOD)
-    health.applied(at(-100))
+    health = loaded()
     health.queued(at(0))
     assert healthy(health, seconds) == dict.fromkeys(Family, is_healthy)
     assert health.status(at(seconds)).is_healthy is is_healthy
@@ -76,7 +123,7 @@ def test_applying_makes_healthy_again() -> None:
     health = Health(PERIOD)
     health.queued(at(0))
     health.taken()
-    health.applied(at(300))
+    health.applied(at(300), Family)
     assert healthy(health, 301) == dict.fromkeys(Family, True)
 
 
@@ -87,7 +134,7 @@ def test_a_change_that_came_while_others_were_applied() -> None:
     health.taken()
     health.queued(at(10))
     health.queued(at(15))
-    health.applied(at(20))
+    health.applied(at(20), Family)
     assert (healthy(health, 69), healthy(health, 70)) == (dict.fromkeys(Family, True), dict.fromkeys(Family, False))
 
 
@@ -96,7 +143,7 @@ def test_one_family_alone() -> None:
     health = Health(PERIOD)
     health.queued(at(0))
     health.taken()
-    health.applied(at(1), IPV6)
+    health.applied(at(1), [IPV6])
     assert health.status(at(60)).families == {
         IPV4: FamilyStatus(None, is_healthy=False),
         IPV6: FamilyStatus(NOON + 1, is_healthy=True),
@@ -106,15 +153,15 @@ def test_one_family_alone() -> None:
 
 def test_a_proxy_of_one_family() -> None:
     """A family that is not served is not heard of."""
-    health = Health(PERIOD, [IPV4])
+    health = loaded(IPV4)
     health.queued(at(0))
-    health.applied(at(1))
+    health.applied(at(1), [IPV4])
     assert list(health.status(at(2)).families) == [IPV4]
 
 
 def test_a_clock_that_is_set() -> None:
     """Setting the machine's clock makes nothing wait longer or shorter."""
-    health = Health(PERIOD)
+    health = loaded()
     health.queued(Moment(steady=1000, wall=NOON))
     assert health.status(Moment(steady=1059, wall=NOON + 10**6)).is_healthy
     assert not health.status(Moment(steady=1060, wall=0)).is_healthy
@@ -155,12 +202,12 @@ def test_healthz(status: Status, node_eligible: bool, code: int, body: dict[str,
     ("status", "code", "body"),
     [
         (GOOD, 200, {"lastUpdated": NOW, "healthy": True, "status": FAMILIES}),
-        (BAD, 503, {"lastUpdated": THEN, "healthy": False, "status": HALF}),
+        (BAD, 200, {"lastUpdated": NOW, "healthy": False, "status": HALF}),
         (Status(at(50), {}), 200, {"lastUpdated": NOW, "healthy": True}),
     ],
 )
 def test_livez(status: Status, code: int, body: dict[str, Any]) -> None:
-    """200 if the proxy is healthy, else 503, without a word of the node."""
+    """200 if a family's rules follow, without a word of the node."""
     answer = livez(status)
     assert answer.status == code
     assert answer.headers == {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
@@ -172,6 +219,15 @@ def test_the_order_of_fields() -> None:
     order = ["lastUpdated", "currentTime", "nodeEligible", "healthy", "status"]
     assert list(json.loads(healthz(GOOD, node_eligible=True).body)) == order
     assert list(json.loads(livez(GOOD).body)) == [field for field in order if field != "nodeEligible"]
+
+
+def test_answers_say_what_is_waited_for() -> None:
+    """Both do, after kube-proxy's fields; a load balancer must not send anything yet, and a restart doesn't help."""
+    status = Status(at(50), {}, ("the first listing of services",))
+    for answer, code in ((healthz(status, node_eligible=True), 503), (livez(status), 200)):
+        assert answer.status == code
+        body = json.loads(answer.body)
+        assert (body["healthy"], body["waitingFor"]) == (False, ["the first listing of services"])
 
 
 def test_a_family_that_never_had_rules() -> None:

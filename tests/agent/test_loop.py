@@ -9,11 +9,14 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from nftproxy.agent.health import Moment
-from nftproxy.agent.loop import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.agent.loading import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.kernel.notifications import Notice
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.pipeline import STEP
+from nftproxy.rules.transaction import Transaction
 from tests.agent.world import (
     EVERYTHING,
     MORE_PODS,
@@ -26,10 +29,9 @@ from tests.agent.world import (
     Timed,
     World,
     failing,
-    now,
     source,
 )
-from tests.support.factories import IPV4, elements, service, slice_of
+from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
 
 # ---- the beginning -------------------------------------------------------------------------------------------------
 
@@ -143,12 +145,13 @@ def test_a_load_that_is_refused_is_followed_by_a_replacement(fault: Exception, r
     """A table that can't be loaded over is replaced; once that was done, tables are loaded over again."""
     kernel = World().run(source((0, EVERYTHING)), until=1).kernel
     kernel.applied.clear()
-    kernel.faults.append(fault)
+    kernel.faults += [fault] * 3  # both together, and each by itself
     world = World(kernel)
     world.at(3, lambda: setattr(kernel, "commits", kernel.commits + 1))
     world.run(source((0, EVERYTHING)), until=2 * SYNC_PERIOD).assert_in_step()
-    deletes = [f"delete table {IPV4.table}\n" in transaction.text for _, transaction in kernel.applied]
-    assert deletes == [replaces, False]
+    for family in Family:
+        loads = [transaction.text for _, transaction in kernel.applied if f"table {family.table}\n" in transaction.text]
+        assert [f"delete table {family.table}\n" in text for text in loads] == [replaces, False]
 
 
 def test_tries_come_with_growing_pauses() -> None:
@@ -161,9 +164,9 @@ def test_tries_come_with_growing_pauses() -> None:
 
 def test_pauses_do_not_grow_for_ever() -> None:
     """However often a load fails, the next try comes within the longest pause."""
-    kernel = FakeKernel(*[REFUSED] * 20)
+    kernel = FakeKernel(*[REFUSED] * 41)
     World(kernel).run(source((0, EVERYTHING)), until=1000).assert_in_step()
-    pauses = [after - before for before, after in itertools.pairwise(kernel.tries)]
+    pauses = [after - before for before, after in itertools.pairwise(sorted(set(kernel.tries)))]
     assert pauses[-5:] == pytest.approx([LONGEST_PAUSE] * 5)
 
 
@@ -251,14 +254,145 @@ def test_a_source_that_ends_is_the_end() -> None:
 def test_what_follows_the_state_follows_after_the_kernel() -> None:
     """Health-check ports and the like are brought up to date after each commit, and not before the first."""
     world = World().run(source((1, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=9)
-    assert world.settled == world.kernel.times == [1, 5]
+    assert world.kernel.times == [1, 5]
+    assert world.settled == [(1, frozenset(Family)), (5, frozenset(Family))]
 
 
 def test_health_tells_the_truth_about_the_kernel() -> None:
-    """While the kernel refuses, a change waits unapplied, and after 2 x syncPeriod the proxy is not healthy."""
+    """While the kernel refuses, the proxy isn't healthy; after 2 x syncPeriod it counts as dead."""
     world = World(FakeKernel(*[Refused("no")] * 1000))
-    seen: list[bool] = []
-    for when in (SYNC_PERIOD, 2 * SYNC_PERIOD + 1):
-        world.at(when, lambda: seen.append(world.vitals.health.status(Moment(now(), now())).is_healthy))
+    seen: list[tuple[bool, bool]] = []
+
+    def look() -> None:
+        status = world.vitals.status()
+        seen.append((status.is_healthy, status.is_alive))
+
+    for when in (1, SYNC_PERIOD, 2 * SYNC_PERIOD + 1):
+        world.at(when, look)
     world.run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
-    assert seen == [True, False]
+    assert seen == [(False, True), (False, True), (False, False)]
+
+
+# ---- the beginning, and what is said of it ---------------------------------------------------------------------------
+
+
+def test_what_is_waited_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    """Health, metrics and the log name the source that hasn't delivered, the log more and more rarely."""
+    world = World()
+    seen: list[tuple[str, ...]] = []
+    for when in (1, 8, 3601):
+        world.at(when, lambda: seen.append(world.vitals.status().waiting))
+    world.at(9, lambda: seen.append((world.vitals.scrape().decode(),)))
+    world.run(source((0, EVERYTHING)), source((7, [])), source((3600, [])), until=3602)
+    loads = ("the first load of IPv4", "the first load of IPv6")
+    assert seen[0] == ("the first listing of source 1", "the first listing of source 2", *loads)
+    assert seen[1] == ("the first listing of source 2", *loads)
+    assert 'nftproxy_waiting{for="the first listing of source 2"} 1.0\n' in seen[2][0]
+    assert seen[3] == ()
+    assert "nftproxy_waiting{" not in world.vitals.scrape().decode()
+    notes = [record.getMessage() for record in caplog.records if "no rules are loaded yet" in record.getMessage()]
+    assert notes[0] == "no rules are loaded yet: waiting for the first listing of source 1, source 2"
+    assert notes[1:] == ["no rules are loaded yet: waiting for the first listing of source 2"] * (len(notes) - 1)
+    assert 10 < len(notes) < 25
+
+
+def test_nothing_grows_while_something_is_waited_for() -> None:
+    """Objects that change all the time, and such as come and go, are kept once and not at all."""
+    world = World()
+    sizes: list[int] = []
+
+    async def busy() -> AsyncIterator[Sequence[Event]]:
+        yield EVERYTHING
+        for number in range(2000):
+            await asyncio.sleep(0.001)
+            fleeting = service(f"shop/fleeting-{number}")
+            yield [Put(PODS), Put(MORE_PODS), Put(fleeting), Removed(Service, fleeting.key)]
+            sizes.append(len(world.inbox))
+        await asyncio.Event().wait()
+
+    world.run(busy(), source((10, [])), until=11).assert_in_step()
+    assert max(sizes) == min(sizes) == 3
+    assert len(world.kernel.applied) == 1
+
+
+# ---- the two families ------------------------------------------------------------------------------------------------
+
+DUAL = service("shop/dual", cluster_ips=["10.96.0.20", "fd00:96::20"])
+
+
+def test_what_is_refused_for_ipv6_holds_nothing_up_for_ipv4() -> None:
+    """From the start, and for every later change, by small transactions as ever; what follows the rules goes on too."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["table ip6 nftproxy"]
+    world = World(kernel)
+    changes: list[Timed] = [(10, [Put(OTHER)]), (20, [Put(MORE_PODS)]), (2 * SYNC_PERIOD + 1, [Put(DUAL)])]
+    world.run(source((0, EVERYTHING), *changes), until=3 * SYNC_PERIOD)
+    assert kernel.times == [0, 10, 20, 61]
+    assert all("flush map" not in transaction.text for _, transaction in kernel.applied)
+    assert [families for _, families in world.settled] == [frozenset({IPV4})] * 4
+    assert kernel.ledger.held(IPV4) == set(world.pipeline.generations[IPV4].elements())
+    status = world.vitals.health.status(Moment(3 * SYNC_PERIOD, 0))
+    assert (status.is_healthy, status.is_alive, status.serves([IPV4])) == (False, True, True)
+    assert status.waiting == ("the first load of IPv6",)
+
+
+def test_a_family_that_is_refused_later_leaves_the_other_alone() -> None:
+    """A table that somebody else has taken is retried by itself, and loaded once it can be."""
+    kernel = FakeKernel()
+    world = World(kernel).at(5, kernel.unwanted.append, "table ip6 nftproxy").at(100, kernel.unwanted.clear)
+    world.at(5, kernel.unwanted.append, "element ip6 nftproxy")
+    world.run(source((0, EVERYTHING), (10, [Put(DUAL)]), (20, [Put(OTHER)])), until=200).assert_in_step()
+    before = [(when, transaction.text) for when, transaction in kernel.applied if when < 100]
+    assert [when for when, _ in before] == [0, 10, 20]
+    after = [transaction.text for when, transaction in kernel.applied if when >= 100]
+    assert len(after) == 1
+    assert "ip nftproxy" not in after[0]
+
+
+def test_others_may_do_as_they_like_with_a_table_that_is_not_ours() -> None:
+    """Where the kernel refuses a family, commits to its table are no reason to load the other again."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["table ip6 nftproxy"]
+    world = World(kernel)
+    for second in range(1, 50):
+        world.at(second, lambda: kernel.told(kernel.commits, Notice(kernel.commits + 1, frozenset({IPV6}), "nft")))
+    world.run(source((0, EVERYTHING)), until=50)
+    assert kernel.times == [0]
+
+
+def test_a_family_that_is_refused_costs_one_small_question() -> None:
+    """However many Services there are, a retry first asks for the table alone."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["table ip6 nftproxy"]
+    many = [service(f"shop/s{number}", cluster_ips=[f"fd00:96::{number}"]) for number in range(1, 500)]
+    asked: list[int] = []
+    check = kernel.check
+
+    async def measured(transaction: Transaction) -> None:
+        asked.append(len(transaction.text))
+        await check(transaction)
+
+    kernel.check = measured  # type: ignore[method-assign]
+    World(kernel).run(source((0, [*EVERYTHING, *map(Put, many)])), until=1000)
+    whole = len(pipeline(*many).load(IPV6, None).text)
+    assert len(asked) > 30
+    assert max(asked) < whole / 2
+    assert len(kernel.tries) == 3, "together, and each by itself, once"
+
+
+# ---- what failed isn't held ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", [10, SYNC_PERIOD], ids=["after a change", "at a check"])
+def test_nothing_follows_rules_that_the_kernel_may_not_hold(when: float, caplog: pytest.LogCaptureFixture) -> None:
+    """If the kernel side dies while a Service is retried, what follows the rules waits for the load."""
+    kernel = FakeKernel()
+    kernel.unwanted = ["10.96.0.11"]
+    world = World(kernel)
+    world.at(when - 1, kernel.unwanted.clear).at(when - 1, setattr, kernel, "dies_for", "10.96.0.11")
+    world.at(when + 5, setattr, kernel, "dies_for", "")
+    world.run(source((0, [*EVERYTHING, Put(OTHER)]), (10, [Put(slice_of("shop/other"))])), until=when + 40)
+    world.assert_in_step()
+    assert not [at for at, families in world.settled if when <= at < when + 5 and IPV4 in families]
+    assert [at for at, families in world.settled if at >= when + 5 and IPV4 in families]
+    assert not [record for record in caplog.records if "libnftables has died" in record.msg and "refuse" in record.msg]

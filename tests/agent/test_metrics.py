@@ -20,6 +20,7 @@ from nftproxy.rules.transaction import Transaction
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
 Series = dict[str, float]
+BOTH = frozenset(Family)
 
 SYNC = "0.001 0.002 0.004 0.008 0.016 0.032 0.064 0.128 0.256 0.512 1.024 2.048 4.096 8.192 16.384 +Inf".split()
 PROGRAMMING = [
@@ -70,6 +71,7 @@ counter ip_family nftproxy_repairs_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_conflicts
 gauge - nftproxy_services_set_aside
+gauge for nftproxy_waiting
 gauge - nftproxy_skipped_objects
 gauge kernel,libnftables,version nftproxy_build_info
 """
@@ -93,7 +95,9 @@ def metrics_of(pipeline: Pipeline) -> Metrics:
 
 def vitals(pipeline: Pipeline, clock: Clock | None = None) -> Vitals:
     """The vitals of an agent with this pipeline."""
-    return Vitals(Health(30.0), metrics_of(pipeline), clock or Clock())
+    made = Vitals(Health(30.0), metrics_of(pipeline), clock or Clock())
+    made.waits_for(())
+    return made
 
 
 def series(metrics: Metrics, *names: str) -> Series:
@@ -116,12 +120,13 @@ def exercised() -> Metrics:
     made = vitals(pipeline(service(), slice_of()))
     made.queued([Put(service())])
     made.taken()
-    made.applied(Transaction("x"), full=True)
-    made.applied(Transaction("x"), full=False)
+    made.applied(Transaction("x"), BOTH, full=True)
+    made.applied(Transaction("x"), BOTH, full=False)
     made.metrics.programmed(IPV4, 1, 2)
     made.metrics.reconciled(IPV4, 1, 1)
     made.metrics.built("1", "2", "3")
     made.metrics.localhost_listeners(IPV4, 1)
+    made.metrics.waits_for(["the first load of IPv6"])
     return made.metrics
 
 
@@ -248,7 +253,7 @@ def test_changes_are_pending_until_applied() -> None:
     made.taken()
     made.queued([Put(slice_of())])
     assert changes(made, PENDING) == (1, 2)
-    made.applied(Transaction("x"), full=False)
+    made.applied(Transaction("x"), BOTH, full=False)
     assert changes(made, PENDING) == (0, 1)
     assert changes(made, TOTAL) == (1, 2)
 
@@ -258,11 +263,11 @@ def test_changes_stay_pending_when_a_transaction_fails() -> None:
     made = vitals(pipeline())
     made.queued([Put(service())])
     made.taken()
-    made.failed(full=False)
+    made.failed(BOTH, full=False)
     made.queued([Put(slice_of())])
     assert changes(made, PENDING) == (1, 1)
     made.taken()
-    made.applied(Transaction("x"), full=True)
+    made.applied(Transaction("x"), BOTH, full=True)
     assert changes(made, PENDING) == (0, 0)
 
 
@@ -275,7 +280,7 @@ def test_when_changes_were_queued_and_applied() -> None:
     clock.seconds = 11
     made.taken()
     clock.seconds = 12
-    made.applied(Transaction("x"), full=False)
+    made.applied(Transaction("x"), BOTH, full=False)
     queued = by_family("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", 5010)
     assert series(made.metrics, "kubeproxy_sync_proxy_rules_last_") == queued | by_family(
         "kubeproxy_sync_proxy_rules_last_timestamp_seconds", 5012
@@ -287,7 +292,7 @@ def test_a_check_is_a_success() -> None:
     clock = Clock()
     made = vitals(pipeline(), clock)
     clock.seconds = 500
-    made.checked()
+    made.checked(BOTH)
     name = "kubeproxy_sync_proxy_rules_last_timestamp_seconds"
     assert series(made.metrics, name) == by_family(name, 5500)
 
@@ -305,9 +310,9 @@ def test_durations(full: bool, kind: str, succeeds: bool) -> None:
     made.taken()
     clock.seconds = 7.5
     if succeeds:
-        made.applied(Transaction("x"), full=full)
+        made.applied(Transaction("x"), BOTH, full=full)
     else:
-        made.failed(full=full)
+        made.failed(BOTH, full=full)
     expected: Series = {}
     for name in (SECONDS.format("", ""), SECONDS.format(kind, "")):
         expected |= by_family(f"{name}sum", 0.5) | by_family(f"{name}count", 1)
@@ -328,7 +333,7 @@ def test_failures() -> None:
     """A transaction that the kernel didn't take is a failure of both families, as both were in it."""
     made = vitals(pipeline())
     made.taken()
-    made.failed(full=True)
+    made.failed(BOTH, full=True)
     name = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
     assert series(made.metrics, name) == by_family(name, 1)
 
@@ -336,9 +341,9 @@ def test_failures() -> None:
 def test_transactions() -> None:
     """Transactions count by kind, with their size; a round in which no rule changed is none."""
     made = vitals(pipeline())
-    made.applied(Transaction("x" * 5000), full=True)
-    made.applied(Transaction("x" * 70), full=False)
-    made.applied(Transaction(), full=False)
+    made.applied(Transaction("x" * 5000), BOTH, full=True)
+    made.applied(Transaction("x" * 70), BOTH, full=False)
+    made.applied(Transaction(), BOTH, full=False)
     names = ("nftproxy_transactions_total", "nftproxy_transaction_bytes_sum", "nftproxy_transaction_bytes_count")
     assert series(made.metrics, *names) == {
         'nftproxy_transactions_total{kind="full"}': 1,
@@ -355,7 +360,7 @@ def test_one_family() -> None:
     made = vitals(pipeline(families=[IPV6]))
     made.health = Health(30.0, [IPV6])
     made.queued([Put(service())])
-    made.applied(Transaction("x"), full=True)
+    made.applied(Transaction("x"), {IPV6}, full=True)
     assert not [name for name in series(made.metrics, "kubeproxy_sync_full", "nftproxy_elements") if "IPv4" in name]
 
 
@@ -367,7 +372,7 @@ def test_damage_waits_to_be_mended() -> None:
     assert series(made.metrics, "nftproxy_repairs_total{")['nftproxy_repairs_total{ip_family="IPv6"}'] == 1
     assert changes(made, TOTAL) == (0, 0)
     made.taken()
-    made.applied(Transaction("x"), full=True)
+    made.applied(Transaction("x"), BOTH, full=True)
     assert made.health.status(Moment(1060, 0)).is_healthy
 
 
@@ -378,7 +383,7 @@ def test_the_agent_tells_health() -> None:
     made.queued([Put(service())])
     assert not made.health.status(Moment(1060, 0)).is_healthy
     made.taken()
-    made.applied(Transaction("x"), full=False)
+    made.applied(Transaction("x"), BOTH, full=False)
     status = made.health.status(Moment(1060, 0))
     assert status.is_healthy
     assert {each.last_updated for each in status.families.values()} == {5000}
@@ -423,7 +428,8 @@ def test_what_is_set() -> None:
     ports = ["a:80:30080", "b:81:30081"]
     loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
     made = pipeline(service(ports=ports), loser)
-    made.leave_out([key("shop/web-2")])
+    made.withhold(IPV4, [key("shop/web-2")])
+    made.withhold(IPV6, [key("shop/web-2")])
     metrics = metrics_of(made)
     metrics.skipped(2)
     metrics.built("0.1.0", "1.0.6", "6.18.1")
@@ -475,7 +481,7 @@ def test_the_hot_path() -> None:
     for _ in range(1000):
         made.queued(events)
         made.taken()
-        made.applied(Transaction("x"), full=False)
+        made.applied(Transaction("x"), BOTH, full=False)
     assert (time.perf_counter() - began) / 1000 < 0.0005
 
 
@@ -494,10 +500,10 @@ def test_programming_latency_counts_from_the_trigger() -> None:
     name = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
     made.queued([Put(slice_of(triggered=4999.0)), Put(slice_of("shop/other"))])
     made.taken()
-    made.failed(full=False)
+    made.failed(BOTH, full=False)
     assert name not in series(made.metrics, name)
     clock.seconds = 2.5
     made.taken()
-    made.applied(Transaction("x"), full=True)
-    made.applied(Transaction("x"), full=False)
+    made.applied(Transaction("x"), BOTH, full=True)
+    made.applied(Transaction("x"), BOTH, full=False)
     assert series(made.metrics, name) == {name: 3.5}

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.agent.quarantine import find_culprits
+from nftproxy.agent.quarantine import Quarantine, find_culprits
+from nftproxy.model.events import Put, Removed
+from nftproxy.model.objects import Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import Transaction
+from tests.support.factories import IPV4, pipeline, service, slice_of
 
 
 class Judge:
@@ -71,3 +76,87 @@ def test_among_none_there_is_none() -> None:
     judge = Judge([])
     assert judge.found() == []
     assert judge.questions == 0
+
+
+# ---- the Services of one family ------------------------------------------------------------------------------------
+
+WEB, CART = service("shop/web"), service("shop/cart", cluster_ips=["10.96.0.20"])
+CART_PODS = slice_of("shop/cart", ["10.1.0.7@node-a"])
+
+
+class Asked:
+    """A quarantine of IPv4, and a kernel that refuses transactions with one of these texts."""
+
+    def __init__(self, made: Pipeline, *unwanted: str) -> None:
+        self.quarantine = Quarantine(made, IPV4)
+        self.quarantine.note(made.take_updated())
+        self.unwanted = unwanted
+        self.questions: list[Transaction] = []
+        self._made = made
+
+    def search(self) -> list[str]:
+        """Who is found."""
+        search = self.quarantine.search()
+        try:
+            self.questions.append(next(search))
+            while True:
+                self.questions.append(search.send(not any(each in self.questions[-1].text for each in self.unwanted)))
+        except StopIteration as end:
+            self.quarantine.note(self._made.take_updated())
+            return [str(found) for found in end.value]
+
+
+def test_who_is_found_is_set_aside() -> None:
+    """Of the Services only that one, without a reason until it is asked for alone, as it then is."""
+    asked = Asked(pipeline(WEB, CART, CART_PODS), "10.96.0.20")
+    assert asked.search() == ["shop/cart"]
+    assert asked.quarantine.reasons == {CART.key: ""}
+    assert asked.quarantine.accepted() == [CART.key]
+    assert "10.96.0.20" in asked.quarantine.retry(CART.key).text
+    asked.quarantine.keep(CART.key, "no")
+    assert asked.quarantine.reasons == {CART.key: "no"}
+    assert asked.quarantine.accepted() == []
+
+
+def test_nobody_is_set_aside_if_all_is_taken() -> None:
+    """One question is enough for that."""
+    asked = Asked(pipeline(WEB, CART))
+    assert asked.search() == []
+    assert len(asked.questions) == 1
+    assert asked.quarantine.reasons == {}
+
+
+def test_those_that_changed_are_suspected_first() -> None:
+    """One that has changed since the kernel held all is found without asking about the others."""
+    many = [service(f"shop/s{number}", cluster_ips=[f"10.96.1.{number}"]) for number in range(100)]
+    made = pipeline(WEB, *many)
+    asked = Asked(made, "10.96.0.20")
+    asked.quarantine.accepted()
+    made.apply([Put(CART)])
+    asked.quarantine.note(made.take_updated())
+    assert asked.search() == ["shop/cart"]
+    assert len(asked.questions) == 2
+
+
+def test_those_that_did_not_change_are_suspected_next() -> None:
+    """What the kernel took once it may refuse later, whoever changes meanwhile."""
+    made = pipeline(WEB, CART)
+    asked = Asked(made, "10.96.0.10")
+    asked.quarantine.accepted()
+    made.apply([Put(CART_PODS)])
+    asked.quarantine.note(made.take_updated())
+    assert asked.search() == ["shop/web"]
+
+
+def test_only_changes_of_those_set_aside_lead_to_retries() -> None:
+    """Once for each change, and not for what happens to others; nothing is remembered of one that goes."""
+    made = pipeline(WEB, CART)
+    asked = Asked(made, "10.96.0.20")
+    asked.search()
+    asked.quarantine.accepted()
+    for event, expected in ((Put(slice_of()), []), (Put(CART_PODS), [CART.key]), (Removed(Service, CART.key), [])):
+        made.apply([event])
+        asked.quarantine.note(made.take_updated())
+        assert asked.quarantine.accepted() == expected
+        assert asked.quarantine.accepted() == []
+    assert asked.quarantine.reasons == {}

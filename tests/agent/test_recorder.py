@@ -27,7 +27,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
 from tests.support.apiserver import ApiServer
-from tests.support.factories import addresses, key
+from tests.support.factories import IPV6, addresses, key
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
 CONFLICT = of_conflict(Lost(key("shop/web"), "http", "203.0.113.7 . tcp . 80", "it belongs to Service shop/old"))
@@ -82,10 +82,10 @@ def test_a_lost_address_is_a_warning_on_the_service() -> None:
 def test_rules_that_are_refused_are_a_warning_on_the_service() -> None:
     """The note has what the kernel said, and of which statement."""
     why = "Could not process rule: No such file or directory\n  in: add element ip nftproxy services { ... }"
-    happening = of_refusal(key("shop/web"), why)
+    happening = of_refusal(IPV6, key("shop/web"), why)
     assert (happening.namespace, happening.name, happening.is_warning) == ("shop", "web", True)
     assert (happening.reason, happening.action) == ("RulesRefused", "Load")
-    assert happening.note == f"the kernel refuses its rules: {why}"
+    assert happening.note == f"the kernel refuses its rules for IPv6: {why}"
 
 
 def test_the_start_is_told_of_the_node() -> None:

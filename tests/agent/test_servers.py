@@ -25,19 +25,26 @@ from nftproxy.agent.metrics import Metrics
 from nftproxy.agent.servers import CannotListen, Place, Servers
 from nftproxy.agent.vitals import Vitals, read_clocks
 from nftproxy.api.configz import configz
-from nftproxy.model.addresses import ANY, Address
+from nftproxy.model.addresses import ANY, Address, Family
 from nftproxy.model.events import Put
+from nftproxy.model.objects import ObjectKey
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import HealthCheck
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import addresses, key, node, pipeline
 
 HERE = Address("127.0.0.1")
+BOTH = frozenset(Family)
 JSON = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
 TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 OURS = ("Content-Type", "X-Content-Type-Options", "X-Load-Balancing-Endpoint-Weight")
 QUICK = 0.5
 """Seconds within which servers are closed, whoever is connected."""
+
+
+def check(service: ObjectKey, local_endpoints: int) -> HealthCheck:
+    """What a dual-stack Service answers on its health-check node port."""
+    return HealthCheck(service, local_endpoints, frozenset(Family))
 
 
 class Reply(NamedTuple):
@@ -107,6 +114,8 @@ async def serving(health: str = "127.0.0.1", metrics: str = "127.0.0.1", **tweak
     tweaks = {"healthz_bind_address": where[0], "metrics_bind_address": where[1]} | tweaks
     made = pipeline(**tweaks)
     vitals = Vitals(Health(30.0), Metrics(made.generations))
+    vitals.waits_for(())
+    vitals.applied(Transaction("x"), BOTH, full=True)
     reports: list[CannotListen] = []
     async with Servers(made.settings.config, lambda: made.state.node, vitals, reports.append) as servers:
         yield Running(servers, made, vitals, reports, *(f"http://{each}" for each in where))
@@ -129,7 +138,6 @@ def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., N
 async def test_a_healthy_proxy() -> None:
     """Both probes of a proxy that follows get 200, and the times at which its rules last followed."""
     async with serving() as it:
-        it.vitals.applied(Transaction("x"), full=True)
         replies = {path: await fetch(f"{it.health}{path}") for path in ("/healthz", "/livez")}
         for path, (status, headers, body) in replies.items():
             told = json.loads(body)
@@ -153,7 +161,7 @@ async def test_an_unhealthy_proxy() -> None:
             status, headers, body = await fetch(f"{it.health}{path}")
             assert (status, headers, json.loads(body)["healthy"]) == (503, JSON, False)
         it.vitals.taken()
-        it.vitals.applied(Transaction("x"), full=True)
+        it.vitals.applied(Transaction("x"), BOTH, full=True)
         assert [(await fetch(f"{it.health}{path}")).status for path in ("/healthz", "/livez")] == [200, 200]
 
 
@@ -318,7 +326,7 @@ async def test_a_health_check_node_port() -> None:
     """A health-check node port tells the Service, its local endpoints and the proxy's health, at any path."""
     (port,) = free_ports(1)
     async with serving() as it:
-        await it.servers.follow({port: HealthCheck(WEB, 2)}, [HERE])
+        await it.servers.follow({port: check(WEB, 2)}, [HERE])
         for path in ("", "/", "/healthz", "/some/where?else"):
             status, headers, body = await fetch(f"http://127.0.0.1:{port}{path}")
             assert (status, headers) == (200, JSON | {"X-Load-Balancing-Endpoint-Weight": "2"})
@@ -346,11 +354,11 @@ async def test_node_ports_follow() -> None:
     """Ports open, change what they tell, and close, as they are asked to."""
     first, second = free_ports(2)
     async with serving() as it:
-        await it.servers.follow({first: HealthCheck(WEB, 1)}, [HERE])
+        await it.servers.follow({first: check(WEB, 1)}, [HERE])
         assert (await told(first), await told(second)) == ((200, "web", 1), None)
-        await it.servers.follow({first: HealthCheck(WEB, 0), second: HealthCheck(SHOP, 3)}, [HERE])
+        await it.servers.follow({first: check(WEB, 0), second: check(SHOP, 3)}, [HERE])
         assert (await told(first), await told(second)) == ((503, "web", 0), (200, "shop", 3))
-        await it.servers.follow({second: HealthCheck(SHOP, 2)}, [HERE])
+        await it.servers.follow({second: check(SHOP, 2)}, [HERE])
         assert (await told(first), await told(second)) == (None, (200, "shop", 2))
         await it.servers.follow({}, [HERE])
         assert (await told(first), await told(second)) == (None, None)
@@ -362,8 +370,8 @@ async def test_a_port_changes_hands() -> None:
     """A port that goes to another Service, and ports that Services exchange, answer for the new owner at once."""
     first, second = free_ports(2)
     async with serving() as it:
-        await it.servers.follow({first: HealthCheck(WEB, 1), second: HealthCheck(SHOP, 2)}, [HERE])
-        await it.servers.follow({first: HealthCheck(SHOP, 2), second: HealthCheck(WEB, 1)}, [HERE])
+        await it.servers.follow({first: check(WEB, 1), second: check(SHOP, 2)}, [HERE])
+        await it.servers.follow({first: check(SHOP, 2), second: check(WEB, 1)}, [HERE])
         assert (await told(first), await told(second)) == ((200, "shop", 2), (200, "web", 1))
     assert it.reports == []
 
@@ -372,11 +380,11 @@ async def test_a_port_changes_hands() -> None:
 async def test_node_port_addresses_follow() -> None:
     """Ports are served at the addresses given, of both families, and no more at those that are gone."""
     (port,) = free_ports(1)
-    check = {port: HealthCheck(WEB, 1)}
+    checks = {port: check(WEB, 1)}
     answers = []
     async with serving() as it:
         for where in (["127.0.0.1", "::1"], ["127.0.0.2"], ANY.values(), ["127.0.0.1"], []):
-            await it.servers.follow(check, addresses(where))
+            await it.servers.follow(checks, addresses(where))
             answers.append(
                 [address for address in ("127.0.0.1", "127.0.0.2", "[::1]") if await told(port, address) is not None]
             )
@@ -394,11 +402,11 @@ async def test_node_port_addresses_follow() -> None:
 async def test_a_taken_node_port() -> None:
     """A port that another program has is reported once for its Service, hurts no other, and is served when free."""
     mine, theirs = free_ports(2)
-    checks = {mine: HealthCheck(WEB, 1), theirs: HealthCheck(SHOP, 2)}
+    checks = {mine: check(WEB, 1), theirs: check(SHOP, 2)}
     async with serving() as it:
         with taken(theirs):
             await it.servers.follow(checks, [HERE])
-            await it.servers.follow(checks | {mine: HealthCheck(WEB, 5)}, [HERE])
+            await it.servers.follow(checks | {mine: check(WEB, 5)}, [HERE])
             assert await told(mine) == (200, "web", 5)
             await asyncio.sleep(1)
         (report,) = it.reports
@@ -415,8 +423,8 @@ async def test_a_taken_node_port_for_another_service() -> None:
     (port,) = free_ports(1)
     async with serving() as it:
         with taken(port):
-            await it.servers.follow({port: HealthCheck(WEB, 1)}, [HERE])
-            await it.servers.follow({port: HealthCheck(SHOP, 1)}, [HERE])
+            await it.servers.follow({port: check(WEB, 1)}, [HERE])
+            await it.servers.follow({port: check(SHOP, 1)}, [HERE])
         assert [report.service for report in it.reports] == [WEB, SHOP]
 
 
@@ -426,7 +434,7 @@ async def test_a_taken_node_port_that_is_given_up() -> None:
     (port,) = free_ports(1)
     async with serving() as it:
         with taken(port):
-            await it.servers.follow({port: HealthCheck(WEB, 1)}, [HERE])
+            await it.servers.follow({port: check(WEB, 1)}, [HERE])
             await it.servers.follow({}, [HERE])
         await asyncio.sleep(1)
         assert await told(port) is None
@@ -439,7 +447,7 @@ async def test_an_address_that_comes_later() -> None:
     later = Address("192.0.2.7")
     await _ip("link", "set", "lo", "up")
     async with serving() as it:
-        await it.servers.follow({32000: HealthCheck(WEB, 1)}, [HERE, later])
+        await it.servers.follow({32000: check(WEB, 1)}, [HERE, later])
         assert [(report.place, report.reason) for report in it.reports] == [
             (Place(later, 32000), "Cannot assign requested address")
         ]
@@ -460,7 +468,7 @@ async def test_an_open_connection_of_a_closed_port() -> None:
     """Nobody hears of a Service that is gone by a connection that was made while it was there."""
     (port,) = free_ports(1)
     async with serving() as it:
-        await it.servers.follow({port: HealthCheck(WEB, 1)}, [HERE])
+        await it.servers.follow({port: check(WEB, 1)}, [HERE])
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -492,7 +500,7 @@ async def test_many_ports() -> None:
     """A hundred ports open and close without keeping the loop, in which rules are written, for long."""
     ports = free_ports(100)
     async with serving() as it:
-        longest = await _longest_pause(it.servers.follow({port: HealthCheck(WEB, 1) for port in ports}, [HERE]))
+        longest = await _longest_pause(it.servers.follow({port: check(WEB, 1) for port in ports}, [HERE]))
         assert await told(ports[-1]) == (200, "web", 1)
         longest = max(longest, await _longest_pause(it.servers.follow({}, [HERE])))
     assert longest < 0.1

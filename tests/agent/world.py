@@ -7,9 +7,10 @@ import copy
 import functools
 import itertools
 import selectors
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 from nftproxy.agent.health import Health, Moment
+from nftproxy.agent.inbox import Inbox
 from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import Metrics
 from nftproxy.agent.vitals import Vitals
@@ -72,6 +73,7 @@ class FakeKernel:
     Attributes:
         faults: raised one after the other by the next calls of `apply`.
         unwanted: texts that no transaction may have.
+        dies_for: a text that the kernel side dies of ("": none).
         beside: of others that commit in the moment before the next transaction, and in that after it, whether these
             touch our tables.
         deaf: raised by `read_back`, if any.
@@ -84,6 +86,7 @@ class FakeKernel:
         self.ledger = Ledger()
         self.faults = list(faults)
         self.unwanted: list[str] = []
+        self.dies_for = ""
         self.beside: tuple[Sequence[bool], Sequence[bool]] = ((), ())
         self.deaf: Exception | None = None
         self.delay = 0.0
@@ -100,13 +103,15 @@ class FakeKernel:
         self.tries.append(now())
         if self.faults:
             raise self.faults.pop(0)
+        if self.dies_for and self.dies_for in transaction.text:
+            raise UNAVAILABLE
         await asyncio.sleep(self.delay)
         self.ledger = self._after(transaction)
         self.applied.append((now(), transaction))
         (before, after), self.beside = self.beside, ((), ())
         first = self.commits + 1
         about = enumerate([*before, True, *after])
-        return self.told(self.commits, *(Notice(first + n, is_about_us, "nft") for n, is_about_us in about))
+        return self.told(self.commits, *(Notice(first + n, _about(each), "nft") for n, each in about))
 
     async def check(self, transaction: Transaction) -> None:
         """Raise what `apply` would."""
@@ -134,7 +139,7 @@ class FakeKernel:
     def others(self, *are_about_us: bool) -> Commit:
         """Others commit, and touch our tables or don't."""
         return self.told(
-            self.commits, *(Notice(self.commits + 1 + n, about, "nft") for n, about in enumerate(are_about_us))
+            self.commits, *(Notice(self.commits + 1 + n, _about(about), "nft") for n, about in enumerate(are_about_us))
         )
 
     def read(self) -> list[Notice] | None:
@@ -182,6 +187,10 @@ class FakeKernel:
             self.ledger.apply(Transaction(f"delete table {table}\n"))
 
 
+def _about(is_about_us: bool) -> frozenset[Family]:
+    return frozenset(Family if is_about_us else ())
+
+
 Timed = tuple[float, Sequence[Event]]
 
 
@@ -212,7 +221,8 @@ class World:
         self.kernel = kernel or FakeKernel()
         self.pipeline = pipeline(node=None)
         self.ended = 0.0
-        self.settled: list[float] = []
+        self._agent: Agent | None = None
+        self.settled: list[tuple[float, frozenset[Family]]] = []
         self.vitals = Vitals(
             Health(SYNC_PERIOD, self.pipeline.generations), Metrics(self.pipeline.generations), self._clocks
         )
@@ -220,8 +230,14 @@ class World:
         self._periods = periods | tweaks
         self._plans: list[tuple[float, Callable[[], object]]] = []
 
-    async def _note_settled(self) -> None:
-        self.settled.append(now())
+    @property
+    def inbox(self) -> Inbox:
+        """What waits in the agent."""
+        assert self._agent is not None
+        return self._agent.inbox
+
+    async def _note_settled(self, families: Collection[Family]) -> None:
+        self.settled.append((now(), frozenset(families)))
 
     def _clocks(self) -> Moment:
         try:
@@ -239,12 +255,14 @@ class World:
 
         async def main() -> None:
             custody = Custody(self.kernel)
-            agent = Agent(self.pipeline, self.kernel, self.vitals, custody, self._note_settled, **self._periods)
+            agent = self._agent = Agent(
+                self.pipeline, self.kernel, self.vitals, custody, self._note_settled, **self._periods
+            )
             self.kernel.when_told = agent.noticed
             for when, do in [*self._plans, (until, agent.stop)]:
                 asyncio.get_running_loop().call_at(when, do)
             try:
-                await agent.run(*sources)
+                await agent.run({f"source {number}": each for number, each in enumerate(sources)})
             finally:
                 self.ended = now()
 

@@ -8,6 +8,7 @@ import pytest
 
 from nftproxy.kernel.drift import LARGE, Custody
 from nftproxy.kernel.notifications import Notice
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.rules.transaction import Commit, Transaction
 
@@ -36,7 +37,8 @@ class Rumour:
 
 def notices(first: int, *are_about_us: bool) -> Sequence[Notice]:
     """Notices of generations in a row."""
-    return [Notice(first + number, about, "nft") for number, about in enumerate(are_about_us)]
+    about = [frozenset(Family if each else ()) for each in are_about_us]
+    return [Notice(first + number, families, "nft") for number, families in enumerate(about)]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +50,10 @@ def test_commits_at_the_same_time_are_told_apart(told: tuple[bool, bool], is_int
     """Of two generations at once, ours is the one that is about us; if both are, it isn't known what is there."""
     rumour = Rumour()
     kept = Custody(rumour)
-    kept.loaded(Commit(4, 5))
+    kept.loaded(Commit(4, 5), Family)
     with kept.during(Transaction("x")):
         rumour.tell(*notices(6, *told))
-        kept.changed(Commit(5, 7))
+        kept.changed(Commit(5, 7), Family)
     assert kept.is_intact(7) == is_intact
     assert kept.alarm() == ("somebody has changed them in the same moment as we" if all(told) else "")
     assert kept.alarm() == ""
@@ -63,7 +65,7 @@ def test_a_load_beside_others() -> None:
     kept = Custody(rumour)
     with kept.during(Transaction("x")):
         rumour.tell(*notices(5, False, True, False, False, True))
-        kept.loaded(Commit(4, 8))
+        kept.loaded(Commit(4, 8), Family)
     assert kept.is_intact(8)
     assert kept.alarm() == "nft has changed them"
 
@@ -74,7 +76,7 @@ def test_a_load_at_the_same_time_as_harm() -> None:
     kept = Custody(rumour)
     with kept.during(Transaction("x")):
         rumour.tell(*notices(5, True, True))
-        kept.loaded(Commit(4, 6))
+        kept.loaded(Commit(4, 6), Family)
     assert not kept.is_intact(6)
     assert kept.alarm() == "somebody has changed them in the same moment as we"
 
@@ -83,7 +85,7 @@ def test_others_beside_a_load_that_nobody_listened_to() -> None:
     """It isn't known whether they touched our tables, which is no reason to load everything again and again."""
     kept = Custody(Rumour())
     with kept.during(Transaction("x" * LARGE)):
-        kept.loaded(Commit(4, 9))
+        kept.loaded(Commit(4, 9), Family)
     assert not kept.is_intact(9)
     assert kept.alarm() == ""
 
@@ -91,7 +93,7 @@ def test_others_beside_a_load_that_nobody_listened_to() -> None:
 def test_a_refusal_changes_nothing() -> None:
     """What was known of our tables is known after it."""
     kept = Custody(Rumour())
-    kept.loaded(Commit(4, 5))
+    kept.loaded(Commit(4, 5), Family)
     with pytest.raises(Refused), kept.during(Transaction("x")):
         raise Refused("no")
     assert kept.is_intact(5)
@@ -101,20 +103,20 @@ def test_what_is_lost_is_looked_at_once() -> None:
     """After a loss it isn't known what is there, until the next load."""
     rumour = Rumour()
     kept = Custody(rumour)
-    kept.loaded(Commit(4, 5))
+    kept.loaded(Commit(4, 5), Family)
     rumour.tell(None)
     assert kept.alarm() == "too much was changed at once to follow"
     assert kept.alarm() == ""
-    kept.changed(Commit(5, 6))
+    kept.changed(Commit(5, 6), Family)
     assert not kept.is_intact(6)
-    kept.loaded(Commit(6, 7))
+    kept.loaded(Commit(6, 7), Family)
     assert kept.is_intact(7)
 
 
 def test_after_a_failure_nothing_is_known() -> None:
     """A transaction that failed may have happened or not, so until the next load our tables are not vouched for."""
     kept = Custody(Rumour())
-    kept.loaded(Commit(4, 5))
+    kept.loaded(Commit(4, 5), Family)
     with pytest.raises(Unavailable), kept.during(Transaction("x")):
         raise Unavailable
     assert not kept.is_intact(5)

@@ -10,6 +10,7 @@ from nftproxy.kernel import nftables_netlink, notifications
 from nftproxy.kernel.drift import LARGE, Custody
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.notifications import Notifications
+from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import Run
 
@@ -39,7 +40,7 @@ def listener(namespace: None) -> Iterator[Notifications]:  # noqa: ARG001 -- whe
 def kept(listener: Notifications) -> Custody:
     """Custody of a table of ours that has been loaded, with an element."""
     made = Custody(listener)
-    made.loaded(Kernel().apply(Transaction(OURS.text + ELEMENT.text)))
+    made.loaded(Kernel().apply(Transaction(OURS.text + ELEMENT.text)), Family)
     return made
 
 
@@ -51,7 +52,7 @@ def test_harm_is_told(kept: Custody, harm: str) -> None:
     assert kept.alarm().endswith(" has changed them")
     assert kept.alarm() == ""
     assert not kept.is_intact(nftables_netlink.generation())
-    kept.loaded(Kernel().apply(OURS))
+    kept.loaded(Kernel().apply(OURS), Family)
     assert kept.is_intact(nftables_netlink.generation())
 
 
@@ -60,9 +61,8 @@ def test_others_tables_are_theirs(kept: Custody) -> None:
     kernel = Kernel()
     for text in ("add table ip nftproxy2\n", THEIRS.text, "delete table ip nftproxy2\n"):
         kernel.apply(Transaction(text))
-        kept.changed(
-            kernel.apply(Transaction("delete element ip nftproxy s { 80 }\nadd element ip nftproxy s { 80 }\n"))
-        )
+        change = Transaction("delete element ip nftproxy s { 80 }\nadd element ip nftproxy s { 80 }\n")
+        kept.changed(kernel.apply(change), [Family.IPV4])
         kernel.apply(Transaction("flush table inet nftproxy\n" if text == THEIRS.text else "add table ip x\n"))
         assert kept.alarm() == ""
         assert kept.is_intact(nftables_netlink.generation())
@@ -76,7 +76,7 @@ def test_a_large_transaction_is_not_listened_to(kept: Custody, listener: Notific
     with kept.during(Transaction(text)):
         commit = Kernel().apply(Transaction(text))
     assert listener.read() == []
-    kept.changed(commit)
+    kept.changed(commit, Family)
     assert kept.is_intact(nftables_netlink.generation())
     Kernel().apply(Transaction("delete element ip nftproxy s { 80 }\n"))
     assert kept.alarm()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.model.addresses import ANY
+from nftproxy.model.addresses import ANY, Family
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Settings
@@ -36,7 +36,7 @@ from tests.support.factories import (
 )
 def test_a_health_check(local_endpoints: int, is_healthy: bool, code: int) -> None:
     """200 if there is a local endpoint and the proxy is healthy, else 503; the weight is the number of endpoints."""
-    answer = health_check(HealthCheck(key("shop/web"), local_endpoints), is_healthy=is_healthy)
+    answer = health_check(check("shop/web", local_endpoints), is_healthy=is_healthy)
     assert answer.status == code
     assert answer.headers == {
         "Content-Type": "application/json",
@@ -52,10 +52,15 @@ def test_a_health_check(local_endpoints: int, is_healthy: bool, code: int) -> No
 
 def test_the_text_of_a_health_check() -> None:
     """The body is laid out as kube-proxy's is, to the character."""
-    assert health_check(HealthCheck(key("shop/web"), 2), is_healthy=True).body == (
+    assert health_check(check("shop/web", 2), is_healthy=True).body == (
         b'{\n\t"service": {\n\t\t"namespace": "shop",\n\t\t"name": "web"\n\t},\n'
         b'\t"localEndpoints": 2,\n\t"serviceProxyHealthy": true\n}'
     )
+
+
+def check(name: str, local_endpoints: int) -> HealthCheck:
+    """What is answered for a Service that has ClusterIPs of IPv4 only."""
+    return HealthCheck(key(name), local_endpoints, frozenset({IPV4}))
 
 
 def balanced(name: str = "shop/web", port: int = 32000, **tweaks: Any) -> Service:
@@ -90,7 +95,7 @@ def test_no_health_checks() -> None:
 def test_local_endpoints(endpoints: list[str], count: int) -> None:
     """Endpoints on this node that are ready count; not those that only serve while they terminate."""
     checks = pipeline(balanced(), slice_of(endpoints=endpoints)).health_checks.by_port
-    assert checks == {32000: HealthCheck(key("shop/web"), count)}
+    assert checks == {32000: check("shop/web", count)}
 
 
 def test_local_endpoints_are_pods() -> None:
@@ -102,7 +107,7 @@ def test_local_endpoints_are_pods() -> None:
         slice_of(endpoints=["10.1.0.6@node-a"], ports=["other:9"], suffix="3"),
         slice_of(endpoints=["10.1.0.7@node-a"], ports=["dns:53/udp"], suffix="4"),
     ]
-    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 3)}
+    assert pipeline(web, *slices).health_checks.by_port == {32000: check("shop/web", 3)}
 
 
 def test_local_endpoints_of_two_families() -> None:
@@ -112,14 +117,16 @@ def test_local_endpoints_of_two_families() -> None:
         slice_of(endpoints=["fd00:1::4@node-a", "fd00:1::5@node-a"], suffix="2"),
     ]
     web = balanced(cluster_ips=["10.96.0.10", "fd00:96::10"])
-    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(key("shop/web"), 2)}
+    assert pipeline(web, *slices).health_checks.by_port == {32000: HealthCheck(web.key, 2, frozenset(Family))}
+    only = pipeline(web, *slices, families=[IPV4]).health_checks.by_port
+    assert only[32000].families == {IPV4}, "the check doesn't depend on a family that isn't served"
 
 
 def test_a_contested_health_check_port() -> None:
     """Of two Services with one port the older has it, and the other takes over when that lets go."""
     old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
-    assert pipeline(new, old, slice_of("shop/new")).health_checks.by_port == {32000: HealthCheck(key("shop/old"), 0)}
-    assert pipeline(new, slice_of("shop/new")).health_checks.by_port == {32000: HealthCheck(key("shop/new"), 1)}
+    assert pipeline(new, old, slice_of("shop/new")).health_checks.by_port == {32000: check("shop/old", 0)}
+    assert pipeline(new, slice_of("shop/new")).health_checks.by_port == {32000: check("shop/new", 1)}
 
 
 def test_health_checks_follow_what_happens() -> None:
@@ -128,11 +135,11 @@ def test_health_checks_follow_what_happens() -> None:
     made = pipeline(old, new, slice_of("shop/new"))
     before = made.health_checks.by_port
     made.apply([Removed(Service, old.key)])
-    assert made.health_checks.by_port == {32000: HealthCheck(new.key, 1)}
+    assert made.health_checks.by_port == {32000: check(str(new.key), 1)}
     made.apply([Put(slice_of("shop/new", [])), Put(old)])
-    assert made.health_checks.by_port == {32000: HealthCheck(old.key, 0)}
+    assert made.health_checks.by_port == {32000: check(str(old.key), 0)}
     made.apply([Removed(Service, old.key), Removed(Service, new.key)])
-    assert (before, made.health_checks.by_port) == ({32000: HealthCheck(old.key, 0)}, {})
+    assert (before, made.health_checks.by_port) == ({32000: check(str(old.key), 0)}, {})
 
 
 def test_health_checks_of_several_services() -> None:
@@ -140,10 +147,10 @@ def test_health_checks_of_several_services() -> None:
     names = ("shop/a", "shop/b", "shop/c", "shop/d")
     several = [balanced(name, 32000 + i, cluster_ips=[f"10.96.0.{20 + i}"]) for i, name in enumerate(names)]
     made = pipeline(*several)
-    none = {32000 + i: HealthCheck(key(name), 0) for i, name in enumerate(names)}
+    none = {32000 + i: check(name, 0) for i, name in enumerate(names)}
     assert made.health_checks.by_port == none
     made.apply([Put(slice_of("shop/a"))])
-    assert made.health_checks.by_port == none | {32000: HealthCheck(key("shop/a"), 1)}
+    assert made.health_checks.by_port == none | {32000: check("shop/a", 1)}
     made.apply([Removed(Service, key("shop/a"))])
     assert made.health_checks.by_port == {port: none[port] for port in (32001, 32002, 32003)}
     made.apply([Removed(Service, key("shop/b")), Removed(Service, key("shop/c"))])
@@ -162,9 +169,9 @@ def test_a_service_without_rules_has_no_local_endpoints() -> None:
     """While a Service is set aside load balancers must send it nothing here; once it has rules again, they may."""
     made = pipeline(balanced(), slice_of(endpoints=["10.1.0.4@node-a"]))
     web = key("shop/web")
-    made.leave_out([web])
+    made.withhold(IPV4, [web])
     assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [0]
-    made.let_in(web)
+    made.admit(IPV4, web)
     assert [check.local_endpoints for check in made.health_checks.by_port.values()] == [1]
 
 

@@ -161,16 +161,19 @@ class Following(RuleBasedStateMachine):
         """A Service is left out of a load, its rules are refused when they are tried again, and then they are taken."""
         if self._made.state.services:
             service = data.draw(st.sampled_from(sorted(self._made.state.services)))
-            self._host.check(self._made.trial([service]))
-            self._made.leave_out([service])
+            for family in Family:
+                self._host.check(self._made.trial(family, [service]))
+                self._made.withhold(family, [service])
             self._load()
-            self._made.let_in(service)
-            self._made.keep_out(service, "no")
+            for family in Family:
+                self._made.admit(family, service)
+                self._made.take_back(family, service, "no")
             for family, found in self._contents().items():
                 generation = self._made.generations[family]
                 assert found.elements == frozenset(generation.elements())
                 assert found.declared.keys() == generation.declarations.keys()
-            self._apply(self._made.let_in(service))
+            for family in Family:
+                self._apply(self._made.admit(family, service))
             self._tally.count("Services set aside")
 
     @rule(family=families)

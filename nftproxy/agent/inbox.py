@@ -1,0 +1,65 @@
+"""The events that wait to be applied, as little of them as can be: what later ones make void is forgotten.
+
+However long they wait, and however often objects change meanwhile, there is one entry for each object.  Objects that
+come and go after a listing that waits too leave nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
+from nftproxy.model.objects import ClusterObject, ObjectKey
+
+Key = ObjectKey | str
+
+
+class Inbox:
+    """What has come and was not taken yet."""
+
+    def __init__(self) -> None:
+        self._listings: dict[type[ClusterObject], dict[Key, ClusterObject]] = {}
+        self._changes: dict[tuple[type, Key], Put | Removed] = {}
+
+    def __len__(self) -> int:
+        """How many objects it has something about."""
+        return len(self._changes) + sum(map(len, self._listings.values()))
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Take these in."""
+        for event in events:
+            if isinstance(event, Listed):
+                self._list(event)
+            elif isinstance(event, Put) and isinstance(event.object, HostAddresses):
+                self._changes[HostAddresses, ""] = event
+            else:
+                self._change(event)
+
+    def take(self) -> list[Event]:
+        """All of it, in any order that has the same outcome; nothing is left."""
+        listed = [Listed(kind, tuple(objects.values())) for kind, objects in self._listings.items()]
+        events = [*listed, *self._changes.values()]
+        self._listings, self._changes = {}, {}
+        return events
+
+    def _list(self, event: Listed) -> None:
+        self._changes = {key: change for key, change in self._changes.items() if key[0] is not event.kind}
+        self._listings[event.kind] = {key_of(each): each for each in event.objects}
+
+    def _change(self, event: Put | Removed) -> None:
+        kind, key, value = _change_of(event)
+        listing = self._listings.get(kind)
+        if listing is None:
+            self._changes[kind, key] = event
+        elif value is None:
+            listing.pop(key, None)
+        else:
+            listing[key] = value
+
+
+def _change_of(event: Put | Removed) -> tuple[type[ClusterObject], Key, ClusterObject | None]:
+    """The kind and key of an object, and what has become of it."""
+    if isinstance(event, Removed):
+        return event.kind, event.key, None
+    assert not isinstance(event.object, HostAddresses), "this is no object of the cluster's"
+    return type(event.object), key_of(event.object), event.object

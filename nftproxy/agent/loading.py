@@ -1,0 +1,253 @@
+"""Bringing the kernel to hold what the generations say, whatever it holds now, and whatever it refuses.
+
+All families are loaded in one transaction.  Where that is refused, each is loaded by itself from then on, retried with
+growing pauses until it goes in; the other doesn't wait for it.  What a retry does beside depends on how often the
+kernel has refused the family in a row:
+
+* It loads again, as somebody else may have changed the table while ours was written.
+* It replaces the table: somebody may have declared a set of ours in another way.
+* It finds the Services that the kernel refuses rules for, and sets them aside (quarantine.py): all others get theirs.
+
+Before any retry the kernel is asked whether it would take the table without any Service.  If it wouldn't, as when the
+table is another program's own, that costs as little as this question, however many Services there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import IntEnum
+from typing import Protocol
+
+from nftproxy.agent.quarantine import Quarantine
+from nftproxy.agent.vitals import Vitals
+from nftproxy.kernel.drift import Custody
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.objects import ObjectKey
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import Commit, Installed, Transaction, join
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.1
+"""Seconds before a failed load is retried; doubles from there (client-go's limiters start as low)."""
+LONGEST_PAUSE = 30.0
+"""Seconds at the most between two tries: no longer than the syncPeriod of a default configuration."""
+
+SHORTEST_QUIET, QUIET = 1.0, 4.0
+"""How long after a load what others do may not cause the next: so many times as long as that took, and the least in
+seconds.  However often somebody changes our tables, mending them takes a fifth of a CPU."""
+
+
+class Remedy(IntEnum):
+    """What a load does beside loading; the next of these where it is refused, and then again the first."""
+
+    NOTHING = 0
+    REPLACE = 1
+    SET_ASIDE = 2
+
+
+class KernelSide(Protocol):
+    """What the agent needs of the kernel (libnftables.py has it; the agent's tests have one that fails on demand)."""
+
+    async def apply(self, transaction: Transaction) -> Commit:
+        """Apply a transaction as a whole, and return the generations around it; raises Refused or Unavailable."""
+
+    async def check(self, transaction: Transaction) -> None:
+        """Raise Refused if the kernel would refuse a transaction, or Unavailable; nothing happens."""
+
+    async def generation(self) -> int:
+        """The ruleset's generation; raises Unavailable."""
+
+    async def read_back(self, family: Family) -> Installed | None:
+        """Our table of one family by name, None if there is none; raises Unavailable."""
+
+
+class _Table:
+    """How far the loading of one family has come."""
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        self.quarantine = quarantine
+        self.family = quarantine.family
+        self.name = FAMILY_NAMES[self.family]
+        self.is_known = False
+        self.due = 0.0
+        self.failures = 0  # in a row, of attempts to load it by itself
+        self.refusals = 0  # in a row, of the same
+
+    def failed(self, *, was_refused: bool) -> float:
+        """An attempt has failed; the seconds until the next."""
+        pause = min(FIRST_PAUSE * 2.0 ** min(self.failures, 10), LONGEST_PAUSE)
+        self.failures += 1
+        self.refusals = self.refusals + 1 if was_refused else 0
+        self.due = now() + pause
+        return pause
+
+
+class Loader:
+    """Loads tables, applies changes to them, and knows which of them hold what they should."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        kernel: KernelSide,
+        vitals: Vitals,
+        custody: Custody,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._pipeline = pipeline
+        self._kernel = kernel
+        self._vitals = vitals
+        self._custody = custody
+        self._is_stopping = is_stopping
+        self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
+        self.quiet_until = 0.0
+
+    @property
+    def known(self) -> set[Family]:
+        """The families of which it is known that the kernel holds what it should."""
+        return {table.family for table in self._tables.values() if table.is_known}
+
+    @property
+    def due(self) -> float:
+        """When the next load is due, by the loop's time; infinite if all families are known."""
+        return min((table.due for table in self._tables.values() if not table.is_known), default=float("inf"))
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of the families that are not known."""
+        return [table.name for table in self._tables.values() if not table.is_known]
+
+    def note(self, updated: Collection[ObjectKey]) -> None:
+        """These Services have changed."""
+        for table in self._tables.values():
+            table.quarantine.note(updated)
+
+    def lost(self, families: Iterable[Family]) -> None:
+        """It isn't known any more what these families hold: load them at once."""
+        families = list(families)
+        self._custody.lost(families)
+        for family in families:
+            self._tables[family].is_known = False
+            self._tables[family].due = now()
+
+    async def commit(self, transaction: Transaction, families: Collection[Family]) -> None:
+        """Apply a change of known families.
+
+        Raises:
+            Refused, Unavailable: as the kernel does.
+        """
+        with self._custody.during(transaction):
+            self._custody.changed(await self._kernel.apply(transaction), families)
+
+    async def load_what_is_due(self) -> bool:
+        """Try to load every family that is due; whether any has been loaded."""
+        due = [table for table in self._tables.values() if not table.is_known and table.due <= now()]
+        if len(due) > 1 and not any(table.refusals for table in due):
+            try:
+                await self._load(due)
+            except Refused as error:
+                log.warning("the kernel refuses the rules of all families together, loading each by itself: %s", error)
+            except Unavailable as error:
+                self._note_failure(due, error)
+        for table in due:
+            if not table.is_known and table.due <= now() and not self._is_stopping():
+                await self._try([table])
+        return any(table.is_known for table in due)
+
+    async def _try(self, tables: Sequence[_Table]) -> None:
+        try:
+            await self._load(tables)
+        except (Refused, Unavailable) as error:
+            self._note_failure(tables, error)
+
+    async def _load(self, tables: Sequence[_Table]) -> None:
+        """Bring the kernel to the present generation of some families, in one transaction."""
+        installed = {table.family: await self._found(table) for table in tables}
+        transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
+        began = now()
+        with self._custody.during(transaction):
+            self._custody.loaded(await self._kernel.apply(transaction), installed.keys())
+        self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * (now() - began))
+        for table in tables:
+            table.is_known = True
+            table.refusals = table.failures = 0
+        self._vitals.applied(transaction, self.known, full=True)
+        which = "" if len(tables) == len(self._tables) else f" of {', '.join(table.name for table in tables)}"
+        counts = (self._pipeline.generations[table.family].element_count() for table in tables)
+        log.info("loaded the rules%s: %d elements", which, sum(counts))
+
+    async def _found(self, table: _Table) -> Installed | None:
+        """What the load is to assume of a table, after the remedy for what it has been refused for."""
+        if table.refusals:
+            everyone = self._pipeline.contributors(table.family)
+            await self._kernel.check(self._pipeline.trial(table.family, everyone))
+        remedy = Remedy(table.refusals % len(Remedy))
+        if remedy is Remedy.SET_ASIDE:
+            await self._set_aside(table.quarantine)
+        installed = await self._kernel.read_back(table.family)
+        return installed and Installed() if remedy is Remedy.REPLACE else installed
+
+    def _note_failure(self, tables: Sequence[_Table], error: Refused | Unavailable) -> None:
+        self._vitals.failed([table.family for table in tables], full=True)
+        for table in tables:
+            pause = table.failed(was_refused=isinstance(error, Refused))
+            log.error("loading the rules of %s failed, retrying in %.1f s: %s", table.name, pause, error)
+
+    async def _set_aside(self, quarantine: Quarantine) -> None:
+        """Find the Services that rules are refused for, and leave them out."""
+        search = quarantine.search()
+        with contextlib.suppress(StopIteration):
+            question = next(search)
+            while True:
+                question = search.send(await self._would_take(question))
+        self.note(self._pipeline.take_updated())
+
+    async def _would_take(self, transaction: Transaction) -> bool:
+        if self._is_stopping():
+            raise Unavailable("the agent is stopping")
+        try:
+            await self._kernel.check(transaction)
+        except Refused:
+            return False
+        return True
+
+    async def retry_changed(self) -> None:
+        """Retry the Services that were set aside and have changed since, where the kernel holds all other rules."""
+        for family in self.known:
+            await self._retry(family, self._tables[family].quarantine.accepted())
+
+    async def retry_some(self, most: int) -> bool:
+        """Retry some Services that were set aside, whether or not they have changed; whether there were any."""
+        aside = {family: list(self._tables[family].quarantine.reasons)[:most] for family in self.known}
+        for family, services in aside.items():
+            await self._retry(family, services)
+        return any(aside.values())
+
+    async def _retry(self, family: Family, services: Sequence[ObjectKey]) -> None:
+        """Let Services in again, one by one; those that the kernel still refuses stay aside, and the log says why."""
+        quarantine = self._tables[family].quarantine
+        for service in services:
+            before = quarantine.reasons[service]
+            transaction = quarantine.retry(service)
+            try:
+                await self.commit(transaction, [family])
+            except Refused as error:
+                quarantine.keep(service, str(error))
+                if str(error) != before:
+                    text = "Service %s is set aside for %s until the kernel takes its rules, which it refuses: %s"
+                    log.error(text, service, FAMILY_NAMES[family], error)
+            except Unavailable as error:
+                log.warning("retrying Service %s failed, loading everything instead: %s", service, error)
+                self.lost([family])
+                return
+            else:
+                log.info("Service %s is no longer set aside for %s", service, FAMILY_NAMES[family])
+
+
+def now() -> float:
+    """The loop's own time, in seconds."""
+    return asyncio.get_running_loop().time()
