@@ -164,4 +164,4 @@ def _count_clients(family: Family) -> dict[str, int]:
 
 async def _log_event(_namespace: str, body: bytes) -> None:
     """Where Events go that no API takes."""
-    log.debug("event: %s", body.decode())
+    log.debug("Event: %(event)s", {"event": body.decode()})

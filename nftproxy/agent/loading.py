@@ -150,7 +150,8 @@ class Loader:
             try:
                 await self._load(due)
             except Refused as error:
-                log.warning("the kernel refuses the rules of all families together, loading each by itself: %s", error)
+                text = "the kernel refuses the rules of all families together, loading each by itself: %(error)s"
+                log.warning(text, {"error": error})
             except Unavailable as error:
                 self._note_failure(due, error)
         for table in due:
@@ -176,9 +177,15 @@ class Loader:
             table.is_known = True
             table.refusals = table.failures = 0
         self._vitals.applied(transaction, self.known, full=True)
-        which = "" if len(tables) == len(self._tables) else f" of {', '.join(table.name for table in tables)}"
-        counts = (self._pipeline.generations[table.family].element_count() for table in tables)
-        log.info("loaded the rules%s: %d elements", which, sum(counts))
+        self._report_load(tables)
+
+    def _report_load(self, tables: Sequence[_Table]) -> None:
+        count = sum(self._pipeline.generations[table.family].element_count() for table in tables)
+        if len(tables) == len(self._tables):
+            log.info("loaded the rules: %(elements)d elements", {"elements": count})
+        else:
+            which = " and ".join(table.name for table in tables)
+            log.info("loaded the rules of %(families)s: %(elements)d elements", {"families": which, "elements": count})
 
     async def _found(self, table: _Table) -> Installed | None:
         """What the load is to assume of a table, after the remedy for what it has been refused for."""
@@ -195,7 +202,8 @@ class Loader:
         self._vitals.failed([table.family for table in tables], full=True)
         for table in tables:
             pause = table.failed(was_refused=isinstance(error, Refused))
-            log.error("loading the rules of %s failed, retrying in %.1f s: %s", table.name, pause, error)
+            text = "loading the rules of %(family)s failed, retrying in %(seconds).1f s: %(error)s"
+            log.error(text, {"family": table.name, "seconds": pause, "error": error})
 
     async def _set_aside(self, quarantine: Quarantine) -> None:
         """Find the Services that rules are refused for, and leave them out."""
@@ -238,14 +246,16 @@ class Loader:
             except Refused as error:
                 quarantine.keep(service, str(error))
                 if str(error) != before:
-                    text = "Service %s is set aside for %s until the kernel takes its rules, which it refuses: %s"
-                    log.error(text, service, FAMILY_NAMES[family], error)
+                    text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
+                    log.error(text, {"service": service, "family": FAMILY_NAMES[family], "error": error})
             except Unavailable as error:
-                log.warning("retrying Service %s failed, loading everything instead: %s", service, error)
+                text = "retrying Service %(service)s failed, loading everything instead: %(error)s"
+                log.warning(text, {"service": service, "error": error})
                 self.lost([family])
                 return
             else:
-                log.info("Service %s is no longer set aside for %s", service, FAMILY_NAMES[family])
+                text = "the kernel accepts the rules of Service %(service)s for %(family)s again"
+                log.info(text, {"service": service, "family": FAMILY_NAMES[family]})
 
 
 def now() -> float:

@@ -97,7 +97,8 @@ class Agent:
                 reader.cancel()
             results = await asyncio.gather(*readers, return_exceptions=True)
         if self._loader.missing:
-            log.warning("stopping although the rules of %s are not loaded", " and ".join(self._loader.missing))
+            missing = " and ".join(self._loader.missing)
+            log.warning("stopping before the rules of %(families)s were loaded", {"families": missing})
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -134,7 +135,8 @@ class Agent:
             try:
                 await asyncio.wait_for(self._wake.wait(), max(0.0, began + note - now()))
             except TimeoutError:
-                log.warning("no rules are loaded yet: waiting for the first listing of %s", ", ".join(waiting))
+                text = "no rules are loaded yet: waiting for the first listing of %(sources)s"
+                log.warning(text, {"sources": ", ".join(waiting)})
                 note += min(note, LONGEST_NOTE)
 
     async def _pause(self, seconds: float) -> None:
@@ -156,7 +158,7 @@ class Agent:
     def _look(self) -> None:
         """If others have touched our tables, check them as soon as a load may follow the last one."""
         if self._loader.known and (reason := self._custody.alarm()):
-            log.warning("our tables may have changed, checking them: %s", reason)
+            log.warning("our tables will be loaded again: %(reason)s", {"reason": reason})
             self._check_due = min(self._check_due, max(now(), self._loader.quiet_until))
 
     async def _sync(self) -> bool:
@@ -193,7 +195,7 @@ class Agent:
             await self._loader.commit(transaction, changes.keys())
         except (Refused, Unavailable) as error:
             what = "the kernel refuses a change" if isinstance(error, Refused) else "a change could not be applied"
-            log.warning("%s, loading everything instead: %s", what, error)
+            log.warning("%(what)s, loading everything instead: %(error)s", {"what": what, "error": error})
             self._vitals.failed(changes.keys(), full=False)
             self._loader.lost(changes.keys())
             return Transaction()
@@ -221,12 +223,12 @@ class Agent:
                 return
             found = {family: await self._kernel.read_back(family) for family in known}
         except Unavailable as error:
-            log.warning("the periodic check failed, and is made again when it is next due: %s", error)
+            log.warning("the periodic check failed, the next is made when it is due: %(error)s", {"error": error})
             return
         self._loader.lost(known)
         for family in known:
             if not _has_all(found[family], self._pipeline.generations[family]):
-                log.warning("table %s is not as it was left, loading everything", family.table)
+                log.warning("table %(table)s is damaged, loading everything", {"table": family.table})
                 self._vitals.damaged(family)
 
 

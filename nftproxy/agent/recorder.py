@@ -144,7 +144,8 @@ class Events:
             try:
                 await _send(post, namespace, body)
             except Unavailable as error:
-                log.warning("an Event could not be sent: %s: %s", error, happening.note)
+                text = "an Event could not be sent and is dropped: %(error)s: %(note)s"
+                log.warning(text, {"error": error, "note": happening.note})
 
 
 @tenacity.retry(

@@ -113,7 +113,7 @@ class _Listener:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             await self._try()
-        log.info("listening on %s at last", self._place)
+        log.info("now listening on %(place)s", {"place": self._place})
 
     async def _try(self) -> None:
         self.failure = None
@@ -209,7 +209,7 @@ class Servers:
     async def _open(self, listener: _Listener) -> None:
         await listener.open()
         if listener.failure:
-            log.warning("%s", listener.failure)
+            log.warning("%(failure)s; retrying until it works", {"failure": listener.failure})
             self._report(listener.failure)
 
     async def _close(self) -> None:

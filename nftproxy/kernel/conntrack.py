@@ -125,7 +125,7 @@ class Conntrack:
             retry=tenacity.retry_if_exception_type(Unavailable),
             wait=tenacity.wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
             before_sleep=lambda state: log.warning(
-                "%(error)s; trying again", {"error": state.outcome and state.outcome.exception()}
+                "%(error)s; retrying", {"error": state.outcome and state.outcome.exception()}
             ),
         )(self._try, sweeps)
 

@@ -27,8 +27,8 @@ from nftproxy.rules.transaction import Commit, Transaction
 LARGE = 64 * 1024
 """Characters of a transaction, some 1,500 elements, from which on it isn't listened to."""
 
-AT_ONCE = "somebody has changed them in the same moment as we"
-TOO_MUCH = "too much was changed at once to follow"
+AT_ONCE = "another program has changed them at the same time as this one"
+TOO_MUCH = "too much has changed at once to follow"
 
 
 class Hearing(Protocol):
@@ -122,7 +122,7 @@ class Custody:
         self.listen()
         intruder = self._go_on()
         if intruder is not None:
-            self._left, self._doubt = None, f"{intruder.who or 'somebody'} has changed them"
+            self._left, self._doubt = None, f"{intruder.who or 'another program'} has changed them"
         reason, self._doubt = self._doubt, ""
         return reason
 

@@ -44,7 +44,7 @@ def test_a_service_that_the_kernel_refuses_is_set_aside(when: float, caplog: pyt
     assert list(world.pipeline.withheld[IPV4].values()) == [f"No such file or directory\n  in: {ITS_ADDRESS}"]
     assert {"10.96.0.10", "10.96.0.11"} == kernel.ledger.elements[IPV4.table]["cluster-ips"].keys()
     world.assert_in_step()
-    text = "Service shop/bad is set aside for IPv4 until the kernel takes its rules, which it refuses: No such file"
+    text = "Service shop/bad is quarantined for IPv4: the kernel refuses its rules: No such file"
     assert [record.getMessage()[: len(text)] for record in caplog.records].count(text) == 1
     assert world.vitals.health.status(Moment(21, 21)).is_healthy
     assert f"flush map {IPV4.table} tcp-endpoints\n" not in kernel.applied[-1][1].text

@@ -507,7 +507,7 @@ def test_what_someone_else_deletes_comes_back(running: Running) -> None:
     Kernel().apply(delete_transaction(Family.IPV4))
     running.until(lambda: Kernel().read_back(Family.IPV4))
     assert pods() == {"10.1.0.4", "10.1.0.5"}
-    running.until(lambda: "table ip nftproxy is not as it was left" in running.log)
+    running.until(lambda: "table ip nftproxy is damaged" in running.log)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -55,7 +55,7 @@ def test_commits_at_the_same_time_are_told_apart(told: tuple[bool, bool], is_int
         rumour.tell(*notices(6, *told))
         kept.changed(Commit(5, 7), Family)
     assert kept.is_intact(7) == is_intact
-    assert kept.alarm() == ("somebody has changed them in the same moment as we" if all(told) else "")
+    assert kept.alarm() == ("another program has changed them at the same time as this one" if all(told) else "")
     assert kept.alarm() == ""
 
 
@@ -78,7 +78,7 @@ def test_a_load_at_the_same_time_as_harm() -> None:
         rumour.tell(*notices(5, True, True))
         kept.loaded(Commit(4, 6), Family)
     assert not kept.is_intact(6)
-    assert kept.alarm() == "somebody has changed them in the same moment as we"
+    assert kept.alarm() == "another program has changed them at the same time as this one"
 
 
 def test_others_beside_a_load_that_nobody_listened_to() -> None:
@@ -105,7 +105,7 @@ def test_what_is_lost_is_looked_at_once() -> None:
     kept = Custody(rumour)
     kept.loaded(Commit(4, 5), Family)
     rumour.tell(None)
-    assert kept.alarm() == "too much was changed at once to follow"
+    assert kept.alarm() == "too much has changed at once to follow"
     assert kept.alarm() == ""
     kept.changed(Commit(5, 6), Family)
     assert not kept.is_intact(6)

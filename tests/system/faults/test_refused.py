@@ -19,7 +19,7 @@ add element {{ table }} services { {{ address }} . tcp . 1 : goto nowhere }
 {% endfor %}
 """
 ASIDE = "nftproxy_services_set_aside"
-SAID = "Service shop/s66 is set aside for IPv4 until the kernel takes its rules, which it refuses: Could not process rule"
+SAID = "Service shop/s66 is quarantined for IPv4: the kernel refuses its rules: Could not process rule"
 
 
 @pytest.fixture
