@@ -288,7 +288,8 @@ async def test_a_taken_port_is_tried_again(caplog: pytest.LogCaptureFixture) -> 
         expected = f"can't listen on 127.0.0.1:{port} for health and metrics: Address already in use"
         assert [str(report) for report in it.reports] == [expected]
         assert (it.reports[0].place, it.reports[0].service) == (Place(HERE, port), None)
-        assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == [expected]
+        warnings = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+        assert warnings == [f"{expected}; retrying until it works"]
         assert (await fetch(f"{it.metrics}/healthz")).status == 200
     await eventually(lambda: is_refused(f"http://127.0.0.1:{port}/livez"), wanted=False)
     await context.__aexit__(None, None, None)
