@@ -138,7 +138,7 @@ LONG_NAME = f"{'n' * 235}-{'n' * 17}"
     "happening",
     [
         CONFLICT,
-        of_refusal(key("shop/web"), "é" * NOTE_LENGTH),
+        of_refusal(IPV6, key("shop/web"), "é" * NOTE_LENGTH),
         of_listener(CannotListen(Place(addresses(["192.168.0.2"])[0], 32000), key("shop/web"), "in use"), "node-a"),
         of_listener(CannotListen(Place(addresses(["192.168.0.2"])[0], 10256), None, "in use"), "node-a"),
         of_start("node-a"),
