@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
@@ -153,9 +153,9 @@ def test_changes_are_followed() -> None:
 def test_a_service_without_rules_is_not_served() -> None:
     """A Service that was set aside, as the kernel refuses its rules, is not served at localhost either."""
     it = made(OPEN, slice_of())
-    it.leave_out([key("shop/web")])
+    it.withhold(Family.IPV4, [key("shop/web")])
     assert served(it) == {}
-    it.let_in(key("shop/web"))
+    it.admit(Family.IPV4, key("shop/web"))
     assert served(it) == {"127.0.0.1:30080": (HERE, AWAY)}
 
 
