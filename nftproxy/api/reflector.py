@@ -1,22 +1,23 @@
 """One resource of the cluster, followed: which request to make next, and what the answers say.
 
-A state machine without sockets, clock or chance: those come in as values.  `request` tells what to ask; what comes of
-it goes to one of the `receive_...` methods, which return events; then `pause` tells how long to wait.  The rules are
+A state machine without sockets, clock or chance: those come in as values.  `request` says what to ask; what comes of
+it goes to one of the `receive_...` methods, which return events; then `pause` says how long to wait.  The rules are
 those of client-go's reflector (tools/cache/reflector.go), and where that is known to fail, stricter ones:
 
-* A listing is told as a whole or not at all, so a deletion that nobody saw is seen, and half a list deletes nothing.
-* A watch goes on where the last one ended, from the newest resourceVersion that was seen, bookmarks included.  What
-  versions mean is the server's affair: they are never compared.
-* Time doesn't go backwards.  The first listing is whatever the server has at hand (resourceVersion=0); any later one
-  is at least as new as what is known, and if the server can't do that, the newest there is (relistResourceVersion).
-* Doubts lead to a new listing.  A watch that is refused, or silent, or brings nothing that can be read, may be from a
-  version that the server has never heard of, as after a backup was restored; client-go would wait for ever.  The
-  first such watch is simply tried again, the second in a row makes a listing, and then the 4th, the 8th, ...: servers
-  without bookmarks are silent for good reason.
-* Nothing is repeated without a pause that grows, unless the last watch was a healthy one.  That a listing succeeded is
-  no reason to be quick: listing and failing to watch, again and again, is the worst that can be done to a server.
-  Where a watch that has told something breaks, the next one costs the server little; so there it is enough that it
-  lived for longer than the pause before it, and the fault that ends it is another than the one that began the pause.
+* A listing is passed on as a whole or not at all, so a deletion that nobody saw is seen, and half a list deletes
+  nothing.  A list that doesn't end is given up, by its bytes, its pages and its time.
+* A watch goes on where the last one ended, from the newest resourceVersion that was seen, bookmarks included.
+* Time doesn't go backwards unless the server's does.  The first listing is whatever the server has at hand
+  (resourceVersion=0); any later one is at least as new as what is known, and if the server can't do that, the newest
+  there is (relistResourceVersion).
+* A server may have gone back in time, when etcd was restored from a backup.  A watch from a version that it hasn't
+  reached is silent at first, and then goes on as if nothing had been missed; client-go would serve for ever what is
+  gone.  So after a connection that ended otherwise than it should, one cheap question comes before the watch: a list
+  of one object (or of all, where these are few) from etcd, whose version is the server's.  resourceVersions are
+  numbers that can be compared (KEP-5504): if the server is behind, everything is listed anew.
+* A watch that is refused for good, or brings nothing that can be read, may be a fault of the version.  The first such
+  watch is simply tried again, the second in a row makes a listing, and then the 4th, the 8th, ...
+* No request is repeated without a pause, unless the last watch was a healthy one (pauses.py).
 """
 
 from __future__ import annotations
@@ -30,8 +31,19 @@ import msgspec
 from nftproxy.api.complaints import Complaints
 from nftproxy.api.decode import show
 from nftproxy.api.parse import parse_json, parse_key
+from nftproxy.api.pauses import Failures, Pause, Times
 from nftproxy.api.resources import Resource
-from nftproxy.api.responses import Change, Lines, Refusal, Unreadable, read_change, read_page, read_refusal
+from nftproxy.api.responses import (
+    Change,
+    Lines,
+    Page,
+    Refusal,
+    Unreadable,
+    is_behind,
+    read_change,
+    read_page,
+    read_refusal,
+)
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
@@ -39,21 +51,15 @@ from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
 PAGE = 500
 """Objects in a page of a list, as in client-go (tools/pager); a list from the server's watch cache is always whole."""
 
+MOST_PAGES = 10_000
+"""Pages of a listing: five million objects, which no etcd holds."""
+
+LARGEST_LIST = 512 * 2**20
+"""Bytes of a listing, all pages, as JSON: some 300,000 EndpointSlices, twice the largest clusters (docs/performance.md,
+"5,000 nodes on paper")."""
+
 STEP = 500
 """Objects that are parsed before others get their turn: EndpointSlices of 10 endpoints take 10 ms."""
-
-
-class Times(msgspec.Struct, frozen=True):
-    """What the machine takes its time for, in seconds.
-
-    `shortest_watch` and `longest_watch` (whole seconds): after how long a watch is to end, at random, as in client-go.
-    `healthy`: a watch that lived that long was a good one.  `absent`: between looks for a kind that isn't there.
-    """
-
-    shortest_watch: int = 300
-    longest_watch: int = 600
-    healthy: float = 5.0
-    absent: float = 600.0
 
 
 class Request(NamedTuple):
@@ -65,17 +71,6 @@ class Request(NamedTuple):
     params: dict[str, str]
 
 
-class Pause(NamedTuple):
-    """How long to wait before the next request: at least so many seconds, and longer after more failures in a row.
-
-    After no failures it is no longer than that.  `reason` is for the log, "" if all is well.
-    """
-
-    failures: int = 0
-    at_least: float = 0.0
-    reason: str = ""
-
-
 class Basis(Enum):
     """How new a listing has to be."""
 
@@ -84,6 +79,9 @@ class Basis(Enum):
     NEWEST = "the newest, in pages"
     WHOLE = "the newest, at once"
 
+
+TIMER = 1.0
+"""Seconds by which a watch may end before its timeout, as it is the server's clock that counts."""
 
 _LIST_ANEW = {400, 404, 422}
 """HTTP statuses by which a watch is refused for good: asking again would change nothing."""
@@ -99,18 +97,24 @@ class Reflector:
         """Whether more of the present answer is wanted."""
         self.complaints = Complaints()
         self._times = times or Times()
+        self._failures = Failures(self._times)
         self._lines = Lines()
         self._began = 0.0
-        self._failures = 0
-        self._failed_at = 0.0
-        self._has_told = False
+        self._is_answered = False
+        self._timeout = 0
         self._doubts = 0
         self._has_been_surprised = False
         self._version = ""
+        self._is_unsure = False
+        self._is_asking = False
         self._unknown_versions = 0
         self._is_absent = False
         self._found: dict[ObjectKey | str, ClusterObject] = {}
         self._page_version = ""
+        self._pages = 0
+        self._list_began: float | None = None
+        self.room = LARGEST_LIST
+        """Bytes that the rest of the present listing may have."""
         self._list(Basis.AT_HAND)
 
     # Out
@@ -122,15 +126,23 @@ class Reflector:
             now: seconds of any clock that doesn't jump.
             chance: a random number from 0 up to 1.
         """
+        if self._is_unsure and not self._is_listing and self.resource.is_small:
+            self._list(Basis.NEWEST)
         self._began = now
-        self._has_told = False
+        self._is_answered = False
+        self._is_asking = self._is_unsure and not self._is_listing
         self.is_open = True
         self.pause = Pause()
         self._lines = Lines()
-        params = self._list_params() if self._is_listing else self._watch_params(chance)
         resource = self.resource
         api_version = resource.kind.api_versions[self._unknown_versions]
-        return Request(api_version, resource.plural, not self._is_listing, resource.selectors | params)
+        is_watch = not (self._is_listing or self._is_asking)
+        return Request(api_version, resource.plural, is_watch, resource.selectors | self._params(chance))
+
+    def _params(self, chance: float) -> dict[str, str]:
+        if self._is_asking:
+            return {"limit": "1"}
+        return self._list_params() if self._is_listing else self._watch_params(chance)
 
     def _list_params(self) -> dict[str, str]:
         if self._continue:
@@ -144,14 +156,20 @@ class Reflector:
 
     def _watch_params(self, chance: float) -> dict[str, str]:
         times = self._times
+        self._timeout = int(times.shortest_watch + chance * (times.longest_watch - times.shortest_watch))
         return {
             "watch": "true",
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(int(times.shortest_watch + chance * (times.longest_watch - times.shortest_watch))),
+            "timeoutSeconds": str(self._timeout),
         }
 
     # In
+
+    def receive_answer(self, now: float) -> None:
+        """The server has begun to answer the request, whatever it says."""
+        self._is_answered = True
+        self._failures.note_answer(now)
 
     def receive_list(self, body: bytes | bytearray, now: float) -> Iterator[list[Event]]:
         """Take in the answer to a list; the last that is yielded is the listing, if this was the last page.
@@ -163,21 +181,47 @@ class Reflector:
         except Unreadable as error:
             self.receive_failure(str(error), now, is_doubtful=True)
             return
+        if self._is_asking:
+            self._compare(page.version)
+            return
         for start in range(0, len(page.items), STEP):
             for raw in page.items[start : start + STEP]:
                 key, value = self._parse(raw)
                 if key is not None and value is not None:
                     self._found[key] = value
             yield []
+        yield from self._end_page(page, len(body), now)
+
+    def _end_page(self, page: Page, size: int, now: float) -> Iterator[list[Event]]:
         self._page_version = self._page_version or page.version
         self._continue = page.continue_token
+        self._pages += 1
+        self.room -= size
+        self._list_began = self._began if self._list_began is None else self._list_began
         self.is_open = False
         if not self._continue:
             self._version = self._page_version
-            self._is_listing = self._is_absent = False
+            self._is_listing = self._is_absent = self._is_unsure = False
             self.complaints.settle()
             yield [Listed(self.resource.model, tuple(self._found.values()))]
             self._found = {}
+        elif self._pages >= MOST_PAGES:
+            self.receive_endless_list(f"{self._pages} pages", now)
+        elif now - self._list_began >= self._times.longest_list:
+            self.receive_endless_list(f"{self._times.longest_list:.0f} s", now)
+
+    def receive_endless_list(self, bound: str, now: float) -> None:
+        """Give up a listing that goes beyond a bound, which is named for the log; it begins anew after a pause."""
+        self._list(Basis.NEWEST)
+        self.receive_failure(f"giving up a list that has no end within {bound}", now)
+
+    def _compare(self, version: str) -> None:
+        """Watch on if the server, whose version this is, has all that is known; else list."""
+        self._is_unsure = self.is_open = False
+        if is_behind(version, self._version):
+            reason = f"the server is at version {version}, behind {self._version}: it was restored from a backup"
+            self._list(Basis.NEWEST)
+            self.pause = self._failures.refused(f"{reason}; listing anew")
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
         """Take in bytes of a watch; after an ERROR, or what can't be read, `is_open` is false."""
@@ -192,13 +236,16 @@ class Reflector:
 
     def receive_end(self, now: float) -> None:
         """The watch has ended as it does at its timeout."""
+        lived = now - self._began
+        self._is_unsure = lived < self._timeout - TIMER
         if self._lines.is_cut:
             self.receive_failure("the watch ended in the middle of a line", now)
-        elif now - self._began < self._times.healthy:
+        elif lived < self._times.healthy:
             self.receive_failure("the watch ended too soon", now, is_doubtful=True)
         else:
             self.is_open = False
-            self._failures = self._doubts = 0
+            self._failures.forgive()
+            self._doubts = 0
 
     def receive_refusal(self, refusal: Refusal, now: float) -> list[Event]:
         """The server says no: to the request, or by an ERROR in a watch."""
@@ -212,7 +259,7 @@ class Reflector:
             self._unknown_versions = 0
             self._list(Basis.NOT_OLDER)
         is_clear = is_gone or refusal.code == 429
-        self._fail(Pause(0, refusal.retry_after, refusal.message), now, is_doubtful=not is_clear)
+        self._fail(self._failures.refused(refusal.message, refusal.retry_after), is_doubtful=not is_clear)
         return []
 
     def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False) -> None:
@@ -223,27 +270,40 @@ class Reflector:
             now: as for `request`.
             is_doubtful: it may be for what was asked, and not only for the way there.
         """
-        self._forgive(now, has_broken=not is_doubtful)
-        self._fail(Pause(reason=reason), now, is_doubtful=is_doubtful)
+        self._is_unsure = True
+        if not self._is_answered:
+            self._fail(self._failures.unanswered(reason, now, now - self._began))
+        elif self._forgive(now):
+            self._fail(self._failures.unanswered(reason, now), is_doubtful=is_doubtful)
+        else:
+            self._fail(self._failures.refused(reason), is_doubtful=is_doubtful or self._is_listing)
+
+    def receive_silence(self, now: float) -> None:
+        """Nothing came for so long that the connection must be dead.
+
+        Of a watch that is no fault: where little changes, and etcd reports its progress seldom, there may be nothing to
+        bookmark.
+        """
+        is_watch = not (self._is_listing or self._is_asking)
+        self.receive_failure("nothing came any more", now)
+        self.pause = self.pause._replace(is_fault=not is_watch)
 
     # What it comes to
 
-    def _forgive(self, now: float, *, has_broken: bool = False) -> None:
-        """Forget what failed before a watch that was a good one, however it ends."""
-        lived, paused = now - self._began, self._began - self._failed_at
-        is_another_fault = has_broken and self._has_told and lived > paused
-        if not self._is_listing and (lived >= self._times.healthy or is_another_fault):
-            self._failures = 0
+    def _forgive(self, now: float) -> bool:
+        """Forget what failed before a watch that was a good one, however it ends; whether it was."""
+        is_healthy = not (self._is_listing or self._is_asking) and now - self._began >= self._times.healthy
+        if is_healthy:
+            self._failures.forgive()
+        return is_healthy
 
-    def _fail(self, pause: Pause, now: float, *, is_doubtful: bool) -> None:
-        """Pause before the next request, as after one failure more, and perhaps make it a listing."""
+    def _fail(self, pause: Pause, *, is_doubtful: bool = False) -> None:
+        """Pause before the next request, and perhaps make it a listing."""
         self.is_open = False
-        self._failures += 1
-        self._failed_at = now
         self._doubts += is_doubtful
         if is_doubtful and self._doubts >= 2 and self._doubts & (self._doubts - 1) == 0:
             self._list(self._basis if self._is_listing else Basis.NOT_OLDER)
-        self.pause = pause._replace(failures=self._failures)
+        self.pause = pause
 
     def _list(self, basis: Basis) -> None:
         """Begin a listing."""
@@ -251,6 +311,9 @@ class Reflector:
         self._basis = basis
         self._continue = self._page_version = ""
         self._found = {}
+        self._pages = 0
+        self._list_began = None
+        self.room = LARGEST_LIST
         self.complaints.begin()
 
     def _receive_absence(self) -> list[Event]:
@@ -262,12 +325,14 @@ class Reflector:
         self._unknown_versions = 0
         self._list(Basis.AT_HAND)
         is_news, self._is_absent = not self._is_absent, True
-        self.pause = Pause(0, self._times.absent, "this cluster has none" if is_news else "")
+        absent = self._times.absent
+        self.pause = Pause(absent, absent, "this cluster has none" if is_news else "", is_fault=False)
         return [Listed(self.resource.model, ())] if is_news else []
 
     def _receive_change(self, change: Change, now: float) -> list[Event]:
         """Take in one event of a watch."""
         if change.type == "ERROR":
+            self._is_unsure = True
             return self.receive_refusal(read_refusal(change.object), now)
         if change.type not in _TYPES:
             if not self._has_been_surprised:
@@ -275,7 +340,6 @@ class Reflector:
             self._has_been_surprised = True
             return []
         self._doubts = 0
-        self._has_told = True
         self._version = change.version or self._version
         return self._events_of(change)
 

@@ -15,7 +15,11 @@ from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, 
 
 
 class Resource(NamedTuple):
-    """What is followed.  The selectors are the API's; `may_be_absent`: there are clusters that don't know the kind."""
+    """What is followed.
+
+    The selectors are the API's.  `may_be_absent`: there are clusters that don't know the kind.  `is_small`: all of them
+    are as quickly listed as one.
+    """
 
     kind: Kind
     model: type[ClusterObject]
@@ -23,6 +27,7 @@ class Resource(NamedTuple):
     label_selector: str = ""
     field_selector: str = ""
     may_be_absent: bool = False
+    is_small: bool = False
 
     @property
     def selectors(self) -> dict[str, str]:
@@ -34,8 +39,8 @@ class Resource(NamedTuple):
 def resources(node_name: str) -> tuple[Resource, ...]:
     """All that a service proxy on a node follows, what is quickly listed first."""
     return (
-        Resource(KINDS["Node"], Node, "nodes", field_selector=f"metadata.name={node_name}"),
-        Resource(KINDS["ServiceCIDR"], ServiceCIDR, "servicecidrs", may_be_absent=True),
+        Resource(KINDS["Node"], Node, "nodes", field_selector=f"metadata.name={node_name}", is_small=True),
+        Resource(KINDS["ServiceCIDR"], ServiceCIDR, "servicecidrs", may_be_absent=True, is_small=True),
         Resource(KINDS["Service"], Service, "services", f"!{OTHER_PROXY}", "spec.clusterIP!=None"),
         Resource(KINDS["EndpointSlice"], EndpointSlice, "endpointslices", f"!{HEADLESS}"),
     )

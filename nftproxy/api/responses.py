@@ -7,6 +7,7 @@ list must never pass for a list without objects.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 import msgspec
@@ -23,6 +24,10 @@ LONGEST_RETRY_AFTER = 120.0
 
 _SHOWN = 300
 """Characters of a server's message that are shown."""
+
+
+_VERSION = re.compile(r"0|[1-9][0-9]{0,127}", re.ASCII)
+"""What can be compared; etcd's own revisions have 64 bits, and the API's helper takes any length."""
 
 
 class Unreadable(NftproxyError):
@@ -61,6 +66,18 @@ def read_page(body: bytes | bytearray, kind: Kind) -> Page:
     if found.kind != f"{kind.name}List" or not found.metadata.version:
         raise Unreadable(f"{show(found.kind)} where a {kind.name}List with a resourceVersion should be")
     return Page(found.metadata.version, found.metadata.continue_token or "", found.items or [])
+
+
+def is_behind(version: str, known: str) -> bool:
+    """Whether a resourceVersion is older than another one of the same resource.
+
+    Those of kube-apiserver are decimal numbers (KEP-5504, Kubernetes 1.35); what isn't can't be compared.
+    """
+    return (
+        _VERSION.fullmatch(version) is not None
+        and _VERSION.fullmatch(known) is not None
+        and ((len(version), version) < (len(known), known))
+    )
 
 
 class Lines:

@@ -21,17 +21,19 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import kr8s
 import msgspec
-import tenacity
 from kr8s.asyncio import Api
 
 from nftproxy import __version__
-from nftproxy.api.reflector import Reflector, Request, Times
+from nftproxy.api.decode import show
+from nftproxy.api.pauses import Times
+from nftproxy.api.reflector import LARGEST_LIST, Reflector, Request
 from nftproxy.api.resources import Resource, resources
-from nftproxy.api.responses import read_refusal
+from nftproxy.api.responses import Refusal, read_refusal
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
@@ -45,25 +47,23 @@ _WATCH_HEADERS = _HEADERS | {"accept-encoding": "identity"}  # compression could
 _EXPECTED = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
 """What is raised when a connection fails; anything else is an oversight, here or in a library."""
 
-_SILENT = "nothing came any more"
-"""No reason to warn: where little changes, and etcd tells its progress seldom, there may be nothing to bookmark."""
+_LONGEST_REFUSAL = 64 * 1024
+"""Bytes of an answer that says no: of what comes after them nothing would be shown."""
 
 
 class Patience(msgspec.Struct, frozen=True):
     """How long to wait, in seconds.
 
     `connect`: for a connection, once for TCP and once for TLS.  `answer`: for the next bytes of a list; kube-apiserver
-    takes a minute at the most (--request-timeout).  `silence`: for the next bytes of a watch; a bookmark comes every
-    minute, so a connection that is silent for longer is dead.  Failures in a row are followed by pauses from
-    `first_pause`, each twice as long as the one before, to `longest_pause` (client-go has 0.8 and 30); half of each is
-    left to chance, so that not all nodes come back at once.
+    takes a minute at the most (--request-timeout).  `page`: for the whole of one list or page, however slowly its bytes
+    come.  `silence`: for the next bytes of a watch; a bookmark comes every minute, so a connection that is silent for
+    longer is dead.
     """
 
     connect: float = 5.0
     answer: float = 60.0
+    page: float = 120.0
     silence: float = 90.0
-    first_pause: float = 0.5
-    longest_pause: float = 30.0
 
 
 class Cluster:
@@ -105,6 +105,7 @@ class Cluster:
         self._fault = ""
         self._others = [other_address(text, self._credentials.server) for text in api_servers]
         self._failed = 0
+        self._is_answering = asyncio.Event()
         self._tell_problems = tell_problems
         self._problems = Counter[str]()
 
@@ -137,19 +138,16 @@ class Cluster:
         Raises:
             Unavailable: the API can't be reached, or is not able to take it now.
         """
-        url = f"namespaces/{namespace}/events"
-        headers = _HEADERS | {"content-type": "application/json"}
         try:
             async with (
                 _Connection(self) as connection,
-                (await connection.current()).call_api(
+                connection.answer(
                     method="POST",
                     version="events.k8s.io/v1",
-                    url=url,
+                    url=f"namespaces/{namespace}/events",
                     content=body,
-                    headers=headers,
+                    headers=_HEADERS | {"content-type": "application/json"},
                     timeout=self.patience.connect,
-                    raise_for_status=False,
                 ) as response,
             ):
                 status = response.status_code
@@ -181,13 +179,18 @@ class Cluster:
         if address == self.address:
             self._failed += 1
 
+    def answered(self) -> None:
+        """The server has answered somebody, so nobody waits longer to try again."""
+        self._is_answering.set()
+
     def _note_failure(self, reflector: Reflector, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):
             log.error("following %s: this should not happen", reflector.resource.plural, exc_info=error)
         cause = error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
-        is_silent = isinstance(cause, httpx.ReadTimeout)
-        reason = _SILENT if is_silent else _words(cause)
-        reflector.receive_failure(reason, _now(), is_doubtful=is_silent)
+        if isinstance(cause, httpx.ReadTimeout):
+            reflector.receive_silence(_now())
+        else:
+            reflector.receive_failure(_words(cause), _now())
 
     def _complain(self, reflector: Reflector) -> None:
         for text in reflector.complaints.fresh():
@@ -197,20 +200,17 @@ class Cluster:
             self._tell_problems(self._problems.total())
 
     async def _pause(self, reflector: Reflector) -> None:
-        failures, at_least, reason = reflector.pause
-        seconds = at_least + (self._backoff(failures) if failures else 0.0)
-        if reason:
-            level = logging.WARNING if failures and reason != _SILENT else logging.INFO
-            log.log(level, "%s: %s; going on in %.1f s", reflector.resource.plural, reason, seconds)
-        await asyncio.sleep(seconds)
-
-    def _backoff(self, failures: int) -> float:
-        """Seconds to wait after so many failures in a row."""
-        first, longest = self.patience.first_pause / 2, self.patience.longest_pause / 2
-        state = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
-        state.attempt_number = failures
-        half = tenacity.wait_exponential(multiplier=first, max=longest)
-        return (half + tenacity.wait_random_exponential(multiplier=first, max=longest))(state)
+        pause = reflector.pause
+        seconds = pause.seconds(random.random())
+        if pause.reason:
+            level = logging.WARNING if pause.is_fault else logging.INFO
+            log.log(level, "%s: %s; going on in %.1f s", reflector.resource.plural, pause.reason, seconds)
+        if not pause.awaits_server:
+            await asyncio.sleep(seconds)
+            return
+        self._is_answering.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._is_answering.wait(), seconds)
 
 
 def _words(error: BaseException | None) -> str:
@@ -231,26 +231,49 @@ async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGener
     """One request, and all that is told in its answer."""
     request = reflector.request(_now(), random.random())
     async with connection.answer_to(request) as response:
+        reflector.receive_answer(_now())
         if response.status_code != 200:
-            retry_after = response.headers.get("retry-after", "")
-            refusal = read_refusal(await response.aread(), response.status_code, retry_after)
-            if events := reflector.receive_refusal(refusal, _now()):
+            if events := reflector.receive_refusal(await _refusal(response, connection.patience.page), _now()):
                 yield events
-            return
-        receive = _watched if request.is_watch else _listed
-        async with aclosing(receive(response, reflector)) as batches:
-            async for events in batches:
-                yield events
+        elif request.is_watch:
+            async with aclosing(_watched(response, reflector)) as batches:
+                async for events in batches:
+                    yield events
+        elif (body := await _body(response, reflector, connection.patience.page)) is not None:
+            for events in reflector.receive_list(body, _now()):
+                if events:
+                    yield events
+                await asyncio.sleep(0)
 
 
-async def _listed(response: httpx.Response, reflector: Reflector) -> AsyncGenerator[list[Event]]:
+async def _refusal(response: httpx.Response, seconds: float) -> Refusal:
+    """What an answer says that isn't what was asked for; a redirection leads nowhere."""
     body = bytearray()
-    async for chunk in response.aiter_bytes():
-        body += chunk
-    for events in reflector.receive_list(body, _now()):
-        if events:
-            yield events
-        await asyncio.sleep(0)
+    async with asyncio.timeout(seconds):
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > _LONGEST_REFUSAL:
+                break
+    code, target = response.status_code, response.headers.get("location", "")
+    if response.is_redirect:
+        return Refusal(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
+    return read_refusal(bytes(body), code, response.headers.get("retry-after", ""))
+
+
+async def _body(response: httpx.Response, reflector: Reflector, seconds: float) -> bytearray | None:
+    """The whole of a list, or None if it has no end."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > reflector.room:
+                    reflector.receive_endless_list(f"{LARGEST_LIST} bytes", _now())
+                    return None
+    except TimeoutError:
+        reflector.receive_endless_list(f"{seconds:.0f} s", _now())
+        return None
+    return body
 
 
 async def _watched(response: httpx.Response, reflector: Reflector) -> AsyncGenerator[list[Event]]:
@@ -267,6 +290,7 @@ class _Connection:
     """One resource's way to the API: a `kr8s.Api` that is replaced when credentials or addresses are."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self.patience = cluster.patience
         self._cluster = cluster
         self._api: Api | None = None
         self._is_for: tuple[Credentials, str] | None = None
@@ -287,23 +311,27 @@ class _Connection:
     @asynccontextmanager
     async def answer_to(self, request: Request) -> AsyncIterator[httpx.Response]:
         """Make a request; its body is yet to be read."""
-        api = await self.current()
-        patience = self._cluster.patience
-        read = patience.silence if request.is_watch else patience.answer
-        async with api.call_api(
+        read = self.patience.silence if request.is_watch else self.patience.answer
+        async with self.answer(
             version=request.api_version,
             url=request.plural,
             params=request.params,
             headers=_WATCH_HEADERS if request.is_watch else _HEADERS,
-            timeout=httpx.Timeout(patience.connect, read=read),
-            stream=True,
-            raise_for_status=False,
+            timeout=httpx.Timeout(self.patience.connect, read=read),
         ) as response:
             yield response
         if response.status_code >= 500:
             await self.lost()
         elif response.status_code == 401:
             await self._close()
+
+    @asynccontextmanager
+    async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
+        """Make any request, which goes to this address and no other, wherever the answer points."""
+        api = await self.current()
+        async with api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request) as response:
+            self._cluster.answered()
+            yield response
 
     async def current(self) -> Api:
         """The client for what files and names say now."""

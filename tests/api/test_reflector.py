@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nftproxy.api.complaints import MOST_AT_ONCE, MOST_OF_ONE, Complaints
 from nftproxy.api.kinds import KINDS
-from nftproxy.api.reflector import PAGE, Pause, Reflector, Request, Times
+from nftproxy.api.pauses import Pause, Times
+from nftproxy.api.reflector import LARGEST_LIST, MOST_PAGES, PAGE, Reflector, Request
 from nftproxy.api.resources import resources
 from nftproxy.api.responses import (
     LONGEST_LINE,
@@ -34,6 +35,8 @@ WEB = ObjectKey("shop", "web")
 EXPIRED = Refusal(410, "too old")
 TOO_LARGE = Refusal(504, "too large", is_too_large=True)
 BUSY = Refusal(429, "busy", retry_after=3.0)
+HOUR = 3600.0
+"""Seconds after which any watch has come to its timeout."""
 LONG = 100.0
 """Seconds after which a watch was a healthy one."""
 
@@ -68,6 +71,7 @@ def listed(reflector: Reflector, *bodies: bytes) -> list[Event]:
     told: list[Event] = []
     for body in bodies:
         assert not reflector.request(0.0, 0.0).is_watch
+        reflector.receive_answer(0.0)
         told += [event for events in reflector.receive_list(body, 0.0) for event in events]
     return told
 
@@ -77,6 +81,7 @@ def watching(version: str = "5", times: Times | None = None) -> Reflector:
     reflector = Reflector(SERVICES, times)
     listed(reflector, page(version=version))
     assert reflector.request(0.0, 0.0).is_watch
+    reflector.receive_answer(0.0)
     return reflector
 
 
@@ -95,9 +100,17 @@ def summary(request: Request) -> str:
     )
 
 
-def asked(reflector: Reflector) -> str:
-    """What is asked next, in short."""
-    return summary(reflector.request(0.0, 0.0))
+def asked(reflector: Reflector, now: float = 0.0) -> str:
+    """What is asked next, in short; the server answers it."""
+    text = summary(reflector.request(now, 0.0))
+    reflector.receive_answer(now)
+    return text
+
+
+def answer_version(reflector: Reflector, version: str, now: float = 0.0) -> None:
+    """Answer the question for the server's version."""
+    assert asked(reflector, now) == "list limit=1"
+    assert list(reflector.receive_list(page(service("any"), version=version, more="x"), now)) == []
 
 
 # What is asked
@@ -194,7 +207,7 @@ def test_what_is_no_list_is_not_an_empty_one(body: bytes) -> None:
         read_page(body, KINDS["Service"])
     reflector = Reflector(SERVICES)
     assert listed(reflector, body) == []
-    assert reflector.pause.failures == 1
+    assert reflector.pause.shortest > 0
     assert asked(reflector) == f"list 0 limit={PAGE}"
 
 
@@ -222,7 +235,7 @@ def test_refused_lists(refusals: Sequence[Refusal], then: str) -> None:
     for refusal in refusals:
         reflector.request(0.0, 0.0)
         assert reflector.receive_refusal(refusal, 0.0) == []
-    assert reflector.pause.failures == len(refusals)
+    assert reflector.pause.longest - max(each.retry_after for each in refusals) == 2.0 ** (len(refusals) - 1)
     assert asked(reflector) == then
 
 
@@ -266,7 +279,9 @@ def test_a_kind_that_is_not_there() -> None:
     ]:
         assert reflector.request(0.0, 0.0).api_version == api_version
         assert reflector.receive_refusal(Refusal(404, ""), 0.0) == told
-        assert reflector.pause[:2] == (0, 60.0 if api_version.endswith("beta1") else 0.0)
+        wanted = 60.0 if api_version.endswith("beta1") else 0.0
+        assert reflector.pause[:2] == (wanted, wanted)
+        assert not (reflector.pause.reason and reflector.pause.is_fault)
     reflector.request(0.0, 0.0)
     reflector.receive_refusal(Refusal(404, ""), 0.0)
     assert reflector.request(0.0, 0.0).api_version == "networking.k8s.io/v1beta1"
@@ -309,6 +324,7 @@ def test_puts(type_: str) -> None:
     assert isinstance(event.object, Service)
     assert event.object.key == WEB
     reflector.receive_failure("lost", 0.0)
+    answer_version(reflector, "7")
     assert asked(reflector) == "watch 7"
 
 
@@ -335,14 +351,13 @@ def test_other_kinds() -> None:
         (line("ADDED", {"metadata": {"name": "a"}}), "5"),
         (line("ADDED", {"metadata": {"name": "a", "resourceVersion": 8}}), "5"),
         (line("ADDED", 8), "5"),
-        (line("ADDED", service(version="8")) + b'{"type":"ADDED","obj', "8"),
     ],
 )
 def test_goes_on_from_the_last_version(data: bytes, version: str) -> None:
     """The next watch begins at what came last, whether it is larger or not, if it was understood."""
     reflector = watching("5")
     reflector.receive_data(data, 0.0)
-    reflector.receive_end(LONG)
+    reflector.receive_end(HOUR)
     assert asked(reflector) == f"watch {version}"
 
 
@@ -368,7 +383,7 @@ def test_refused_watches(refusal: Refusal, then: str) -> None:
     reflector = watching("5")
     assert reflector.receive_refusal(refusal, 0.0) == []
     assert not reflector.is_open
-    assert reflector.pause == Pause(1, refusal.retry_after, refusal.message)
+    assert reflector.pause == Pause(refusal.retry_after + 0.5, refusal.retry_after + 1.0, refusal.message)
     assert asked(reflector) == then
 
 
@@ -401,6 +416,7 @@ def test_unreadable_lines(data: bytes) -> None:
     assert len(reflector.receive_data(line("ADDED", service()), 0.0)) == 1
     assert reflector.receive_data(data, 0.0) == []
     assert not reflector.is_open
+    answer_version(reflector, "9")
     assert asked(reflector) == "watch 7"
     reflector.receive_data(data, 0.0)
     assert asked(reflector) == "list 7 NotOlderThan"
@@ -409,11 +425,12 @@ def test_unreadable_lines(data: bytes) -> None:
 def test_a_cut_line() -> None:
     """A stream that ends in the middle of a line is a failure, however cleanly it ends."""
     reflector = watching("5")
-    assert reflector.receive_data(line("ADDED", service())[:-1], 0.0) == []
+    assert len(reflector.receive_data(line("ADDED", service()) + line("DELETED", service())[:-1], 0.0)) == 1
     reflector.receive_end(0.0)
-    assert reflector.pause.failures == 1
-    assert asked(reflector) == "watch 5"
-    reflector.receive_end(LONG)
+    assert reflector.pause == Pause(0.5, 1.0, "the watch ended in the middle of a line")
+    answer_version(reflector, "7")
+    assert asked(reflector) == "watch 7"
+    reflector.receive_end(HOUR)
     assert reflector.pause == Pause()
 
 
@@ -421,82 +438,270 @@ def test_a_cut_line() -> None:
 
 
 def test_failures_count_until_a_watch_is_healthy() -> None:
-    """Neither a listing nor a short watch makes up for failures, only a watch that lives for some seconds."""
+    """Neither a listing nor a short watch makes up for refusals, only a watch that lives for some seconds."""
     reflector = watching("5", Times(healthy=2.0))
     pauses = []
     for lived in (0.0, 1.9, 1.9, 2.0, 1.9):
         reflector.receive_refusal(EXPIRED, lived)
-        pauses.append(reflector.pause.failures)
+        pauses.append(reflector.pause.longest)
         listed(reflector, page())
-        reflector.request(0.0, 0.0)
-    assert pauses == [1, 2, 3, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("told", "lived", "failures"),
-    [(line("BOOKMARK", service(version="9")), 0.6, 1), (line("BOOKMARK", service(version="9")), 0.4, 3), (b"", 0.6, 3)],
-    ids=["another fault", "too soon", "nothing told"],
-)
-def test_another_fault_begins_with_a_short_pause(told: bytes, lived: float, failures: int) -> None:
-    """A watch that breaks, after it has told something and lived for longer than the pause before, begins anew."""
-    reflector = watching("5", Times(healthy=5.0))
-    reflector.receive_failure("the server is away", 0.1)
-    reflector.request(1.0, 0.0)
-    reflector.receive_failure("the server is away", 1.1)
-    reflector.request(1.6, 0.0)
-    reflector.receive_data(told, 1.6)
-    reflector.receive_failure("a firewall", 1.6 + lived)
-    assert reflector.pause.failures == failures
+        asked(reflector)
+    assert pauses == [1.0, 2.0, 4.0, 1.0, 2.0]
 
 
 def test_who_is_refused_waits_longer_each_time() -> None:
-    """A watch that ends with a refusal is no other fault, whatever it told before."""
+    """A watch that ends with a refusal counts, whatever came before it."""
     reflector = watching("5", Times(healthy=5.0))
-    for failures in (1, 2, 3):
+    for longest in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         reflector.receive_data(line("BOOKMARK", service(version="9")) + line("ERROR", status(429)), 4.0)
-        assert reflector.pause.failures == failures
-        reflector.request(0.0, 0.0)
+        assert (reflector.pause.shortest, reflector.pause.longest) == (longest / 2, longest)
+        answer_version(reflector, "9")
+        asked(reflector)
 
 
 def test_healthy_ends() -> None:
     """A watch that ends at its time is followed by the next at once, one that ends too soon after a pause."""
     reflector = watching("5", Times(healthy=2.0))
-    reflector.receive_end(2.0)
+    reflector.receive_end(HOUR)
     assert reflector.pause == Pause()
     assert asked(reflector) == "watch 5"
     reflector.receive_end(1.9)
-    assert reflector.pause.failures == 1
+    assert (reflector.pause.shortest, reflector.pause.longest) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(("lived", "then"), [(299.5, "watch 5"), (298.0, "list limit=1")])
+def test_an_end_before_its_time_is_doubted(lived: float, then: str) -> None:
+    """A watch that ends before the timeout that it asked for may have been ended by a server that goes away."""
+    reflector = watching("5")
+    reflector.receive_end(lived)
+    assert reflector.pause == Pause()
+    assert asked(reflector) == then
 
 
 def test_doubts() -> None:
-    """Watches that bring nothing lead to a listing at the 2nd, 4th, 8th in a row; one that does begins anew."""
+    """Watches that are refused for no clear reason lead to a listing at the 2nd, 4th, 8th in a row."""
     reflector = watching("5")
     verbs = []
     for _ in range(9):
-        reflector.receive_failure("silent", LONG, is_doubtful=True)
+        reflector.receive_refusal(Refusal(500, ""), LONG)
         verb = asked(reflector)
         verbs.append(verb.split()[0])
         if verb.startswith("list"):
             assert verb == "list 5 NotOlderThan"
-            listed(reflector, page())
-            reflector.request(0.0, 0.0)
+            list(reflector.receive_list(page(), 0.0))
+            asked(reflector)
     assert verbs == "watch list watch list watch watch watch list watch".split()
     reflector.receive_data(line("BOOKMARK", service()), 0.0)
-    reflector.receive_failure("silent", LONG, is_doubtful=True)
+    reflector.receive_refusal(Refusal(500, ""), LONG)
     assert asked(reflector) == "watch 7"
 
 
-def test_lost_connections_are_no_doubt() -> None:
-    """However often the connection is lost, the same watch is asked for again: nothing speaks against it."""
+# Servers that go and come back
+
+
+def test_attempts_without_an_answer_follow_each_other_soon() -> None:
+    """However long nobody answers, the next attempt comes within seconds, and ends early when others are answered."""
     reflector = watching("5")
-    for _ in range(20):
-        reflector.receive_failure("lost", 0.0)
-        assert asked(reflector) == "watch 5"
+    reflector.receive_failure("lost", LONG)
+    pauses = [reflector.pause]
+    for _ in range(100):
+        reflector.request(LONG, 0.0)
+        reflector.receive_failure("refused", LONG)
+        pauses.append(reflector.pause)
+    assert [pause.longest for pause in pauses[:5]] == [0.5, 1.0, 2.0, 3.0, 3.0]
+    assert all(pause.shortest == pause.longest / 2 and pause.longest <= 3.0 for pause in pauses)
+    assert all(pause.awaits_server for pause in pauses)
+
+
+def test_an_attempt_that_took_its_time_was_pause_enough() -> None:
+    """Of an attempt that ended by a time-out, the seconds count that it took: so long has a SYN been under way."""
+    reflector = watching("5")
+    for _ in range(10):
+        reflector.request(0.0, 0.0)
+        reflector.receive_failure("timed out", 5.0)
+    assert (reflector.pause.shortest, reflector.pause.longest) == (0.0, 0.0)
+    reflector.request(0.0, 0.0)
+    reflector.receive_failure("timed out", 2.0)
+    assert (reflector.pause.shortest, reflector.pause.longest) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize("refused_before", [0, 8])
+def test_lists_soon_after_an_outage(refused_before: int) -> None:
+    """A server that is back and answers 410 is listed from within a second, whatever failed before or how often."""
+    reflector = watching("5")
+    for _ in range(refused_before):
+        reflector.receive_refusal(BUSY, 0.0)
+        asked(reflector)
+    for now in range(12):
+        reflector.request(float(now), 0.0)
+        reflector.receive_failure("refused", float(now))
+    answer_version(reflector, "6", 12.0)
+    assert reflector.pause == Pause()
+    assert asked(reflector, 12.0) == "watch 5"
+    reflector.receive_data(line("ERROR", status(410)), 12.0)
+    assert (reflector.pause.shortest, reflector.pause.longest, reflector.pause.awaits_server) == (0.5, 1.0, False)
+    assert asked(reflector, 13.0) == "list 5 NotOlderThan"
+
+
+def test_a_server_that_comes_and_goes_is_not_a_new_one() -> None:
+    """What was refused before counts on where the server was away for a moment only."""
+    reflector = watching("5")
+    for _ in range(3):
+        reflector.receive_refusal(BUSY, 0.0)
+        asked(reflector)
+    reflector.receive_failure("lost", 0.0)
+    reflector.request(0.0, 0.0)
+    reflector.receive_failure("refused", 1.0)
+    answer_version(reflector, "6", 2.0)
+    asked(reflector, 2.0)
+    reflector.receive_refusal(BUSY, 2.0)
+    assert reflector.pause.longest - BUSY.retry_after == 16.0
+
+
+def test_accepted_and_dropped_again_and_again() -> None:
+    """A connection that is lost soon after its answer has cost the server something, so the pauses grow."""
+    reflector = watching("5")
+    pauses = []
+    for _ in range(4):
+        reflector.receive_failure("reset", 0.1)
+        pauses.append(reflector.pause.longest)
+        answer_version(reflector, "5")
+        asked(reflector)
+    assert pauses == [1.0, 2.0, 4.0, 8.0]
+
+
+def test_silence() -> None:
+    """A watch that is silent for too long is no fault for the log; a list that is, is one."""
+    reflector = watching("5")
+    reflector.receive_silence(LONG)
+    assert reflector.pause.awaits_server
+    assert not reflector.pause.is_fault
+    reflector = Reflector(SERVICES)
+    asked(reflector)
+    reflector.receive_silence(LONG)
+    assert reflector.pause.is_fault
+
+
+# Servers that have gone back in time
+
+
+@pytest.mark.parametrize(
+    ("known", "server", "then"),
+    [
+        ("1000", "1000", "watch 1000"),
+        ("1000", "1001", "watch 1000"),
+        ("1000", "999", f"list limit={PAGE}"),
+        ("99", "1000", "watch 99"),
+        ("18446744073709551616", "18446744073709551615", f"list limit={PAGE}"),
+        ("1000", "abc", "watch 1000"),
+        ("abc", "1", "watch abc"),
+        ("1000", "0999", "watch 1000"),
+        ("1000", "٩٩٩", "watch 1000"),
+    ],
+)
+def test_a_server_that_is_behind(known: str, server: str, then: str) -> None:
+    """After a broken connection the server's version is asked for; one that is behind is listed anew, and only it."""
+    reflector = watching(known)
+    reflector.receive_failure("lost", LONG)
+    answer_version(reflector, server)
+    assert reflector.pause.longest == (1.0 if then.startswith("list") else 0.0)
+    assert asked(reflector) == then
+
+
+def test_what_is_gone_after_a_restore_is_removed() -> None:
+    """The listing after a restore replaces all that was known, and the watch goes on from the server's version."""
+    reflector = Reflector(SERVICES)
+    listed(reflector, page(service("a"), service("b"), version="900"))
+    asked(reflector)
+    reflector.receive_failure("lost", LONG)
+    answer_version(reflector, "7")
+    (told,) = listed(reflector, page(service("a"), version="7"))
+    assert isinstance(told, Listed)
+    assert len(told.objects) == 1
+    assert asked(reflector) == "watch 7"
+
+
+@pytest.mark.parametrize(("resource", "kind"), [(NODES, "NodeList"), (CIDRS, "ServiceCIDRList")])
+def test_a_small_resource_is_its_own_question(resource: Any, kind: str) -> None:
+    """Where all objects are as quickly listed as one, they are listed after a broken connection, as they are now."""
+    reflector = Reflector(resource)
+    listed(reflector, page(kind=kind, version="9"))
+    asked(reflector)
+    reflector.receive_failure("lost", LONG)
+    assert asked(reflector) == f"list limit={PAGE}"
+    list(reflector.receive_list(page(kind=kind, version="3"), LONG))
+    assert asked(reflector) == "watch 3"
+
+
+def test_the_question_is_asked_again_until_it_is_answered() -> None:
+    """No watch begins before the server's version is known, or a listing has made the question needless."""
+    reflector = watching("5")
+    reflector.receive_failure("lost", LONG)
+    assert asked(reflector) == "list limit=1"
+    reflector.receive_refusal(BUSY, LONG)
+    assert asked(reflector) == "list limit=1"
+    reflector.receive_failure("lost", LONG)
+    assert asked(reflector) == "list limit=1"
+    reflector.receive_refusal(Refusal(500, ""), LONG)
+    assert asked(reflector) == "list limit=1"
+    reflector.receive_refusal(Refusal(500, ""), LONG)
+    assert asked(reflector) == "list 5 NotOlderThan"
+    list(reflector.receive_list(page(version="8"), LONG))
+    assert asked(reflector) == "watch 8"
+
+
+def test_a_refused_watch_needs_no_question() -> None:
+    """A watch that the server refuses by its status was never begun: nothing is broken, and nothing is asked."""
+    reflector = watching("5")
+    reflector.receive_refusal(BUSY, 0.0)
+    assert asked(reflector) == "watch 5"
+
+
+# Lists without an end
+
+
+def test_a_list_of_too_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing whose pages don't end is given up, begins anew, later each time, and deletes nothing."""
+    assert MOST_PAGES * PAGE >= 1_000_000
+    monkeypatch.setattr("nftproxy.api.reflector.MOST_PAGES", 3)
+    reflector = Reflector(SERVICES)
+    for longest in (1.0, 2.0):
+        assert listed(reflector, *[page(service("a"), more="x")] * 3) == []
+        assert (reflector.pause.longest, reflector.pause.is_fault) == (longest, True)
+        assert "3 pages" in reflector.pause.reason
+    assert asked(reflector) == f"list limit={PAGE}"
+    assert len(listed(reflector, page(service("a"), more="x"), page(service("b")))) == 1
+
+
+def test_a_list_that_takes_too_long() -> None:
+    """A listing of which there is always one more page is given up after a while."""
+    reflector = Reflector(SERVICES, Times(longest_list=60.0))
+    for now in (0.0, 59.0, 60.0):
+        reflector.request(now, 0.0)
+        reflector.receive_answer(now)
+        assert not reflector.pause.reason
+        list(reflector.receive_list(page(service("a"), more="x"), now))
+    assert "60 s" in reflector.pause.reason
+    assert asked(reflector) == f"list limit={PAGE}"
+
+
+def test_room_for_a_list() -> None:
+    """All pages of a listing share its bytes, and the next listing has them all again."""
+    reflector = Reflector(SERVICES)
+    body = page(service("a"), more="x")
+    listed(reflector, body, body)
+    assert reflector.room == LARGEST_LIST - 2 * len(body)
+    reflector.request(0.0, 0.0)
+    reflector.receive_answer(0.0)
+    reflector.receive_endless_list("some bytes", 0.0)
+    assert "some bytes" in reflector.pause.reason
+    assert reflector.room == LARGEST_LIST
 
 
 # Bytes and lines
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.integers(0, 200)), st.data())
 def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
     """Events are the same however the bytes are cut into chunks."""
@@ -511,6 +716,7 @@ def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
     assert told == [Removed(Service, WEB)] * len(lines)
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     """No bytes whatever make the reflector raise, or tell anything."""

@@ -14,24 +14,33 @@ from pathlib import Path
 from typing import Any
 
 from nftproxy.api.parse import parse_object
-from nftproxy.api.reflector import Times
+from nftproxy.api.pauses import Times
 from nftproxy.api.resources import Resource, resources
 from nftproxy.model.events import Event, Listed
 from nftproxy.model.objects import Ignored
 from nftproxy.policy.state import ClusterState
 from nftproxy.sources.apiserver import Cluster, Patience
-from tests.support.apiserver import ApiServer
+from tests.support.apiserver import ApiServer, Request
 
 NODE = "node-a"
 RESOURCES = resources(NODE)
 PLURALS = {resource.plural for resource in RESOURCES}
-TIMES = Times(shortest_watch=30, longest_watch=60, healthy=0.3, absent=0.1)
-PATIENCE = Patience(connect=0.5, answer=0.3, silence=0.4, first_pause=0.02, longest_pause=0.2)
+TIMES = Times(
+    shortest_watch=30,
+    longest_watch=60,
+    healthy=0.3,
+    absent=0.1,
+    first_attempt=0.02,
+    longest_attempt=0.2,
+    first_refusal=0.02,
+    longest_refusal=0.2,
+)
+PATIENCE = Patience(connect=0.5, answer=0.3, silence=0.4)
 BOOKMARKS = 0.1
 """Seconds between bookmarks: some of them fit into the time in which a watch must not be silent."""
 FUTURE_WAIT = 0.1
 """Seconds for which the server waits for a version that is yet to come."""
-SOON = 5.0
+SOON = 30.0
 """Seconds within which the state must be right again; most often it is within a tenth."""
 
 Object = dict[str, Any]
@@ -134,6 +143,16 @@ class Following:
         differing = [name for name in wants if had[name] != wants[name]]
         made = "\n".join(f"{r.verb} {r.resource} {dict(r.query)}: {r.status}" for r in self.server.requests()[-30:])
         return f"not so; state is wrong about {differing}, batches: {self.batches}; requests:\n{made}"
+
+
+def listings(server: ApiServer, plural: str) -> list[Request]:
+    """The requests for all objects of a resource: not those that ask for the server's version only."""
+    return [each for each in server.requests(verb="list", resource=plural) if each.query.get("limit") != "1"]
+
+
+def questions(server: ApiServer, plural: str) -> list[Request]:
+    """The requests that ask for the server's version only."""
+    return [each for each in server.requests(verb="list", resource=plural) if each.query.get("limit") == "1"]
 
 
 @contextlib.asynccontextmanager

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from nftproxy.api.pauses import Times
 from nftproxy.model.errors import BadInput
-from nftproxy.sources.apiserver import Cluster, Patience
+from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.credentials import Credentials, read_credentials
 from tests.sources.apiserver.following import (
     BOOKMARKS,
@@ -267,7 +268,8 @@ def test_server_names(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptu
     reads(server, rewrite(config, cluster={"tls_server_name": "localhost"}))
     server.forget_requests()
     cluster = Cluster(
-        str(rewrite(config, cluster={"tls_server_name": "example.test"})), patience=Patience(first_pause=60.0)
+        str(rewrite(config, cluster={"tls_server_name": "example.test"})),
+        times=Times(first_attempt=60.0, longest_attempt=60.0),
     )
 
     async def run() -> None:

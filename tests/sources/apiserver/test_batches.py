@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from nftproxy.api.reflector import Times
+from nftproxy.api.pauses import Times
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.sources.apiserver import Cluster

@@ -98,15 +98,19 @@ class ApiServer:
 
         Args:
             keep_history: whether watches can go on where they were cut.
-            revision: what the counting goes on from, as after a backup was restored: objects and resourceVersions are
-                no newer than that, and there is no history.
+            revision: of a backup that is restored: objects are as they were then, the counting goes on from there,
+                and there is no history.
         """
         self.stop()
         if revision is not None:
-            self._listener.call(lambda: self._store.rewind(revision or 0))
+            self.restore(revision)
         elif not keep_history:
             self.compact()
         self.start()
+
+    def restore(self, revision: int) -> None:
+        """Restore the backup of a revision, while the server is stopped."""
+        self._listener.call(lambda: self._store.restore(revision))
 
     def close(self) -> None:
         """Stop for good; what it has recorded can still be read."""

@@ -237,17 +237,16 @@ class Store:
             table.history.clear()
             table.floor = self.revision
 
-    def rewind(self, revision: int) -> None:
-        """Set the revision back, or forward, and forget every change, as a restored backup does.
+    def restore(self, revision: int) -> None:
+        """Go back to an earlier revision, as when etcd is restored from a backup: nothing of what came later is known.
 
-        Objects stay as they are, but for a resourceVersion that would be newer than the revision.
+        Raises:
+            TooOldError: what there was then is no longer known.
         """
+        for resource, table in self._tables.items():
+            table.objects = {stored.key: stored for stored in self.at(resource, revision)}
         self.revision = revision
         self.compact()
-        for table in self._tables.values():
-            for key, stored in table.objects.items():
-                if stored.revision > revision:
-                    table.objects[key] = stored.at(revision)
 
     def _have_namespace(self, name: str) -> None:
         """Have a Namespace, as if it had been there for long, so that it counts for no revision."""

@@ -6,14 +6,14 @@
 import functools
 
 from nftproxy.agent import daemon
-from nftproxy.api.reflector import Times
+from nftproxy.api.pauses import Times
 from nftproxy.commands import cli
 from nftproxy.sources.apiserver import Cluster, Patience
 
 BOOKMARKS = 0.3
 """Seconds between bookmarks that keep a watch from being taken for dead."""
-PATIENCE = Patience(connect=2.0, answer=2.0, silence=1.5, first_pause=0.05, longest_pause=0.5)
-TIMES = Times(healthy=0.3)
+PATIENCE = Patience(connect=2.0, answer=2.0, silence=1.5)
+TIMES = Times(healthy=0.3, first_attempt=0.05, longest_attempt=0.5, first_refusal=0.05, longest_refusal=0.5)
 
 if __name__ == "__main__":
     vars(daemon)["Cluster"] = functools.partial(Cluster, times=TIMES, patience=PATIENCE)

@@ -121,7 +121,7 @@ def test_compacted_while_away(bench: Bench, server: ApiServer, has_status: bool)
     server.compact()
     bench.wait_until_right()
     server.settings.expired_watch_has_status = False
-    assert len(bench.requests(verb="list", resource="services")) == 1
+    assert len(bench.listings("services")) == 1
     assert_calm(bench)
 
 
@@ -137,8 +137,24 @@ def test_server_restarts(bench: Bench, server: ApiServer, keeps_history: bool) -
         server.compact()
     server.start()
     bench.wait_until_right()
-    assert len(bench.requests(verb="list", resource="services")) == (0 if keeps_history else 1)
+    assert len(bench.listings("services")) == (0 if keeps_history else 1)
     assert_calm(bench)
+
+
+def test_restored_from_a_backup(bench: Bench, server: ApiServer) -> None:
+    """After etcd was restored, Services that the cluster no longer has are not served, and new ones are."""
+    backup = server.revision
+    server.put(*(service(number) for number in range(60, 91)), *(endpoints(number) for number in range(60, 91)))
+    bench.wait_until_right()
+    assert bench.lab.connect(Origin.POD, vip(75), 80) == endpoint(pod(75), 8080)
+    bench.count_anew()
+    server.restart(revision=backup)
+    bench.wait_until_right()
+    assert bench.lab.connect(Origin.POD, vip(75), 80) == DROPPED
+    assert {plural: len(bench.listings(plural)) for plural in PLURALS} == dict.fromkeys(PLURALS, 1)
+    assert_calm(bench, 4)
+    change(server)
+    bench.wait_until_right()
 
 
 def test_tokens_rotate(bench: Bench, server: ApiServer) -> None:
