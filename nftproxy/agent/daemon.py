@@ -7,7 +7,7 @@ import logging
 import platform
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from nftproxy import __version__
@@ -15,7 +15,17 @@ from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import FamilyFigures, Figures, Metrics
-from nftproxy.agent.recorder import Events, Post, of_conflict, of_forwarder, of_listener, of_refusal, of_start
+from nftproxy.agent.recorder import (
+    Events,
+    Post,
+    of_configuration,
+    of_conflict,
+    of_forwarder,
+    of_listener,
+    of_refusal,
+    of_start,
+)
+from nftproxy.agent.reload import until_changed
 from nftproxy.agent.servers import CannotListen, Servers
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel import memory, sysctl
@@ -26,10 +36,13 @@ from nftproxy.kernel.notifications import Notifications
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
+from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Sweeps
 from nftproxy.policy.health_checks import health_check_addresses, without_local_endpoints
 from nftproxy.sources.apiserver import Cluster
+from nftproxy.sources.config_file import ConfigFile
+from nftproxy.sources.credentials import read_credentials
 from nftproxy.sources.directory import Directory
 from nftproxy.sources.interfaces import follow_addresses
 
@@ -53,7 +66,7 @@ class Daemon:
         self.metrics = Metrics(pipeline.generations, lambda: figures_of(pipeline, _count_clients), started=time.time())
         self.metrics.built(__version__, Kernel().version(), platform.release())
         self._conntrack = Conntrack(self.metrics.reconciled)
-        vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
+        self._vitals = vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
         self._servers = Servers(config, lambda: pipeline.state.node, vitals, self._tell_failure)
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = Forwarder(self.metrics, self._tell_unforwarded) if has_localhost else None
@@ -70,20 +83,27 @@ class Daemon:
         self._has_settled = False
         self._sweeps: Sweeps = {}
 
-    async def run(self, sources: Sources, post: Post) -> None:
-        """Follow the sources, by name, until SIGTERM or SIGINT; the rules stay.
+    async def run(self, sources: Sources, post: Post, reason_to_restart: Awaitable[None]) -> bool:
+        """Follow the sources, by name, until SIGTERM, SIGINT or a reason to restart; the rules stay.
 
-        `post` sends an Event.
+        `post` sends an Event.  The result says whether to start anew.
         """
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
         asyncio.get_running_loop().add_reader(self._notifications, self._agent.noticed)
         sending = asyncio.create_task(self._events.run(post))
+        restarting = asyncio.ensure_future(reason_to_restart)
+        restarting.add_done_callback(lambda _: self._agent.stop())
         self._events.tell([of_start(self._pipeline.state.node.name)])
         try:
             async with self._servers:  # health is answered before there are rules
                 await self._agent.run(sources)
+            if restarting.done():
+                await restarting  # which raises what went wrong in it
+                return True
+            return False
         finally:
+            restarting.cancel()
             sending.cancel()
             if self._forwarder:
                 await self._forwarder.close()
@@ -115,6 +135,15 @@ class Daemon:
         self._sweeps = dict(list(waiting.items())[-MOST_SWEEPS:])
         return {front: usable for front, usable in due.items() if front not in waiting}
 
+    async def reconfigured(self, file: ConfigFile, check: Callable[[Config], None] = lambda _: None) -> None:
+        """Return when the configuration has changed to another good one; `check` raises BadInput for one that isn't."""
+        await until_changed(file, self._pipeline.settings.config, check, self._tell_of_configuration)
+
+    def _tell_of_configuration(self, fault: str) -> None:
+        self.metrics.configured(is_good=not fault)
+        self._vitals.health.warn("configuration", *filter(None, [fault]))
+        self._events.tell([of_configuration(self._pipeline.state.node.name, fault)] if fault else [])
+
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
 
@@ -122,20 +151,27 @@ class Daemon:
         self._events.tell([of_forwarder(failure, self._pipeline.state.node.name)])
 
 
-async def follow_directory(pipeline: Pipeline, directory: Path) -> None:
-    """Run with the manifests of a directory; Events have nowhere to go but the log."""
-    await Daemon(pipeline).run({str(directory): Directory(directory).follow(), **_own_sources(pipeline)}, _log_event)
+async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
+    """Run with the manifests of a directory, and say whether to start anew; Events have nowhere to go but the log."""
+    daemon = Daemon(pipeline)
+    sources = {str(directory): Directory(directory).follow(), **_own_sources(pipeline)}
+    return await daemon.run(sources, _log_event, daemon.reconfigured(file))
 
 
-async def follow_cluster(pipeline: Pipeline, api_servers: Sequence[str]) -> None:
-    """Run with what the API server says.
+async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str]) -> bool:
+    """Run with what the API server says, and say whether to start anew.
 
     Raises:
         BadInput: there are no credentials, or they can't be read, or an address is no URL.
     """
     daemon = Daemon(pipeline)
     cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers, tell_problems=daemon.metrics.skipped)
-    await daemon.run({**cluster.sources(pipeline.state.node.name), **_own_sources(pipeline)}, cluster.post)
+    sources = {**cluster.sources(pipeline.state.node.name), **_own_sources(pipeline)}
+
+    def check(config: Config) -> None:
+        read_credentials(config.kubeconfig)
+
+    return await daemon.run(sources, cluster.post, daemon.reconfigured(file, check))
 
 
 def _own_sources(pipeline: Pipeline) -> Sources:

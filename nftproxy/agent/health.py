@@ -14,6 +14,7 @@ Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/he
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -51,12 +52,13 @@ class Status(NamedTuple):
     """The health of the proxy at one moment.
 
     A family that has not been heard of yet is left out; `waiting` is what must happen before all rules are loaded for
-    the first time.
+    the first time; `warnings` are what else operators should know.
     """
 
     now: Moment
     families: Mapping[Family, FamilyStatus]
     waiting: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_healthy(self) -> bool:
@@ -96,10 +98,15 @@ class Health:
         self._patience = PATIENCE * sync_period
         self._families = {family: _Progress() for family in families}
         self._sources: tuple[str, ...] = ("all sources",)
+        self._warnings: dict[str, tuple[str, ...]] = {}
 
     def waits_for(self, sources: Iterable[str]) -> None:
         """These sources have yet to deliver their first listing; nothing is loaded before."""
         self._sources = tuple(sources)
+
+    def warn(self, topic: str, *warnings: str) -> None:
+        """What operators should know about a topic, though the rules follow; no warning takes back earlier ones."""
+        self._warnings[topic] = warnings
 
     def queued(self, at: Moment) -> None:
         """A change has come that the rules must follow."""
@@ -128,7 +135,8 @@ class Health:
             is_healthy = progress.waiting is None or now.steady - progress.waiting < self._patience
             if progress.last_updated is not None or not is_healthy:
                 found[family] = FamilyStatus(progress.last_updated, is_healthy)
-        return Status(now, found, tuple(self._waiting()))
+        warnings = tuple(itertools.chain.from_iterable(self._warnings.values()))
+        return Status(now, found, tuple(self._waiting()), warnings)
 
     def _waiting(self) -> Iterator[str]:
         yield from (f"the first listing of {source}" for source in self._sources)
@@ -157,6 +165,7 @@ class _Body(msgspec.Struct, rename="camel", kw_only=True):
     healthy: bool
     status: dict[str, _FamilyBody] | msgspec.UnsetType
     waiting_for: tuple[str, ...] | msgspec.UnsetType
+    warnings: tuple[str, ...] | msgspec.UnsetType
 
 
 def livez(status: Status) -> Answer:
@@ -184,6 +193,7 @@ def _health_answer(status: Status, node_eligible: bool | msgspec.UnsetType, *, i
         healthy=status.is_healthy,
         status=families or msgspec.UNSET,
         waiting_for=status.waiting or msgspec.UNSET,
+        warnings=status.warnings or msgspec.UNSET,
     )
     return Answer(200 if is_good else 503, JSON, msgspec.json.encode(body))
 

@@ -83,6 +83,7 @@ _GAUGES = (
     _Row("nftproxy_services_set_aside", "Services without rules, as the kernel refuses those that have them", ()),
     _Row("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
+    _Row("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
     _Row("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
 )
 
@@ -297,6 +298,10 @@ class Metrics:
     def skipped(self, count: int) -> None:
         """The input has so many problems at present."""
         self._gauges["nftproxy_skipped_objects"].set(count)
+
+    def configured(self, *, is_good: bool) -> None:
+        """The configuration file has changed: to one that can be used, or not."""
+        self._gauges["nftproxy_configuration_rejected"].set(float(not is_good))
 
     def built(self, version: str, libnftables: str, kernel: str) -> None:
         """Which versions these are: our own, the library's, the machine's."""

@@ -80,6 +80,12 @@ def of_forwarder(failure: CannotForward, node: str) -> Happening:
     return Happening(service.namespace, service.name, "FailedToListenOnLocalhost", "Listen", note)
 
 
+def of_configuration(node: str, fault: str) -> Happening:
+    """The configuration has changed to one that can't be used."""
+    note = f"the configuration has changed and can't be used, the old one stays in force: {fault}"
+    return Happening("", node, "InvalidConfiguration", "Configure", note)
+
+
 def of_start(node: str) -> Happening:
     """The proxy begins its work on the node, as kube-proxy says it."""
     return Happening("", node, "Starting", "StartKubeProxy", "nftproxy is starting", is_warning=False)

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import platform
+import resource
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -29,7 +32,8 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
-from nftproxy.sources.files import load_config, write_config
+from nftproxy.sources.config_file import ConfigFile
+from nftproxy.sources.files import write_config
 
 log = logging.getLogger("nftproxy")
 
@@ -97,7 +101,8 @@ def run_command(
         click.echo(_version_text(version))
         return
     given = _texts(flags)
-    config, warnings = load_config(config_file, given)
+    file = ConfigFile(config_file, given)
+    config, warnings = file.load()
     logs.set_up(config.logging)
     for warning in warnings:
         log.warning("%s", warning)
@@ -108,7 +113,7 @@ def run_command(
     elif _is_true(init_only, "init-only"):
         sysctl.set_up(config)
     else:
-        _run(config, templates, source, [*api_servers, *filter(None, [given.get("master")])])
+        _run(config, file, templates, source, [*api_servers, *filter(None, [given.get("master")])])
 
 
 def _texts(flags: dict[str, str | tuple[str, ...] | None]) -> dict[str, str]:
@@ -138,7 +143,9 @@ def _write(config: Config, file: Path) -> None:
     log.info("wrote the configuration to %(file)s", {"file": file})
 
 
-def _run(config: Config, templates: Path | None, source: Path | None, api_servers: Sequence[str]) -> None:
+def _run(
+    config: Config, file: ConfigFile, templates: Path | None, source: Path | None, api_servers: Sequence[str]
+) -> None:
     memory.expect_many_objects()
     found = probe()
     if found.reason:
@@ -148,16 +155,22 @@ def _run(config: Config, templates: Path | None, source: Path | None, api_server
     node = config.hostname_override or platform.node().lower()
     pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates))
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    asyncio.run(_follow(pipeline, source, api_servers))
+    if asyncio.run(_follow(pipeline, file, source, api_servers)):
+        _execute_again()
 
 
-async def _follow(pipeline: Pipeline, source: Path | None, api_servers: Sequence[str]) -> None:
+def _execute_again() -> None:
+    """Become a new process of the same number and command line; files that a library has left open don't stay."""
+    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.execv(sys.executable, sys.orig_argv)
+
+
+async def _follow(pipeline: Pipeline, file: ConfigFile, source: Path | None, api_servers: Sequence[str]) -> bool:
     from nftproxy.agent.daemon import follow_cluster, follow_directory  # HTTP and all: half a second that others save
 
     if source is None:
-        await follow_cluster(pipeline, api_servers)
-    else:
-        await follow_directory(pipeline, source)
+        return await follow_cluster(pipeline, file, api_servers)
+    return await follow_directory(pipeline, file, source)
 
 
 def _report_missing_features() -> None:

@@ -27,6 +27,7 @@ from asyncinotify import Event, Inotify, Mask
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event as ClusterEvent
 from nftproxy.sources.files import FileContents, manifest_files, merge, read_file
+from nftproxy.sources.inotify import InotifyEvents
 
 log = logging.getLogger(__name__)
 
@@ -62,36 +63,6 @@ class _Signature(NamedTuple):
         return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-class _Events:
-    """What an inotify tells, with a time limit: its own `get`, when cancelled, may lose events that it has read."""
-
-    def __init__(self, inotify: Inotify) -> None:
-        self._inotify = inotify
-        self._coming: asyncio.Task[Event] | None = None
-
-    async def next(self) -> Event:
-        """The next event."""
-        event = None
-        while event is None:
-            event = await self.within(None)
-        return event
-
-    async def within(self, seconds: float | None) -> Event | None:
-        """The next event, or None if it doesn't come in time."""
-        self._coming = self._coming or asyncio.create_task(self._inotify.get())
-        done, _ = await asyncio.wait([self._coming], timeout=seconds)
-        if not done:
-            return None
-        event, self._coming = self._coming.result(), None
-        return event
-
-    async def close(self) -> None:
-        """Wait for no event any more; to be called before the inotify is closed."""
-        if self._coming:
-            self._coming.cancel()
-            await asyncio.wait([self._coming])
-
-
 class Directory:
     """The manifests of one directory, read again file by file as they change."""
 
@@ -108,13 +79,13 @@ class Directory:
             try:
                 with Inotify() as inotify:
                     inotify.add_watch(self._path, _WATCHED)
-                    async with contextlib.aclosing(self._follow(_Events(inotify))) as listings:
+                    async with contextlib.aclosing(self._follow(InotifyEvents(inotify))) as listings:
                         async for listing in listings:
                             yield listing
             except FileNotFoundError:
                 await asyncio.sleep(LONGEST_WAIT)  # gone as a whole: the rules stay until it is back
 
-    async def _follow(self, events: _Events) -> AsyncGenerator[list[ClusterEvent]]:
+    async def _follow(self, events: InotifyEvents) -> AsyncGenerator[list[ClusterEvent]]:
         """The same until the directory itself has gone."""
         try:
             # Whoever makes it anew gets the time to fill it: the first moment would look like an empty cluster.
@@ -126,7 +97,7 @@ class Directory:
         finally:
             await events.close()
 
-    async def _settled(self, events: _Events, silence: float) -> bool:
+    async def _settled(self, events: InotifyEvents, silence: float) -> bool:
         """Wait for some seconds without changes, or for `LONGEST_WAIT`; False if the directory itself has gone."""
         now = asyncio.get_running_loop().time
         end = now() + LONGEST_WAIT

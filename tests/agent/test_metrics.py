@@ -69,6 +69,7 @@ counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
 counter ip_family nftproxy_repairs_total
 gauge ip_family,map nftproxy_affinity_entries
+gauge - nftproxy_configuration_rejected
 gauge - nftproxy_conflicts
 gauge - nftproxy_services_set_aside
 gauge for nftproxy_waiting

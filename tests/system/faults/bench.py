@@ -36,6 +36,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.files import load_config
 from tests.support.apiserver import ApiServer, Request
+from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
 
@@ -156,21 +157,17 @@ class Bench:
         self.server = server
         self._log = directory / "log"
         self._process: subprocess.Popen[Any] | None = None
-        self._config = directory / "config.yaml"
-        self._config.write_text(
-            yaml.safe_dump(
-                {
-                    "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-                    "kind": "KubeProxyConfiguration",
-                    "mode": "nftables",
-                    "hostnameOverride": NODE_NAME,
-                    "clientConnection": {"kubeconfig": str(server.write_kubeconfig(directory / "kubeconfig"))},
-                    "clusterCIDR": f"{CLUSTER_CIDR},{CLUSTER_CIDR6}",
-                    "nftables": {"syncPeriod": f"{sync_period}s", "minSyncPeriod": "100ms"},
-                }
-            )
-        )
-        self._settings = Settings(load_config(self._config)[0], probe().capabilities)
+        self.configuration: dict[str, Any] = {
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "mode": "nftables",
+            "hostnameOverride": NODE_NAME,
+            "clientConnection": {"kubeconfig": str(server.write_kubeconfig(directory / "kubeconfig"))},
+            "clusterCIDR": f"{CLUSTER_CIDR},{CLUSTER_CIDR6}",
+            "nftables": {"syncPeriod": f"{sync_period}s", "minSyncPeriod": "100ms"},
+        }
+        self.config_map = ConfigMap(directory / "config", yaml.safe_dump(self.configuration))
+        self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities)
         self._renderer = renderer()
         self._wanted: tuple[int, Held] = (-1, {})
         self._since = 0.0
@@ -189,7 +186,7 @@ class Bench:
 
     def start(self) -> None:
         """Start the agent; its rules come a little later."""
-        command = [sys.executable, "-m", self._module, "run", "--config", str(self._config), *self._arguments]
+        command = [sys.executable, "-m", self._module, "run", "--config", str(self.config_map.path), *self._arguments]
         with self._log.open("a") as log:
             self._process = self.lab.node.popen(command, cwd=ROOT, stderr=log)
 
@@ -201,6 +198,13 @@ class Bench:
         status = self._process.wait(10)
         self._process = None
         assert status == 0, self.log()
+
+    @property
+    def process_id(self) -> int:
+        """The number of the agent's process, which must be running."""
+        assert self._process is not None
+        assert self._process.poll() is None, self.log()
+        return self._process.pid
 
     def log(self) -> str:
         """What the agent has said so far."""

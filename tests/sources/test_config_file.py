@@ -1,0 +1,128 @@
+"""The configuration's file: every way in which it may change is noticed, and nothing else is."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nftproxy.model.errors import BadInput
+from nftproxy.sources import config_file
+from nftproxy.sources.config_file import ConfigFile
+from tests.support.config_map import ConfigMap
+
+HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+OLD, NEW = f"{HEAD}oomScoreAdj: 1\n", f"{HEAD}oomScoreAdj: 2\n"
+PATIENCE = 20.0
+"""Seconds to wait for what takes a tenth of one."""
+QUIET = 0.5
+"""Seconds in which nothing must be noticed: longer than noticing takes, and more only finds more."""
+
+
+def write(path: Path) -> None:
+    """Write into the file."""
+    path.write_text(NEW)
+
+
+def replace(path: Path) -> None:
+    """Write beside the file and rename, as editors do."""
+    beside = path.with_name("beside")
+    beside.write_text(NEW)
+    beside.rename(path)
+
+
+def delete_and_write(path: Path) -> None:
+    """Delete the file, and make it anew."""
+    path.unlink()
+    path.write_text(NEW)
+
+
+async def changed(file: ConfigFile, change: Callable[[], object], seconds: float = PATIENCE) -> bool:
+    """Whether a change is noticed in time."""
+    changes = file.changes()
+    coming = asyncio.ensure_future(anext(changes))
+    await asyncio.sleep(0.05)  # most often it is being waited for by now; if not, it must be noticed all the same
+    change()
+    done, _ = await asyncio.wait([coming], timeout=seconds)
+    coming.cancel()
+    await asyncio.wait([coming])
+    await changes.aclose()
+    return bool(done)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A configuration."""
+    file = tmp_path / "config.yaml"
+    file.write_text(OLD)
+    return file
+
+
+@pytest.mark.parametrize("change", [write, replace, delete_and_write])
+def test_changes_are_noticed(path: Path, change: Callable[[Path], None]) -> None:
+    """However a file is changed, that is noticed, and it says then what it holds."""
+    file = ConfigFile(path, {"oom-score-adj": "7"} if change is replace else {})
+    assert asyncio.run(changed(file, lambda: change(path)))
+    assert file.load()[0].oom_score_adj == (7 if change is replace else 2)
+
+
+def test_a_config_map_that_changes_is_noticed_each_time(tmp_path: Path) -> None:
+    """Kubelet's renaming of a link is noticed, also the second time, when the directories are others."""
+    mounted = ConfigMap(tmp_path / "etc", OLD)
+    file = ConfigFile(mounted.path)
+    for text in (NEW, OLD, NEW):
+        assert asyncio.run(changed(file, lambda text=text: mounted.update(text)))  # type: ignore[misc]
+
+
+def test_a_link_to_elsewhere_is_followed(tmp_path: Path, path: Path) -> None:
+    """A file that is named by a link in another directory is noticed when it is written to where it is."""
+    link = tmp_path / "sub" / "link.yaml"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    assert asyncio.run(changed(ConfigFile(link), lambda: write(path)))
+
+
+def test_a_change_between_reading_and_watching_is_noticed(path: Path) -> None:
+    """What is written before anybody watches counts as a change."""
+    file = ConfigFile(path)
+    write(path)
+    assert asyncio.run(changed(file, lambda: None))
+
+
+def test_the_same_content_is_no_change(path: Path) -> None:
+    """A file that is written with what it holds already, and files beside it, are no change."""
+
+    def touch() -> None:
+        path.write_text(OLD)
+        path.with_name("other").write_text(NEW)
+
+    assert not asyncio.run(changed(ConfigFile(path), touch, QUIET))
+
+
+def test_a_file_that_goes_is_a_change(path: Path) -> None:
+    """A file that is deleted is noticed, and can't be loaded any more."""
+    file = ConfigFile(path)
+    assert asyncio.run(changed(file, path.unlink))
+    with pytest.raises(BadInput, match="No such file"):
+        file.load()
+
+
+def test_without_a_file_nothing_changes() -> None:
+    """A configuration of flags alone stays as it is."""
+    file = ConfigFile(None, {"oom-score-adj": "3"})
+    assert file.load()[0].oom_score_adj == 3
+    assert not asyncio.run(changed(file, lambda: None, QUIET))
+
+
+def test_without_inotify_the_file_is_read_by_the_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no inotify can be had, a change is noticed when the time has come to read the file."""
+
+    def fail() -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(config_file, "Inotify", fail)
+    monkeypatch.setattr(config_file, "PERIOD", 0.05)
+    assert asyncio.run(changed(ConfigFile(path), lambda: write(path)))

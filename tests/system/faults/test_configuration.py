@@ -1,0 +1,113 @@
+"""A configuration that changes under the agent: a good one is taken over, a bad one changes nothing and is reported."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from nftproxy.lab import Origin, Outcome, Probe, endpoint
+from tests.support.apiserver import ApiServer
+from tests.system.faults.bench import Bench, pod, vip
+from tests.system.faults.test_life import LOADED
+
+REJECTED = "nftproxy_configuration_rejected"
+PATIENCE = 60.0
+"""Seconds for a process to start and to load its rules, which takes two, on a machine that has other things to do."""
+
+
+def configure(bench: Bench, **fields: object) -> None:
+    """Change the agent's configuration as kubelet does, to the one that it had with these fields."""
+    bench.config_map.update(yaml.safe_dump(bench.configuration | fields))
+
+
+def in_force(bench: Bench) -> dict[str, object]:
+    """The configuration that the agent says is in force; nothing while it doesn't answer."""
+    try:
+        (found,) = json.loads(bench.ask("/configz", 10249).body).values()
+    except OSError:
+        return {}
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture
+def configured(bench: Bench) -> Iterator[Bench]:
+    """An agent whose configuration is again as it was at the end."""
+    yield bench
+    before = bench.log().count(LOADED)
+    is_other = in_force(bench).get("oomScoreAdj") != -999
+    configure(bench)
+    if is_other:
+        bench.wait_until(lambda: bench.log().count(LOADED) > before, PATIENCE)
+    bench.wait_until_right(PATIENCE)
+
+
+def test_a_good_configuration_is_taken_over_without_a_connection_lost(configured: Bench) -> None:
+    """The agent starts anew in its own process, with the new configuration, and clients see nothing of it."""
+    bench = configured
+    outcomes: list[Outcome] = []
+    is_over = threading.Event()
+
+    def connect() -> None:
+        while not is_over.is_set():
+            outcomes.extend(bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)]))
+
+    assert in_force(bench)["oomScoreAdj"] == -999
+    loads, process = bench.log().count(LOADED), bench.process_id
+    client = threading.Thread(target=connect)
+    client.start()
+    try:
+        configure(bench, oomScoreAdj=-998)
+        bench.wait_until(lambda: bench.log().count(LOADED) == loads + 1, PATIENCE)
+        bench.wait_until_right(PATIENCE)
+    finally:
+        is_over.set()
+        client.join()
+    assert in_force(bench)["oomScoreAdj"] == -998
+    assert bench.process_id == process
+    assert "the configuration has changed: starting anew over the rules that are there" in bench.log()
+    assert len(outcomes) > 100
+    assert set(outcomes) == {endpoint(pod(number), 8080) for number in range(1, 6)}
+
+
+def test_a_bad_configuration_changes_nothing_and_is_reported(configured: Bench, server: ApiServer) -> None:
+    """The old configuration stays in force; log, Event, metric and health say what is wrong, until it is good again."""
+    bench = configured
+    loads, before = bench.log().count(LOADED), in_force(bench)
+    configure(bench, oomScoreAdj=5000, nodePortAddresses=["x"])
+    bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
+    where = f"{bench.config_map.path}: KubeProxyConfiguration"
+    faults = [
+        f"{where}: nodePortAddresses[0]: 'x' is not a CIDR, nor primary, localhost or all",
+        f"{where}: oomScoreAdj: 5000 is not from -1000 to 1000",
+    ]
+    health = bench.healthz()
+    assert health.status == 200
+    assert json.loads(health.body)["warnings"] == ["\n".join(faults)]
+    for fault in faults:
+        assert fault in bench.log()
+    bench.wait_until(
+        lambda: any(each["reason"] == "InvalidConfiguration" for each in server.objects("Event")), PATIENCE
+    )
+    (event,) = [each for each in server.objects("Event") if each["reason"] == "InvalidConfiguration"]
+    assert event["regarding"]["kind"] == "Node"
+    assert event["type"] == "Warning"
+    assert faults[0] in event["note"]
+    assert in_force(bench) == before
+    configure(bench)
+    bench.wait_until(lambda: bench.metric(REJECTED) == 0, PATIENCE)
+    assert "warnings" not in json.loads(bench.healthz().body)
+    assert bench.log().count(LOADED) == loads
+
+
+def test_a_kubeconfig_that_can_not_be_read_is_a_bad_configuration(configured: Bench) -> None:
+    """What a start would fail on is found before the agent ends."""
+    bench = configured
+    configure(bench, clientConnection={"kubeconfig": "/none"})
+    bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
+    assert "/none: No such file or directory" in json.loads(bench.healthz().body)["warnings"][0]
+    assert bench.is_right()
