@@ -58,7 +58,7 @@ class Pipeline:
         self, node_name: str, settings: Settings, renderer: Renderer, families: Iterable[Family] = Family
     ) -> None:
         self.settings = settings
-        self.state = ClusterState(node_name, external_ips=settings.config.allow_service_external_ips)
+        self.state = ClusterState(node_name, settings.config)
         self.generations = {family: Generation(family) for family in families}
         self.flows = Flows(settings, self.generations)
         self._renderer = renderer
@@ -137,7 +137,7 @@ class Pipeline:
         self._updated.discard(service)
 
     def take_losses(self) -> list[Lost]:
-        """What Services don't get of those that were touched since this was last asked; each is told once."""
+        """What Services have come to lose since this was last asked, Service by Service; each is told once."""
         losses, self._fresh_losses = self._fresh_losses, []
         return losses
 
@@ -187,14 +187,14 @@ class Pipeline:
 
     def _note_losses(self, key: ObjectKey) -> None:
         """Keep what a Service claims but doesn't get, a node port that is lost in both families once."""
-        self.losses.pop(key, None)
+        known = set(self.losses.pop(key, ()))
         service = self.state.services.get(key)
         if service is not None:
             config = self.settings.config
             lost = [lost for each in self.generations for lost in lost_claims(self.state, config, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
-                self._fresh_losses += self.losses[key]
+                self._fresh_losses += [each for each in self.losses[key] if each not in known]
 
     def _note_ports(self, key: ObjectKey) -> None:
         service = self.state.services.get(key)

@@ -122,15 +122,16 @@ def test_a_new_number_of_endpoints_is_a_new_chain() -> None:
 
 
 def test_losses_are_told_once() -> None:
-    """What is lost is told when its Service was touched, and then no more until it is touched again."""
+    """What is lost is told when it is lost, and then no more until it was had and is lost again."""
     losers = [service(f"shop/z{i}", cluster_ips=[f"10.96.0.{20 + i}"], ports=["http:80:30080"]) for i in range(2)]
     made = pipeline(service(ports=["http:80:30080"]), *losers)
     assert {lost.service for lost in made.take_losses()} == {each.key for each in losers}
     assert made.take_losses() == []
     made.apply([Put(slice_of("shop/z1"))])
-    made.apply([Put(slice_of("shop/z0"))])
-    assert [lost.service for lost in made.take_losses()] == [key("shop/z1"), key("shop/z0")]
     assert made.take_losses() == []
+    made.apply([Removed(Service, key("shop/web"))])
+    made.apply([Put(service(ports=["http:80:30080"]))])
+    assert [lost.service for lost in made.take_losses()] == [key("shop/z0")]
 
 
 def test_much_work_is_done_in_steps() -> None:

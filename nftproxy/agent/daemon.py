@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import platform
 import signal
@@ -39,6 +40,7 @@ from nftproxy.model.events import Event
 from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Sweeps
+from nftproxy.policy.fronts import Lost
 from nftproxy.policy.health_checks import health_check_addresses, without_local_endpoints
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.config_file import ConfigFile
@@ -124,7 +126,7 @@ class Daemon:
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
         if self._forwarder:
             self._forwarder.follow(self._pipeline.localhost_ports.by_port)
-        self._events.tell(map(of_conflict, self._pipeline.take_losses()))
+        self._tell_losses(self._pipeline.take_losses())
         for family, withheld in self._pipeline.withheld.items():
             self._events.tell(of_refusal(family, service, why) for service, why in withheld.items())
 
@@ -143,6 +145,15 @@ class Daemon:
         self.metrics.configured(is_good=not fault)
         self._vitals.health.warn("configuration", *filter(None, [fault]))
         self._events.tell([of_configuration(self._pipeline.state.node.name, fault)] if fault else [])
+
+    def _tell_losses(self, losses: Sequence[Lost]) -> None:
+        """Log and report what Services don't get: one line for each Service, however much it loses."""
+        for service, lost in itertools.groupby(losses, key=lambda each: each.service):
+            first, *others = lost
+            more = f" (and {len(others)} more addresses and ports)" if others else ""
+            why = first.why(self._pipeline.state.claims)
+            log.warning("Service %s does not get %s, and is served without it: %s%s", service, first.what, why, more)
+        self._events.tell(map(of_conflict, losses))
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])

@@ -52,9 +52,9 @@ class Happening(NamedTuple):
 
 
 def of_conflict(lost: Lost) -> Happening:
-    """A Service doesn't get an address or port that it claims."""
+    """A Service doesn't get an address or port that it claims; who has it is not for every namespace to know."""
     port = f" of port {lost.port_name}" if lost.port_name else ""
-    note = f"{lost.what}{port} is not served: {lost.why}"
+    note = f"{lost.what}{port} is not served: {lost.denial.sentence()}"
     return Happening(lost.service.namespace, lost.service.name, "AddressConflict", "Claim", note)
 
 

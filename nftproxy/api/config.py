@@ -5,6 +5,8 @@ below what the values may be.  Unlike there, a fault is fatal, as a proxy with h
 all faults are gathered and raised in one go.  A field that is absent, null, "" or a zero duration has its default, as
 kube-proxy does (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes them all out like that.
 
+What nftproxy has and kube-proxy hasn't is in a section of its own, `nftproxy`.
+
 Fields that kube-proxy knows and nftproxy doesn't use are a warning that says what happens instead
 (unused_fields.py); so are unknown ones, since a file for a newer version should still start an older one.
 """
@@ -21,7 +23,7 @@ import msgspec
 
 from nftproxy.api.decode import Report, Shape, convert, show
 from nftproxy.api.unused_fields import without_effect
-from nftproxy.api.validate import is_subdomain, network, node_address
+from nftproxy.api.validate import is_subdomain, network, node_address, several
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -33,6 +35,7 @@ from nftproxy.model.settings import (
     LogFormat,
     Logging,
     NodePortAddresses,
+    PortRange,
 )
 
 API_VERSION = "kubeproxy.config.k8s.io/v1alpha1"
@@ -73,12 +76,6 @@ class _Logging(Shape):
     verbosity: int | None = None
 
 
-class _Nftproxy(Shape):
-    """What kube-proxy doesn't have."""
-
-    masquerade_fully_random: bool | None = None
-
-
 class _Conntrack(Shape):
     max_per_core: int | None = None
     min: int | None = None
@@ -87,6 +84,14 @@ class _Conntrack(Shape):
     tcp_be_liberal: bool | None = None
     udp_timeout: object = None
     udp_stream_timeout: object = None
+
+
+class _Nftproxy(Shape):
+    """What kube-proxy has no field for."""
+
+    masquerade_fully_random: bool | None = None
+    protected_ports: list[object] | None = None
+    external_ip_cidrs: list[object] | None = None
 
 
 class _KubeProxyConfiguration(Shape):
@@ -153,6 +158,7 @@ def parse_config(raw: object, source: str, flags: Mapping[str, str] = MappingPro
 def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Config:
     _judge_mode(given.mode or "", report, warn)
     local = given.detect_local or _DetectLocal()
+    own = given.nftproxy or _Nftproxy()
     bind_address = node_address(given.bind_address, "bindAddress", report) if given.bind_address else None
     any_host, loopback = _HOSTS[family_of(bind_address) if bind_address else Family.IPV4]
     sync_period, min_sync_period = _sync_periods(given, report)
@@ -162,7 +168,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
     return Config(
         masquerade_all=bool(_of_mode(given, "masquerade_all")[0]),
         masquerade_bit=_integer(masquerade_bit, _DEFAULT.masquerade_bit, range(32), path_of_bit, report),
-        masquerade_fully_random=bool((given.nftproxy or _Nftproxy()).masquerade_fully_random),
+        masquerade_fully_random=bool(own.masquerade_fully_random),
         detect_local_mode=mode,
         cluster_cidrs=_cluster_cidrs(given.cluster_cidr or "", report),
         bridge_interface=_interface(local.bridge_interface, "detectLocal.bridgeInterface", report),
@@ -186,7 +192,30 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         oom_score_adj=_integer(given.oom_score_adj, _DEFAULT.oom_score_adj, range(-1000, 1001), "oomScoreAdj", report),
         conntrack=_conntrack(given.conntrack or _Conntrack(), report),
         logging=_logging(given.logging or _Logging(), report),
+        protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
+        external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
     )
+
+
+_PORT_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+def _port_ranges(given: list[object] | None, path: str, report: Report) -> tuple[PortRange, ...]:
+    """Ports and ranges of ports, as 22 or "2379-2380"; an empty list is none at all, and null the default."""
+    if given is None:
+        return _DEFAULT.protected_ports
+    judged = (_port_range(item, f"{path}[{index}]", report) for index, item in enumerate(given))
+    return tuple(dict.fromkeys(ports for ports in judged if ports is not None))
+
+
+def _port_range(value: object, path: str, report: Report) -> PortRange | None:
+    text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    parts = _PORT_RANGE.fullmatch(text)
+    ports = PortRange(int(parts[1]), int(parts[2] or parts[1])) if parts else None
+    if ports is None or not 1 <= ports.first <= ports.last <= 65535:
+        report(path, f"{show(value)} is not a port from 1 to 65535, or a range of ports as in 2379-2380")
+        return None
+    return ports
 
 
 _ANY = ("0.0.0.0", "::")

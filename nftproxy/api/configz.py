@@ -55,7 +55,11 @@ def configz(config: Config) -> bytes:
                     "syncPeriod": _duration(config.sync_period),
                     "minSyncPeriod": _duration(config.min_sync_period),
                 },
-                "nftproxy": {"masqueradeFullyRandom": config.masquerade_fully_random},
+                "nftproxy": {
+                    "masqueradeFullyRandom": config.masquerade_fully_random,
+                    "protectedPorts": list(map(str, config.protected_ports)),
+                    "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+                },
             }
         }
     )

@@ -140,11 +140,18 @@ OTHER_FLAGS = (
 )
 """The flags that no field stands for, each with what happens instead."""
 
+OWN_FLAGS = (
+    Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "CIDRs: outside of them no externalIPs are served."),
+    Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
+    Flag("protected-ports", "nftproxy.protectedPorts", _words, "Ports that no external address takes from its node."),
+)
+"""Flags of nftproxy alone."""
+
 
 def override(raw: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]:
     """A decoded configuration file with flags laid over it; `given` has flags' texts by their names."""
     laid = copy.deepcopy(dict(raw))
-    for flag in FLAGS:
+    for flag in (*FLAGS, *OWN_FLAGS):
         if flag.name in given:
             *sections, field = flag.path.split(".")
             place = laid
@@ -158,7 +165,7 @@ def override(raw: Mapping[str, Any], given: Mapping[str, str]) -> dict[str, Any]
 
 def flags_by_path(given: Mapping[str, str]) -> dict[str, str]:
     """The names of the flags that are given, by the paths of the fields whose place they take."""
-    return {flag.path: flag.name for flag in FLAGS if flag.name in given}
+    return {flag.path: flag.name for flag in (*FLAGS, *OWN_FLAGS) if flag.name in given}
 
 
 def other_warnings(given: Mapping[str, str]) -> Iterator[str]:

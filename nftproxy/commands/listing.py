@@ -44,7 +44,7 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     for key in sorted(pipeline.losses):
         for lost in pipeline.losses[key]:
             name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
-            yield f"conflict: {name} does not get {lost.what}: {lost.why}"
+            yield f"conflict: {name} does not get {lost.what}: {lost.why(pipeline.state.claims)}"
     yield from _topology_notes(pipeline)
     yield from _localhost_notes(pipeline)
     yield from _affinity_notes(pipeline, pipeline.settings)

@@ -21,7 +21,7 @@ import click
 
 from nftproxy import __version__
 from nftproxy.api.configz import configz
-from nftproxy.api.flags import FLAGS, OTHER_FLAGS, Flag, truth
+from nftproxy.api.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.commands import logs
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, renderer
 from nftproxy.kernel import memory, sysctl
@@ -43,9 +43,10 @@ VERSION_TEXT = f"{NAME} v{__version__}"
 
 
 def _as_option(flag: Flag) -> Decorator:
-    """A flag of kube-proxy's as an option; its text is judged where the file's would be."""
+    """A flag as an option; its text is judged where the file's would be."""
     names = [f"--{flag.name}", *(["-v"] if flag.name == "v" else [])]
-    purpose = f"As kube-proxy's: {flag.path}. {flag.help}" if flag.path else f"Without effect: {flag.help}."
+    whose = "Of nftproxy alone" if flag in OWN_FLAGS else "As kube-proxy's"
+    purpose = f"{whose}: {flag.path}. {flag.help}" if flag.path else f"Without effect: {flag.help}."
     if flag.is_boolean:
         return _boolean(flag.name, purpose)
     return click.option(*names, flag.name.replace("-", "_"), multiple=flag.is_list, help=purpose, metavar="TEXT")
@@ -80,7 +81,7 @@ def _boolean(name: str, purpose: str) -> Decorator:
     metavar="FILE",
 )
 @_boolean("version", "Print the version, and end; --version=raw prints more of it.")
-@options(*map(_as_option, (*FLAGS, *OTHER_FLAGS)))
+@options(*map(_as_option, (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS)))
 def run_command(
     config_file: Path | None,
     templates: Path | None,

@@ -156,6 +156,7 @@ FEATURES = (
     _plain("ClusterIP", strategies.cluster_ip_worlds, _to_cluster_ips),
     _plain("external IPs", strategies.external_ip_worlds, _to_external_ips),
     _plain("load balancer IPs", strategies.load_balancer_worlds, _to_load_balancer_ips),
+    _plain("external IPs of the node", strategies.node_address_worlds, _to_node),
     _plain("node ports, nodePortAddresses", strategies.node_port_worlds, _to_node),
     _plain("IPv6 alone", strategies.ipv6_worlds, anything),
     _plain("SCTP", strategies.sctp_worlds, anything),

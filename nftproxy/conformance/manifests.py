@@ -53,6 +53,10 @@ def configuration(config: Config) -> str:
         "nodePortAddresses": node_port_addresses_texts(config.node_port_addresses),
         "nftables": {"masqueradeAll": config.masquerade_all, "masqueradeBit": config.masquerade_bit},
         "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
+        "nftproxy": {
+            "protectedPorts": list(map(str, config.protected_ports)),
+            "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+        },
     }
     return to_yaml([_given(**given)])
 

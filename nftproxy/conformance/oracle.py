@@ -223,26 +223,49 @@ def _fronts(world: World) -> dict[Place, Front]:
 
     found: dict[Place, Front] = {}
     for place, front in sorted(claims, key=precedence):
-        found.setdefault(place, front)
+        if not _is_the_nodes(world, place, front, found.get(place._replace(address=ANY_ADDRESS))):
+            found.setdefault(place, front)
     return found
+
+
+def _is_the_nodes(world: World, place: Place, front: Front, node_port: Front | None) -> bool:
+    """Whether a place at an external address is the node's own: its ports that are protected or others' node ports."""
+    if not front.is_external or place.address not in world.node.addresses:
+        return False
+    is_others = node_port is not None and node_port.service.key != front.service.key
+    return is_others or place.port in _protected_ports(world.config)
+
+
+def _protected_ports(config: Config) -> set[int]:
+    """What no external address takes from the node: what is configured, and where the proxy itself answers."""
+    own = {int(place.rpartition(":")[2]) for place in (config.healthz_bind_address, config.metrics_bind_address)}
+    return own.union(*(range(ports.first, ports.last + 1) for ports in config.protected_ports))
 
 
 def _claims(world: World, service: Service) -> Iterator[tuple[Place, Front]]:
     """Every place that a Service asks for and may have."""
     families = set(map(family_of, service.cluster_ips))
     others = {address for each in world.services if each.key != service.key for address in each.cluster_ips}
-    wanted = service.load_balancer_ips + (service.external_ips if world.config.allow_service_external_ips else ())
+    wanted = service.load_balancer_ips + _allowed_external_ips(world.config, service)
     external = {address for address in wanted if family_of(address) in families} - set(service.cluster_ips)
     for port in service.ports:
         for address in service.cluster_ips:
             yield Place(address, port.protocol, port.port), Front(service, port, service.internal_policy, False)
-        for address in external - others - set(world.node.addresses):
+        for address in external - others:
             yield Place(address, port.protocol, port.port), Front(service, port, service.external_policy, True)
         if port.node_port:
             yield Place(ANY_ADDRESS, port.protocol, port.node_port), Front(service, port, service.external_policy, True)
     if service.health_check_node_port:
         place = Place(ANY_ADDRESS, Protocol.TCP, service.health_check_node_port)
         yield place, Front(service, None, service.external_policy, True)
+
+
+def _allowed_external_ips(config: Config, service: Service) -> tuple[Address, ...]:
+    """The externalIPs that may be served at all."""
+    if not config.allow_service_external_ips:
+        return ()
+    cidrs = config.external_ip_cidrs
+    return tuple(a for a in service.external_ips if not cidrs or any(contains(cidr, a) for cidr in cidrs))
 
 
 # Which endpoints serve

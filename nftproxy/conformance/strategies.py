@@ -36,7 +36,15 @@ from nftproxy.model.objects import (
     TrafficDistribution,
     TrafficPolicy,
 )
-from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
+from nftproxy.model.settings import (
+    PROTECTED_PORTS,
+    Capabilities,
+    Config,
+    DetectLocalMode,
+    NodePortAddresses,
+    PortRange,
+    Settings,
+)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -65,6 +73,8 @@ PORTS = (
     ("web", Protocol.SCTP, 80),
     ("dns", Protocol.UDP, 53),
     ("dns-tcp", Protocol.TCP, 53),
+    ("ssh", Protocol.TCP, 22),
+    ("alt", Protocol.TCP, 30080),
 )
 NODE_NAMES = ("node-a", "node-b")
 ZONES = ("a", "b")
@@ -257,6 +267,8 @@ configs: st.SearchStrategy[Config] = st.builds(
         ]
     ),
     allow_service_external_ips=st.booleans(),
+    protected_ports=st.sampled_from([PROTECTED_PORTS, (), (PortRange(53, 80),)]),
+    external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
 )
 """Any way of telling local sources, of masquerading and of serving node ports."""
 
@@ -689,6 +701,16 @@ _local = st.just(TrafficPolicy.LOCAL)
 cluster_ip_worlds = focused(_ready)
 ipv6_worlds = focused(_ready, cluster_ips=st.just((CLUSTER_IPS[IPV6][0],)), **_everywhere)
 external_ip_worlds = focused(_ready, external_ips=st.just(EXTERNAL_IPS))
+node_address_worlds = focused(
+    _ready,
+    type=st.just(ServiceType.LOAD_BALANCER),
+    external_policy=policies,
+    ports=service_ports,
+    external_ips=st.just(NODE_IPS),
+    load_balancer_ips=some(NODE_IPS),
+    source_ranges=some(SOURCES, most=1),
+    config=configs,
+)
 load_balancer_worlds = focused(_ready, type=st.just(ServiceType.LOAD_BALANCER), load_balancer_ips=st.just(EXTERNAL_IPS))
 node_port_worlds = focused(_ready, type=st.just(ServiceType.NODE_PORT), config=configs, node=lab_nodes)
 sctp_worlds = focused(_ready, ports=st.just((ServicePort("sig", Protocol.SCTP, 3868, 30868),)), **_everywhere)

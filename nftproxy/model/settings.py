@@ -61,6 +61,34 @@ class NodePortAddresses(msgspec.Struct, frozen=True):
     localhost: frozenset[Family] = frozenset()
 
 
+class PortRange(NamedTuple):
+    """Ports from the first to the last, both included."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else f"{self.first}-{self.last}"
+
+
+PROTECTED_PORTS = (
+    PortRange(22, 22),  # ssh
+    PortRange(179, 179),  # BGP
+    PortRange(2379, 2381),  # etcd: clients, peers, metrics
+    PortRange(4789, 4789),  # VXLAN (RFC 7348)
+    PortRange(5473, 5473),  # Calico's Typha
+    PortRange(6081, 6081),  # Geneve (RFC 8926)
+    PortRange(6443, 6443),  # kube-apiserver, of k3s and RKE2 too
+    PortRange(8472, 8472),  # VXLAN as Linux had it first: Flannel, Cilium
+    PortRange(9345, 9345),  # RKE2's supervisor
+    PortRange(10248, 10250),  # kubelet and a proxy's metrics (pkg/cluster/ports)
+    PortRange(10256, 10260),  # a proxy's health, controller managers, scheduler (pkg/cluster/ports)
+    PortRange(51820, 51821),  # WireGuard: Flannel, Calico
+    PortRange(51871, 51871),  # WireGuard: Cilium
+)
+"""What nodes live by: no external address of a Service takes these ports from the node that has the address."""
+
+
 class Config(msgspec.Struct, frozen=True):
     """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
 
@@ -70,7 +98,11 @@ class Config(msgspec.Struct, frozen=True):
     `cluster_cidrs` has at most one of each family.  `bind_address` is a hint for the node's address, None where it says
     any.  `healthz_bind_address` and `metrics_bind_address` are "host:port", an IPv6 host in brackets.
     `hostname_override` and `kubeconfig` are "" where not given.  `masquerade_bit` counts from 0, the lowest.
-    `masquerade_fully_random` gives TCP random source ports too, as kube-proxy does.
+
+    Of nftproxy alone, in the section `nftproxy` of the file: `protected_ports`, which no external address takes from
+    the node that has the address, whatever the protocol; `external_ip_cidrs`, outside of which externalIPs are not
+    served, where it has any.  `masquerade_fully_random` gives TCP
+    random source ports too, as kube-proxy does.
     """
 
     masquerade_all: bool = False
@@ -93,6 +125,8 @@ class Config(msgspec.Struct, frozen=True):
     oom_score_adj: int = -999
     conntrack: Conntrack = Conntrack()
     logging: Logging = Logging()
+    protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS
+    external_ip_cidrs: tuple[Network, ...] = ()
 
 
 class Capabilities(msgspec.Struct, frozen=True):

@@ -5,19 +5,25 @@ health-check node port, which is a TCP port of the node like any other.  Of seve
 creationTimestamp, then namespace and name: a rule that every node and every restart decides alike.  (kube-proxy lets
 the Service win that it happens to iterate last.)
 
-One thing stands above age: an external IP or load balancer IP that is some other Service's ClusterIP, or an address of
-the node itself, captures nothing from these (CVE-2020-8554), whatever the port.
+Some things stand above age (CVE-2020-8554).  An external IP or load balancer IP captures nothing from another Service's
+ClusterIP, whatever the port.  On the node's own addresses it captures no protected port, and no other Service's node
+port.
+
+Whatever comes or goes costs in proportion to what it claims, not to how many others claim the same: `take_touched` has
+those alone who win or lose something by it.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator
 from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Protocol, family_of
+from nftproxy.model.addresses import Address, Protocol, contains, family_of
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
+from nftproxy.model.settings import Config
 
 NODE = Address("")
 """Stands for the node in a claim to a node port: these are claimed on all its addresses, in both families."""
@@ -39,6 +45,20 @@ class Way(Enum):
     NODE_PORT = "node port"
 
 
+class Denial(Enum):
+    """Why a Service doesn't get what it claims; the value is a sentence with room for who has it."""
+
+    TAKEN = "it belongs to {}, which takes precedence"
+    CLUSTER_IP = "it is the ClusterIP of {}"
+    PROTECTED = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
+    NODE_PORT = "on the node's own addresses the port is a node port of {}"
+    NOT_ALLOWED = "the address is in none of nftproxy.externalIPCIDRs"
+
+    def sentence(self, holder: ObjectKey | None = None) -> str:
+        """The reason in words; `holder` names who has it, which not everyone may know."""
+        return self.value.format(f"Service {holder}" if holder else "another Service")
+
+
 class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):
     """A Service that claims; the order is that of precedence, in which a ClusterIP stands before an external IP."""
 
@@ -47,12 +67,12 @@ class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):
     key: ObjectKey
 
 
-def external_addresses(service: Service, *, external_ips: bool) -> tuple[Address, ...]:
+def external_addresses(service: Service, config: Config) -> tuple[Address, ...]:
     """The Service's external addresses, each once: load balancer IPs, and externalIPs where the node serves these.
 
     Those of a family in which the Service has no ClusterIP serve nothing, and so claim nothing from others.
     """
-    addresses = service.load_balancer_ips + (service.external_ips if external_ips else ())
+    addresses = (*service.load_balancer_ips, *(ip for ip in _external_ips(service, config) if _is_allowed(ip, config)))
     families = set(map(family_of, service.cluster_ips))
     return tuple(
         address
@@ -61,13 +81,27 @@ def external_addresses(service: Service, *, external_ips: bool) -> tuple[Address
     )
 
 
+def denied_external_ips(service: Service, config: Config) -> tuple[Address, ...]:
+    """The Service's externalIPs that are outside of what the node serves, and no load balancer IPs."""
+    denied = (ip for ip in _external_ips(service, config) if not _is_allowed(ip, config))
+    return tuple(ip for ip in dict.fromkeys(denied) if ip not in service.load_balancer_ips + service.cluster_ips)
+
+
+def _external_ips(service: Service, config: Config) -> tuple[Address, ...]:
+    return service.external_ips if config.allow_service_external_ips else ()
+
+
+def _is_allowed(address: Address, config: Config) -> bool:
+    return not config.external_ip_cidrs or any(contains(cidr, address) for cidr in config.external_ip_cidrs)
+
+
 def port_claims(
-    port: ServicePort, cluster_ips: tuple[Address, ...], external_ips: tuple[Address, ...]
+    port: ServicePort, cluster_ips: tuple[Address, ...], external: tuple[Address, ...]
 ) -> Iterator[tuple[Claim, Way]]:
     """What a Service port claims at these addresses of its Service, and by its node port."""
     for address in cluster_ips:
         yield Claim(address, port.protocol, port.port), Way.CLUSTER_IP
-    for address in external_ips:
+    for address in external:
         yield Claim(address, port.protocol, port.port), Way.EXTERNAL_IP
     if port.node_port:
         yield Claim(NODE, port.protocol, port.node_port), Way.NODE_PORT
@@ -76,58 +110,132 @@ def port_claims(
 class Claims:
     """All claims of all Services, kept up to date Service by Service."""
 
-    def __init__(self, *, external_ips: bool) -> None:
-        self._external_ips = external_ips
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._protected_ports = frozenset(_protected_ports(config))
         self._claimants: dict[Claim, tuple[Claimant, ...]] = {}
         self._cluster_ip_holders: dict[Address, set[ObjectKey]] = {}
         self._external_users: dict[Address, set[ObjectKey]] = {}
         self._node_addresses: frozenset[Address] = frozenset()
+        self._touched: set[ObjectKey] = set()
+        self._stirred: set[Address | Claim] = set()
 
-    def add(self, service: Service) -> set[ObjectKey]:
-        """Enter a Service; the other Services whose claims it changes."""
-        return self._change(service, present=True)
+    def add(self, service: Service) -> None:
+        """Enter a Service."""
+        self._change(service, present=True)
 
-    def remove(self, service: Service) -> set[ObjectKey]:
-        """Take a Service out; the other Services whose claims that changes."""
-        return self._change(service, present=False)
+    def remove(self, service: Service) -> None:
+        """Take a Service out, as it was entered."""
+        self._change(service, present=False)
+
+    def take_touched(self) -> set[ObjectKey]:
+        """The Services that win or lose something by what has changed since this was last asked."""
+        touched, self._touched = self._touched, set()
+        for place in self._stirred:
+            if isinstance(place, Claim):
+                touched.update(claimant.key for claimant in self._claimants.get(place, ()))
+            else:
+                touched |= self._external_users.get(place, set())
+        self._stirred.clear()
+        return touched
 
     def set_node_addresses(self, addresses: frozenset[Address]) -> None:
         """Say which addresses are the node's own; every Service with external addresses may be concerned."""
         self._node_addresses = addresses
 
     def winner(self, claim: Claim) -> ObjectKey | None:
-        """The Service that owns the address and port, if any claims it."""
+        """The Service that comes first of those that claim the address and port, and aren't kept from it by another."""
         claimants = self._claimants.get(claim)
-        return claimants[0].key if claimants else None
+        if not claimants:
+            return None
+        if claim.address in self._node_addresses and claimants[0].is_external:
+            own = self._owner_of_node_port(claim)
+            if own is not None and _has(claimants, msgspec.structs.replace(own, is_external=True)):
+                return own.key
+        return claimants[0].key
 
-    def obstacle(self, address: Address, key: ObjectKey) -> str:
-        """Why this external address captures nothing for Service `key`; "" if it may."""
-        if address in self._node_addresses:
-            return "it is an address of the node itself"
-        holders = [holder for holder in self._cluster_ip_holders.get(address, ()) if holder != key]
-        return f"it is the ClusterIP of {min(holders)}" if holders else ""
+    def denial(self, claim: Claim, way: Way, key: ObjectKey) -> Denial | None:
+        """Why Service `key` doesn't get what it claims; None if it does."""
+        if way is Way.EXTERNAL_IP and claim.address in self._cluster_ip_holders:  # never its own: external_addresses
+            return Denial.CLUSTER_IP
+        if way is Way.EXTERNAL_IP and claim.address in self._node_addresses:
+            if claim.port in self._protected_ports:
+                return Denial.PROTECTED
+            own = self._owner_of_node_port(claim)
+            if own is not None and own.key != key:
+                return Denial.NODE_PORT
+        return None if self.winner(claim) == key else Denial.TAKEN
 
-    def _change(self, service: Service, *, present: bool) -> set[ObjectKey]:
-        touched: set[ObjectKey] = set()
-        external = external_addresses(service, external_ips=self._external_ips)
+    def holder(self, claim: Claim, denial: Denial) -> ObjectKey | None:
+        """Who has what is denied for this reason, None if no Service has it."""
+        match denial:
+            case Denial.TAKEN:
+                return self.winner(claim)
+            case Denial.CLUSTER_IP:
+                return min(self._cluster_ip_holders[claim.address])
+            case Denial.NODE_PORT:
+                return self.winner(_on_node(claim))
+            case Denial.PROTECTED | Denial.NOT_ALLOWED:
+                return None
+
+    def _owner_of_node_port(self, claim: Claim) -> Claimant | None:
+        claimants = self._claimants.get(_on_node(claim))
+        return claimants[0] if claimants else None
+
+    def _change(self, service: Service, *, present: bool) -> None:
+        external = external_addresses(service, self._config)
         for claim, is_external in _claims_of(service, external):
-            touched |= self._change_claim(claim, Claimant(is_external, service.created, service.key), present=present)
+            self._change_claim(claim, Claimant(is_external, service.created, service.key), present=present)
         for address in service.cluster_ips:
+            was_held = address in self._cluster_ip_holders
             _change_member(self._cluster_ip_holders, address, service.key, present=present)
-            touched |= self._external_users.get(address, set())
+            if was_held != (address in self._cluster_ip_holders):
+                self._stirred.add(address)
         for address in external:
             _change_member(self._external_users, address, service.key, present=present)
-        return touched
 
-    def _change_claim(self, claim: Claim, me: Claimant, *, present: bool) -> set[ObjectKey]:
-        old = self._claimants.get(claim, ())
-        others = tuple(claimant for claimant in old if claimant.key != me.key)
-        new = tuple(sorted((*others, me))) if present else others
-        if new:
-            self._claimants[claim] = new
+    def _change_claim(self, claim: Claim, me: Claimant, *, present: bool) -> None:
+        before = self.winner(claim)
+        claimants = _with(self._claimants.get(claim, ()), me, present=present)
+        if claimants:
+            self._claimants[claim] = claimants
         else:
             self._claimants.pop(claim, None)
-        return {claimant.key for claimant in others}
+        after = self.winner(claim)
+        if before != after:
+            self._touched |= {each for each in (before, after) if each is not None and each != me.key}
+            if claim.address == NODE:
+                own_places = (Claim(address, claim.protocol, claim.port) for address in self._node_addresses)
+                self._stirred |= {place for place in own_places if place in self._claimants}
+
+
+def _protected_ports(config: Config) -> Iterator[int]:
+    """Those that are configured, and those on which the proxy itself answers."""
+    for ports in config.protected_ports:
+        yield from range(ports.first, ports.last + 1)
+    for own in (config.healthz_bind_address, config.metrics_bind_address):
+        yield int(own.rpartition(":")[2])
+
+
+def _on_node(claim: Claim) -> Claim:
+    return Claim(NODE, claim.protocol, claim.port)
+
+
+def _place_of(claimants: tuple[Claimant, ...], me: Claimant) -> tuple[int, bool]:
+    """Where one stands, or would stand, in the order of precedence, and whether it is there."""
+    place = bisect.bisect_left(claimants, me)
+    return place, claimants[place : place + 1] == (me,)
+
+
+def _has(claimants: tuple[Claimant, ...], me: Claimant) -> bool:
+    return _place_of(claimants, me)[1]
+
+
+def _with(claimants: tuple[Claimant, ...], me: Claimant, *, present: bool) -> tuple[Claimant, ...]:
+    """The claimants with one more, or one less."""
+    place, is_there = _place_of(claimants, me)
+    kept = (claimants[:place], claimants[place + is_there :])
+    return (*kept[0], me, *kept[1]) if present else kept[0] + kept[1]
 
 
 def _claims_of(service: Service, external: tuple[Address, ...]) -> Iterator[tuple[Claim, bool]]:

@@ -123,7 +123,7 @@ def compile_service(
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
     own = _OwnSources.of(service, state.node, family)
     for port, claimed in reaches(state, settings.config, family, service):
-        had = [reach for reach in claimed if not reach.lost_to]
+        had = [reach for reach in claimed if not reach.denial]
         choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
         shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)
         yield PortKey(service.key, port.name, port.protocol), _port_facts(cluster_ips, own, had, choice, shaper)

@@ -66,7 +66,7 @@ def udp_fronts(state: ClusterState, settings: Settings, family: Family, service:
             candidates = gather(state.slices_of(service.key), port, family, state.node.name)
             usable = (c for c in candidates if c.is_ready or c.is_last_resort)
             endpoints = frozenset(AddressPort(c.address, c.port) for c in usable)
-            claims = (reach.claim for reach in claimed if not reach.lost_to)
+            claims = (reach.claim for reach in claimed if not reach.denial)
             found |= {front: endpoints for claim in claims for front in _places(claim, node_addresses)}
     return found
 

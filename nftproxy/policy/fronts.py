@@ -13,22 +13,36 @@ from typing import NamedTuple
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.claims import NODE, Claim, Way, external_addresses, port_claims
+from nftproxy.policy.claims import (
+    NODE,
+    Claim,
+    Claims,
+    Denial,
+    Way,
+    denied_external_ips,
+    external_addresses,
+    port_claims,
+)
 from nftproxy.policy.facts import Front
 from nftproxy.policy.state import ClusterState
 
 
 class Lost(NamedTuple):
-    """An address and port that a Service claims but does not get, and why; `what` is as nft writes it."""
+    """An address and port that a Service claims but does not get; `what` is as nft writes it."""
 
     service: ObjectKey
     port_name: str
+    claim: Claim
     what: str
-    why: str
+    denial: Denial
+
+    def why(self, claims: Claims) -> str:
+        """The reason in words, with who has it now."""
+        return self.denial.sentence(claims.holder(self.claim, self.denial))
 
 
 class Reach(NamedTuple):
-    """A front that a Service port claims, with the policy for it; `lost_to` says why it doesn't get it, "" if it does.
+    """A front that a Service port claims, with the policy for it; `denial` says why it doesn't get it, if it doesn't.
 
     `is_external` says that clients come from outside: all but ClusterIPs.
     """
@@ -37,14 +51,14 @@ class Reach(NamedTuple):
     front: Front
     policy: TrafficPolicy
     is_external: bool
-    lost_to: str
+    denial: Denial | None
 
 
 class HealthCheckPort(NamedTuple):
-    """The health-check node port that a Service claims; `lost_to` says why it doesn't get it, "" if it does."""
+    """The health-check node port that a Service claims; `denial` says why it doesn't get it, if it doesn't."""
 
-    port: int
-    lost_to: str
+    claim: Claim
+    denial: Denial | None
 
 
 def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
@@ -75,32 +89,29 @@ def reaches(
     Node ports are fronts only where the family has an address that serves them, be it localhost.
     """
     cluster_ips = of_family(service.cluster_ips, family)
-    external = of_family(external_addresses(service, external_ips=config.allow_service_external_ips), family)
+    external = of_family(external_addresses(service, config), family)
+    denied = of_family(denied_external_ips(service, config), family)
     serves_node_ports = (
         serves_every_address(config, family)
         or family in config.node_port_addresses.localhost
         or bool(nodeport_addresses(state, config, family))
     )
     for port in service.ports if cluster_ips else ():
-        yield (
-            port,
-            [
-                _reach(state, service, claim, way)
-                for claim, way in port_claims(port, cluster_ips, external)
-                if way is not Way.NODE_PORT or serves_node_ports
-            ],
-        )
+        claimed = [
+            _reach(service, claim, way, state.claims.denial(claim, way, service.key))
+            for claim, way in port_claims(port, cluster_ips, external)
+            if way is not Way.NODE_PORT or serves_node_ports
+        ]
+        for address in denied:
+            claim = Claim(address, port.protocol, port.port)
+            claimed.append(_reach(service, claim, Way.EXTERNAL_IP, Denial.NOT_ALLOWED))
+        yield port, claimed
 
 
-def _reach(state: ClusterState, service: Service, claim: Claim, way: Way) -> Reach:
-    obstacle = state.claims.obstacle(claim.address, service.key) if way is Way.EXTERNAL_IP else ""
-    return Reach(
-        claim,
-        _front(claim),
-        service.internal_policy if way is Way.CLUSTER_IP else service.external_policy,
-        is_external=way is not Way.CLUSTER_IP,
-        lost_to=obstacle or _taken(state, service, claim),
-    )
+def _reach(service: Service, claim: Claim, way: Way, denial: Denial | None) -> Reach:
+    is_external = way is not Way.CLUSTER_IP
+    policy = service.external_policy if is_external else service.internal_policy
+    return Reach(claim, _front(claim), policy, is_external, denial)
 
 
 def _front(claim: Claim) -> Front:
@@ -110,26 +121,24 @@ def _front(claim: Claim) -> Front:
     return Front("", f"{claim.address} . {protocol} . {port}", f"{claim.address} . {port}")
 
 
-def _taken(state: ClusterState, service: Service, claim: Claim) -> str:
-    winner = state.claims.winner(claim)
-    return "" if winner == service.key else f"it belongs to Service {winner}, which takes precedence"
-
-
 def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort | None:
     """The health-check node port of a Service and whose it is; None if the Service has none."""
-    port = service.health_check_node_port
-    return HealthCheckPort(port, _taken(state, service, Claim(NODE, Protocol.TCP, port))) if port else None
+    if not service.health_check_node_port:
+        return None
+    claim = Claim(NODE, Protocol.TCP, service.health_check_node_port)
+    return HealthCheckPort(claim, state.claims.denial(claim, Way.NODE_PORT, service.key))
 
 
 def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[Lost]:
-    """What a Service claims in one family but does not get, and why."""
+    """What a Service claims in one family but does not get."""
     lost = [
-        Lost(service.key, port.name, reach.front.match, reach.lost_to)
+        Lost(service.key, port.name, reach.claim, reach.front.match, reach.denial)
         for port, claimed in reaches(state, config, family, service)
         for reach in claimed
-        if reach.lost_to
+        if reach.denial
     ]
     check = health_check_port(state, service) if of_family(service.cluster_ips, family) else None
-    if check and check.lost_to:
-        lost.append(Lost(service.key, "", f"health-check node port {check.port}", check.lost_to))
+    if check and check.denial:
+        what = f"health-check node port {check.claim.port}"
+        lost.append(Lost(service.key, "", check.claim, what, check.denial))
     return lost

@@ -92,10 +92,10 @@ def _checks(
 ) -> Iterator[tuple[int, HealthCheck]]:
     for service in filter(None, map(state.services.get, services)):
         check = health_check_port(state, service)
-        if check and not check.lost_to:
+        if check and not check.denial:
             count = max((_local_ready(state, service, each) for each in _with_rules(service, without_rules)), default=0)
             families = frozenset(map(family_of, service.cluster_ips)) & without_rules.keys()
-            yield check.port, HealthCheck(service.key, count, families)
+            yield check.claim.port, HealthCheck(service.key, count, families)
 
 
 def _with_rules(service: Service, without_rules: Mapping[Family, Collection[ObjectKey]]) -> list[Family]:

@@ -117,7 +117,7 @@ class LocalhostPorts:
         for family in families:
             for port, claimed in reaches(state, self._config, family, service):
                 for reach in claimed:
-                    if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.lost_to:
+                    if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.denial:
                         continue
                     choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
                     chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster

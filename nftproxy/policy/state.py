@@ -13,6 +13,7 @@ import msgspec
 from nftproxy.model.addresses import Address, Network
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.model.settings import Config
 from nftproxy.policy.claims import Claims
 
 
@@ -33,11 +34,11 @@ class Touched(msgspec.Struct):
 class ClusterState:
     """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs."""
 
-    def __init__(self, node_name: str, *, external_ips: bool = True) -> None:
+    def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
         self.node = Node(node_name)
         self.host_addresses: frozenset[Address] | None = None
         self.services: dict[ObjectKey, Service] = {}
-        self.claims = Claims(external_ips=external_ips)
+        self.claims = Claims(config)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
         self._slices_of: dict[ObjectKey, dict[ObjectKey, EndpointSlice]] = {}
         self._service_cidrs: dict[str, ServiceCIDR] = {}
@@ -65,6 +66,7 @@ class ClusterState:
                     self._remove(kind, key, touched)
                 for new in objects:
                     self._put(new, touched)
+        touched.services |= self.claims.take_touched()
         return touched
 
     def _store(self, kind: type[ClusterObject]) -> Mapping[ObjectKey | str, ClusterObject]:
@@ -111,10 +113,10 @@ class ClusterState:
         if old == new:
             return
         if old is not None:
-            touched.services |= self.claims.remove(old)
+            self.claims.remove(old)
             del self.services[key]
         if new is not None:
-            touched.services |= self.claims.add(new)
+            self.claims.add(new)
             self.services[key] = new
         touched.services.add(key)
 

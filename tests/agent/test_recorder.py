@@ -24,13 +24,16 @@ from nftproxy.agent.recorder import (
 )
 from nftproxy.agent.servers import CannotListen, Place
 from nftproxy.model.errors import Unavailable
+from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
 from tests.support.apiserver import ApiServer
-from tests.support.factories import IPV6, addresses, key
+from tests.support.factories import IPV6, addresses, claim, key
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
-CONFLICT = of_conflict(Lost(key("shop/web"), "http", "203.0.113.7 . tcp . 80", "it belongs to Service shop/old"))
+CONFLICT = of_conflict(
+    Lost(key("shop/web"), "http", claim("203.0.113.7 80/tcp"), "203.0.113.7 . tcp . 80", Denial.TAKEN)
+)
 
 
 def document(happening: Happening) -> dict[str, Any]:
@@ -63,7 +66,7 @@ def sent(*tellings: Happening, failures: int = 0) -> list[str]:
 
 
 def test_a_lost_address_is_a_warning_on_the_service() -> None:
-    """The loser of a conflict gets a Warning in its namespace that names what it doesn't get, and why."""
+    """The loser gets a Warning in its namespace that names what it doesn't get and why, but no other Service."""
     assert document(CONFLICT) == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -74,7 +77,8 @@ def test_a_lost_address_is_a_warning_on_the_service() -> None:
         "action": "Claim",
         "reason": "AddressConflict",
         "regarding": {"apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web"},
-        "note": "203.0.113.7 . tcp . 80 of port http is not served: it belongs to Service shop/old",
+        "note": "203.0.113.7 . tcp . 80 of port http is not served: "
+        "it belongs to another Service, which takes precedence",
         "type": "Warning",
     }
 

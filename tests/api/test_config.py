@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from nftproxy.api.config import parse_config, parse_duration
 from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.errors import BadInput
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, NodePortAddresses
+from nftproxy.model.settings import (
+    PROTECTED_PORTS,
+    Config,
+    Conntrack,
+    DetectLocalMode,
+    LogFormat,
+    Logging,
+    NodePortAddresses,
+    PortRange,
+)
 from tests.support.factories import networks
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
@@ -112,7 +121,11 @@ def test_every_field() -> None:
         featureGates={"AllowServiceExternalIPs": False},
         logging={"format": "json", "verbosity": 4},
         nftables={"masqueradeAll": True, "masqueradeBit": 31, "syncPeriod": "1h", "minSyncPeriod": "200ms"},
-        nftproxy={"masqueradeFullyRandom": True},
+        nftproxy={
+            "masqueradeFullyRandom": True,
+            "protectedPorts": [22, "2379-2380", "80"],
+            "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+        },
     )
     assert config == Config(
         masquerade_all=True,
@@ -135,6 +148,8 @@ def test_every_field() -> None:
         oom_score_adj=-1000,
         conntrack=Conntrack(0, 1, 0.0, 60.0, 30.0, 120.0, True),
         logging=Logging(LogFormat.JSON, 4),
+        protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
+        external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
     )
 
 
@@ -222,6 +237,15 @@ def test_a_port_may_be_left_out(text: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("given", "ports"),
+    [(None, PROTECTED_PORTS), ([], ()), (["22", 22, "22-22"], (PortRange(22, 22),))],
+)
+def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, ...]) -> None:
+    """Null is the default, and an empty list no port at all; what is said twice counts once."""
+    assert read(nftproxy={"protectedPorts": given}).protected_ports == ports
+
+
+@pytest.mark.parametrize(
     ("fields", "fault"),
     [
         ({"mode": "userspace"}, "mode: 'userspace' is not a mode of Linux: set it to nftables, or leave it out"),
@@ -297,6 +321,15 @@ def test_a_port_may_be_left_out(text: str, address: str) -> None:
             "featureGates.AllowServiceExternalIPs: 'false' is not true or false",
         ),
         ({"featureGates": "x"}, "featureGates: 'x' is not an object"),
+        *(
+            (
+                {"nftproxy": {"protectedPorts": [80, ports]}},
+                f"nftproxy.protectedPorts[1]: {ports!r} is not a port from 1 to 65535, "
+                "or a range of ports as in 2379-2380",
+            )
+            for ports in (0, 65536, "0-1", "5-4", "1-65536", "-1", "", "a", "1-2-3", "٣")
+        ),
+        ({"nftproxy": {"externalIPCIDRs": ["10.0.0.0"]}}, "nftproxy.externalIPCIDRs[0]: '10.0.0.0' is not a CIDR"),
     ],
 )
 def test_faults(fields: dict[str, Any], fault: str) -> None:

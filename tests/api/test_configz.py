@@ -9,7 +9,7 @@ import pytest
 from nftproxy.api.config import parse_config
 from nftproxy.api.configz import configz
 from nftproxy.model.addresses import Address, parse_network
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, PortRange
 from tests.support.factories import node_port_addresses
 
 CONFIGS = {
@@ -37,6 +37,8 @@ CONFIGS = {
         bind_address_hard_fail=True,
         oom_score_adj=0,
         conntrack=Conntrack(0, 1, 0.0, 0.5, 30.0, 180.0, tcp_be_liberal=True),
+        protected_ports=(PortRange(1, 65535),),
+        external_ip_cidrs=(parse_network("203.0.113.0/24"),),
     ),
 }
 

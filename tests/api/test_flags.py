@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.api.config import parse_config
-from nftproxy.api.flags import FLAGS, OTHER_FLAGS, override, truth
+from nftproxy.api.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, flags_by_path, override, truth
 from nftproxy.model.errors import BadInput
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
@@ -13,10 +13,29 @@ HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConf
 
 def test_each_flag_has_one_row() -> None:
     """No flag is listed twice, and only those without a field say by themselves what happens instead."""
-    names = [flag.name for flag in (*FLAGS, *OTHER_FLAGS)]
+    names = [flag.name for flag in (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS)]
     assert len(names) == len(set(names))
-    assert all(flag.path for flag in FLAGS)
+    assert all(flag.path for flag in (*FLAGS, *OWN_FLAGS))
     assert not any(flag.path for flag in OTHER_FLAGS)
+
+
+def test_flags_of_our_own_say_what_the_section_says() -> None:
+    """Each flag of nftproxy alone has a field of the section nftproxy, and a bad text is told by the flag's name."""
+    given = {
+        "masquerade-fully-random": "true",
+        "protected-ports": "22, 2379-2380",
+        "external-ip-cidrs": "203.0.113.0/24,2001:db8::/32",
+    }
+    assert given.keys() == {flag.name for flag in OWN_FLAGS}
+    section = {
+        "masqueradeFullyRandom": True,
+        "protectedPorts": [22, "2379-2380"],
+        "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+    }
+    assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
+    bad = {"protected-ports": "ssh"}
+    with pytest.raises(BadInput, match=r"^--protected-ports: 'ssh' is not a port"):
+        parse_config(override(HEAD, bad), "f", flags_by_path(bad))
 
 
 def test_a_flag_goes_before_the_file() -> None:

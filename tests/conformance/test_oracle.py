@@ -11,7 +11,7 @@ from nftproxy.conformance.probes import INTERFACES
 from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
 from nftproxy.lab.topology import DEFAULT_SOURCES
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
-from tests.support.factories import node, service, service_cidr, settings, slice_of
+from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
 
 HERE, AWAY = "10.1.0.4", "10.1.1.4"
 Object = Service | EndpointSlice | ServiceCIDR
@@ -236,11 +236,30 @@ def test_the_older_service_has_a_contested_address() -> None:
 
 
 def test_external_ips_are_off_or_the_nodes() -> None:
-    """Without the feature gate there are none; one that is the node's own address captures nothing."""
+    """Without the feature gate, and outside of the allowed ranges, there are none; the node's address is one."""
     grabber = service(external_ips=["203.0.113.9", "192.168.0.2"])
-    assert become(world(grabber, slice_of()), Origin.OUTSIDE, "192.168.0.2") == {NODE}
+    assert become(world(grabber, slice_of()), Origin.OUTSIDE, "192.168.0.2") == at(HERE, AWAY, masqueraded=True)
+    limited = world(grabber, slice_of(), external_ip_cidrs=networks(["192.168.0.0/24"]))
+    assert become(limited, Origin.OUTSIDE, "192.168.0.2") == at(HERE, AWAY, masqueraded=True)
+    assert become(limited, Origin.OUTSIDE, "203.0.113.9") == {UNTOUCHED}
     off = world(grabber, slice_of(), allow_service_external_ips=False)
     assert become(off, Origin.OUTSIDE, "203.0.113.9") == {UNTOUCHED}
+
+
+def test_the_nodes_own_ports_are_not_captured() -> None:
+    """On its own address a protected port, the proxy's own, and others' node ports are the node's, whatever the age."""
+    ports = ["ssh:22", "health:10256", "alt:30080", "http:80"]
+    slices = slice_of(ports=[f"{port.split(':')[0]}:8080" for port in ports])
+    grabber = service(created=1, external_ips=["192.168.0.2"], ports=ports)
+    other = service("shop/other", created=2, cluster_ips=["10.96.0.20"], type="NodePort", ports=["x:80:30080"])
+    there = world(grabber, other, slices, slice_of("shop/other", ["10.1.1.5"], ports=["x:8080"]))
+    for port in (22, 10256):
+        assert become(there, Origin.OUTSIDE, "192.168.0.2", port) == {NODE}
+    assert become(there, Origin.OUTSIDE, "192.168.0.2", 30080) == at("10.1.1.5", masqueraded=True)
+    assert become(there, Origin.OUTSIDE, "192.168.0.2", 80) == at(HERE, AWAY, masqueraded=True)
+    alone = world(grabber, slices, protected_ports=())
+    for port in (22, 30080):
+        assert become(alone, Origin.OUTSIDE, "192.168.0.2", port) == at(HERE, AWAY, masqueraded=True)
 
 
 def test_a_health_check_port_is_no_node_port() -> None:

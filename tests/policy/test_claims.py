@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,18 +12,32 @@ from hypothesis import strategies as st
 from nftproxy.conformance.strategies import SERVICES, quick, services
 from nftproxy.model.addresses import parse_address
 from nftproxy.model.objects import ObjectKey, Service
-from nftproxy.policy.claims import Claims, external_addresses
-from tests.support.factories import claim, key, service
+from nftproxy.model.settings import Config
+from nftproxy.policy.claims import Claims, Way, denied_external_ips, external_addresses
+from tests.support.factories import claim, key, networks, service
 
 WEB, CART, API = key("shop/web"), key("shop/cart"), key("blog/api")
 
 
-def claims(*services: Service, external_ips: bool = True) -> Claims:
-    """Claims with these Services entered."""
-    made = Claims(external_ips=external_ips)
+def claims(*services: Service, **config: Any) -> Claims:
+    """Claims with these Services entered, and nothing left to tell of them."""
+    made = Claims(Config(**config))
     for each in services:
         made.add(each)
+    made.take_touched()
     return made
+
+
+def touched_by(made: Claims, change: Callable[[Service], None], of: Service) -> set[ObjectKey]:
+    """Whom adding or removing a Service touches."""
+    change(of)
+    return made.take_touched()
+
+
+def denied(made: Claims, place: str, who: ObjectKey) -> str:
+    """What is said of an external address and port that a Service doesn't get, "" if it does."""
+    denial = made.denial(claim(place), Way.EXTERNAL_IP, who)
+    return denial.sentence(made.holder(claim(place), denial)) if denial else ""
 
 
 @pytest.mark.parametrize(
@@ -89,7 +106,9 @@ def test_a_health_check_port_is_a_tcp_port_of_the_node(port: str) -> None:
 
 def test_external_ips_claim_nothing_where_they_are_not_served() -> None:
     """Without AllowServiceExternalIPs an external IP is no claim, a load balancer IP still is."""
-    made = claims(service(external_ips=["203.0.113.7"], load_balancer_ips=["203.0.113.8"]), external_ips=False)
+    made = claims(
+        service(external_ips=["203.0.113.7"], load_balancer_ips=["203.0.113.8"]), allow_service_external_ips=False
+    )
     assert made.winner(claim("203.0.113.7 80/tcp")) is None
     assert made.winner(claim("203.0.113.8 80/tcp")) == WEB
 
@@ -108,8 +127,8 @@ def test_each_external_address_counts_once() -> None:
     both = service(
         load_balancer_ips=["203.0.113.7", "10.96.0.10"], external_ips=["203.0.113.8", "203.0.113.7", "203.0.113.8"]
     )
-    assert external_addresses(both, external_ips=True) == ("203.0.113.7", "203.0.113.8")
-    assert external_addresses(both, external_ips=False) == ("203.0.113.7",)
+    assert external_addresses(both, Config()) == ("203.0.113.7", "203.0.113.8")
+    assert external_addresses(both, Config(allow_service_external_ips=False)) == ("203.0.113.7",)
 
 
 def test_every_external_address_is_claimed() -> None:
@@ -119,74 +138,139 @@ def test_every_external_address_is_claimed() -> None:
         assert made.winner(claim(f"203.0.113.{last} 80/tcp")) == WEB
 
 
-# Obstacles
+# What stands above age
 
 
-def test_an_external_ip_never_captures_another_ones_cluster_ip() -> None:
-    """It captures nothing on any port, and the obstacle names the Service that has the ClusterIP."""
-    made = claims(service("shop/web"), service("blog/api"), service("shop/cart", cluster_ips=["10.96.0.20"]))
-    assert made.obstacle(parse_address("10.96.0.10"), CART) == "it is the ClusterIP of blog/api"
+@pytest.mark.parametrize("port", ["80/tcp", "81/tcp", "80/udp"])
+def test_an_external_ip_never_captures_another_ones_cluster_ip(port: str) -> None:
+    """It captures nothing on any port, and the first Service by namespace and name that has the ClusterIP is named."""
+    thief = service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], ports=[port])
+    made = claims(service("shop/web"), service("blog/api"), thief)
+    assert denied(made, f"10.96.0.10 {port}", CART) == "it is the ClusterIP of Service blog/api"
 
 
-@pytest.mark.parametrize(("mine", "named"), [(WEB, "blog/api"), (CART, "blog/api"), (API, "shop/cart")])
-def test_the_first_of_several_other_holders_is_named(mine: ObjectKey, named: str) -> None:
-    """Where several others claim the ClusterIP too, it is the first of them by namespace and name."""
-    made = claims(service("shop/web"), service("blog/api"), service("shop/cart"))
-    assert made.obstacle(parse_address("10.96.0.10"), mine) == f"it is the ClusterIP of {named}"
+NODE_IP = parse_address("192.168.0.2")
 
 
-def test_an_external_ip_never_captures_an_address_of_the_node() -> None:
-    """An address of the node itself is an obstacle for every Service, for as long as it is the node's."""
-    made = claims(service())
-    address = parse_address("192.168.0.2")
-    made.set_node_addresses(frozenset([address]))
-    assert made.obstacle(address, WEB) == "it is an address of the node itself"
+def on_node(*services: Service, **config: Any) -> Claims:
+    """Claims with these Services entered, on a node with the address `NODE_IP`."""
+    made = claims(*services, **config)
+    made.set_node_addresses(frozenset([NODE_IP]))
+    return made
+
+
+def external(name: str, *ports: str, created: int = 0) -> Service:
+    """A Service that has the node's address for an external IP."""
+    ip = {"shop/web": "10.96.0.10", "shop/cart": "10.96.0.20", "blog/api": "10.96.0.30"}[name]
+    return service(name, cluster_ips=[ip], external_ips=[NODE_IP], ports=ports, created=created)
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
+@pytest.mark.parametrize("port", [22, 2379, 2380, 6443, 10249, 10250, 10256])
+def test_what_nodes_live_by_is_protected(port: int, protocol: str) -> None:
+    """An external IP captures none of the default ports from a node with that address, and from nobody else."""
+    made = on_node(external("shop/web", f"{port}/{protocol}", f"80/{protocol}"))
+    assert "protected" in denied(made, f"192.168.0.2 {port}/{protocol}", WEB)
+    assert denied(made, f"192.168.0.2 80/{protocol}", WEB) == ""
     made.set_node_addresses(frozenset())
-    assert made.obstacle(address, WEB) == ""
+    assert denied(made, f"192.168.0.2 {port}/{protocol}", WEB) == ""
 
 
-def test_a_services_own_cluster_ip_is_no_obstacle() -> None:
-    """Only the ClusterIPs of others are in the way."""
-    assert claims(service("shop/web")).obstacle(parse_address("10.96.0.10"), WEB) == ""
+def test_a_node_port_goes_before_an_external_ip_of_the_node() -> None:
+    """On the node's address an older Service's external IP leaves a node port, or a health-check port, alone."""
+    older = external("shop/web", "30080/tcp", "32000/tcp", "80/tcp", created=1)
+    checked = service("shop/cart", cluster_ips=["10.96.0.20"], ports=["a:80:30080/tcp"], health_check_node_port=32000)
+    made = on_node(older, checked)
+    for port in (30080, 32000):
+        wanted = "on the node's own addresses the port is a node port of Service shop/cart"
+        assert denied(made, f"192.168.0.2 {port}/tcp", WEB) == wanted
+    assert denied(made, "192.168.0.2 80/tcp", WEB) == ""
+
+
+def test_a_services_own_node_port_is_no_obstacle() -> None:
+    """Whose node port it is may have the node's address and port, before older ones that may not."""
+    older, owner = external("shop/web", "30080/tcp", created=1), external("shop/cart", "30080:30080/tcp", created=2)
+    made = on_node(older, owner)
+    assert made.winner(claim("192.168.0.2 30080/tcp")) == CART
+    assert denied(made, "192.168.0.2 30080/tcp", CART) == ""
+    made.remove(owner)
+    assert made.winner(claim("192.168.0.2 30080/tcp")) == WEB
+
+
+def test_a_services_own_cluster_ip_is_no_external_address() -> None:
+    """What a Service has for a ClusterIP it doesn't claim once more as an external one."""
+    both = service(external_ips=["10.96.0.10", "203.0.113.7"])
+    assert external_addresses(both, Config()) == ("203.0.113.7",)
+
+
+def test_external_ips_outside_of_the_allowed_ranges_are_no_claims() -> None:
+    """They are left to others; load balancer IPs are not asked for."""
+    config = Config(external_ip_cidrs=networks(["203.0.113.0/29"]))
+    ours = service(external_ips=["203.0.113.7", "203.0.113.8", "203.0.113.9"], load_balancer_ips=["203.0.113.9"])
+    assert external_addresses(ours, config) == ("203.0.113.9", "203.0.113.7")
+    assert denied_external_ips(ours, config) == ("203.0.113.8",)
+    assert denied_external_ips(ours, Config()) == ()
 
 
 # What changes
 
 
-def test_a_new_claim_touches_all_who_claim_the_same() -> None:
-    """Whoever shares an address and port with a Service that comes or goes is touched, and nobody else."""
-    made = claims(service("blog/api"), service("shop/cart", cluster_ips=["10.96.0.20"]))
-    assert made.add(service("shop/web")) == {API}
-    assert made.remove(service("shop/web")) == {API}
+def test_the_winner_and_the_loser_of_a_change_are_touched() -> None:
+    """Whoever loses or wins an address and port as a Service comes or goes is touched, and nobody else."""
+    made = claims(service("blog/api", created=2), service("shop/far", created=3))
+    assert touched_by(made, made.add, service("shop/web", created=1)) == {API}
+    assert touched_by(made, made.add, service("shop/cart", created=4)) == set()
+    assert touched_by(made, made.remove, service("shop/cart", created=4)) == set()
+    assert touched_by(made, made.remove, service("shop/web", created=1)) == {API}
+
+
+def test_however_many_claim_the_same_few_are_touched() -> None:
+    """Of 2,000 Services that want one address, and come in the worst order, each that comes touches one other."""
+    crowd = [service(f"shop/s{age:04}", created=age) for age in range(2000, 0, -1)]
+    made = claims()
+    assert [len(touched_by(made, made.add, each)) for each in crowd] == [0, *[1] * 1999]
 
 
 @pytest.mark.parametrize("ports", [["80/tcp"], ["8080/udp"]])
 def test_a_cluster_ip_touches_those_who_use_it_as_an_external_ip(ports: list[str]) -> None:
     """A ClusterIP that comes or goes touches the Services with an equal external IP, whatever their ports."""
     made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], ports=ports))
-    assert made.add(service("shop/web")) == {CART}
-    assert made.remove(service("shop/web")) == {CART}
+    assert touched_by(made, made.add, service("shop/web")) == {CART}
+    assert touched_by(made, made.add, service("blog/api", created=1)) == set()
+    assert touched_by(made, made.remove, service("blog/api", created=1)) == set()
+    assert touched_by(made, made.remove, service("shop/web")) == {CART}
 
 
-def test_all_who_share_anything_are_touched() -> None:
-    """Each address counts: both ClusterIPs, every external IP; and each of several who claim the same."""
+def test_a_node_port_touches_those_who_use_it_on_the_nodes_address() -> None:
+    """A node port that comes or goes touches every Service with that port of the node's address."""
+    made = on_node(external("shop/cart", "30080/tcp"), external("shop/web", "30080/tcp", created=1))
+    other = service("blog/api", cluster_ips=["10.96.0.30"], ports=["80:30080/tcp"])
+    assert touched_by(made, made.add, other) == {CART, WEB}
+    assert touched_by(made, made.remove, other) == {CART, WEB}
+
+
+def test_all_who_lose_anything_are_touched() -> None:
+    """Each address counts: both ClusterIPs, every external IP."""
     made = claims(
-        service("blog/api", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7"]),
-        service("shop/cart", cluster_ips=["10.96.0.30"], external_ips=["203.0.113.7"]),
+        service("blog/api", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7"], created=2),
+        service("shop/cart", cluster_ips=["10.96.0.30"], external_ips=["203.0.113.9"], created=2),
         service("shop/far", cluster_ips=["10.96.0.40"], external_ips=["203.0.113.8"]),
         service("shop/six", cluster_ips=["fd00:96::20"], external_ips=["fd00:96::10"], ports=["8080"]),
     )
     ours = service(
-        cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.7", "203.0.113.9"], ports=["80", "81"]
+        cluster_ips=["10.96.0.10", "fd00:96::10"],
+        external_ips=["203.0.113.7", "203.0.113.9"],
+        ports=["80", "81"],
+        created=1,
     )
-    assert made.add(ours) == {API, CART, key("shop/six")}
-    assert made.remove(ours) == {API, CART, key("shop/six")}
+    assert touched_by(made, made.add, ours) == {API, CART, key("shop/six")}
+    assert touched_by(made, made.remove, ours) == {API, CART, key("shop/six")}
 
 
 def test_each_external_ip_is_looked_for_among_new_cluster_ips() -> None:
     """A Service whose second external IP becomes another's ClusterIP is touched."""
     made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7", "10.96.0.10"]))
-    assert made.add(service("shop/web", ports=["8080"])) == {CART}
+    assert touched_by(made, made.add, service("shop/web", ports=["8080"])) == {CART}
 
 
 def test_nothing_is_kept_of_what_has_gone() -> None:
@@ -194,6 +278,7 @@ def test_nothing_is_kept_of_what_has_gone() -> None:
     gone = service(cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.7"], ports=["80:30080"])
     made = claims(gone)
     made.remove(gone)
+    made.take_touched()
     assert vars(made) == vars(claims())
 
 
@@ -231,5 +316,5 @@ def _owned(made: Claims) -> dict[str, object]:
     places = ["10.96.0.10", "10.96.0.20", "fd00:96::10", "203.0.113.7", "2001:db8::7"]
     texts = [f"{place} {port}" for place in places for port in ("80/tcp", "80/udp", "53/udp")]
     owners = {text: made.winner(claim(text)) for text in [*texts, "30080/tcp", "30080/udp", "32000/tcp"]}
-    obstacles = {f"{place} {name}": made.obstacle(parse_address(place), name) for place in places for name in SERVICES}
-    return {**owners, **obstacles}
+    denials = {f"{text} {name}": denied(made, text, name) for text in texts for name in SERVICES}
+    return {**owners, **denials}

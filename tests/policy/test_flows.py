@@ -138,7 +138,7 @@ def test_a_service_of_another_family_has_no_fronts() -> None:
 
 
 def test_what_belongs_to_others_is_no_front() -> None:
-    """Neither an address and port that an older Service has, nor a ClusterIP or an address of the node."""
+    """Neither an address and port that an older Service has, nor a ClusterIP, nor a protected port of the node."""
     older = service(
         "kube/a", created=1, cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9"], ports=["53:30053/udp"]
     )
@@ -146,9 +146,10 @@ def test_what_belongs_to_others_is_no_front() -> None:
         "kube/dns",
         created=2,
         external_ips=["203.0.113.9", "203.0.113.8", "10.96.0.20", "192.168.0.2"],
-        ports=["dns:53:30053/udp"],
+        ports=["dns:53:30053/udp", "vxlan:4789/udp"],
     )
-    assert fronts_of(pipeline(older, younger)).keys() == ends(f"{VIP} 53", "203.0.113.8 53")
+    own = (f"{VIP} 53", "203.0.113.8 53", "192.168.0.2 53", *(f"{a} 4789" for a in (VIP, "203.0.113.8", "203.0.113.9")))
+    assert fronts_of(pipeline(older, younger)).keys() == ends(*own)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nftproxy.model.addresses import Family
+from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost, lost_claims
-from tests.support.factories import IPV4, IPV6, key, pipeline, service
+from tests.support.factories import IPV4, IPV6, claim, key, pipeline, service
 
 
 def test_every_port_that_is_lost_is_told() -> None:
@@ -26,11 +27,13 @@ def test_the_loser_is_told_what_and_why() -> None:
         service(name, created=age, ports=["http:80:30080"]) for age, name in ((1, "shop/web"), (2, "blog/api"))
     )
     made = pipeline(older, younger)
-    why = "it belongs to Service shop/web, which takes precedence"
-    assert lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")]) == [
-        Lost(key("blog/api"), "http", "10.96.0.10 . tcp . 80", why),
-        Lost(key("blog/api"), "http", "tcp . 30080", why),
+    lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
+    assert lost == [
+        Lost(key("blog/api"), "http", claim("10.96.0.10 80/tcp"), "10.96.0.10 . tcp . 80", Denial.TAKEN),
+        Lost(key("blog/api"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN),
     ]
+    why = "it belongs to Service shop/web, which takes precedence"
+    assert [each.why(made.state.claims) for each in lost] == [why, why]
     assert lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("shop/web")]) == []
     assert lost_claims(made.state, made.settings.config, IPV6, made.state.services[key("blog/api")]) == []
 
@@ -49,5 +52,5 @@ def test_a_lost_health_check_node_port_is_reported() -> None:
     )
     made = pipeline(older, younger)
     lost = lost_claims(made.state, made.settings.config, Family.IPV4, younger)
-    why = "it belongs to Service shop/older, which takes precedence"
-    assert lost == [Lost(key("shop/younger"), "", "health-check node port 32000", why)]
+    assert lost == [Lost(key("shop/younger"), "", claim("32000/tcp"), "health-check node port 32000", Denial.TAKEN)]
+    assert lost[0].why(made.state.claims) == "it belongs to Service shop/older, which takes precedence"

@@ -10,9 +10,10 @@ from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost, lost_claims
 from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
-from tests.support.factories import IPV4, addresses, key, node, pipeline, service, slice_of
+from tests.support.factories import IPV4, addresses, claim, key, node, pipeline, service, slice_of
 
 AT, AT6 = Address("127.0.0.1"), Address("::1")
 HERE, AWAY = (Address("10.1.0.4"), 8080), (Address("10.1.1.4"), 8080)
@@ -131,9 +132,8 @@ def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
     older = service("shop/older", created=1, ports=["http:80:30080"], cluster_ips=["10.96.0.1"])
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     it = made(older, younger, asked=["localhost"])
-    why = "it belongs to Service shop/older, which takes precedence"
     lost = lost_claims(it.state, it.settings.config, IPV4, younger)
-    assert lost == [Lost(key("shop/younger"), "http", "tcp . 30080", why)]
+    assert lost == [Lost(key("shop/younger"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN)]
 
 
 def test_changes_are_followed() -> None:

@@ -10,9 +10,9 @@ from msgspec import structs
 from nftproxy.conformance.strategies import SERVICES, Told, batches, clusters, histories, quick, survivors
 from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.policy.claims import Denial, Way
 from nftproxy.policy.state import ClusterState, Touched
 from tests.support.factories import (
-    addresses,
     claim,
     host_addresses,
     key,
@@ -63,8 +63,8 @@ def test_the_same_object_again_touches_nothing(value: Told) -> None:
 
 
 def test_a_service_touches_those_it_contests() -> None:
-    """Whoever shares a claim is compiled again, when the Service comes, moves away, and goes."""
-    made = state(service("shop/cart"))
+    """Whoever loses or wins by it is compiled again, when an older Service comes, moves away, and goes."""
+    made = state(service("shop/cart", created=1))
     assert made.apply(Put(service())) == touched("shop/web", "shop/cart")
     assert made.apply(Put(service(cluster_ips=["10.96.0.20"]))) == touched("shop/web", "shop/cart")
     assert made.apply(Put(service())) == touched("shop/web", "shop/cart")
@@ -169,12 +169,19 @@ def test_a_service_cidr_may_be_called_like_the_node() -> None:
 
 
 def test_the_nodes_addresses_are_known_to_claims() -> None:
-    """No external IP captures an address of the node, internal or external, while it has it."""
-    made = state(node(internal_ips=["192.168.0.2"], external_ips=["203.0.113.2"]))
-    own = addresses(["192.168.0.2", "203.0.113.2"])
-    assert [made.claims.obstacle(address, WEB) for address in own] == ["it is an address of the node itself"] * 2
+    """No external IP captures ssh of an address of the node, internal or external, while it has it."""
+    made = state(
+        node(internal_ips=["192.168.0.2"], external_ips=["203.0.113.2"]),
+        service(ports=["22"], external_ips=["192.168.0.2", "203.0.113.2"]),
+    )
+
+    def denials() -> list[Denial | None]:
+        places = (claim("192.168.0.2 22/tcp"), claim("203.0.113.2 22/tcp"))
+        return [made.claims.denial(place, Way.EXTERNAL_IP, WEB) for place in places]
+
+    assert denials() == [Denial.PROTECTED] * 2
     made.apply(Removed(Node, "node-a"))
-    assert [made.claims.obstacle(address, WEB) for address in own] == ["", ""]
+    assert denials() == [None, None]
 
 
 def test_addresses_on_interfaces_touch_everything() -> None:

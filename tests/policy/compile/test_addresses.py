@@ -9,9 +9,13 @@ import pytest
 from nftproxy.conformance.strategies import Told
 from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
+from nftproxy.model.settings import PortRange
+from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import lost_claims
 from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships, rules
-from tests.support.factories import IPV4, IPV6, elements, key, node, pipeline, service, slice_of
+from tests.support.factories import IPV4, IPV6, elements, key, networks, node, pipeline, service, slice_of
+
+PROTECTED = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
 
 # ---- virtual addresses ---------------------------------------------------------------------------------------------
 
@@ -144,24 +148,72 @@ def test_the_losers_source_ranges_do_not_count() -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "why"),
+    ("place", "why"),
     [
-        ("10.96.0.10", "it is the ClusterIP of shop/web"),
-        ("192.168.0.2", "it is an address of the node itself"),
-        ("203.0.113.2", "it is an address of the node itself"),
+        ("10.96.0.10 80", "it is the ClusterIP of Service shop/web"),
+        ("10.96.0.10 81", "it is the ClusterIP of Service shop/web"),
+        ("192.168.0.2 22", PROTECTED),
+        ("203.0.113.2 2380", PROTECTED),
+        ("192.168.0.2 10256", PROTECTED),
+        ("192.168.0.2 30080", "on the node's own addresses the port is a node port of Service shop/web"),
     ],
 )
 @pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
-@pytest.mark.parametrize("port", ["http:80", "http:81"])
-def test_an_external_address_captures_nothing_from_others(kind: str, address: str, why: str, port: str) -> None:
-    """Neither another Service's ClusterIP nor an address of the node is captured, on any port, by whatever age."""
+def test_an_external_address_captures_nothing_from_others(kind: str, place: str, why: str) -> None:
+    """Neither another Service's ClusterIP, nor a protected or a node port of the node, is captured, by whatever age."""
+    address, port = place.split()
     claimed: dict[str, Any] = {kind: [address]}
-    thief = service("blog/api", created=1, cluster_ips=["10.96.0.20"], ports=[port], **claimed)
-    made = pipeline(service(created=2), thief, node=node(external_ips=["203.0.113.2"]))
-    assert not memberships(made, f"{address} . tcp . 81")
-    assert [(lost.what, lost.why) for lost in lost_claims(made.state, made.settings.config, IPV4, thief)] == [
-        (f"{address} . tcp . {port[-2:]}", why)
-    ]
+    thief = service("blog/api", created=1, cluster_ips=["10.96.0.20"], ports=[f"x:{port}"], **claimed)
+    victim = service(created=2, ports=["http:80:30080"])
+    made = pipeline(victim, thief, node=node(external_ips=["203.0.113.2"]))
+    own = memberships(pipeline(victim, node=node(external_ips=["203.0.113.2"])), f"{address} . tcp . {port}")
+    assert memberships(made, f"{address} . tcp . {port}") == own
+    lost = lost_claims(made.state, made.settings.config, IPV4, thief)
+    assert [(each.what, each.why(made.state.claims)) for each in lost] == [(f"{address} . tcp . {port}", why)]
+
+
+@pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
+@pytest.mark.parametrize("address", ["192.168.0.2", "203.0.113.2"])
+def test_an_address_of_the_node_is_served_like_any_other(kind: str, address: str) -> None:
+    """An external address that is the node's own has the same rules as one that isn't."""
+    made, other = (
+        pipeline(
+            service(external_ips=[each]) if kind == "external_ips" else service(load_balancer_ips=[each]),
+            ONE_LOCAL,
+            node=node(external_ips=["203.0.113.2"]),
+        )
+        for each in (address, VIP)
+    )
+    assert memberships(made, f"{address} . tcp . 80") == memberships(other, f"{VIP} . tcp . 80") != {}
+
+
+def test_protected_ports_are_configured() -> None:
+    """A list of one's own takes the default's place; the ports on which the proxy itself answers stay protected."""
+    ports = ["ssh:22", "http:80", "health:10256", "other:1234"]
+    made = pipeline(
+        service(external_ips=["192.168.0.2"], ports=ports),
+        protected_ports=(PortRange(80, 81),),
+        healthz_bind_address="0.0.0.0:1234",
+    )
+    served = [front for front in elements(made, IPV4, "services") if front.startswith("192.168.0.2")]
+    assert served == ["192.168.0.2 . tcp . 22", "192.168.0.2 . tcp . 10256"]
+
+
+def test_external_ips_may_be_limited_to_ranges() -> None:
+    """An external IP outside of them is denied, and nobody else's; load balancer IPs are not looked at."""
+    older = service(created=1, external_ips=["203.0.113.8", VIP], load_balancer_ips=["198.51.100.1"])
+    younger = service("blog/api", created=2, cluster_ips=["10.96.0.20"], load_balancer_ips=[VIP])
+    made = pipeline(older, younger, external_ip_cidrs=networks(["203.0.113.8/29", "2001:db8::/32"]))
+    assert elements(made, IPV4, "services").keys() == {
+        "10.96.0.10 . tcp . 80",
+        "10.96.0.20 . tcp . 80",
+        "203.0.113.8 . tcp . 80",
+        "198.51.100.1 . tcp . 80",
+        f"{VIP} . tcp . 80",
+    }
+    lost = lost_claims(made.state, made.settings.config, IPV4, older)
+    assert [(each.what, each.denial) for each in lost] == [(f"{VIP} . tcp . 80", Denial.NOT_ALLOWED)]
+    assert lost_claims(made.state, made.settings.config, IPV4, younger) == []
 
 
 def test_an_external_address_that_is_its_own_cluster_ip_is_the_cluster_ip() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Kind, Origin, Outcome
-from tests.system.e2e.agent import World
+from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Kind, Origin, Outcome
+from tests.system.e2e.agent import World, eventually
 from tests.system.e2e.objects import Object, external_name, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Ip, at, each_ip, each_protocol, everywhere, seen
 
@@ -371,3 +371,16 @@ def test_close_wait_timeout(world: World) -> None:
     """The node forgets half-closed TCP connections after an hour, as kube-proxy has it by default."""
     path = Path("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait")
     assert world.lab.node.call(path.read_text) == "3600\n"
+
+
+def test_a_protected_port_is_named_in_log_and_event(world: World) -> None:
+    """Of a load balancer at the node's own address ssh stays the node's, as log and Event say; the rest is served."""
+    balanced = service(ports=["web:80", "ssh:22"], type="LoadBalancer", balanced=[IP.node])
+    world.put(balanced, slice_of(IP.here, ports=["web:8080", "ssh:8080"]))
+    assert world.outcomes(Origin.OUTSIDE, IP.node, 80) == at(IP.here, masqueraded=True)
+    assert world.outcomes(Origin.OUTSIDE, IP.node, 22, times=2) == {NODE}
+    why = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
+    line = f"shop/web does not get {IP.node} . tcp . 22, and is served without it: {why}"
+    eventually(lambda: line in world.agent.log, True)
+    note = f"{IP.node} . tcp . 22 of port ssh is not served: {why}"
+    eventually(lambda: note in [each["note"] for each in world.server.objects("Event")], True)

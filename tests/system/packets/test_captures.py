@@ -1,20 +1,20 @@
-"""What no Service can capture by naming it as its own: ClusterIPs of others, and addresses of the node.
+"""What no Service can capture by naming it as its own: ClusterIPs of others (test_node_addresses.py: the node's ports).
 
-And external IPs, which can be forbidden altogether (AllowServiceExternalIPs).
+And external IPs, which can be forbidden altogether (AllowServiceExternalIPs), or limited to ranges.
 """
 
 from __future__ import annotations
 
 import pytest
 
-from nftproxy.lab import NODE, TCP_RESET, UNTOUCHED, Lab, Origin
-from tests.support.factories import node, slice_of
+from nftproxy.lab import TCP_RESET, UNTOUCHED, Lab, Origin
+from tests.support.factories import networks, slice_of
 from tests.system.packets.cluster import IP, Cluster, Ip, at, each_ip, everywhere
 from tests.system.packets.rivals import one, slices, two
 
 OUTSIDE = Origin.OUTSIDE
 
-# ---- ClusterIPs and the node's addresses ---------------------------------------------------------------------------
+# ---- ClusterIPs ---------------------------------------------------------------------------------------------------
 
 
 @each_ip
@@ -41,42 +41,6 @@ def test_a_cluster_ip_that_comes_ends_a_capture(lab: Lab, ip: Ip) -> None:
     assert cluster.outcomes(Origin.POD, ip.vip) == at(ip.here)
     cluster.remove(holder)
     assert cluster.outcomes(Origin.POD, ip.vip) == at(ip.away, masqueraded=True)
-
-
-@each_ip
-@pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
-def test_the_nodes_address_can_not_be_captured(lab: Lab, ip: Ip, kind: str) -> None:
-    """An external address that is the node's own captures none of its ports, least of all that of its ssh."""
-    thief = two(ip, **{kind: [ip.node]}, ports=["http:80", "ssh:22"])
-    cluster = Cluster(lab, thief, slice_of("shop/two", [ip.away], ports=["http:8080", "ssh:8080"]))
-    for port in (22, 80):
-        assert cluster.by_origin(ip.node, port, times=2) == everywhere(NODE)
-
-
-@each_ip
-def test_no_address_of_the_node_can_be_captured(lab: Lab, ip: Ip) -> None:
-    """Each of the Node's addresses is safe: those after the first, and external ones."""
-    named = node(internal_ips=[ip.node, ip.own], external_ips=[ip.gateway])
-    cluster = Cluster(lab, two(ip, external_ips=[ip.own, ip.gateway]), *slices(ip), node=named)
-    for address in (ip.own, ip.gateway):
-        assert cluster.by_origin(address, times=2) == everywhere(NODE)
-
-
-@each_ip
-def test_an_address_that_the_node_gets_ends_a_capture(lab: Lab, ip: Ip) -> None:
-    """An external IP is no longer captured from the moment that the Node names it as its own."""
-    cluster = Cluster(lab, two(ip, external_ips=[ip.own]), *slices(ip))
-    assert cluster.outcomes(OUTSIDE, ip.own) == at(ip.away, masqueraded=True)
-    cluster.put(node(internal_ips=[ip.node, ip.own]))
-    assert cluster.outcomes(OUTSIDE, ip.own) == {NODE}
-
-
-@each_ip
-def test_a_node_port_at_the_nodes_address_is_safe(lab: Lab, ip: Ip) -> None:
-    """An external IP that is the node's address, with the number of another's node port, leaves the node port alone."""
-    thief = two(ip, external_ips=[ip.node], ports=["http:30080"], created=50)
-    cluster = Cluster(lab, thief, one(ip, ports=["http:80:30080"]), *slices(ip))
-    assert cluster.outcomes(OUTSIDE, ip.node, 30080) == at(ip.here, masqueraded=True)
 
 
 @each_ip
@@ -132,3 +96,15 @@ def test_forbidden_external_ips_are_refused_nowhere(lab: Lab) -> None:
     """Without endpoints a forbidden external IP is still left alone."""
     cluster = Cluster(lab, one(IP, external_ips=[IP.external]), allow_service_external_ips=False)
     assert cluster.outcomes(OUTSIDE, IP.external) == {UNTOUCHED}
+
+
+@each_ip
+def test_external_ips_can_be_limited_to_ranges(lab: Lab, ip: Ip) -> None:
+    """Outside of nftproxy.externalIPCIDRs external IPs are left alone; load balancer IPs are not asked for."""
+    told = one(ip, external_ips=[ip.external], load_balancer_ips=[ip.balanced])
+    for ranges, outcome in (([ip.alone(ip.external)], at(ip.here, masqueraded=True)), (["192.0.2.0/24"], {UNTOUCHED})):
+        lab.reset()
+        lab.reset()
+        cluster = Cluster(lab, told, *slices(ip), external_ip_cidrs=networks(ranges))
+        assert cluster.outcomes(OUTSIDE, ip.external) == outcome
+        assert cluster.outcomes(OUTSIDE, ip.balanced) == at(ip.here, masqueraded=True)
