@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.conformance.strategies import Told, all_settings, clusters, quick
+from nftproxy.conformance.strategies import Given, all_settings, clusters, quick
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import TemplateError
 from nftproxy.model.events import Event, Listed, Put, Removed
@@ -60,7 +60,7 @@ class Counting(Renderer):
         return super().port(facts, table)
 
 
-def fresh(settings: Settings, objects: Iterable[Told]) -> Pipeline:
+def fresh(settings: Settings, objects: Iterable[Given]) -> Pipeline:
     """A pipeline that was told all of these at once."""
     made = Pipeline("node-a", settings, renderer())
     made.apply([Put(each) for each in objects])
@@ -314,7 +314,7 @@ def test_a_change_costs_what_it_touches(event: Event, renders: int) -> None:
 
 @quick()
 @given(clusters, st.sampled_from(["blog/api", "shop/cart", "shop/web"]))
-def test_a_slice_changes_only_its_services_blocks(cluster: list[Told], name: str) -> None:
+def test_a_slice_changes_only_its_services_blocks(cluster: list[Given], name: str) -> None:
     """Whatever the cluster, a slice more leaves the blocks of all other Services the very same objects."""
     made = pipeline(*cluster, node=None)
     before = {family: dict(generation.blocks) for family, generation in made.generations.items()}
@@ -332,7 +332,7 @@ _CHOOSES = re.compile(r"goto draw-(?P<list>.*endpoints)(?P<how>-by-client|-stick
 
 @quick()
 @given(all_settings, clusters)
-def test_every_verdict_finds_its_endpoints(settings: Settings, cluster: list[Told]) -> None:
+def test_every_verdict_finds_its_endpoints(settings: Settings, cluster: list[Given]) -> None:
     """A verdict leads to a list which has a chain for the count, and of that front just the slots 0 to N-1."""
     made = fresh(settings, cluster)
     for family, generation in made.generations.items():
@@ -369,7 +369,7 @@ def test_every_verdict_finds_its_endpoints(settings: Settings, cluster: list[Tol
 
 @quick()
 @given(all_settings, clusters)
-def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Told]) -> None:
+def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Given]) -> None:
     """What is served is known, a front has one external policy, and only what is guarded has allowed sources."""
     made = fresh(settings, cluster)
     for family in Family:

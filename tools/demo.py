@@ -385,7 +385,7 @@ class Demo:
             )
 
     def refuse(self) -> None:
-        """What can't be served is refused at once; what isn't allowed is dropped."""
+        """What can't be served is rejected at once; what isn't allowed is dropped."""
         self.report.step("No endpoints, and no admission")
         for host, what, address in (
             (self.cluster.shopper, "pod", EMPTY),
@@ -494,7 +494,7 @@ def place(address: str, port: int, protocol: str) -> str:
 
 
 def said(result: Result) -> str:
-    """What a client was told."""
+    """What a client learned."""
     if isinstance(result.error, TimeoutError):
         return "no answer"
     return str(result.error.strerror).lower() if result.error else f"answer of {result.answer}"

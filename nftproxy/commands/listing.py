@@ -38,7 +38,7 @@ def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ig
 
 
 def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
-    """What a reader of the rules could not tell from them, a line each."""
+    """What a reader can't see in the rules, a line each."""
     yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
     yield from (f"bad input: {problem}" for problem in problems)
     for key in sorted(pipeline.losses):

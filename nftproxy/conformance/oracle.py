@@ -42,8 +42,8 @@ Targets = frozenset[tuple[Address, int]]
 class World(NamedTuple):
     """All that decides about connections: a cluster, the node that they come to, and its configuration.
 
-    `interfaces` are the addresses on the node's interfaces, loopback left out.  Where the proxy hasn't been told of
-    them (`knows_interfaces`), as `render` isn't, the Node's own addresses stand in.
+    `interfaces` are the addresses on the node's interfaces, loopback left out.  Where the proxy doesn't know
+    them (`knows_interfaces`), as `render` doesn't, the Node's own addresses stand in.
     """
 
     node: Node
@@ -129,7 +129,7 @@ class Oracle:
         return address in present and any(contains(cidr, address) for cidr in asked.networks)
 
     def _unserved(self, place: Place) -> Outcome:
-        """Of what is for no Service port: ClusterIPs refuse, and what may become one swallows."""
+        """The outcome of a connection to no Service port: a ClusterIP rejects, what may become one drops."""
         if any(place.address in service.cluster_ips for service in self.world.services):
             return REFUSED[place.protocol]
         if any(contains(cidr, place.address) for each in self.world.service_cidrs for cidr in each.cidrs):

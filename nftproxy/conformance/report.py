@@ -23,7 +23,7 @@ PHRASES = {
     Kind.ENDPOINT: "reaches {0.endpoint}",
     Kind.NODE: "is delivered to the node",
     Kind.UNTOUCHED: "leaves the node as it came",
-    Kind.REJECTED: "is refused ({0.how})",
+    Kind.REJECTED: "is rejected ({0.how})",
     Kind.DROPPED: "is dropped",
 }
 
@@ -75,7 +75,7 @@ def show_progress(feature: str, connections: int) -> None:
 def counterexample(result: Result) -> str:
     """What went wrong with a feature: a connection in words, then the files with which `render` shows its rules."""
     if result.finding is None:
-        return f"{result.feature}: rules were refused: {result.refused}\n"
+        return f"{result.feature}: the kernel refuses rules: {result.refused}\n"
     return f"{result.feature}, a counterexample:\n{_words(result.finding)}{_files(result.finding)}"
 
 

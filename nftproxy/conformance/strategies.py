@@ -50,8 +50,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 IPV4, IPV6 = Family.IPV4, Family.IPV6
 
-Told = ClusterObject | HostAddresses
-"""What a Put may tell."""
+Given = ClusterObject | HostAddresses
+"""What a Put may hold."""
 
 SERVICES = tuple(map(key, ("blog/api", "shop/cart", "shop/web")))
 SLICES = tuple(map(key, ("blog/api-1", "blog/api-2", "shop/cart-1", "shop/cart-2", "shop/web-1", "shop/web-2")))
@@ -86,7 +86,7 @@ def quick(examples: int = 60) -> Callable[[Callable[P, R]], Callable[P, R]]:
         max_examples=examples,
         deadline=None,
         suppress_health_check=[HealthCheck.too_slow],
-        # the profile's, less the one that traces every line on Python 3.11
+        # the profile's, except the one that traces every line on Python 3.11
         phases=[phase for phase in hypothesis_settings().phases if phase is not Phase.explain],
     )
 
@@ -270,7 +270,7 @@ configs: st.SearchStrategy[Config] = st.builds(
     protected_ports=st.sampled_from([PROTECTED_PORTS, (), (PortRange(53, 80),)]),
     external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
 )
-"""Any way of telling local sources, of masquerading and of serving node ports."""
+"""Any way to recognise local sources, to masquerade and to serve node ports."""
 
 all_settings: st.SearchStrategy[Settings] = st.builds(
     Settings, configs, st.builds(Capabilities, wide_maps=st.booleans())
@@ -291,19 +291,19 @@ _KEYS: dict[type[ClusterObject], tuple[ObjectKey | str, ...]] = {
     ServiceCIDR: ("kubernetes", "more"),
 }
 
-objects: st.SearchStrategy[Told] = st.one_of(
+objects: st.SearchStrategy[Given] = st.one_of(
     services, slices, services, slices, services, slices, nodes, service_cidrs, host_addresses
 )
 """Anything that can be put, but mostly that of which there is much."""
 
 
-def identity(value: Told) -> tuple[str, ObjectKey | str]:
-    """What tells an object from all others."""
+def identity(value: Given) -> tuple[str, ObjectKey | str]:
+    """What distinguishes an object from all others."""
     return type(value).__name__, "" if isinstance(value, HostAddresses) else key_of(value)
 
 
 @st.composite
-def _services_with_slices(draw: st.DrawFn) -> list[Told]:
+def _services_with_slices(draw: st.DrawFn) -> list[Given]:
     """A Service, and slices of its own that mostly have its ports."""
     service = draw(services)
     drawn = draw(st.lists(slices, max_size=3))
@@ -321,11 +321,11 @@ def _services_with_slices(draw: st.DrawFn) -> list[Told]:
     return [service, *made]
 
 
-def _each_once(lists: Iterable[list[Told]]) -> list[Told]:
+def _each_once(lists: Iterable[list[Given]]) -> list[Given]:
     return list({identity(each): each for objects_ in lists for each in objects_}.values())
 
 
-clusters: st.SearchStrategy[list[Told]] = st.tuples(
+clusters: st.SearchStrategy[list[Given]] = st.tuples(
     _services_with_slices(),
     _services_with_slices(),
     st.lists(services | slices, max_size=3),
@@ -337,8 +337,8 @@ clusters: st.SearchStrategy[list[Told]] = st.tuples(
 
 
 @st.composite
-def batches(draw: st.DrawFn, cluster: Iterable[Told]) -> list[list[Event]]:
-    """The objects of a cluster as events, in any order, some of them told together."""
+def batches(draw: st.DrawFn, cluster: Iterable[Given]) -> list[list[Event]]:
+    """The objects of a cluster as events, in any order, some of them in one batch."""
     events: list[Event] = [Put(value) for value in draw(st.permutations(list(cluster)))]
     cuts = draw(st.lists(st.integers(0, len(events)), max_size=6).map(sorted))
     return [events[start:end] for start, end in zip([0, *cuts], [*cuts, len(events)], strict=True)]
@@ -361,12 +361,12 @@ events: st.SearchStrategy[Event] = st.one_of(
 histories: st.SearchStrategy[list[list[Event]]] = st.tuples(
     clusters, st.lists(st.lists(events, max_size=3), max_size=5)
 ).map(lambda drawn: [[Put(value) for value in drawn[0]], *drawn[1]])
-"""What happens, in batches that are told together; it begins with a cluster."""
+"""What happens, in batches; it begins with a cluster."""
 
 
-def survivors(history: Iterable[Iterable[Event]]) -> list[Told]:
+def survivors(history: Iterable[Iterable[Event]]) -> list[Given]:
     """What is there when all has happened: the plainest account of what events mean, to hold others against."""
-    there: dict[tuple[str, ObjectKey | str], Told] = {}
+    there: dict[tuple[str, ObjectKey | str], Given] = {}
     for batch in history:
         for event in batch:
             match event:
@@ -389,7 +389,7 @@ hostile_names = st.text(max_size=12) | st.sampled_from(
 # ---- what happens to a part of an object, and back -----------------------------------------------------------------
 
 
-def updates(of: Told) -> st.SearchStrategy[Told]:
+def updates(of: Given) -> st.SearchStrategy[Given]:
     """The same object with one field as another object of its kind has it; still such as the API server would admit."""
     if isinstance(of, HostAddresses):
         return host_addresses
@@ -409,7 +409,7 @@ def _with_field(of: ClusterObject, other: ClusterObject, field: str) -> ClusterO
 
 
 def _admitted(service: Service) -> Service:
-    """The Service less what its type and policy don't have."""
+    """The Service without what its type and policy don't have."""
     if service.type is not ServiceType.LOAD_BALANCER:
         service = structs.replace(service, load_balancer_ips=(), source_ranges=(), health_check_node_port=0)
     if service.external_policy is not TrafficPolicy.LOCAL:
@@ -419,7 +419,7 @@ def _admitted(service: Service) -> Service:
     return service
 
 
-def undoing(before: Iterable[Told], after: Iterable[Told]) -> list[Event]:
+def undoing(before: Iterable[Given], after: Iterable[Given]) -> list[Event]:
     """The events that lead from what is there after some events back to what was there before them."""
     old, new = ({identity(value): value for value in values} for values in (before, after))
     gone = [value for known, value in new.items() if known not in old and not isinstance(value, HostAddresses)]
@@ -459,7 +459,7 @@ def crowd_of(service: Service, family: Family, count: int) -> EndpointSlice:
 
 
 @st.composite
-def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> list[Told]:
+def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> list[Given]:
     """A Service with so many endpoints in each of its families, on any nodes."""
     service, count = draw(services), draw(counts)
     slices_ = [crowd_of(service, family, count) for family in Family if family in map(family_of, service.cluster_ips)]
@@ -467,9 +467,9 @@ def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> list[Told]:
 
 
 @st.composite
-def rivals(draw: st.DrawFn) -> list[Told]:
+def rivals(draw: st.DrawFn) -> list[Given]:
     """Three Services that all want one node port, some for their health checks, and share addresses besides."""
-    told: list[Told] = []
+    given: list[Given] = []
     for name in SERVICES:
         service = draw(services)
         checks_health = draw(st.booleans())
@@ -481,13 +481,13 @@ def rivals(draw: st.DrawFn) -> list[Told]:
             external_policy=TrafficPolicy.LOCAL if checks_health else service.external_policy,
             health_check_node_port=30080 if checks_health else 0,
         )
-        told += [changed, *(crowd_of(changed, family, 2) for family in Family)]
-    return told
+        given += [changed, *(crowd_of(changed, family, 2) for family in Family)]
+    return given
 
 
-def world_of(node: Node, config: Config, told: Iterable[Told], **fields: Any) -> World:
+def world_of(node: Node, config: Config, given: Iterable[Given], **fields: Any) -> World:
     """A world of these objects, of which Nodes and interfaces' addresses don't count: those are the lab's."""
-    objects = list(told)
+    objects = list(given)
     return World(
         node,
         config,
@@ -523,24 +523,24 @@ lab_events: st.SearchStrategy[Event] = st.one_of(
 
 def world_after(world: World, happened: Iterable[Event]) -> World:
     """The world when these events have happened in it."""
-    told: list[Told] = [world.node, *world.services, *world.slices, *world.service_cidrs]
-    left = survivors([map(Put, told), happened])
+    given: list[Given] = [world.node, *world.services, *world.slices, *world.service_cidrs]
+    left = survivors([map(Put, given), happened])
     (node,) = (each for each in left if isinstance(each, Node))
     return world_of(node, world.config, left, knows_interfaces=world.knows_interfaces)
 
 
-untold_worlds: st.SearchStrategy[World] = worlds.map(lambda world: world._replace(knows_interfaces=False))
-"""Worlds that manifests tell all of."""
+blind_worlds: st.SearchStrategy[World] = worlds.map(lambda world: world._replace(knows_interfaces=False))
+"""Worlds that manifests describe completely."""
 
 changes: st.SearchStrategy[tuple[World, list[Event]]] = st.tuples(
-    untold_worlds, st.lists(lab_events, min_size=1, max_size=3)
+    blind_worlds, st.lists(lab_events, min_size=1, max_size=3)
 )
 """A world, and what happens in it at once."""
 
 lives: st.SearchStrategy[tuple[World, list[list[Event]]]] = st.tuples(
     worlds, st.lists(st.lists(lab_events, min_size=1, max_size=3), min_size=1, max_size=4)
 )
-"""A world, and what happens in it, in batches that are told together."""
+"""A world, and what happens in it, in batches."""
 
 
 _ELSEWHERE = {
@@ -560,30 +560,30 @@ def _moved(address: Address) -> Address:
     return parse_address(new)
 
 
-def _estranged(told: Service | EndpointSlice) -> Service | EndpointSlice:
-    name = ObjectKey("elsewhere", told.key.name)
-    if isinstance(told, EndpointSlice):
-        pods = tuple(structs.replace(each, address=_moved(each.address)) for each in told.endpoints)
-        return structs.replace(told, key=name, service=ObjectKey("elsewhere", told.service.name), endpoints=pods)
+def _estranged(given: Service | EndpointSlice) -> Service | EndpointSlice:
+    name = ObjectKey("elsewhere", given.key.name)
+    if isinstance(given, EndpointSlice):
+        pods = tuple(structs.replace(each, address=_moved(each.address)) for each in given.endpoints)
+        return structs.replace(given, key=name, service=ObjectKey("elsewhere", given.service.name), endpoints=pods)
     return structs.replace(
-        told,
+        given,
         key=name,
-        cluster_ips=tuple(map(_moved, told.cluster_ips)),
-        external_ips=tuple(map(_moved, told.external_ips)),
-        load_balancer_ips=tuple(map(_moved, told.load_balancer_ips)),
-        ports=tuple(structs.replace(port, node_port=port.node_port and port.node_port + 1000) for port in told.ports),
-        health_check_node_port=told.health_check_node_port and told.health_check_node_port + 1000,
+        cluster_ips=tuple(map(_moved, given.cluster_ips)),
+        external_ips=tuple(map(_moved, given.external_ips)),
+        load_balancer_ips=tuple(map(_moved, given.load_balancer_ips)),
+        ports=tuple(structs.replace(port, node_port=port.node_port and port.node_port + 1000) for port in given.ports),
+        health_check_node_port=given.health_check_node_port and given.health_check_node_port + 1000,
     )
 
 
 strangers: st.SearchStrategy[list[Service | EndpointSlice]] = _services_with_slices().map(
-    lambda told: [_estranged(each) for each in told if isinstance(each, Service | EndpointSlice)]
+    lambda given: [_estranged(each) for each in given if isinstance(each, Service | EndpointSlice)]
 )
 """A Service and its slices that have nothing to do with any of the others here."""
 
 
-def _forgetful(told: list[Told]) -> list[Told]:
-    return [structs.replace(each, affinity_timeout=None) if isinstance(each, Service) else each for each in told]
+def _forgetful(given: list[Given]) -> list[Given]:
+    return [structs.replace(each, affinity_timeout=None) if isinstance(each, Service) else each for each in given]
 
 
 crowded_worlds: st.SearchStrategy[World] = st.builds(
@@ -591,7 +591,7 @@ crowded_worlds: st.SearchStrategy[World] = st.builds(
     lab_nodes,
     configs,
     crowds(st.integers(2, 8) | st.integers(2, 60)).map(
-        lambda told: [structs.replace(told[0], affinity_timeout=None), *told[1:]]
+        lambda given: [structs.replace(given[0], affinity_timeout=None), *given[1:]]
     ),
 )
 """A Service with many endpoints that remembers nobody, and nothing else."""
@@ -731,7 +731,7 @@ unallocated_worlds = focused(
 
 def sample() -> World:
     """A world that has something of everything, and is always the same."""
-    told: list[Told] = []
+    given: list[Given] = []
     for number, (protocol, policy, timeout) in enumerate(itertools.product(Protocol, TrafficPolicy, [None, 60]), 1):
         service = Service(
             ObjectKey("sample", f"service-{number}"),
@@ -746,5 +746,7 @@ def sample() -> World:
             policy,
             timeout,
         )
-        told += [service, *(crowd_of(service, family, number) for family in Family)]
-    return world_of(PLAIN_NODE, PLAIN_CONFIG, [*told, ServiceCIDR("kubernetes", SERVICE_CIDRS)], knows_interfaces=False)
+        given += [service, *(crowd_of(service, family, number) for family in Family)]
+    return world_of(
+        PLAIN_NODE, PLAIN_CONFIG, [*given, ServiceCIDR("kubernetes", SERVICE_CIDRS)], knows_interfaces=False
+    )

@@ -27,11 +27,11 @@ SHRINKING = 20.0
 """Seconds that making a counterexample small may take: after that, the smallest until then will do."""
 
 Progress = Callable[[str, int], None]
-"""Is told, as it goes, which feature is being tried and how many connections there were for it."""
+"""Called with the feature that is being tried and the number of connections so far."""
 
 
 class Result(NamedTuple):
-    """What came of one feature: `finding` is what went wrong, `refused` why rules weren't taken; without, all is well.
+    """What came of one feature: `finding` is what went wrong, `refused` why the kernel refused; else all is well.
 
     `clusters` are those that were tried until something went wrong, `connections` those of making it small too.
     """
@@ -102,7 +102,7 @@ def run(
         examples: how many clusters are made up for each feature.
         start: the seed.
         features: which to try.
-        progress: is told how far this is.
+        progress: called as this goes on.
         shrinks: whether the first counterexample is made small, which takes its time.
 
     Raises:

@@ -174,14 +174,14 @@ class Trial:
 
 
 def events(world: World) -> list[Event]:
-    """A world as the proxy is told of it."""
-    told: list[Event] = [
+    """A world as the proxy learns of it."""
+    given: list[Event] = [
         Listed(Node, (world.node,)),
         Listed(ServiceCIDR, world.service_cidrs),
         Listed(Service, world.services),
         Listed(EndpointSlice, world.slices),
     ]
-    return [*told, Put(HostAddresses(world.interfaces))] if world.knows_interfaces else told
+    return [*given, Put(HostAddresses(world.interfaces))] if world.knows_interfaces else given
 
 
 def _wrong(

@@ -35,7 +35,7 @@ class EchoServer:
         protocol: "tcp" or "udp".
 
     Raises:
-        OSError: the address or the port can't be had.
+        OSError: the address or the port is not available.
     """
 
     def __init__(self, namespace: Namespace, name: str, address: str, port: int, protocol: str = "tcp") -> None:

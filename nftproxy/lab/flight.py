@@ -16,7 +16,7 @@ class Flight(NamedTuple):
     Attributes:
         probe: what it is, with nothing left to defaults.
         token: what marks its packets (frames.py).
-        interface: the node's interface that it goes in through, and refusals and answers come out of; or OWN.
+        interface: the node's interface that it goes in through, and rejections and answers come out of; or OWN.
         source: its source address.
         sport: its source port.
         destination: the address that it is for.
@@ -62,7 +62,7 @@ class Flight(NamedTuple):
         )
 
     def _is_refusal(self, seen: Packet) -> bool:
-        """Whether the client would take the packet for a refusal: it must fit the connection's own addresses."""
+        """Whether the client would take the packet for a rejection: it must fit the connection's own addresses."""
         here, there = (self.source, self.sport), (self.destination, self.probe.port)
         ends = (seen.source, seen.sport), (seen.destination, seen.dport)
         if seen.what is What.RESET:

@@ -1,7 +1,7 @@
-"""IP packets as the lab writes and reads them: the first of a connection, the answer to it, and refusals.
+"""IP packets as the lab writes and reads them: the first of a connection, the answer to it, and rejections.
 
 Every connection has a *token*, a number below 2**32 that any translation leaves alone, so that a packet seen
-anywhere can be told to belong to it: TCP's sequence number, a datagram's payload, SCTP's initiate tag.  A refusal
+anywhere can be recognised as its own: TCP's sequence number, a datagram's payload, SCTP's initiate tag.  A rejection
 carries it too: a reset acknowledges it, an ICMP error quotes it.
 
 What a protocol is, is a row of PROTOCOLS.  Checksums are computed as remainders: the ones' complement sum of 16-bit
@@ -44,7 +44,7 @@ class What(Enum):
 class Packet(NamedTuple):
     """A packet that belongs to a connection; of an ICMP error, the packet that it quotes.
 
-    Addresses are 4 or 16 bytes in network order.  `how` names a refusal as nft does and is "" otherwise.
+    Addresses are 4 or 16 bytes in network order.  `how` names a rejection as nft does and is "" otherwise.
     """
 
     what: What
@@ -83,7 +83,7 @@ def internet_checksum(data: bytes) -> int:
 
 
 def echo_request(*, is_ipv6: bool, number: int = 1) -> bytes:
-    """An ICMP echo request, less the IP header; IPv6 sockets fill the checksum in (RFC 3542, 3.1)."""
+    """An ICMP echo request without the IP header; IPv6 sockets fill the checksum in (RFC 3542, 3.1)."""
     message = struct.pack("!BBHHH", ECHO_REQUEST6 if is_ipv6 else ECHO_REQUEST, 0, 0, 1, number)
     return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
 

@@ -141,7 +141,7 @@ class Lab:
         return self.connect_many([Probe(origin, address, port, protocol, source, sport)])[0]
 
     def connect_many(self, probes: Iterable[Probe]) -> list[Outcome]:
-        """Try new connections, one after the other, and tell what became of each, in the same order.
+        """Try new connections, one after the other; returns what became of each, in the same order.
 
         Between two batches conntrack is made to forget everything whenever the lab's `memory` is full, and when an
         address has used all its source ports for a protocol, so that no connection continues another's flow.
@@ -197,7 +197,7 @@ class Lab:
         for sighting in sightings:
             token = sighting.packet.token
             outcome = flights[token].judge(sighting) if token in flights else None
-            # what arrived has arrived, even if a closed port's refusal came back
+            # what arrived has arrived, even if a closed port rejected it
             if outcome and (token not in outcomes or sighting.packet.what is What.OPENING):
                 outcomes[token] = outcome
         if len(outcomes) < len(batch) and not is_complete:
@@ -205,7 +205,7 @@ class Lab:
         return [outcomes.get(flight.token) or flight.lost() for flight in batch]
 
     def reply(self, outcome: Outcome) -> Address | None:
-        """Answer a connection that left the node, and tell whom the client takes the answer to be from.
+        """Answer a connection that left the node; returns whom the client takes the answer to be from.
 
         Returns:
             The source address and port of the answer when it reaches the client; with everything in order those

@@ -33,7 +33,7 @@ class Node(Namespace):
         """Apply nft text in one transaction, as `nft -f` would, and return what it prints.
 
         Raises:
-            LabError: it is refused; the message has the library's.
+            LabError: the kernel refuses it; the message has the library's.
         """
         return self.call(self._load, text)
 
@@ -41,7 +41,7 @@ class Node(Namespace):
         library = importlib.import_module("nftables").Nftables()  # opens its socket where it is made: in this thread
         status, output, error = library.cmd(text)
         if status:
-            raise LabError(f"{self.name}: rules refused: {error}")
+            raise LabError(f"{self.name}: the kernel refuses rules: {error}")
         return str(output)
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""What a test asks, and what it is told: probes and outcomes, as values that compare and print well."""
+"""What a test asks, and the answers: probes and outcomes, as values that compare and print well."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Kind(Enum):
     ENDPOINT = "endpoint"  # translated, and sent there
     UNTOUCHED = "untouched"  # left the node for where it was meant to go
     NODE = "node"  # delivered to the node, at the address that it was meant for
-    REJECTED = "rejected"  # refused, so that the client knows
+    REJECTED = "rejected"  # so that the client knows
     DROPPED = "dropped"  # nothing came out and nothing came back
 
     def __repr__(self) -> str:
@@ -60,13 +60,13 @@ class Kind(Enum):
 class Outcome:
     """What became of a connection.
 
-    Two are equal if kind, endpoint, masquerading and the way of refusal are; the rest tells more, for the curious.
+    Two are equal if kind, endpoint, masquerading and the way of rejection are; the rest says more, for the curious.
 
     Attributes:
         kind: what happened.
         endpoint: where it was translated to; None unless `kind` is ENDPOINT.
         masqueraded: whether the source address that came out is another than went in.
-        how: a refusal's way: "tcp-reset", "icmp port-unreachable" (of either family) and the like, as nft names
+        how: a rejection's way: "tcp-reset", "icmp port-unreachable" (of either family) and the like, as nft names
             them; "errno ENETUNREACH" and the like if the node's own kernel would not even send; else "".
         interface: the one that it left the node through; "" if it was delivered to the node, or nothing came out.
         source: source address and port as they came out; None if nothing did.
@@ -119,7 +119,7 @@ def is_even(outcomes: Iterable[Outcome], endpoints: Collection[tuple[str, int]])
         return False
     freedom, expected = len(endpoints) - 1, count.total() / len(endpoints)
     if expected < 5:
-        raise ValueError(f"{count.total()} connections tell nothing about {len(endpoints)} endpoints")
+        raise ValueError(f"{count.total()} connections say nothing about {len(endpoints)} endpoints")
     if not freedom:
         return True
     statistic = sum((count[Address(*each)] - expected) ** 2 for each in endpoints) / expected

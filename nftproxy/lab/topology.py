@@ -53,7 +53,7 @@ DEFAULT_SOURCES: Mapping[Origin, tuple[str, str]] = MappingProxyType(
     }
 )
 
-# What every node that forwards has; and no refusal is held back by a rate limit, no address waits for DAD.
+# What every node that forwards has; and no rate limit holds a rejection back, no address waits for DAD.
 NODE_SYSCTLS: Mapping[str, str] = MappingProxyType(
     {
         "ipv4/ip_forward": "1",

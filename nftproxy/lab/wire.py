@@ -5,7 +5,7 @@ CPU.  A veth or loopback device puts each frame on that CPU's backlog, a queue, 
 consequence goes on the same queue.  So a marker frame, of an ethertype that no rule sees, that is sent after the
 batch arrives after all frames of the batch, and one that is sent when the first has arrived arrives after all that
 those led to.  Two rounds are enough for the longest way there is: (1) into the node, from outside or through
-loopback; (2) out of it, or a refusal back.  When the second marker is read, what hasn't been seen doesn't exist.
+loopback; (2) out of it, or a rejection back.  When the second marker is read, what hasn't been seen doesn't exist.
 
 That holds unless the kernel lost frames for lack of room.  It counts those, so the lab knows when it doesn't know.
 """
@@ -117,7 +117,7 @@ class Wire:
         os.sched_setaffinity(0, {self._cpu})
 
     def exchange(self, sendings: Sequence[Sending]) -> Exchange:
-        """Send up to BATCH packets, wait until all consequences have happened, and tell those.
+        """Send up to BATCH packets, wait until all consequences have happened, and return those.
 
         Raises:
             LabError: a packet came out with a wrong checksum, or a marker is lost.

@@ -47,7 +47,7 @@ class TemplateError(BadInput):
 class Refused(NftproxyError):
     """The kernel or libnftables refused a transaction; nothing of it happened.
 
-    `statement` is the nft text at fault where it could be told, else "".
+    `statement` is the nft text at fault, "" if that isn't known.
     """
 
     def __init__(self, message: str, statement: str = "") -> None:

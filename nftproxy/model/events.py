@@ -1,4 +1,4 @@
-"""What sources tell of the cluster and of this machine, one event at a time."""
+"""What sources report about the cluster and this machine, one event at a time."""
 
 from __future__ import annotations
 
@@ -38,5 +38,5 @@ Event = Put | Removed | Listed
 
 
 def key_of(value: ClusterObject) -> ObjectKey | str:
-    """What tells an object from the others of its kind."""
+    """What distinguishes an object from the others of its kind."""
     return value.name if isinstance(value, Node | ServiceCIDR) else value.key

@@ -33,7 +33,7 @@ class TrafficDistribution(Enum):
 
 
 class ServiceType(Enum):
-    """spec.type, less ExternalName, which a proxy ignores."""
+    """spec.type, except ExternalName, which a proxy ignores."""
 
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
@@ -109,7 +109,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     """An EndpointSlice of type IPv4 or IPv6 that belongs to a Service (label kubernetes.io/service-name).
 
-    `triggered` is when what it tells of happened, in seconds since the epoch, 0 if that isn't known (annotation
+    `triggered` is the time of the change that it reports, in seconds since the epoch, 0 if that isn't known (annotation
     endpoints.kubernetes.io/last-change-trigger-time).
     """
 
@@ -124,7 +124,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
 class Node(msgspec.Struct, frozen=True, gc=False):
     """This node: `zone` is "" without the label topology.kubernetes.io/zone; addresses are ordered as in the status.
 
-    `is_deleted` says that the API has been told to delete it (metadata.deletionTimestamp).  `taints` are keys only.
+    `is_deleted`: it is about to go (metadata.deletionTimestamp).  `taints` are keys only.
     """
 
     name: str

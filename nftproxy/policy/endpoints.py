@@ -1,8 +1,8 @@
 """Which endpoints serve a Service port on this node, and why each is or isn't chosen.
 
 Two lists come out of one pass: the *cluster list* (policy Cluster) and the *local list* (policy Local).  Each endpoint
-gets a `Reason` for each list, and the lists are those whose reason is a choosing one: so that what an operator is told
-and what the kernel is told cannot differ.  Sources: KEP-1669 (terminating endpoints), KEP-2433 and KEP-3015 (topology
+gets a `Reason` for each list, and the lists are those whose reason is a choosing one: so that what an operator reads
+and what the kernel gets cannot differ.  Sources: KEP-1669 (terminating endpoints), KEP-2433 and KEP-3015 (topology
 by hints), KEP-2086 (internalTrafficPolicy).
 """
 

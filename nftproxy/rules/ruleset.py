@@ -180,7 +180,7 @@ class Generation:
         yield from self._union()
 
     def used_elements(self) -> Iterator[Element]:
-        """Every element, less what leads to chains that are kept although no block uses them any more."""
+        """Every element, except those that lead to chains that are kept although no block uses them any more."""
         yield from _entries(self.used_declarations())
         yield from self._union()
 
@@ -190,7 +190,7 @@ class Generation:
                 yield Element(container, key, value)
 
     def used_declarations(self) -> dict[tuple[Kind, str], Declaration]:
-        """What the blocks declare, less what is kept although no block uses it any more."""
+        """What the blocks declare, without what is kept although no block uses it any more."""
         used = {(each.kind, each.name) for block in self.blocks.values() for each in block.declarations}
         return {identity: declaration for identity, declaration in self.declarations.items() if identity in used}
 

@@ -23,7 +23,7 @@ class Container(msgspec.Struct, frozen=True, order=True):
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """What the kernel holds of our table, less all rules and elements: enough to reload it in one transaction.
+    """What the kernel holds of our table, except rules and elements: enough to reload it in one transaction.
 
     `shape` is the second word of the table's comment, "" if it has none of ours.
     """
@@ -59,7 +59,7 @@ def join(transactions: Iterable[Transaction]) -> Transaction:
 
 
 def change_transaction(family: Family, change: Change) -> Transaction:
-    """What to tell the kernel so that it follows `change`, in proportion to it."""
+    """The transaction that makes the kernel follow `change`, in proportion to it."""
     table = family.table
     parts = _declare(table, change.declared.values(), flush=True)
     parts += _element_commands("add", table, map(_item, change.entered))
@@ -93,7 +93,7 @@ def delete_transaction(family: Family) -> Transaction:
 def _emptied(generation: Generation, installed: Installed) -> list[str]:
     """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements.
 
-    A base chain that is there would keep the policy that somebody gave it, so it is told the one that nft would choose.
+    A base chain that is there would keep the policy that somebody gave it, so it gets the one that nft would choose.
     Before that the table is named, which wakes one that somebody made dormant; later the kernel would not allow it.
     """
     table = generation.family.table

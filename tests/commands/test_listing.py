@@ -11,7 +11,7 @@ from msgspec import structs
 
 from nftproxy.commands.listing import notes, review
 from nftproxy.conformance.strategies import (
-    Told,
+    Given,
     all_settings,
     batches,
     clusters,
@@ -318,7 +318,7 @@ def without_comments(text: str) -> list[str]:
 
 @quick()
 @given(st.data(), all_settings, clusters)
-def test_the_order_of_events_does_not_matter(data: st.DataObject, settings: Settings, cluster: list[Told]) -> None:
+def test_the_order_of_events_does_not_matter(data: st.DataObject, settings: Settings, cluster: list[Given]) -> None:
     """The same objects make the same text, byte for byte, in whatever order and however batched they came."""
     texts = set()
     for _ in range(2):

@@ -39,7 +39,7 @@ needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 @strategies.quick()
-@given(strategies.untold_worlds)
+@given(strategies.blind_worlds)
 def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, world: World) -> None:
     """What is written of a world reads as the same world, without a complaint."""
     directory = tmp_path_factory.mktemp("world")
@@ -89,7 +89,7 @@ class Damage(NamedTuple):
 TABLE, ENDPOINTS, DRAW = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2"
 DAMAGES = {
     "ClusterIP": Damage(TABLE, "vmap @services$", "vmap @short-circuit"),
-    "no endpoints: refused": Damage(TABLE, "^    reject$", "    drop"),
+    "no endpoints: rejected": Damage(TABLE, "^    reject$", "    drop"),
     "loadBalancerSourceRanges": Damage(TABLE, "!= @allowed drop", "!= @allowed accept"),
     "session affinity": Damage(ENDPOINTS, "meta l4proto {{ protocol }} update .*", ""),
     "hairpin": Damage(TABLE, ".* @hairpin goto.*", ""),
@@ -239,7 +239,7 @@ def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> No
     assert words == (
         "changes, a counterexample:\n"
         "  connection: tcp from 10.1.0.200 (pod) to 10.96.1.1 port 80\n"
-        "  expected:   is refused (tcp-reset)\n"
+        "  expected:   is rejected (tcp-reset)\n"
         "  seen:       is dropped\n"
         "  in short:   went elsewhere\n"
     )

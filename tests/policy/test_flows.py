@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 
-from nftproxy.conformance.strategies import Told, all_settings, clusters, histories, quick, survivors
+from nftproxy.conformance.strategies import Given, all_settings, clusters, histories, quick, survivors
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
@@ -40,7 +40,7 @@ def sweeps(**usable: str) -> Sweeps:
     }
 
 
-def settled(*objects: Told, **tweaks: object) -> Pipeline:
+def settled(*objects: Given, **tweaks: object) -> Pipeline:
     """A pipeline that knows these objects, and whose fronts have all been swept."""
     made = pipeline(*objects, **tweaks)  # type: ignore[arg-type]
     made.flows.take()
@@ -172,7 +172,7 @@ def test_what_chooses_for_new_flows_cuts_no_old_ones() -> None:
 
 @quick()
 @given(all_settings, clusters)
-def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Told]) -> None:
+def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Given]) -> None:
     """The UDP fronts are the keys of the maps of all fronts, the node's for each node-port address.
 
     Those without a usable endpoint are refused, and what the rules send to is usable.
@@ -322,7 +322,7 @@ RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9
     ],
 )
 def test_what_loses_an_endpoint_or_gets_its_first_is_due(
-    objects: list[Told], events: list[Event], due: dict[str, str]
+    objects: list[Given], events: list[Event], due: dict[str, str]
 ) -> None:
     """After a change exactly those fronts are due whose flows may go elsewhere."""
     made = settled(*objects)

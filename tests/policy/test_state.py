@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.conformance.strategies import SERVICES, Told, batches, clusters, histories, quick, survivors
+from nftproxy.conformance.strategies import SERVICES, Given, batches, clusters, histories, quick, survivors
 from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.policy.claims import Denial, Way
@@ -28,7 +28,7 @@ NOTHING = Touched()
 EVERYTHING = Touched(table=True, everything=True)
 
 
-def state(*objects: Told) -> ClusterState:
+def state(*objects: Given) -> ClusterState:
     """The state of node-a after these have been put."""
     made = ClusterState("node-a")
     for each in objects:
@@ -56,7 +56,7 @@ def test_a_service_touches_itself() -> None:
 @pytest.mark.parametrize(
     "value", [service(), slice_of(), node(), service_cidr(), host_addresses("10.0.0.1")], ids=lambda v: type(v).__name__
 )
-def test_the_same_object_again_touches_nothing(value: Told) -> None:
+def test_the_same_object_again_touches_nothing(value: Given) -> None:
     """An event that changes nothing that matters costs nothing."""
     made = state(value)
     assert made.apply(Put(structs.replace(value))) == NOTHING
@@ -236,7 +236,7 @@ def test_what_is_not_there_can_be_removed(event: Event) -> None:
         (Node, node(), NOTHING),
     ],
 )
-def test_what_is_not_listed_is_gone(kind: type[Told], kept: Told, expected: Touched) -> None:
+def test_what_is_not_listed_is_gone(kind: type[Given], kept: Given, expected: Touched) -> None:
     """A list removes the objects of its kind that it lacks, and touches what that and its news touch, no more."""
     made = state(
         service(cluster_ips=["10.96.0.20"]),
@@ -281,7 +281,7 @@ def test_touched_adds_up() -> None:
 
 @quick()
 @given(st.data(), clusters)
-def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[Told]) -> None:
+def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[Given]) -> None:
     """The same objects make the same state, in whatever order they came."""
     states = [ClusterState("node-a"), ClusterState("node-a")]
     for made in states:

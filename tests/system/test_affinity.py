@@ -76,9 +76,9 @@ def reached(lab: Lab, ip: Ip, sources: list[str], address: str = "", port: int =
 def test_a_hundred_connections_of_a_client_reach_one_endpoint(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
     """From a pod, the node or outside, at any kind of address, a client's connections all go where its first did."""
     addresses = [ip.here, ip.here2, ip.away, ip.away2]
-    told = sticky(ip, protocol, external_policy=policy, internal_policy=policy)
+    given = sticky(ip, protocol, external_policy=policy, internal_policy=policy)
     wide_maps = probe().capabilities.wide_maps
-    loaded(lab, pipeline(told, endpoints(ip, *addresses, protocol=protocol), wide_maps=wide_maps))
+    loaded(lab, pipeline(given, endpoints(ip, *addresses, protocol=protocol), wide_maps=wide_maps))
     for origin in (Origin.POD, Origin.NODE, Origin.OUTSIDE):
         for address, port in ((ip.vip, 80), (ip.balanced, 80), (ip.node, 30080)):
             outcomes = lab.connect_many([Probe(origin, address, port, protocol)] * 100)

@@ -20,7 +20,7 @@ PAUSE = (0.13, 0.19)  # seconds, at random, so that nothing falls into step with
 
 
 class Change(NamedTuple):
-    """A write, of a kind, and what its commit must tell of: addresses in the elements that it touches.
+    """A write, of a kind, and what the messages about its commit must name: addresses in the elements that it touches.
 
     One that touches nothing has no commit.
     """

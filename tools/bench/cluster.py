@@ -39,7 +39,7 @@ class Size(NamedTuple):
 
 
 class Pod(NamedTuple):
-    """An endpoint: the number tells address and node."""
+    """An endpoint: the number determines address and node."""
 
     number: int
     is_ready: bool = True

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Of a socket that it hasn't seen opened, strace tells numbers: NFNL_SUBSYS_NFTABLES << 8 | the message, and NLM_F_DUMP.
+# Of a socket that it hasn't seen opened, strace prints numbers: NFNL_SUBSYS_NFTABLES << 8 | message, and NLM_F_DUMP.
 DUMP = re.compile(
     r"nlmsg_type=(?:NFNL_SUBSYS_NFTABLES<<8\|NFT_MSG_(?P<name>\w+)|0xa(?P<number>[0-9a-f]{2})[^,]*), "
     r"nlmsg_flags=[^,]*(?:NLM_F_DUMP|0x300)"

@@ -1,4 +1,4 @@
-"""Single changes: how long each takes to get into the kernel, what it costs the agent, and what the kernel is told."""
+"""Single changes: how long each takes to get into the kernel, what it costs the agent, and what the kernel gets."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _costed(world: World, figures: Figures, listener: Listener, what: str, made:
 
 
 def summarise(world: World, figures: Figures, samples: Sequence[Sample]) -> None:
-    """Note what the samples tell, for each kind and for all writes of EndpointSlices."""
+    """Note what the samples show, for each kind and for all writes of EndpointSlices."""
     name = f"latency/{world.size.services}"
     note(figures, f"{name}/{ALL}", (each.seconds for each in samples if each.kind in SLICE_WRITES))
     for kind in KINDS:

@@ -91,7 +91,7 @@ def _arrivals(listener: Listener, written: Sequence[Written]) -> list[tuple[Writ
     pending, arrived = list(written), []
     for commit in listener.take():
         near = list(itertools.takewhile(lambda it: it.answered < commit.time + LEAD, pending))  # noqa: B023
-        here = {each for each in near if each.needle in commit.told}
+        here = {each for each in near if each.needle in commit.given}
         arrived += [(each, commit.time) for each in here]
         pending = [each for each in near if each not in here] + pending[len(near) :]
     assert not pending, f"{len(pending)} of {len(written)} changes have not come within {AFTER} s"

@@ -1,7 +1,7 @@
 """A cluster of 5,000 nodes, on paper: `python -m tools.bench.paper`.
 
-No such cluster is to be had, so what one node does is measured at full size, in this process: what the API server would
-send is read, compiled, rendered and loaded into a scratch node's kernel.  What many nodes come to is multiplied.
+There is no such cluster to measure, so this process does what one node does, at full size: it reads, compiles, renders
+and loads into a scratch node's kernel what the API server would send.  What many nodes come to is multiplied.
 """
 
 from __future__ import annotations

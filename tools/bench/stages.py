@@ -64,7 +64,7 @@ NAMES = (API, *dict.fromkeys(name for name, _, _ in STAGES if name != COMMIT), L
 
 
 class Stopwatch:
-    """The time of each stage since the last look, less that of the stages inside it."""
+    """The time of each stage since the last look, without that of the stages inside it."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = defaultdict(float)
@@ -208,7 +208,7 @@ class _Middle:
         self.kernel.apply(self.pipeline.full_transaction({}))
 
     def line(self, change: Change) -> bytes:
-        """What a watch is told of a change."""
+        """What a watch sends about a change."""
         assert change.body is not None
         self.revision += 1
         change.body["metadata"]["resourceVersion"] = str(self.revision)

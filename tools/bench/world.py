@@ -93,7 +93,7 @@ class World:
     def _is_complete(self) -> bool:
         """Whether there are as many elements as Services and endpoints need at the least."""
         counts = [each.count for family in Family for each in nftables_netlink.sets(family, TABLE)]
-        assert None not in counts, "this kernel doesn't tell how many elements a set has; Linux 6.18 does"
+        assert None not in counts, "this kernel doesn't report how many elements a set has; Linux 6.18 does"
         return sum(filter(None, counts)) >= self.size.services * (1 + self.size.endpoints)
 
     def settle(self) -> None:

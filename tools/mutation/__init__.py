@@ -7,7 +7,7 @@ then the mutant is killed.  One that lives shows a test that is missing, or code
 `explained.toml` says why.  A mutant that lives unexplained is a failure, and so is an explanation of nothing.
 
 Python's mutants are tried with the tests that run their line, by a record of coverage; those of templates with packets
-alone, since a text that is compared with itself (examples/) tells nothing of what it does.
+alone, since a text that is compared with itself (examples/) says nothing about what it does.
 
 Why not one of the tools that there are: mutmut damages functions only, cosmic-ray starts an interpreter for each
 mutant, both know mutants by number, and neither reads templates.

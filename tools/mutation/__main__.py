@@ -95,7 +95,7 @@ def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
 
 
 def show(report: Report) -> None:
-    """Print what lives, as an entry of explained.toml less the reason, and the numbers."""
+    """Print what lives, as an entry of explained.toml without the reason, and the numbers."""
     for identity in report.unexplained:
         print("[[mutant]]")
         for name, value in (("file", identity.file), ("where", identity.where), ("line", identity.line)):

@@ -1,4 +1,4 @@
-"""Faults of Python code, made at the positions that its syntax tree tells.
+"""Faults of Python code, made at the positions that its syntax tree has.
 
 What is left alone: docstrings, annotations, decorators, what a class is declared with (frozen, gc), the inside of
 f-strings (whose positions Python 3.11 doesn't know), and values whose removal the interpreter itself would notice.

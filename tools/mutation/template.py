@@ -1,7 +1,7 @@
 """Faults of nft templates, made in their lines: a rule, a declaration, an element, or a loop around these.
 
-It knows the words that this project's templates use (`WORDS`), not the nft language: what the kernel refuses is killed
-by the first test that loads it.
+It knows the words that this project's templates use (`WORDS`), not the nft language: the first test that loads what the
+kernel refuses kills it.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Tree:
 
     @contextlib.contextmanager
     def damaged(self, mutant: Mutant) -> Iterator[None]:
-        """Hold one mutant for a while.  No compiled code of the file stays: its date tells seconds only."""
+        """Hold one mutant for a while.  No compiled code of the file stays: its date has seconds only."""
         path = self.root / mutant.identity.file
         source = path.read_bytes()
         if path.suffix == ".py":

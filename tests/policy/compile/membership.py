@@ -9,7 +9,7 @@ import ipaddress
 import re
 from typing import Any
 
-from nftproxy.conformance.strategies import Told
+from nftproxy.conformance.strategies import Given
 from nftproxy.model.addresses import Family
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.compile import compile_table
@@ -50,7 +50,7 @@ def memberships(made: Pipeline, front: str, family: Family = IPV4) -> dict[str, 
     return {name: held[front] for name, held in rules(made, family).items() if front in held}
 
 
-def compiled(*objects: Told, family: Family = IPV4, **tweaks: Any) -> TableFacts:
+def compiled(*objects: Given, family: Family = IPV4, **tweaks: Any) -> TableFacts:
     """The facts of a table's skeleton; `tweaks` are those of `pipeline`."""
     made = pipeline(*objects, **tweaks)
     return compile_table(made.state, made.settings, family)

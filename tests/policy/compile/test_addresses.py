@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.conformance.strategies import Told
+from nftproxy.conformance.strategies import Given
 from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import PortRange
@@ -97,7 +97,7 @@ def test_services_share_what_they_have_in_common() -> None:
 # ---- conflicts -----------------------------------------------------------------------------------------------------
 
 
-def contested(**tweaks: Any) -> list[Told]:
+def contested(**tweaks: Any) -> list[Given]:
     """Two Services, shop/web the older one, with an endpoint each."""
     return [
         service("shop/web", created=1, ports=["http:80:30080"], **tweaks),

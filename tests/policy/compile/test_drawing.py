@@ -97,9 +97,9 @@ def test_with_local_policy_and_no_local_endpoint(front: str, found: dict[str, st
 
 def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
     """A server of the node's own at the very address or node port is reached as it is, so that must not be dropped."""
-    told = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
+    given = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
     pods = ["10.1.0.4@node-a", "10.1.0.5@node-a"]
-    at_port = {port: pipeline(told, slice_of(endpoints=pods, ports=[f"http:{port}"])) for port in (80, 30080, 8080)}
+    at_port = {port: pipeline(given, slice_of(endpoints=pods, ports=[f"http:{port}"])) for port in (80, 30080, 8080)}
     fronts = {port: elements(made, IPV4, "fronts").keys() for port, made in at_port.items()}
     node_ports = {port: elements(made, IPV4, "nodeport-fronts").keys() for port, made in at_port.items()}
     rest = {"10.96.0.10 . tcp . 80", "203.0.113.8 . tcp . 80"}

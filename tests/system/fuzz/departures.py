@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from nftproxy.conformance.strategies import Told, some
+from nftproxy.conformance.strategies import Given, some
 from nftproxy.model.events import Event, HostAddresses, Listed, Removed, key_of
 from nftproxy.model.objects import ClusterObject
 
 
-def departures(there: Sequence[Told]) -> st.SearchStrategy[Event]:
+def departures(there: Sequence[Given]) -> st.SearchStrategy[Event]:
     """An object is removed, or some are missing in a list of their kind; of nothing, nothing can go."""
     objects = [value for value in there if not isinstance(value, HostAddresses)]
     if not objects:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import (
-    Told,
+    Given,
     all_settings,
     batches,
     clusters,
@@ -36,7 +36,7 @@ History = list[list[Event]]
 class Followed:
     """A pipeline, and what a kernel holds that follows it."""
 
-    def __init__(self, settings: Settings, objects: Iterable[Told] = ()) -> None:
+    def __init__(self, settings: Settings, objects: Iterable[Given] = ()) -> None:
         self.pipeline = Pipeline("node-a", settings, renderer())
         self.pipeline.apply([Put(each) for each in objects])
         self.ledger = Ledger()
@@ -80,7 +80,7 @@ def _held(made: Followed) -> dict[Family, set[Element]]:
 @given(all_settings, histories)
 def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, history: History) -> None:
     """After each batch of events all is as if only what is there now had ever been told."""
-    made, there = Followed(settings), list[Told]()
+    made, there = Followed(settings), list[Given]()
     for batch in history:
         there = survivors([[Put(value) for value in there], batch])
         made.follow(batch)
@@ -95,7 +95,7 @@ def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, histo
 @effort(20, 5_000)
 @given(st.data(), all_settings, clusters)
 def test_any_object_may_change_or_go(
-    tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Told]
+    tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
 ) -> None:
     """After single fields have changed, and objects gone, all is as if there had never been but what is there now."""
     made, there = Followed(settings, cluster), cluster
@@ -126,7 +126,7 @@ def test_how_events_are_gathered_does_not_matter(tally: Tally, settings: Setting
 @effort(20, 5_000)
 @given(st.data(), all_settings, clusters)
 def test_the_order_of_events_does_not_matter(
-    tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Told]
+    tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
 ) -> None:
     """The same objects lead to the same in whatever order, and however batched, they came."""
     one, other = Followed(settings, cluster), Followed(settings)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
 
-from nftproxy.conformance.strategies import Told, all_settings, clusters, events, families, survivors, undoing, updates
+from nftproxy.conformance.strategies import Given, all_settings, clusters, events, families, survivors, undoing, updates
 from nftproxy.kernel.capabilities import probe
 from nftproxy.lab import obstacle
 from nftproxy.model.addresses import TABLE, Family
@@ -67,10 +67,10 @@ class Following(RuleBasedStateMachine):
         self._tally = tally
         self._printed = printed
         self._host = Host()
-        self._there: list[Told] = []
+        self._there: list[Given] = []
 
     @initialize(settings=all_settings, cluster=clusters, make_renderer=renderers)
-    def start(self, settings: Settings, cluster: list[Told], make_renderer: MakeRenderer) -> None:
+    def start(self, settings: Settings, cluster: list[Given], make_renderer: MakeRenderer) -> None:
         """Start a proxy on a node that never had one."""
         self._there = cluster
         self.restart(settings, make_renderer)

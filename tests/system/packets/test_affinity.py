@@ -121,9 +121,9 @@ def test_new_clients_are_spread_evenly(lab: Lab, ip: Ip) -> None:
 
 def test_clients_are_remembered_per_address_and_port(lab: Lab, ip: Ip) -> None:
     """Where a client is sent at one virtual address or port says nothing about another."""
-    told = sticky(ip, ports=["http:80:30080", "http2:81"])
+    given = sticky(ip, ports=["http:80:30080", "http2:81"])
     target = slice_of(endpoints=[ip.here, ip.here2], ports=["http:8080", "http2:8080"])
-    cluster = make_cluster(lab, told, target)
+    cluster = make_cluster(lab, given, target)
     fronts = [(ip.vip, 80), (ip.vip, 81), (ip.external, 80), (ip.balanced, 80), (ip.node, 30080)]
     first = [picks(cluster, ip, *front) for front in fronts]
     assert all(one != other for number, one in enumerate(first) for other in first[:number])
@@ -156,8 +156,8 @@ def test_only_the_beginning_of_a_connection_is_remembered(lab: Lab, ip: Ip, orig
 
 def test_who_reaches_nobody_is_not_remembered(lab: Lab, ip: Ip) -> None:
     """A connection that is dropped for want of a local endpoint leaves no entry, wherever it came from."""
-    told = sticky(ip, external_policy="Local", internal_policy="Local")
-    cluster = make_cluster(lab, told, endpoints(f"{ip.away}@node-b"))
+    given = sticky(ip, external_policy="Local", internal_policy="Local")
+    cluster = make_cluster(lab, given, endpoints(f"{ip.away}@node-b"))
     assert cluster.by_origin(ip.vip, times=2) == everywhere(DROPPED)
     for address, port in [(ip.external, 80), (ip.balanced, 80), (ip.node, 30080)]:
         assert cluster.outcomes(Origin.OUTSIDE, address, port, times=2) == {DROPPED}
@@ -292,10 +292,10 @@ def test_an_entry_outside_the_topology_is_not_followed(lab: Lab, ip: Ip) -> None
 
 def test_an_entry_of_another_list_is_not_followed(lab: Lab, ip: Ip) -> None:
     """An address that is remembered elsewhere as a local source is sent to this node when it comes from outside."""
-    told = sticky(ip, external_policy="Local")
+    given = sticky(ip, external_policy="Local")
     cluster = Cluster(
         lab,
-        told,
+        given,
         endpoints(f"{ip.here}@node-a", f"{ip.away}@node-b"),
         wide_maps=probe().capabilities.wide_maps,
         **BRIDGE,
@@ -331,8 +331,8 @@ def test_without_endpoints_a_remembered_client_is_refused(lab: Lab, ip: Ip) -> N
 
 def test_a_full_map_stops_no_connection(lab: Lab, ip: Ip) -> None:
     """With room for ten clients, all others still get through, unremembered, and the ten are remembered."""
-    told = pipeline(sticky(ip), endpoints(ip.here, ip.here2), wide_maps=probe().capabilities.wide_maps)
-    text = told.full_transaction({}).text
+    given = pipeline(sticky(ip), endpoints(ip.here, ip.here2), wide_maps=probe().capabilities.wide_maps)
+    text = given.full_transaction({}).text
     assert "size 1048576" in text
     lab.load(text.replace("size 1048576", "size 10"))
     (first, *later) = [_tried(lab, ip) for _ in range(8)]

@@ -199,8 +199,8 @@ def test_several_ports_of_one_pod_are_several_endpoints(lab: Lab) -> None:
 
 def test_the_local_list_is_drawn_from_evenly(lab: Lab) -> None:
     """An outside client of policy Local is spread over this node's endpoints evenly."""
-    told = service(external_ips=[IP.external], external_policy="Local")
-    outcomes = Cluster(lab, told, slice_of(endpoints=[HERE, HERE2, AWAY])).connect(OUTSIDE, IP.external, times=600)
+    given = service(external_ips=[IP.external], external_policy="Local")
+    outcomes = Cluster(lab, given, slice_of(endpoints=[HERE, HERE2, AWAY])).connect(OUTSIDE, IP.external, times=600)
     assert is_even(outcomes, [(IP.here, 8080), (IP.here2, 8080)])
 
 
@@ -234,8 +234,8 @@ def test_a_slot_that_has_gone_is_drawn_again(lab: Lab, ip: Ip, protocol: str) ->
 @each_protocol
 def test_who_finds_no_endpoint_is_not_let_through(lab: Lab, ip: Ip, protocol: str) -> None:
     """Who is still sent to draw when all is gone, the Service too before it is filtered, is lost: not let through."""
-    told = service(cluster_ips=[ip.vip], external_ips=[ip.external], ports=[f"http:80/{protocol}"])
-    cluster = Cluster(lab, told, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
+    given = service(cluster_ips=[ip.vip], external_ips=[ip.external], ports=[f"http:80/{protocol}"])
+    cluster = Cluster(lab, given, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
     for container in (f"map {ip.nft} nftproxy {protocol}-endpoints", f"set {ip.nft} nftproxy fronts"):
         lab.load(f"flush {container}")
     assert cluster.by_origin(ip.external, 80, protocol, times=2) == everywhere(DROPPED)
@@ -245,8 +245,8 @@ def test_who_finds_no_endpoint_is_not_let_through(lab: Lab, ip: Ip, protocol: st
 @each_protocol
 def test_who_finds_no_chain_for_the_number_is_not_let_through(lab: Lab, ip: Ip, protocol: str) -> None:
     """Who has learnt how many endpoints there are when the chain for so many goes is lost: not sent to a number."""
-    told = service(cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], type="NodePort")
-    cluster = Cluster(lab, told, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
+    given = service(cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], type="NodePort")
+    cluster = Cluster(lab, given, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
     for prefix in ("", "nodeport-"):
         lab.load(f"flush map {ip.nft} nftproxy {prefix}{protocol}-endpoints-of")
     assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
@@ -258,8 +258,8 @@ def test_who_finds_no_chain_for_the_number_is_not_let_through(lab: Lab, ip: Ip, 
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_who_misses_a_node_port_is_not_let_through(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
     """Who comes to a node port that is there when it is filtered, and wasn't before, is lost: not left to the node."""
-    told = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], external_policy=policy)
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
+    given = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], external_policy=policy)
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
     for container in ("nodeport-services", "nodeport-short-circuit"):
         lab.load(f"flush map {ip.nft} nftproxy {container}")
     assert cluster.by_origin(ip.node, 30080, protocol, times=2) == everywhere(DROPPED)

@@ -49,11 +49,11 @@ def marks(lab: Lab) -> set[int]:
 
 def make_cluster(lab: Lab, ip: Ip, bit: int = DEFAULT_BIT, protocol: str = "tcp") -> Cluster:
     """A ClusterIP, which is masqueraded for some, and an external IP with policy Local, which isn't for the outside."""
-    told = service(
+    given = service(
         cluster_ips=[ip.vip], external_ips=[ip.external], external_policy="Local", ports=[f"http:80/{protocol}"]
     )
     target = slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"])
-    return Cluster(lab, told, target, masquerade_bit=bit)
+    return Cluster(lab, given, target, masquerade_bit=bit)
 
 
 @each_ip

@@ -59,8 +59,8 @@ def fronts(ip: Ip) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_a_service_without_endpoints_refuses(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
     """With no endpoint at all, every origin is told so at once at every address, whatever the policies are."""
-    told = make_service(ip, protocol, internal_policy=policy, external_policy=policy)
-    cluster = Cluster(lab, told)
+    given = make_service(ip, protocol, internal_policy=policy, external_policy=policy)
+    cluster = Cluster(lab, given)
     for address, port in fronts(ip):
         assert cluster.by_origin(address, port, protocol, times=2) == everywhere(REFUSED[protocol])
 
@@ -69,8 +69,8 @@ def test_a_service_without_endpoints_refuses(lab: Lab, ip: Ip, protocol: str, po
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_unusable_endpoints_refuse(lab: Lab, ip: Ip, policy: str) -> None:
     """Endpoints that are not ready, or terminating without serving, are as good as none."""
-    told = make_service(ip, internal_policy=policy, external_policy=policy)
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a unready", f"{ip.away}@node-b stopped"]))
+    given = make_service(ip, internal_policy=policy, external_policy=policy)
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a unready", f"{ip.away}@node-b stopped"]))
     for address, port in fronts(ip):
         assert cluster.by_origin(address, port, times=2) == everywhere(TCP_RESET)
 
@@ -105,8 +105,8 @@ def test_refusal_ends_with_the_first_endpoint(lab: Lab, ip: Ip) -> None:
 @each_protocol
 def test_internal_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
     """With all endpoints elsewhere, connections to a ClusterIP of policy Local are dropped, whoever asks."""
-    told = make_service(ip, protocol, internal_policy="Local")
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
+    given = make_service(ip, protocol, internal_policy="Local")
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
     assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
 
 
@@ -114,8 +114,8 @@ def test_internal_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, p
 @each_protocol
 def test_external_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
     """With all endpoints elsewhere, external addresses of policy Local drop the outside and serve pods and the node."""
-    told = make_service(ip, protocol, external_policy="Local")
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
+    given = make_service(ip, protocol, external_policy="Local")
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
     for address, port in fronts(ip)[1:]:
         assert cluster.by_origin(address, port, protocol, times=2) == seen(
             at(ip.away), at(ip.away), node=at(ip.away, masqueraded=True), outside={DROPPED}
@@ -126,8 +126,8 @@ def test_external_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, p
 def test_an_address_on_the_nodes_interface_drops(lab: Lab, ip: Ip) -> None:
     """An external address of policy Local that the node itself has been given drops the outside as well."""
     lab.add_address(ip.balanced)
-    told = make_service(ip, external_policy="Local")
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.away}@node-b"]))
+    given = make_service(ip, external_policy="Local")
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"]))
     assert cluster.outcomes(Origin.OUTSIDE, ip.balanced, times=2) == {DROPPED}
 
 
@@ -199,11 +199,11 @@ def test_service_cidrs_may_overlap(lab: Lab) -> None:
 def test_an_address_that_is_allocated_is_served(lab: Lab, ip: Ip) -> None:
     """An address of a ServiceCIDR turns from dropped to served with its Service, and back."""
     cluster = Cluster(lab, service_cidr(), slice_of(endpoints=[ip.here]))
-    told = service(cluster_ips=[ip.unallocated])
+    given = service(cluster_ips=[ip.unallocated])
     assert cluster.outcomes(Origin.POD, ip.unallocated, times=2) == {DROPPED}
-    cluster.put(told)
+    cluster.put(given)
     assert cluster.outcomes(Origin.POD, ip.unallocated, times=2) == at(ip.here)
-    cluster.remove(told)
+    cluster.remove(given)
     assert cluster.outcomes(Origin.POD, ip.unallocated, times=2) == {DROPPED}
 
 
@@ -227,10 +227,10 @@ def test_what_is_delivered_to_the_node_is_let_in(lab: Lab, ip: Ip, front: str) -
 def test_an_endpoint_may_be_anothers_address_without_endpoints(lab: Lab, ip: Ip, protocol: str, kind: str) -> None:
     """What was translated to an address and port that are another Service's too reaches it: nobody asked for those."""
     address = ip.away if kind == "elsewhere" else ip.own
-    told = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
+    given = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
     target = slice_of(endpoints=[address], ports=[f"http:80/{protocol}"])
     other = service("shop/other", cluster_ips=[ip.vip2], external_ips=[address], ports=[f"http:80/{protocol}"])
-    cluster = Cluster(lab, told, target, other)
+    cluster = Cluster(lab, given, target, other)
     assert cluster.outcomes(Origin.OUTSIDE, address, 80, protocol, times=2) == {REFUSED[protocol]}
     reached = cluster.by_origin(ip.vip, 80, protocol, times=2)
     assert {outcome.endpoint for outcomes in reached.values() for outcome in outcomes} == {(address, 80)}
@@ -240,10 +240,10 @@ def test_an_endpoint_may_be_anothers_address_without_endpoints(lab: Lab, ip: Ip,
 @each_protocol
 def test_an_endpoint_may_be_anothers_node_port_without_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
     """What was translated to a port of the node that is another Service's node port too reaches the server there."""
-    told = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
+    given = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
     target = slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:30080/{protocol}"])
     other = service("shop/other", type="NodePort", cluster_ips=[ip.vip2], ports=[f"http:80:30080/{protocol}"])
-    cluster = Cluster(lab, told, target, other)
+    cluster = Cluster(lab, given, target, other)
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol, times=2) == {REFUSED[protocol]}
     assert cluster.outcomes(Origin.POD, ip.vip, 80, protocol) == at(ip.node, port=30080)
 
@@ -325,8 +325,8 @@ def hosts() -> Iterator[dict[Origin, RealHost]]:
             network.route(cidr, node)
         pod = node.pod("pod", "10.1.0.200", "fd00:1::c8")
         outside = network.host("outside", "198.51.100.200", "2001:db8:100::c8")
-        told = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), service_cidr())
-        node.load(told.full_transaction(dict.fromkeys(Family)).text)
+        given = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), service_cidr())
+        node.load(given.full_transaction(dict.fromkeys(Family)).text)
         yield {Origin.POD: pod, Origin.NODE: node, Origin.OUTSIDE: outside}
 
 

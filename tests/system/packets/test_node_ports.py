@@ -248,9 +248,9 @@ def test_a_node_port_without_endpoints_refuses_where_it_is_served(lab: Lab, ip: 
 @each_protocol
 def test_a_node_port_may_be_its_endpoints_own_port(lab: Lab, ip: Ip, protocol: str) -> None:
     """A server in the node's own network that listens at the very node port is reached, and so are the others."""
-    told = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"])
+    given = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"])
     alone = slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:30080/{protocol}"])
-    cluster = Cluster(lab, told, alone)
+    cluster = Cluster(lab, given, alone)
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol) == {NODE}
     cluster.put(slice_of(endpoints=[f"{ip.node}@node-a", ip.away], ports=[f"http:30080/{protocol}"]))
     outcomes = cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol)
@@ -260,9 +260,9 @@ def test_a_node_port_may_be_its_endpoints_own_port(lab: Lab, ip: Ip, protocol: s
 @each_ip
 def test_a_node_address_on_no_interface_serves_but_does_not_refuse(lab: Lab, ip: Ip) -> None:
     """A cloud's external address leads to endpoints; without any, packets go their way as for any foreign address."""
-    told = service(type="NodePort", cluster_ips=[ip.vip], ports=["http:80:30080"], external_policy="Local")
+    given = service(type="NodePort", cluster_ips=[ip.vip], ports=["http:80:30080"], external_policy="Local")
     named = node(internal_ips=[], external_ips=[ip.external])
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"]), node=named)
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"]), node=named)
     assert cluster.outcomes(Origin.OUTSIDE, ip.external, 30080) == at(ip.here)
     cluster.put(slice_of(endpoints=[f"{ip.here}@node-a unready"]))
     assert cluster.outcomes(Origin.OUTSIDE, ip.external, 30080) == {UNTOUCHED}

@@ -89,8 +89,8 @@ def test_a_slice_that_is_not_of_the_service_does_not_count(lab: Lab, changes: Ma
 
 def test_the_target_port_is_not_read(lab: Lab) -> None:
     """The port that is reached is the slice's, whatever the Service's targetPort says."""
-    told = service_manifest({"ports": [{"port": 80, "targetPort": 9999}]})
-    assert Manifests(lab, told, slice_manifest()).outcomes(POD, IP.vip) == at(IP.here, port=8080)
+    given = service_manifest({"ports": [{"port": 80, "targetPort": 9999}]})
+    assert Manifests(lab, given, slice_manifest()).outcomes(POD, IP.vip) == at(IP.here, port=8080)
 
 
 def test_no_protocol_means_tcp(lab: Lab) -> None:
@@ -103,13 +103,13 @@ def test_no_protocol_means_tcp(lab: Lab) -> None:
 def test_endpoints_join_by_name_and_protocol(lab: Lab) -> None:
     """Of two ports of one number, and two of one name, each reaches the slice's port of its name and protocol."""
     ports = [("dns", "TCP", 53), ("dns", "UDP", 53), ("web", "TCP", 80), ("web", "SCTP", 80)]
-    told = service_manifest(
+    given = service_manifest(
         {"ports": [{"name": name, "protocol": protocol, "port": port} for name, protocol, port in ports]}
     )
     targets = [
         {"name": name, "protocol": protocol, "port": 8000 + number} for number, (name, protocol, _) in enumerate(ports)
     ]
-    cluster = Manifests(lab, told, slice_manifest(ports=targets))
+    cluster = Manifests(lab, given, slice_manifest(ports=targets))
     for number, (_, protocol, port) in enumerate(ports):
         assert cluster.outcomes(POD, IP.vip, port, protocol) == at(IP.here, port=8000 + number)
 
@@ -175,8 +175,8 @@ def test_conditions_decide_who_is_usable(lab: Lab) -> None:
 )
 def test_local_is_who_is_on_this_node(lab: Lab, node_name: Manifest, is_local: bool) -> None:
     """Policy Local reaches an endpoint whose nodeName is this node's; one without nodeName is never local."""
-    told = service_manifest({"internalTrafficPolicy": "Local"})
-    cluster = Manifests(lab, told, slice_manifest({"addresses": [IP.here], **node_name}))
+    given = service_manifest({"internalTrafficPolicy": "Local"})
+    cluster = Manifests(lab, given, slice_manifest({"addresses": [IP.here], **node_name}))
     assert (cluster.outcomes(POD, IP.vip) == at(IP.here)) is is_local
 
 

@@ -217,11 +217,11 @@ def test_a_policy_change_takes_effect(lab: Lab, ip: Ip) -> None:
 @each_protocol
 def test_answers_come_back_translated(lab: Lab, ip: Ip, protocol: str) -> None:
     """The client of a connection, masqueraded or not, sees answers come from the address that it connected to."""
-    told = service(
+    given = service(
         cluster_ips=[ip.vip], external_ips=[ip.external], external_policy="Local", ports=[f"http:80/{protocol}"]
     )
     cluster = Cluster(
-        lab, told, slice_of(endpoints=[f"{ip.here}@node-a", f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"])
+        lab, given, slice_of(endpoints=[f"{ip.here}@node-a", f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"])
     )
     for address in (ip.vip, ip.external):
         for origin in Origin:

@@ -32,8 +32,8 @@ def restricted(ip: Ip, ranges: Iterable[str], protocol: str = "tcp", **tweaks: A
 
 def make_cluster(lab: Lab, ip: Ip, ranges: Iterable[str], **tweaks: Any) -> Cluster:
     """A cluster with such a Service, one endpoint on this node, and nothing that masquerades."""
-    told = restricted(ip, ranges, external_policy="Local")
-    return Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"]), **tweaks)
+    given = restricted(ip, ranges, external_policy="Local")
+    return Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"]), **tweaks)
 
 
 def network(ip: Ip, address: str) -> str:
@@ -49,8 +49,8 @@ def network(ip: Ip, address: str) -> str:
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_only_sources_in_a_range_are_let_in(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
     """A client in a range reaches the endpoint by the load balancer's address, one outside of all ranges is dropped."""
-    told = restricted(ip, [ip.alone(ip.client)], protocol, external_policy=policy)
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
+    given = restricted(ip, [ip.alone(ip.client)], protocol, external_policy=policy)
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
     other = ip.client.removesuffix("200").removesuffix("c8") + "7"
     assert cluster.outcomes(OUTSIDE, ip.balanced, 80, protocol) == at(ip.here, masqueraded=policy == "Cluster")
     assert cluster.outcomes(OUTSIDE, ip.balanced, 80, protocol, source=other) == {DROPPED}
@@ -69,8 +69,8 @@ def test_ranges_apply_to_pods_and_the_node(lab: Lab, ip: Ip) -> None:
 @pytest.mark.parametrize("gone", ["guard", "guard-translated"])
 def test_sources_are_looked_at_twice(lab: Lab, ip: Ip, protocol: str, gone: str) -> None:
     """Who passed before the Service was there is stopped after the translation: each of the two looks is enough."""
-    told = restricted(ip, [ip.alone(ip.client)], protocol, external_policy="Local")
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
+    given = restricted(ip, [ip.alone(ip.client)], protocol, external_policy="Local")
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"], ports=[f"http:8080/{protocol}"]))
     lab.load(f"flush chain {ip.nft} nftproxy {gone}")
     assert cluster.by_origin(ip.balanced, 80, protocol, times=2) == seen(
         {DROPPED}, {DROPPED}, node={DROPPED}, outside=at(ip.here)
@@ -91,8 +91,8 @@ def test_pods_and_the_node_can_be_let_in(lab: Lab, ip: Ip) -> None:
 def test_ranges_do_not_apply_to_other_addresses(lab: Lab, ip: Ip, front: str) -> None:
     """Nobody is kept from the ClusterIP, external IPs and node ports of a Service with ranges."""
     nobody = [ip.alone(ip.unallocated)]
-    told = restricted(ip, nobody)
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.here}@node-a"]), masquerade_all=True)
+    given = restricted(ip, nobody)
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"]), masquerade_all=True)
     port = 30080 if front == "node" else 80
     assert cluster.by_origin(getattr(ip, front), port) == everywhere(at(ip.here, masqueraded=True))
 
@@ -131,14 +131,14 @@ def test_ranges_do_not_apply_to_an_endpoint(lab: Lab, ip: Ip) -> None:
 @each_ip
 def test_ranges_apply_to_all_ports_and_addresses_of_the_load_balancer(lab: Lab, ip: Ip) -> None:
     """Every port at each of several load balancer IPs is restricted, and only the Service's ports are."""
-    told = service(
+    given = service(
         type="LoadBalancer",
         cluster_ips=[ip.vip],
         load_balancer_ips=[ip.balanced, ip.external],
         ports=["http:80", "dns:53/udp"],
         source_ranges=[ip.alone(ip.client)],
     )
-    cluster = Cluster(lab, told, slice_of(endpoints=[ip.here], ports=["http:8080", "dns:8080/udp"]))
+    cluster = Cluster(lab, given, slice_of(endpoints=[ip.here], ports=["http:8080", "dns:8080/udp"]))
     for address in (ip.balanced, ip.external):
         for port, protocol in ((80, "tcp"), (53, "udp")):
             assert cluster.outcomes(OUTSIDE, address, port, protocol) == at(ip.here, masqueraded=True)
@@ -242,8 +242,8 @@ def test_ipv6_ranges_may_overlap(lab: Lab) -> None:
 @each_ip
 def test_ranges_are_followed(lab: Lab, ip: Ip) -> None:
     """Ranges that are added, changed and removed count for the next connection."""
-    told = slice_of(endpoints=[f"{ip.here}@node-a"])
-    cluster = Cluster(lab, restricted(ip, []), told)
+    given = slice_of(endpoints=[f"{ip.here}@node-a"])
+    cluster = Cluster(lab, restricted(ip, []), given)
     inside, outside = at(ip.here, masqueraded=True), {DROPPED}
     for ranges, client, pod in [
         ([ip.alone(ip.client)], inside, outside),
@@ -318,8 +318,8 @@ def test_blanks_are_trimmed_and_bad_ranges_skipped(lab: Lab) -> None:
         "type": "LoadBalancer",
         "loadBalancerSourceRanges": [f"  {IP.client}/32\t", "198.51.100.0/33", "everyone", "0.0.0.0"],
     }
-    told = service_manifest(spec, status={"loadBalancer": {"ingress": [{"ip": IP.balanced}]}})
-    cluster = Manifests(lab, told, slice_manifest())
+    given = service_manifest(spec, status={"loadBalancer": {"ingress": [{"ip": IP.balanced}]}})
+    cluster = Manifests(lab, given, slice_manifest())
     assert cluster.outcomes(OUTSIDE, IP.balanced) == at(IP.here, masqueraded=True)
     assert cluster.outcomes(OUTSIDE, IP.balanced, source="198.51.100.7") == {DROPPED}
     assert {f"spec.loadBalancerSourceRanges[{number}]" for number in (1, 2, 3)} <= {

@@ -42,8 +42,8 @@ def test_all_virtual_addresses_lead_to_the_endpoint(lab: Lab, ip: Ip, protocol: 
 @each_protocol
 def test_an_endpoint_in_the_nodes_own_network_is_reached(lab: Lab, ip: Ip, protocol: str) -> None:
     """Where the endpoint is the node itself, connections from everywhere are delivered to its port."""
-    told = service(cluster_ips=[ip.vip], external_ips=[ip.external], ports=[f"http:80:30080/{protocol}"])
-    cluster = Cluster(lab, told, slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:8080/{protocol}"]))
+    given = service(cluster_ips=[ip.vip], external_ips=[ip.external], ports=[f"http:80:30080/{protocol}"])
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:8080/{protocol}"]))
     for address, port in [(ip.vip, 80), (ip.external, 80), (ip.node, 30080)]:
         for outcomes in cluster.by_origin(address, port, protocol, times=2).values():
             assert {outcome.endpoint for outcome in outcomes} == {(ip.node, 8080)}
