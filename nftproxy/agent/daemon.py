@@ -9,6 +9,7 @@ import platform
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy import __version__
@@ -182,7 +183,8 @@ async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequ
     def check(config: Config) -> None:
         read_credentials(config.kubeconfig)
 
-    return await daemon.run(sources, cluster.post, daemon.reconfigured(file, check))
+    async with aclosing(cluster):
+        return await daemon.run(sources, cluster.post, daemon.reconfigured(file, check))
 
 
 def _own_sources(pipeline: Pipeline) -> Sources:
@@ -209,6 +211,6 @@ def _count_clients(family: Family) -> dict[str, int]:
         return {}  # metrics are asked for also while nothing else works
 
 
-async def _log_event(_namespace: str, body: bytes) -> None:
+async def _log_event(_namespace: str, body: bytes, _name: str = "") -> None:
     """Where Events go that no API takes."""
     log.debug("Event: %(event)s", {"event": body.decode()})

@@ -1,7 +1,7 @@
 """Events that the agent sends to the API about what only it can tell (events.k8s.io/v1, KEP-383).
 
 An Event is an aid for people, so it must never be in the way: what can't be sent is tried a few times and then dropped
-with a log line, and what has been said is not said again for an hour.
+with a log line, and how many are sent is bounded (event_series.py).
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Protocol
 
 import msgspec
 import tenacity
 
+from nftproxy.agent.event_series import Correlator, Happening, Series
 from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.servers import CannotListen
+from nftproxy.api.responses import Refusal
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ObjectKey
@@ -25,10 +27,6 @@ from nftproxy.policy.fronts import Lost
 log = logging.getLogger(__name__)
 
 CONTROLLER = "nftproxy"
-SILENCE = 3600.0
-"""Seconds in which the same is not said again: kube-apiserver forgets Events after an hour by default (--event-ttl)."""
-WAITING = 1000
-"""Events that wait to be sent at the most; what comes beyond is dropped."""
 NOTE_LENGTH = 1024
 """Bytes of a note that the API takes (events.k8s.io/v1 validation)."""
 
@@ -36,19 +34,16 @@ LONGEST_ABOUT = 236
 """Bytes of the name of what an Event is about that its own name may begin with: a name has 253 (RFC 1123)."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
-Post = Callable[[str, bytes], Awaitable[None]]
-"""Sends an Event's JSON to a namespace; raises Unavailable if that should be tried again."""
 
+class Post(Protocol):
+    """Sends an Event's JSON to a namespace: a new one, or with a name a merge patch of the one that is there."""
 
-class Happening(NamedTuple):
-    """What there is to tell: about a Service, or with a namespace of "" about the Node of that name."""
+    async def __call__(self, namespace: str, body: bytes, name: str = "", /) -> Refusal | None:
+        """Send it; what the API says if it doesn't take it.
 
-    namespace: str
-    name: str
-    reason: str
-    action: str
-    note: str
-    is_warning: bool = True
+        Raises:
+            Unavailable: it should be tried again.
+        """
 
 
 def of_conflict(lost: Lost) -> Happening:
@@ -91,9 +86,10 @@ def of_start(node: str) -> Happening:
     return Happening("", node, "Starting", "StartKubeProxy", "nftproxy is starting", is_warning=False)
 
 
-def event_json(happening: Happening, node: str, now: datetime.datetime) -> tuple[str, bytes]:
+def event_json(series: Series, node: str) -> tuple[str, bytes]:
     """An Event's namespace and its JSON; that of a Node's is "default", as a Node has none."""
-    namespace = happening.namespace or "default"
+    happening = series.happening
+    namespace = namespace_of(happening)
     regarding = {"apiVersion": "v1", "kind": "Service" if happening.namespace else "Node", "name": happening.name}
     if happening.namespace:
         regarding["namespace"] = happening.namespace
@@ -102,8 +98,8 @@ def event_json(happening: Happening, node: str, now: datetime.datetime) -> tuple
     event = {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"name": _name(happening.name, now), "namespace": namespace},
-        "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "metadata": {"name": name_of(series), "namespace": namespace},
+        "eventTime": _micro_time(series.began),
         "reportingController": CONTROLLER,
         "reportingInstance": f"{CONTROLLER}-{node}"[:128],
         "action": happening.action,
@@ -112,16 +108,36 @@ def event_json(happening: Happening, node: str, now: datetime.datetime) -> tuple
         "note": happening.note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "type": "Warning" if happening.is_warning else "Normal",
     }
-    return namespace, msgspec.json.encode(event)
+    return namespace, msgspec.json.encode(event | (_count(series) if series.count > 1 else {}))
 
 
-def _name(about: str, now: datetime.datetime) -> str:
+def count_json(series: Series) -> bytes:
+    """The merge patch that tells the API how often something has happened: nothing else of an Event may change."""
+    return msgspec.json.encode(_count(series))
+
+
+def _count(series: Series) -> dict[str, object]:
+    return {"series": {"count": series.count, "lastObservedTime": _micro_time(series.last)}}
+
+
+def _micro_time(time: datetime.datetime) -> str:
+    """A MicroTime: the API denies one without six digits after the point."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def namespace_of(happening: Happening) -> str:
+    """Where its Event is."""
+    return happening.namespace or "default"
+
+
+def name_of(series: Series) -> str:
     """An Event's name, as client-go gives it: what it is about, a dot, and when (a time in hexadecimal digits).
 
-    A `generateName` may not end in a dot; and by a name that is ours an Event that is sent again is still one.
+    By a name that is ours an Event that is sent again is still one, and its count can be changed.  The API denies a
+    `generateName` that ends in a dot.
     """
-    nanoseconds = (now - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
-    return f"{about[:LONGEST_ABOUT].rstrip('-.')}.{nanoseconds:x}"
+    nanoseconds = (series.began - _EPOCH) // datetime.timedelta(microseconds=1) * 1000
+    return f"{series.happening.name[:LONGEST_ABOUT].rstrip('-.')}.{nanoseconds:x}"
 
 
 class Events:
@@ -129,29 +145,63 @@ class Events:
 
     def __init__(self, node: str) -> None:
         self._node = node
-        self._said: dict[Happening, float] = {}
-        self._waiting = asyncio.Queue[Happening](WAITING)
+        self._correlator = Correlator()
+        self._told = asyncio.Event()
 
     def tell(self, happenings: Iterable[Happening]) -> None:
         """Have these sent, but for those that were said a short while ago."""
         now = asyncio.get_running_loop().time()
-        while self._said and now - self._said[oldest := next(iter(self._said))] >= SILENCE:
-            del self._said[oldest]
-        for happening in happenings:
-            if happening not in self._said and not self._waiting.full():
-                self._said[happening] = now
-                self._waiting.put_nowait(happening)
+        self._correlator.observe(happenings, now, datetime.datetime.now(datetime.UTC))
+        self._told.set()
+        if self._correlator.dropped:
+            log.warning(
+                "dropped %(count)d Events, the oldest of those that waited to be sent: too many objects have some",
+                {"count": self._correlator.dropped},
+            )
+            self._correlator.dropped = 0
 
     async def run(self, post: Post) -> None:
         """Send what waits; ends only with the task."""
         while True:
-            happening = await self._waiting.get()
-            namespace, body = event_json(happening, self._node, datetime.datetime.now(datetime.UTC))
+            series = await self._next()
             try:
-                await _send(post, namespace, body)
+                await self._send(post, series)
             except Unavailable as error:
                 text = "an Event could not be sent and is dropped: %(error)s: %(note)s"
-                log.warning(text, {"error": error, "note": happening.note})
+                log.warning(text, {"error": error, "note": series.happening.note})
+
+    async def _next(self) -> Series:
+        """The next series that may be sent, once there is one."""
+        while True:
+            self._told.clear()
+            series, pause = self._correlator.next(asyncio.get_running_loop().time())
+            if series is not None:
+                return series
+            try:
+                await asyncio.wait_for(self._told.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _send(self, post: Post, series: Series) -> None:
+        """Raise the count of an Event that the API has, or create it: it may have forgotten it before its time."""
+        namespace = namespace_of(series.happening)
+        if series.is_created:
+            refusal = await _sent(post, namespace, count_json(series), name_of(series))
+            if refusal is None or refusal.code != 404:
+                _warn(series, refusal)
+                return
+        refusal = await _sent(post, *event_json(series, self._node))
+        series.is_created = refusal is None or refusal.code == 409  # then it was sent, and only the answer was lost
+        if not series.is_created:
+            _warn(series, refusal)
+
+
+def _warn(series: Series, refusal: Refusal | None) -> None:
+    if refusal is not None:
+        happening = series.happening
+        about = f"Service {happening.namespace}/{happening.name}" if happening.namespace else f"Node {happening.name}"
+        text = "the API denies an Event about %(about)s, which is dropped: %(reason)s: %(note)s"
+        log.warning(text, {"about": about, "reason": refusal.message, "note": happening.note})
 
 
 @tenacity.retry(
@@ -160,5 +210,5 @@ class Events:
     stop=tenacity.stop_after_attempt(5),
     reraise=True,
 )
-async def _send(post: Post, namespace: str, body: bytes) -> None:
-    await post(namespace, body)
+async def _sent(post: Post, namespace: str, body: bytes, name: str = "") -> Refusal | None:
+    return await post(namespace, body, name)

@@ -108,6 +108,7 @@ class Cluster:
         self._is_answering = asyncio.Event()
         self._tell_problems = tell_problems
         self._problems = Counter[str]()
+        self._writer = _Connection(self)
 
     def sources(self, node_name: str) -> dict[str, AsyncIterator[list[Event]]]:
         """Every resource that a service proxy on a node follows, by its plural, for `Agent.run`."""
@@ -132,31 +133,42 @@ class Cluster:
                 self._complain(reflector)
                 await self._pause(reflector)
 
-    async def post(self, namespace: str, body: bytes) -> None:
-        """Create an Event (events.k8s.io/v1) in a namespace.
+    async def post(self, namespace: str, body: bytes, name: str = "") -> Refusal | None:
+        """Create an Event (events.k8s.io/v1) in a namespace, or with a name change that one by a merge patch.
+
+        All go over one connection, which stays open.
+
+        Returns:
+            What the API says if it doesn't take it, and won't.
 
         Raises:
             Unavailable: the API can't be reached, or is not able to take it now.
         """
+        media_type = "application/merge-patch+json" if name else "application/json"
         try:
-            async with (
-                _Connection(self) as connection,
-                connection.answer(
-                    method="POST",
-                    version="events.k8s.io/v1",
-                    url=f"namespaces/{namespace}/events",
-                    content=body,
-                    headers=_HEADERS | {"content-type": "application/json"},
-                    timeout=self.patience.connect,
-                ) as response,
-            ):
-                status = response.status_code
+            async with self._writer.answer(
+                method="PATCH" if name else "POST",
+                version="events.k8s.io/v1",
+                url=f"namespaces/{namespace}/events" + (f"/{name}" if name else ""),
+                content=body,
+                headers=_HEADERS | {"content-type": media_type},
+                timeout=self.patience.connect,
+            ) as response:
+                status, refusal = response.status_code, await _refusal(response, self.patience.page)
         except _EXPECTED as error:
+            await self._writer.lost()
             raise Unavailable(_words(error)) from error
+        if status >= 500:
+            await self._writer.lost()
+        elif status == 401:
+            await self._writer.aclose()
         if status >= 500 or status in (401, 429):
             raise Unavailable(f"the API answered {status}")
-        if status >= 300:
-            log.warning("the API doesn't take our Events: %d", status)
+        return refusal if status >= 300 else None
+
+    async def aclose(self) -> None:
+        """Close the connection that Events go over."""
+        await self._writer.aclose()
 
     def credentials(self) -> Credentials:
         """The credentials as the files have them now, or if these can't be read, as they last were."""
@@ -300,13 +312,13 @@ class _Connection:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._close()
+        await self.aclose()
 
     async def lost(self) -> None:
         """Have a new one next time, from what files and names say by then, and perhaps to another address."""
         if self._is_for:
             self._cluster.failed(self._is_for[1])
-        await self._close()
+        await self.aclose()
 
     @asynccontextmanager
     async def answer_to(self, request: Request) -> AsyncIterator[httpx.Response]:
@@ -323,7 +335,7 @@ class _Connection:
         if response.status_code >= 500:
             await self.lost()
         elif response.status_code == 401:
-            await self._close()
+            await self.aclose()
 
     @asynccontextmanager
     async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
@@ -337,7 +349,7 @@ class _Connection:
         """The client for what files and names say now."""
         wanted = self._cluster.credentials(), self._cluster.address
         if self._api is None or wanted != self._is_for:
-            await self._close()
+            await self.aclose()
             self._is_for = wanted
             api = Api(bypass_factory=True, kubeconfig=kubeconfig_of(*wanted, self._files), serviceaccount="")
             try:
@@ -347,7 +359,8 @@ class _Connection:
             self._api = api
         return self._api
 
-    async def _close(self) -> None:
+    async def aclose(self) -> None:
+        """Close it; the next request opens another one."""
         api, self._api = self._api, None
         self._files.close()
         if api is not None and api._session is not None:  # nothing else closes it

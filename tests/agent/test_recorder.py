@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nftproxy.agent.event_series import Happening, Series
 from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.recorder import (
     NOTE_LENGTH,
     Events,
-    Happening,
     event_json,
     of_conflict,
     of_forwarder,
@@ -23,11 +25,12 @@ from nftproxy.agent.recorder import (
     of_start,
 )
 from nftproxy.agent.servers import CannotListen, Place
+from nftproxy.api.responses import Refusal
 from nftproxy.model.errors import Unavailable
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
-from tests.support.apiserver import ApiServer
+from tests.support.apiserver import ApiServer, Fault, Respond
 from tests.support.factories import IPV6, addresses, claim, key
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
@@ -36,9 +39,27 @@ CONFLICT = of_conflict(
 )
 
 
+class Watched(Events):
+    """Events that say when they have nothing to send."""
+
+    def __init__(self) -> None:
+        super().__init__("node-a")
+        self.idle = asyncio.Event()
+
+    async def _next(self) -> Series:
+        self.idle.set()
+        series = await super()._next()
+        self.idle.clear()
+        return series
+
+
+Step = Sequence[Happening] | Callable[[], object]
+"""What happens together, or something else that is to be done."""
+
+
 def document(happening: Happening) -> dict[str, Any]:
     """The Event as the API gets it."""
-    _, body = event_json(happening, "node-a", NOW)
+    _, body = event_json(Series(happening, NOW, 1, NOW), "node-a")
     found: dict[str, Any] = json.loads(body)
     return found
 
@@ -47,22 +68,52 @@ def sent(*tellings: Happening, failures: int = 0) -> list[str]:
     """The notes that are sent, if so many attempts to send fail at first."""
     notes: list[str] = []
     faults = [Unavailable("not now")] * failures
+    come = asyncio.Event()
 
-    async def post(_namespace: str, body: bytes) -> None:
+    async def post(_namespace: str, body: bytes, _name: str = "", /) -> None:
         if faults:
             raise faults.pop()
         notes.append(json.loads(body)["note"])
+        come.set()
 
     async def main() -> None:
         events = Events("node-a")
+        events.tell(tellings)
         task = asyncio.create_task(events.run(post))
-        for happening in tellings:
-            events.tell([happening])
-        await asyncio.sleep(0.05 if not failures else 2.5)
+        await asyncio.wait_for(come.wait(), 30.0)
         task.cancel()
 
     asyncio.run(main())
     return notes
+
+
+@contextmanager
+def reaching(server: ApiServer, tmp_path: Path) -> Iterator[Callable[[Sequence[Step]], None]]:
+    """A way to have an agent tell things, one after the other, each once the one before has been answered."""
+    kubeconfig = str(server.write_kubeconfig(tmp_path / "kubeconfig"))
+
+    async def tell(steps: Sequence[Step]) -> None:
+        events = Watched()
+        answered = asyncio.Event()
+        async with aclosing(Cluster(kubeconfig)) as cluster:
+
+            async def post(namespace: str, body: bytes, name: str = "", /) -> Refusal | None:
+                refusal = await cluster.post(namespace, body, name)
+                answered.set()
+                return refusal
+
+            task = asyncio.create_task(events.run(post))
+            for step in steps:
+                if callable(step):
+                    step()
+                    continue
+                answered.clear()
+                events.tell(step)
+                await asyncio.wait_for(answered.wait(), 30.0)
+                await asyncio.wait_for(events.idle.wait(), 30.0)
+            task.cancel()
+
+    yield lambda steps: asyncio.run(tell(steps))
 
 
 def test_a_lost_address_is_a_warning_on_the_service() -> None:
@@ -123,16 +174,12 @@ def test_a_note_is_bounded() -> None:
     assert len(document(CONFLICT._replace(note="é" * NOTE_LENGTH))["note"].encode()) == NOTE_LENGTH
 
 
-def test_the_same_is_said_once() -> None:
-    """What has been said is not said again, but something else is."""
-    other = CONFLICT._replace(note="something else")
-    assert sent(CONFLICT, CONFLICT, other, CONFLICT) == [CONFLICT.note, other.note]
-
-
 def test_sending_is_tried_again() -> None:
     """An API that is away for a moment gets the event later."""
     assert sent(CONFLICT, failures=1) == [CONFLICT.note]
 
+
+WEB = {"kind": "Service", "metadata": {"namespace": "shop", "name": "web"}}
 
 LONG_NAME = f"{'n' * 235}-{'n' * 17}"
 """A node's name that is as long as one may be, with a dash where it is cut."""
@@ -152,14 +199,64 @@ LONG_NAME = f"{'n' * 235}-{'n' * 17}"
 )
 def test_events_reach_the_api(tmp_path: Path, caplog: pytest.LogCaptureFixture, happening: Happening) -> None:
     """Every Event that there is passes the API's validation, and is created with the agent's credentials."""
-    with ApiServer(tls=True, authenticate=True) as server:
-        server.put({"kind": "Service", "metadata": {"namespace": "shop", "name": "web"}})
-        cluster = Cluster(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
-        asyncio.run(cluster.post(*event_json(happening, (happening.namespace and "node-a") or happening.name, NOW)))
+    with ApiServer(tls=True, authenticate=True) as server, reaching(server, tmp_path) as tell:
+        server.put(WEB)
+        tell([[happening]])
         (event,) = server.objects("Event")
     assert event["metadata"]["namespace"] == (happening.namespace or "default")
     assert event["regarding"]["name"] == happening.name
     assert caplog.messages == []
+
+
+def test_what_happens_again_raises_a_count(tmp_path: Path) -> None:
+    """A Service that loses a thousand ports again and again is one Event with a count, over one connection."""
+    rounds = [[CONFLICT._replace(note=f"{turn} {port}") for port in range(1000)] for turn in range(20)]
+    with ApiServer(tls=True, authenticate=True) as server, reaching(server, tmp_path) as tell:
+        server.put(WEB)
+        tell(rounds)
+        (event,) = server.objects("Event")
+        requests = server.requests(resource="events")
+    assert (event["note"], event["series"]["count"]) == ("0 0 (and 999 more)", 20)
+    assert [request.method for request in requests] == ["POST"] + ["PATCH"] * 19
+    assert {request.status for request in requests} == {200, 201}
+    assert len({request.port for request in requests}) == 1
+
+
+def test_an_event_that_the_api_has_forgotten_is_created_again(tmp_path: Path) -> None:
+    """Where the Event whose count should go up is no longer there, it is created anew, with the count by now."""
+
+    def forget(server: ApiServer) -> None:
+        (event,) = server.objects("Event")
+        server.delete("Event", "shop", event["metadata"]["name"])
+
+    with ApiServer() as server, reaching(server, tmp_path) as tell:
+        server.put(WEB)
+        tell([[CONFLICT], lambda: forget(server), [CONFLICT._replace(note="more")]])
+        (event,) = server.objects("Event")
+        methods = [(request.method, request.status) for request in server.requests(resource="events")]
+    assert methods == [("POST", 201), ("PATCH", 404), ("POST", 201)]
+    assert (event["note"], event["series"]["count"]) == (CONFLICT.note, 2)
+
+
+def test_an_event_that_was_sent_before_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If the answer to it was lost, it is sent again, which is no fault, and no second Event."""
+    with ApiServer() as server, reaching(server, tmp_path) as tell:
+        server.put(WEB)
+        server.faults.add(Fault(Respond(409), verb="create", resource="events"))
+        tell([[CONFLICT]])
+        assert [request.status for request in server.requests(resource="events")] == [409]
+    assert caplog.messages == []
+
+
+def test_an_event_that_the_api_denies_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the API won't take is not sent again, and the log says which Event and why."""
+    with ApiServer() as server, reaching(server, tmp_path) as tell:
+        tell([[CONFLICT]])
+        (request,) = server.requests(resource="events")
+    assert request.status == 404
+    (message,) = caplog.messages
+    assert message.startswith("the API denies an Event about Service shop/web, which is dropped: 404 NotFound: ")
+    assert message.endswith(CONFLICT.note)
 
 
 def test_an_api_that_is_away_is_no_end(tmp_path: Path) -> None:
@@ -167,4 +264,4 @@ def test_an_api_that_is_away_is_no_end(tmp_path: Path) -> None:
     with ApiServer() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
     with pytest.raises(Unavailable, match="ConnectError"):
-        asyncio.run(Cluster(str(kubeconfig)).post(*event_json(CONFLICT, "node-a", NOW)))
+        asyncio.run(Cluster(str(kubeconfig)).post("shop", b"{}"))

@@ -30,6 +30,7 @@ class Request:
         namespace: "" for all.
         name: "" for all.
         peer: the address that it came from.
+        port: the port there, another one for each connection.
         time: when, in seconds since the epoch.
         user: who, once known.
         status: of the answer; 0 while there is none.
@@ -47,6 +48,7 @@ class Request:
     namespace: str = ""
     name: str = ""
     peer: str = ""
+    port: int = 0
     time: float = field(default_factory=time.time)
     user: str = ""
     status: int = 0

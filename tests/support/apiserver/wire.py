@@ -147,11 +147,12 @@ class Exchange:
 
 def record_of(raw: web.BaseRequest) -> Request:
     """A new record of a request."""
-    peer: Any = raw.get_extra_info("peername") or ("",)
+    peer: Any = raw.get_extra_info("peername") or ("", 0)
     return Request(
         method=raw.method,
         path=raw.path.rstrip("/") or "/",
         query={key: value for key, value in raw.query.items()},  # noqa: C416  # of keys that repeat, the last
         headers={key.lower(): value for key, value in raw.headers.items()},
         peer=str(peer[0]),
+        port=peer[1],
     )
