@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import platform
@@ -99,6 +100,8 @@ class Daemon:
         restarting.add_done_callback(lambda _: self._agent.stop())
         self._events.tell([of_start(self._pipeline.state.node.name)])
         try:
+            with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
+                await self._kernel.prepare()
             async with self._servers:  # health is answered before there are rules
                 await self._agent.run(sources)
             if restarting.done():

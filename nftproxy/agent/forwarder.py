@@ -17,7 +17,6 @@ import errno
 import logging
 import os
 import random
-import resource
 import socket
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from typing import NamedTuple
 from nftproxy.agent.metrics import Metrics
 from nftproxy.agent.relay import CHUNK, connect, relay, reset
 from nftproxy.agent.servers import FIRST_PAUSE, LONGEST_PAUSE, Place
+from nftproxy.kernel.rlimits import allowed_files
 from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import ObjectKey
@@ -78,8 +78,7 @@ class Forwarder:
 
         Without `limits` these follow from the file descriptors that the process may have.
         """
-        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        self._limits = limits or affordable(2**20 if files == resource.RLIM_INFINITY else files)
+        self._limits = limits or affordable(allowed_files())
         self._metrics = metrics
         self._report = report
         self._wanted: Mapping[LocalPort, Forwarding] = {}

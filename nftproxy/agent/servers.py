@@ -7,6 +7,7 @@ loop, which no answer keeps for longer than a scrape takes to write down.
   program, and an address may not be there yet.
 * What isn't wanted any more is closed before anything is opened, connections included, so that a port can go from one
   Service to another, and nobody hears of a Service that is gone.
+* Connections are bounded (connections.py), and so are listeners, by the file descriptors that the process may have.
 * Which Service a health-check node port answers for is looked up at each request, in one map that is replaced whole.
 """
 
@@ -17,7 +18,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -25,9 +26,11 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
+from nftproxy.agent.connections import Connections, Limits, affordable
 from nftproxy.agent.health import healthz, is_eligible, livez
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.configz import configz
+from nftproxy.kernel.rlimits import allowed_files
 from nftproxy.model.addresses import ANY, Address, Family, family_of
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import Node, ObjectKey
@@ -46,6 +49,8 @@ LONGEST_PAUSE = 5.0
 
 IDLE = 60.0
 """Seconds that a connection may be silent: longer than probes and scrapes are apart, and these may reconnect anyway."""
+BACKLOG = 32
+"""Connections that may wait to be accepted, and are accepted in one turn before any of them is counted."""
 SHUTDOWN = 0.1
 """Seconds that an answer may still take when its server is closed; all are ready at once."""
 
@@ -55,6 +60,7 @@ _CLOSED = Answer(503, _TEXT, b"")
 
 Respond = Callable[[str], Answer]
 """Answers a request for a path."""
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Place(NamedTuple):
@@ -79,11 +85,35 @@ class CannotListen(NftproxyError):
         self.reason = reason
 
 
+class _Server(web.Server):
+    """What speaks HTTP on the connections of one listener."""
+
+    def __init__(self, place: Place, connections: Connections, handle: Handle) -> None:
+        super().__init__(handle, access_log=None, logger=_http_log, keepalive_timeout=IDLE, lingering_time=0)
+        self._place = place
+        self._all = connections
+
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._all.made(handler, self._place, transport)
+
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._all.lost(handler)
+
+
 class _Listener:
     """One place: open, or tried again until it is."""
 
-    def __init__(self, place: Place, respond: Respond, service: ObjectKey | None = None) -> None:
+    def __init__(
+        self,
+        place: Place,
+        respond: Respond,
+        connections: Connections,
+        service: ObjectKey | None = None,
+    ) -> None:
         self.service = service
+        self._connections = connections
         self.failure: CannotListen | None = None
         self._place = place
         self._respond = respond
@@ -106,6 +136,7 @@ class _Listener:
             await self._runner.cleanup()
         if self._socket:
             self._socket.close()
+            self._connections.give_listener_back()
 
     async def _keep_trying(self) -> None:
         pause = FIRST_PAUSE
@@ -119,15 +150,17 @@ class _Listener:
         self.failure = None
         family = socket.AF_INET6 if family_of(self._place.address) is Family.IPV6 else socket.AF_INET
         try:
+            self._connections.take_listener()
             self._socket = socket.create_server(self._place, family=family)
         except OSError as error:
+            self._connections.give_listener_back()
             if not _has_no_such_family(error, self._place):
                 self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
             return
-        server = web.Server(self._handle, access_log=None, logger=_http_log, keepalive_timeout=IDLE, lingering_time=0)
+        server = _Server(self._place, self._connections, self._handle)
         self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN)
         await self._runner.setup()
-        await web.SockSite(self._runner, self._socket).start()
+        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
         answer = self._respond(request.path)
@@ -148,6 +181,7 @@ class Servers:
         find_node: Callable[[], Node],
         vitals: Vitals,
         report: Callable[[CannotListen], None] = lambda _: None,
+        limits: Limits | None = None,
     ) -> None:
         """Nothing is opened yet.
 
@@ -156,7 +190,9 @@ class Servers:
             find_node: called at each /healthz for the Node as it is then.
             vitals: what health and metrics are read from.
             report: called once for each place that can't be listened on, and again for each Service that wants it.
+            limits: of connections and listeners; without, they follow from the file descriptors that there may be.
         """
+        self._connections = Connections(limits or affordable(allowed_files()))
         self._config = config
         self._find_node = find_node
         self._vitals = vitals
@@ -166,8 +202,8 @@ class Servers:
         self._lock = asyncio.Lock()
         self._node_ports: dict[Place, _Listener] = {}
         self._fixed = [
-            *(_Listener(place, self._health) for place in _places(self._config.healthz_bind_address)),
-            *(_Listener(place, self._metrics) for place in _places(self._config.metrics_bind_address)),
+            *(self._listener(place, self._health) for place in _places(self._config.healthz_bind_address)),
+            *(self._listener(place, self._metrics) for place in _places(self._config.metrics_bind_address)),
         ]
 
     async def __aenter__(self) -> Self:
@@ -203,8 +239,11 @@ class Servers:
             await asyncio.gather(*(self._node_ports.pop(place).close() for place in unwanted))
             for place, service in wanted.items():
                 if place not in self._node_ports:
-                    self._node_ports[place] = _Listener(place, self._check_of(place.port), service)
+                    self._node_ports[place] = self._listener(place, self._check_of(place.port), service)
                     await self._open(self._node_ports[place])
+
+    def _listener(self, place: Place, respond: Respond, service: ObjectKey | None = None) -> _Listener:
+        return _Listener(place, respond, self._connections, service)
 
     async def _open(self, listener: _Listener) -> None:
         await listener.open()

@@ -27,6 +27,7 @@ from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, ren
 from nftproxy.kernel import memory, sysctl
 from nftproxy.kernel.capabilities import missing_features, probe
 from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.rlimits import raise_file_limit
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.settings import Config, Settings
@@ -148,6 +149,7 @@ def _run(
     config: Config, file: ConfigFile, templates: Path | None, source: Path | None, api_servers: Sequence[str]
 ) -> None:
     memory.expect_many_objects()
+    raise_file_limit()
     found = probe()
     if found.reason:
         log.warning(

@@ -15,10 +15,11 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
+import io
 import ipaddress
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +43,9 @@ INET_PROTOCOL = 12  # TYPE_INET_PROTOCOL: nft's number of the type inet_proto
 TYPE_BITS = 6  # of each part's type number in a concatenation's
 PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}  # IANA's numbers, so that /etc/protocols needn't be there
 
+NO_FILE = -1
+"""The number of no file descriptor."""
+
 Nftables = Any  # the binding has no annotations
 Result = TypeVar("Result")
 
@@ -54,17 +58,76 @@ class TooLarge(Unavailable):
     """
 
 
+class _Tools:
+    """What a transaction needs of the process's file descriptors, all of it opened before.
+
+    `asking` is a socket to ask the kernel by, the context has a socket of its own, and libnftables reads `file`.  It
+    opens that once more, so a spare descriptor is closed meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._spare = NO_FILE
+        with contextlib.ExitStack() as stack:
+            self.asking = stack.enter_context(open_socket())
+            self.file = stack.enter_context(os.fdopen(os.memfd_create("nftproxy"), "wb", buffering=0))
+            stack.callback(self._close_spare)
+            self._spare = _open_spare()
+            self._stack = stack.pop_all()
+        self._context: Nftables = None
+
+    @property
+    def context(self) -> Nftables:
+        """The context of libnftables."""
+        self._context = self._context or _new_context()
+        return self._context
+
+    def close(self) -> None:
+        """Close them all."""
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def one_file_more(self) -> Iterator[None]:
+        """Around a call that opens a file and closes it again."""
+        self._close_spare()
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):  # somebody else was quicker; next time there may be one
+                self._spare = _open_spare()
+
+    def _close_spare(self) -> None:
+        if self._spare != NO_FILE:
+            os.close(self._spare)
+            self._spare = NO_FILE
+
+
+def _open_spare() -> int:
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
 class Kernel:
-    """nftables in the network namespace of the threads that call."""
+    """nftables in the network namespace of the threads that call.
+
+    Whatever the system refuses it, such as a file descriptor, is raised as Unavailable.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._context: Nftables = None
-        self._asking: socket.socket | None = None
+        self._tools: _Tools | None = None
 
     def __del__(self) -> None:
-        if self._asking is not None:
-            self._asking.close()
+        if self._tools is not None:
+            self._tools.close()
+
+    def prepare(self) -> None:
+        """Open what transactions need, so that it is there whatever else the process opens later.
+
+        Raises:
+            Unavailable: there is no libnftables, or no permission.
+        """
+        with self._lock, _unavailable():
+            self._tools = self._tools or _Tools()
+            _ = self._tools.context
 
     def apply(self, transaction: Transaction) -> Commit:
         """Make the transaction happen, as a whole; the generations before and after it.
@@ -74,20 +137,18 @@ class Kernel:
             TooLarge: nothing of it happened; the machine's own root has no such limit.
             Unavailable: there is no libnftables, no permission, or no way to tell whether it happened.
         """
-        with self._lock:
+        with self._lock, _unavailable():
             # What failed is not used again: answers may be waiting in a socket.
-            asking, self._asking = self._asking or open_socket(), None
+            tools, self._tools = self._tools or _Tools(), None
             try:
-                before = nftables_netlink.generation_by(asking)
+                before = nftables_netlink.generation_by(tools.asking)
                 if transaction:
-                    context, self._context = self._context or _new_context(), None
-                    _commit(context, transaction.text)
-                    self._context = context
-                after = nftables_netlink.generation_by(asking)
+                    _commit(tools.context, tools, transaction.text)
+                after = nftables_netlink.generation_by(tools.asking)
             except BaseException:
-                asking.close()
+                tools.close()
                 raise
-            self._asking = asking
+            self._tools = tools
         if len(transaction.text) >= TRIM_CHARACTERS:
             memory.give_back()
         return Commit(before, after)
@@ -113,10 +174,9 @@ class Kernel:
         """
         if not transaction:
             return
-        with self._lock:
-            context = _new_context()  # its own, so that no later transaction is a dry run by mistake
-            context.set_dry_run(True)
-            _commit(context, transaction.text)
+        with self._lock, _unavailable(), contextlib.closing(_Tools()) as tools:
+            tools.context.set_dry_run(True)  # it is its own, so that no later transaction is a dry run by mistake
+            _commit(tools.context, tools, transaction.text)
 
     def read_back(self, family: Family) -> Installed | None:
         """What is there of our table, by name only; None if there is no table.
@@ -184,7 +244,7 @@ class Kernel:
         yield from msgspec.json.decode(self._ask(command, as_json=True))["nftables"][1:]
 
     def _ask(self, command: str, *, as_json: bool) -> str:
-        with self._lock:
+        with self._lock, _unavailable():
             context = _new_context()  # its own, so that no output flag outlives the question
             context.set_json_output(as_json)
             context.set_numeric_proto_output(as_json)
@@ -203,6 +263,10 @@ class AsyncKernel:
     def __init__(self) -> None:
         self._kernel = Kernel()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+
+    async def prepare(self) -> None:
+        """See `Kernel.prepare`."""
+        await self._run(self._kernel.prepare)
 
     async def apply(self, transaction: Transaction) -> Commit:
         """See `Kernel.apply`."""
@@ -258,14 +322,34 @@ def _binding() -> Callable[[], Nftables]:
     return Binding  # type: ignore[no-any-return]
 
 
-def _commit(context: Nftables, text: str) -> None:
-    with os.fdopen(os.memfd_create("nftproxy"), "wb") as file:
-        file.write(text.encode())
-        file.flush()
-        path = f"/proc/self/fd/{file.fileno()}"
-        code, _, error = context.cmd_from_file(path)
+@contextlib.contextmanager
+def _unavailable() -> Iterator[None]:
+    """Raise Unavailable for what the system refuses."""
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(f"the system doesn't allow it: {error.strerror or error}") from error
+
+
+def _commit(context: Nftables, tools: _Tools, text: str) -> None:
+    _fill(tools.file, text)
+    path = f"/proc/self/fd/{tools.file.fileno()}"
+    try:
+        with tools.one_file_more():
+            code, _, error = context.cmd_from_file(path)
+    finally:
+        _fill(tools.file, "")
     if code:
         raise _failure(text, path, error)
+
+
+def _fill(file: io.RawIOBase, text: str) -> None:
+    """Have a file contain a text and nothing else."""
+    file.seek(0)
+    file.truncate()
+    rest = memoryview(text.encode())
+    while rest:
+        rest = rest[file.write(rest) or 0 :]
 
 
 def _failure(text: str, path: str, error: str) -> NftproxyError:
@@ -275,6 +359,8 @@ def _failure(text: str, path: str, error: str) -> NftproxyError:
         nftables_netlink.generation()  # raises, unless the permission is there and this table is someone's own
     if os.strerror(errno.EMSGSIZE) in message:
         return TooLarge(f"{message}: in a user namespace, net.core.wmem_default limits a transaction")
+    if any(os.strerror(each) in message for each in (errno.EMFILE, errno.ENFILE)):
+        return Unavailable(message)
     if os.strerror(errno.ENOBUFS) in message:
         return Unavailable(f"{message}: the kernel's answer was lost, and so whether it happened")
     return Refused(message, statement)

@@ -66,7 +66,12 @@ def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **k
 def _ask_child(enter: str, call: bytes) -> object:
     script = f"import sys; sys.path[:] = {sys.path!r}; from nftproxy.kernel import netns; netns.answer(netns.{enter})"
     command = [sys.executable, "-c", script]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+    pipe = subprocess.PIPE
+    try:
+        started = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
+    except OSError as error:
+        raise Unavailable(f"no process can be started: {error.strerror or error}") from error
+    with started as child:
         try:
             output, last_words = child.communicate(call, TIMEOUT)
         except subprocess.TimeoutExpired:

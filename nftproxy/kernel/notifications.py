@@ -63,12 +63,18 @@ class Notifications:
         self._socket.close()
 
     def pause(self) -> None:
-        """Leave the group."""
-        self._socket.setsockopt(SOL_NETLINK, DROP_MEMBERSHIP, GROUP)
+        """Leave the group; raises Unavailable."""
+        self._set(DROP_MEMBERSHIP)
 
     def resume(self) -> None:
-        """Join the group."""
-        self._socket.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP)
+        """Join the group; raises Unavailable."""
+        self._set(ADD_MEMBERSHIP)
+
+    def _set(self, membership: int) -> None:
+        try:
+            self._socket.setsockopt(SOL_NETLINK, membership, GROUP)
+        except OSError as error:
+            raise Unavailable(f"the kernel doesn't tell of changes to nftables: {error.strerror}") from error
 
     def read(self) -> list[Notice] | None:
         """What was told since; None if some of it was lost."""
@@ -80,8 +86,8 @@ class Notifications:
             except BlockingIOError:
                 return found if is_whole else None
             except OSError as error:
-                if error.errno != errno.ENOBUFS:
-                    raise
+                if error.errno != errno.ENOBUFS:  # then there is more to read
+                    return None
                 is_whole = False
             else:
                 found += self._notices(data)

@@ -13,13 +13,14 @@ import random
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
 
+from nftproxy.agent.connections import Limits, affordable
 from nftproxy.agent.health import DELETION_TAINT, Health, Moment
 from nftproxy.agent.metrics import Metrics
 from nftproxy.agent.servers import CannotListen, Place, Servers
@@ -107,7 +108,9 @@ class Running(NamedTuple):
 
 
 @contextlib.asynccontextmanager
-async def serving(health: str = "127.0.0.1", metrics: str = "127.0.0.1", **tweaks: Any) -> AsyncIterator[Running]:
+async def serving(
+    health: str = "127.0.0.1", metrics: str = "127.0.0.1", limits: Limits | None = None, **tweaks: Any
+) -> AsyncIterator[Running]:
     """Servers at free ports of these hosts."""
     ports = free_ports(2)
     where = [f"{host}:{port}" for host, port in zip((health, metrics), ports, strict=True)]
@@ -117,7 +120,7 @@ async def serving(health: str = "127.0.0.1", metrics: str = "127.0.0.1", **tweak
     vitals.waits_for(())
     vitals.applied(Transaction("x"), BOTH, full=True)
     reports: list[CannotListen] = []
-    async with Servers(made.settings.config, lambda: made.state.node, vitals, reports.append) as servers:
+    async with Servers(made.settings.config, lambda: made.state.node, vitals, reports.append, limits) as servers:
         yield Running(servers, made, vitals, reports, *(f"http://{each}" for each in where))
 
 
@@ -300,7 +303,7 @@ async def test_a_taken_port_is_tried_again(caplog: pytest.LogCaptureFixture) -> 
 async def test_a_taken_port_is_fatal_if_told_so(server: str) -> None:
     """With bindAddressHardFail a taken port is an error, and what was open is closed."""
     ports = dict(zip(("healthz", "metrics"), free_ports(2), strict=True))
-    tweaks = {f"{name}_bind_address": f"127.0.0.1:{port}" for name, port in ports.items()}
+    tweaks: dict[str, Any] = {f"{name}_bind_address": f"127.0.0.1:{port}" for name, port in ports.items()}
     with taken(ports.pop(server)), pytest.raises(CannotListen, match="Address already in use"):
         async with serving(**tweaks, bind_address_hard_fail=True):
             pass
@@ -532,3 +535,107 @@ async def test_what_is_no_http(caplog: pytest.LogCaptureFixture) -> None:
             assert (await reader.readline()).startswith(b"HTTP/1.0 400 ")
             writer.close()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+# ---- bounds ----------------------------------------------------------------------------------------------------------
+
+FEW = Limits(of_a_client=4, of_a_listener=10, connections=16, listeners=5)
+
+
+class Crowd:
+    """Connections that say nothing, from several addresses of this machine, and which of them have been closed."""
+
+    def __init__(self) -> None:
+        self.closed: list[int] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def join(self, url: str, clients: Iterable[int]) -> None:
+        """Open a connection from each of these clients, one after the other."""
+        for client in clients:
+            where = ("127.0.0.1", int(url.rpartition(":")[2]))
+            reader, writer = await asyncio.open_connection(*where, local_addr=(f"127.0.1.{client}", 0))
+            self._tasks.append(asyncio.create_task(self._follow(reader, len(self._tasks))))
+            self._writers.append(writer)
+
+    async def _follow(self, reader: asyncio.StreamReader, number: int) -> None:
+        with contextlib.suppress(ConnectionError):
+            await reader.read()
+        self.closed.append(number)
+
+    async def until_closed(self, count: int) -> list[int]:
+        """Which have been closed, once so many have, by their numbers."""
+
+        async def many() -> bool:
+            return len(self.closed) >= count
+
+        await eventually(many, wanted=True)
+        return sorted(self.closed)
+
+    def leave(self) -> None:
+        """Close all."""
+        for task, writer in zip(self._tasks, self._writers, strict=True):
+            task.cancel()
+            writer.close()
+
+
+@on_a_loop
+async def test_a_client_has_so_many_connections() -> None:
+    """Whoever opens many closes their own, the oldest first; others' stay, and who asks is answered."""
+    crowd = Crowd()
+    async with serving(limits=FEW) as it:
+        await crowd.join(it.health, [1, 2, 3])
+        await crowd.join(it.health, [9] * 30)
+        assert (await crowd.until_closed(26)) == list(range(3, 29))
+        assert (await fetch(f"{it.health}/livez")).status == 200
+        assert len(crowd.closed) == 26
+        crowd.leave()
+
+
+@on_a_loop
+async def test_a_listener_has_so_many_connections() -> None:
+    """However many clients there are; the other listener has its own."""
+    crowd = Crowd()
+    async with serving(limits=FEW) as it:
+        await crowd.join(it.metrics, [1, 2, 3])
+        await crowd.join(it.health, range(1, 31))
+        assert (await crowd.until_closed(20)) == list(range(3, 23))
+        for url in (f"{it.health}/livez", f"{it.metrics}/healthz"):
+            assert (await fetch(url)).status == 200
+        crowd.leave()
+
+
+@on_a_loop
+async def test_all_listeners_have_so_many_connections() -> None:
+    """Beyond that the client that has most of them loses its oldest."""
+    crowd = Crowd()
+    ports = free_ports(5)
+    limits = Limits(of_a_client=4, of_a_listener=10, connections=12, listeners=50)
+    async with serving(limits=limits) as it:
+        await it.servers.follow({port: check(WEB, 1) for port in ports}, [HERE])
+        await crowd.join(it.health, [1, 2, 3])
+        for port in ports:
+            await crowd.join(f"http://127.0.0.1:{port}", [9] * 3)
+        assert (await crowd.until_closed(6)) == [3, 4, 5, 6, 7, 8]
+        crowd.leave()
+
+
+@on_a_loop
+async def test_there_are_so_many_listeners() -> None:
+    """What is beyond is reported for its Service, and served once another has gone; all others are served."""
+    ports = free_ports(5)
+    async with serving(limits=FEW) as it:
+        await it.servers.follow({port: check(WEB, 1) for port in ports}, [HERE])
+        assert [report.place.port for report in it.reports] == ports[3:]
+        assert it.reports[0].reason == "Too many open files"
+        assert [await told(port) is not None for port in ports] == [True] * 3 + [False] * 2
+        await it.servers.follow({port: check(WEB, 1) for port in ports[1:4]}, [HERE])
+        await eventually(lambda: told(ports[3]), (200, "web", 1))
+
+
+@pytest.mark.parametrize(
+    ("files", "limits"), [(1024, (16, 64, 64, 128)), (2**20, (16, 128, 1024, 16_384)), (16, (1, 1, 1, 2))]
+)
+def test_limits_follow_from_the_open_files(files: int, limits: tuple[int, int, int, int]) -> None:
+    """Connections and listeners together leave most of them to others."""
+    assert affordable(files) == limits

@@ -1,0 +1,97 @@
+"""Whoever takes the process's file descriptors ends nothing: changes go on, and all else is Unavailable, not death."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nftproxy.kernel.conntrack import Sweeper
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.netns import in_child
+from nftproxy.kernel.notifications import Notifications
+from nftproxy.kernel.rlimits import allowed_files, raise_file_limit
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.policy.flows import AddressPort
+from nftproxy.rules.transaction import Transaction
+
+
+@contextlib.contextmanager
+def no_files_left() -> Iterator[None]:
+    """Let this process have as many files open as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (1 + max(int(each.name) for each in Path("/proc/self/fd").iterdir()), hard)
+        )
+        with contextlib.suppress(OSError):
+            while True:
+                opened.append(os.dup(opened[0]))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for each in opened:
+            os.close(each)
+
+
+EMPTY_TABLE = Transaction("table ip nftproxy {\n  set s {\n    type inet_service\n  }\n}\n")
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_kernel_that_is_prepared_needs_no_more_files() -> None:
+    """Whoever takes all file descriptors of the process, changes go on."""
+    kernel = Kernel()
+    kernel.prepare()
+    with no_files_left():
+        kernel.apply(EMPTY_TABLE)
+        for number in range(3):
+            kernel.apply(Transaction(f"add element ip nftproxy s {{ {number + 1} }}\n"))
+    assert {each.key for each in kernel.elements(Family.IPV4)} == {"1", "2", "3"}
+
+
+def sweep() -> None:
+    """Look for stale entries of connection tracking."""
+    with contextlib.closing(Sweeper(lambda _: None)) as sweeper:
+        sweeper.sweep({AddressPort(Address("10.96.0.10"), 53): frozenset()})
+
+
+CALLS: list[Callable[[Kernel], object]] = [
+    lambda kernel: kernel.apply(EMPTY_TABLE),
+    lambda kernel: kernel.check(EMPTY_TABLE),
+    lambda kernel: kernel.generation(),
+    lambda kernel: kernel.read_back(Family.IPV4),
+    lambda kernel: kernel.client_counts(Family.IPV4),
+    lambda kernel: kernel.prepare(),
+    lambda kernel: kernel.version(),
+    lambda _: in_child(os.getpid),
+    lambda _: Notifications().close(),
+    lambda _: sweep(),
+]
+
+
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize("call", CALLS)
+def test_without_files_the_kernel_side_is_unavailable(call: Callable[[Kernel], object]) -> None:
+    """That is to be retried, and works once there are file descriptors again."""
+    kernel = Kernel()
+    with no_files_left(), pytest.raises(Unavailable, match="Too many open files"):
+        call(kernel)
+    call(kernel)
+
+
+def test_the_limit_is_raised() -> None:
+    """A process may have as many as its hard limit says, which by default is far more than the other one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+        assert allowed_files() == 100
+        raise_file_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
