@@ -469,7 +469,7 @@ def test_a_kind_that_is_listed_anew_is_replaced() -> None:
     assert elements(made, IPV4, "tcp-endpoints") == {}
 
 
-# ---- Services that are set aside -----------------------------------------------------------------------------------
+# ---- Services in quarantine ----------------------------------------------------------------------------------------
 
 WEB, CART = service("shop/web"), service("shop/cart", cluster_ips=["10.96.0.20", "fd00:96::20"], ports=["a:80", "b:81"])
 WEB_PODS, CART_PODS = (

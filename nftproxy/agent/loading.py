@@ -6,7 +6,7 @@ kernel has refused the family in a row:
 
 * It loads again, as somebody else may have changed the table while ours was written.
 * It replaces the table: somebody may have declared a set of ours in another way.
-* It finds the Services that the kernel refuses rules for, and sets them aside (quarantine.py): all others get theirs.
+* It finds the Services whose rules the kernel refuses, and quarantines them (quarantine.py): all others get theirs.
 
 Before any retry the kernel is asked whether it would take the table without any Service.  If it wouldn't, as when the
 table is another program's own, that costs as little as this question, however many Services there are.
@@ -47,7 +47,7 @@ class Remedy(IntEnum):
 
     NOTHING = 0
     REPLACE = 1
-    SET_ASIDE = 2
+    QUARANTINE = 2
 
 
 class KernelSide(Protocol):
@@ -193,8 +193,8 @@ class Loader:
             everyone = self._pipeline.contributors(table.family)
             await self._kernel.check(self._pipeline.trial(table.family, everyone))
         remedy = Remedy(table.refusals % len(Remedy))
-        if remedy is Remedy.SET_ASIDE:
-            await self._set_aside(table.quarantine)
+        if remedy is Remedy.QUARANTINE:
+            await self._quarantine_culprits(table.quarantine)
         installed = await self._kernel.read_back(table.family)
         return installed and Installed() if remedy is Remedy.REPLACE else installed
 
@@ -205,7 +205,7 @@ class Loader:
             text = "loading the rules of %(family)s failed, retrying in %(seconds).1f s: %(error)s"
             log.error(text, {"family": table.name, "seconds": pause, "error": error})
 
-    async def _set_aside(self, quarantine: Quarantine) -> None:
+    async def _quarantine_culprits(self, quarantine: Quarantine) -> None:
         """Find the Services that rules are refused for, and leave them out."""
         search = quarantine.search()
         with contextlib.suppress(StopIteration):
@@ -224,19 +224,19 @@ class Loader:
         return True
 
     async def retry_changed(self) -> None:
-        """Retry the Services that were set aside and have changed since, where the kernel holds all other rules."""
+        """Retry the quarantined Services that have changed since, where the kernel holds all other rules."""
         for family in self.known:
             await self._retry(family, self._tables[family].quarantine.accepted())
 
     async def retry_some(self, most: int) -> bool:
-        """Retry some Services that were set aside, whether or not they have changed; whether there were any."""
-        aside = {family: list(self._tables[family].quarantine.reasons)[:most] for family in self.known}
-        for family, services in aside.items():
+        """Retry some quarantined Services, whether or not they have changed; returns whether there were any."""
+        quarantined = {family: list(self._tables[family].quarantine.reasons)[:most] for family in self.known}
+        for family, services in quarantined.items():
             await self._retry(family, services)
-        return any(aside.values())
+        return any(quarantined.values())
 
     async def _retry(self, family: Family, services: Sequence[ObjectKey]) -> None:
-        """Let Services in again, one by one; those that the kernel still refuses stay aside, and the log says why."""
+        """Let Services in again, one by one; the kernel may still refuse one, which then stays and is logged."""
         quarantine = self._tables[family].quarantine
         for service in services:
             before = quarantine.reasons[service]

@@ -80,7 +80,7 @@ _GAUGES = (
     _Row("nftproxy_elements", "Elements of the table's sets and maps, less those that packets add"),
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
-    _Row("nftproxy_services_set_aside", "Services without rules, as the kernel refuses those that have them", ()),
+    _Row("nftproxy_services_quarantined", "Services without rules, since the kernel refuses theirs", ()),
     _Row("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
@@ -126,7 +126,7 @@ class Figures(NamedTuple):
 
     families: Mapping[Family, FamilyFigures] = MappingProxyType({})
     conflicts: int = 0
-    set_aside: int = 0
+    quarantined: int = 0
 
 
 class _Numbers(Collector):
@@ -216,7 +216,7 @@ class Metrics:
             for policy, count in found.without_local_endpoints.items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
         self._gauges["nftproxy_conflicts"].set(figures.conflicts)
-        self._gauges["nftproxy_services_set_aside"].set(figures.set_aside)
+        self._gauges["nftproxy_services_quarantined"].set(figures.quarantined)
         for kind, name in _CHANGES.items():
             self._gauges[f"kubeproxy_sync_proxy_rules_{name}_changes_pending"].set(self._pending[kind])
         return generate_latest(self._registry)

@@ -1,10 +1,10 @@
-"""Quarantine: the Services that the kernel refuses rules for are found and set aside, and tried again.
+"""Quarantine: finds the Services whose rules the kernel refuses, keeps them out, and retries them.
 
 The kernel refuses a transaction as a whole, and what it says doesn't always name an element, let alone whose it is.  So
-the Services in question are left out, and let back in by halves: whatever is taken stays in, whatever is refused is
-halved again, until one Service alone is refused.  For each that is found in n, at most 2 log2 n questions.
+the Services in question are left out, and let back in by halves: a half that the kernel takes stays in, one that it
+refuses is halved again, down to one Service.  For each that is found among n, at most 2 log2 n questions.
 
-A Service that was set aside contributes no rules to that family; its rules of the other family, and all other Services,
+A quarantined Service contributes no rules to that family; its rules of the other family, and all other Services,
 are not affected.  It is retried when it changes, and at each periodic check.
 
 Nothing here asks the kernel: generators yield what is to be asked or applied, and are sent the answers.
@@ -23,7 +23,7 @@ from nftproxy.rules.transaction import Transaction
 Suspect = TypeVar("Suspect", bound=Hashable)
 
 MOST_RETRIED = 20
-"""Services that were set aside and are retried at a periodic check."""
+"""Quarantined Services that one periodic check retries."""
 
 
 def find_culprits(suspects: Sequence[Suspect]) -> Generator[Collection[Suspect], bool, list[Suspect]]:
@@ -62,7 +62,7 @@ def find_culprits(suspects: Sequence[Suspect]) -> Generator[Collection[Suspect],
 
 
 class Quarantine:
-    """The Services that are set aside in one family."""
+    """The Services that are quarantined in one family."""
 
     def __init__(self, pipeline: Pipeline, family: Family) -> None:
         self.family = family
@@ -71,7 +71,7 @@ class Quarantine:
 
     @property
     def reasons(self) -> dict[ObjectKey, str]:
-        """Who is set aside, and what the kernel said when it was asked for that Service alone ("": not yet asked)."""
+        """The quarantined Services, each with the kernel's answer to its rules alone ("": not yet asked)."""
         return self._pipeline.withheld[self.family]
 
     def note(self, updated: Collection[ObjectKey]) -> None:
@@ -81,13 +81,13 @@ class Quarantine:
         self._unproven |= {key for key in updated if key in services}
 
     def accepted(self) -> list[ObjectKey]:
-        """Take note that the kernel holds all rules; those set aside that have changed since, to be retried."""
+        """Take note that the kernel holds all rules; returns quarantined Services that have changed, to retry them."""
         changed = sorted(self._unproven & self.reasons.keys())
         self._unproven.clear()
         return changed
 
     def search(self) -> Generator[Transaction, bool, list[ObjectKey]]:
-        """Find the Services that rules are refused for, and set them aside; a load of everything must follow.
+        """Find the Services whose rules the kernel refuses, and quarantine them; a load of everything must follow.
 
         The kernel must take the rules without any Service.
 
@@ -120,9 +120,9 @@ class Quarantine:
             return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
 
     def retry(self, service: ObjectKey) -> Transaction:
-        """Let a Service in again: the transaction to apply.  If that is refused, call `keep` before anything else."""
+        """Let a Service in again: the transaction to apply.  If the kernel refuses it, `keep` must be called next."""
         return self._pipeline.admit(self.family, service)
 
     def keep(self, service: ObjectKey, refusal: str) -> None:
-        """Keep aside the Service that was retried last, as the kernel has refused it again."""
+        """Keep the Service quarantined that was retried last, as the kernel has refused it again."""
         self._pipeline.take_back(self.family, service, refusal)

@@ -71,7 +71,7 @@ counter ip_family nftproxy_repairs_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_configuration_rejected
 gauge - nftproxy_conflicts
-gauge - nftproxy_services_set_aside
+gauge - nftproxy_services_quarantined
 gauge for nftproxy_waiting
 gauge - nftproxy_skipped_objects
 gauge kernel,libnftables,version nftproxy_build_info
@@ -439,7 +439,7 @@ def test_what_is_set() -> None:
         metrics, "nftproxy_conflicts", "nftproxy_se", "nftproxy_sk", "nftproxy_build", "nftproxy_repairs"
     ) == {
         "nftproxy_conflicts": 2,
-        "nftproxy_services_set_aside": 1,
+        "nftproxy_services_quarantined": 1,
         "nftproxy_skipped_objects": 2,
         'nftproxy_build_info{kernel="6.18.1",libnftables="1.0.6",version="0.1.0"}': 1,
         'nftproxy_repairs_total{ip_family="IPv4"}': 1,

@@ -106,7 +106,7 @@ class Asked:
             return [str(found) for found in end.value]
 
 
-def test_who_is_found_is_set_aside() -> None:
+def test_who_is_found_is_quarantined() -> None:
     """Of the Services only that one, without a reason until it is asked for alone, as it then is."""
     asked = Asked(pipeline(WEB, CART, CART_PODS), "10.96.0.20")
     assert asked.search() == ["shop/cart"]
@@ -118,7 +118,7 @@ def test_who_is_found_is_set_aside() -> None:
     assert asked.quarantine.accepted() == []
 
 
-def test_nobody_is_set_aside_if_all_is_taken() -> None:
+def test_nobody_is_quarantined_if_all_is_taken() -> None:
     """One question is enough for that."""
     asked = Asked(pipeline(WEB, CART))
     assert asked.search() == []
@@ -148,7 +148,7 @@ def test_those_that_did_not_change_are_suspected_next() -> None:
     assert asked.search() == ["shop/web"]
 
 
-def test_only_changes_of_those_set_aside_lead_to_retries() -> None:
+def test_only_changes_of_those_quarantined_lead_to_retries() -> None:
     """Once for each change, and not for what happens to others; nothing is remembered of one that goes."""
     made = pipeline(WEB, CART)
     asked = Asked(made, "10.96.0.20")

@@ -166,7 +166,7 @@ def test_a_change_elsewhere_leaves_health_checks_alone() -> None:
 
 
 def test_a_service_without_rules_has_no_local_endpoints() -> None:
-    """While a Service is set aside load balancers must send it nothing here; once it has rules again, they may."""
+    """While a Service is quarantined load balancers must send it nothing here; once it has rules again, they may."""
     made = pipeline(balanced(), slice_of(endpoints=["10.1.0.4@node-a"]))
     web = key("shop/web")
     made.withhold(IPV4, [web])

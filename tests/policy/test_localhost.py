@@ -151,7 +151,7 @@ def test_changes_are_followed() -> None:
 
 
 def test_a_service_without_rules_is_not_served() -> None:
-    """A Service that was set aside, as the kernel refuses its rules, is not served at localhost either."""
+    """A quarantined Service, whose rules the kernel refuses, is not served at localhost either."""
     it = made(OPEN, slice_of())
     it.withhold(Family.IPV4, [key("shop/web")])
     assert served(it) == {}

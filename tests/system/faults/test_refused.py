@@ -18,7 +18,7 @@ REFUSED = """
 add element {{ table }} services { {{ address }} . tcp . 1 : goto nowhere }
 {% endfor %}
 """
-ASIDE = "nftproxy_services_set_aside"
+QUARANTINED = "nftproxy_services_quarantined"
 SAID = "Service shop/s66 is quarantined for IPv4: the kernel refuses its rules: Could not process rule"
 
 
@@ -29,7 +29,7 @@ def server(bench: Bench, server: ApiServer) -> Iterator[ApiServer]:
     for kind, name in (("Service", "s66"), ("EndpointSlice", "s66-1")):
         with contextlib.suppress(KeyError):
             server.delete(kind, "shop", name)
-    bench.wait_until(lambda: bench.metric(ASIDE) == 0)
+    bench.wait_until(lambda: bench.metric(QUARANTINED) == 0)
 
 
 def is_served(bench: Bench, number: int, pods: int | None = None) -> bool:
@@ -37,21 +37,21 @@ def is_served(bench: Bench, number: int, pods: int | None = None) -> bool:
     return bench.lab.connect(Origin.POD, vip(number), 80) == endpoint(pod(pods or number), 8080)
 
 
-def set_aside(bench: Bench, server: ApiServer) -> None:
+def quarantine(bench: Bench, server: ApiServer) -> None:
     """Let the bad Service come, and wait until it is known to be."""
     known = bench.log().count(SAID)
     server.put(service(BAD), endpoints(BAD))
     bench.wait_until(lambda: bench.log().count(SAID) > known)
-    assert bench.metric(ASIDE) == 1
+    assert bench.metric(QUARANTINED) == 1
 
 
-def test_it_is_set_aside_and_named(bench: Bench, server: ApiServer) -> None:
+def test_it_is_quarantined_and_named(bench: Bench, server: ApiServer) -> None:
     """All others are served, those that come with it too; log, metrics and an Event on it say what is wrong."""
     server.put(service(BAD), endpoints(BAD), service(67), endpoints(67))
     bench.wait_until(lambda: SAID in bench.log())
     assert all(is_served(bench, number) for number in (1, 2, 3, 4, 5, 67))
     assert not is_served(bench, BAD)
-    assert bench.metric(ASIDE) == 1
+    assert bench.metric(QUARANTINED) == 1
     bench.wait_until(lambda: any(each["reason"] == "RulesRefused" for each in server.objects("Event")))
     (event,) = [each for each in server.objects("Event") if each["reason"] == "RulesRefused"]
     assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Service", "s66")
@@ -61,7 +61,7 @@ def test_it_is_set_aside_and_named(bench: Bench, server: ApiServer) -> None:
 
 def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer) -> None:
     """What comes later is in the kernel at once, by a small transaction each."""
-    set_aside(bench, server)
+    quarantine(bench, server)
     loads = bench.log().count("loaded the rules")
     for number in range(10):
         server.put(endpoints(1, pod(100 + number)))
@@ -71,7 +71,7 @@ def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer) ->
 
 def test_it_is_found_at_a_start_too(bench: Bench, server: ApiServer) -> None:
     """An agent that starts where it is there already serves all others, and has taken no rules away meanwhile."""
-    set_aside(bench, server)
+    quarantine(bench, server)
     known = bench.log().count(SAID)
     bench.stop()
     bench.start()
@@ -82,16 +82,16 @@ def test_it_is_found_at_a_start_too(bench: Bench, server: ApiServer) -> None:
 
 def test_it_is_served_once_it_can_be(bench: Bench, server: ApiServer) -> None:
     """With another address the kernel takes its rules."""
-    set_aside(bench, server)
+    quarantine(bench, server)
     server.put({**service(BAD), "spec": {**service(BAD)["spec"], "clusterIP": vip(70), "clusterIPs": [vip(70)]}})
     bench.wait_until_right()
-    assert bench.metric(ASIDE) == 0
+    assert bench.metric(QUARANTINED) == 0
     assert is_served(bench, 70, BAD)
 
 
 def test_it_may_go(bench: Bench, server: ApiServer) -> None:
     """Without it all is as if it had never been there."""
-    set_aside(bench, server)
+    quarantine(bench, server)
     server.delete("Service", "shop", "s66")
-    bench.wait_until(lambda: bench.metric(ASIDE) == 0)
+    bench.wait_until(lambda: bench.metric(QUARANTINED) == 0)
     bench.wait_until_right()

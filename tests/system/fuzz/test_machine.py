@@ -157,7 +157,7 @@ class Following(RuleBasedStateMachine):
         self._load()
 
     @rule(data=st.data())
-    def set_aside(self, data: st.DataObject) -> None:
+    def quarantine(self, data: st.DataObject) -> None:
         """A Service is left out of a load, its rules are refused when they are tried again, and then they are taken."""
         if self._made.state.services:
             service = data.draw(st.sampled_from(sorted(self._made.state.services)))
@@ -174,7 +174,7 @@ class Following(RuleBasedStateMachine):
                 assert found.declared.keys() == generation.declarations.keys()
             for family in Family:
                 self._apply(self._made.admit(family, service))
-            self._tally.count("Services set aside")
+            self._tally.count("Services quarantined")
 
     @rule(family=families)
     def read(self, family: Family) -> None:

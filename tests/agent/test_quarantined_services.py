@@ -1,4 +1,4 @@
-"""What the kernel refuses for good: the Services at fault are found, set aside, and tried again."""
+"""What the kernel refuses for good: the Services at fault are found, quarantined, and retried."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ BAD_PODS = slice_of("shop/bad", ["10.1.0.6@node-a"])
 ITS_ADDRESS = "10.96.0.66"
 
 
-def aside(world: World) -> list[str]:
-    """The Services that are set aside."""
+def quarantined(world: World) -> list[str]:
+    """The Services that are quarantined."""
     return [str(key) for withheld in world.pipeline.withheld.values() for key in withheld]
 
 
 @pytest.mark.parametrize("when", [0, 10], ids=["at the start", "later"])
-def test_a_service_that_the_kernel_refuses_is_set_aside(when: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_service_that_the_kernel_refuses_is_quarantined(when: float, caplog: pytest.LogCaptureFixture) -> None:
     """All others get their rules, before and after it, and it is named with what the kernel says."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel).run(source((0, EVERYTHING), (when, [Put(BAD), Put(BAD_PODS)]), (20, [Put(OTHER)])), until=21)
-    assert aside(world) == ["shop/bad"]
+    assert quarantined(world) == ["shop/bad"]
     assert list(world.pipeline.withheld[IPV4].values()) == [f"No such file or directory\n  in: {ITS_ADDRESS}"]
     assert {"10.96.0.10", "10.96.0.11"} == kernel.ledger.elements[IPV4.table]["cluster-ips"].keys()
     world.assert_in_step()
@@ -60,25 +60,25 @@ def test_what_is_there_is_not_taken_away_to_find_it() -> None:
     assert f"delete table {IPV4.table}" not in loads[1]
 
 
-def test_several_are_set_aside_at_once() -> None:
+def test_several_are_quarantined_at_once() -> None:
     """Each of those that are refused is found among many."""
     services = [service(f"shop/s{number:03}", cluster_ips=[f"10.96.1.{number}"]) for number in range(200)]
     kernel = FakeKernel()
     kernel.unwanted = ["10.96.1.7 ", "10.96.1.77 ", "10.96.1.199 "]
     world = World(kernel).run(source((0, [Put(node()), Listed(Service, tuple(services))])), until=5)
-    assert aside(world) == ["shop/s007", "shop/s077", "shop/s199"]
+    assert quarantined(world) == ["shop/s007", "shop/s077", "shop/s199"]
     assert len(kernel.ledger.elements[IPV4.table]["cluster-ips"]) == 197
     world.assert_in_step()
 
 
-def test_who_is_set_aside_is_tried_again_when_it_changes() -> None:
+def test_a_quarantined_service_is_retried_when_it_changes() -> None:
     """With an address that the kernel takes it is served at once, and needs no load of everything for that."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     good = service("shop/bad", cluster_ips=["10.96.0.77"])
     events = (0, [*EVERYTHING, Put(BAD), Put(BAD_PODS)]), (10, [Put(good)])
     world = World(kernel).run(source(*events), until=11)
-    assert aside(world) == []
+    assert quarantined(world) == []
     assert "10.96.0.77" in kernel.ledger.elements[IPV4.table]["cluster-ips"]
     assert "flush" not in kernel.applied[-1][1].text
     world.assert_in_step()
@@ -95,32 +95,32 @@ def test_a_change_that_does_not_help_costs_the_others_nothing() -> None:
         (14, [Put(OTHER)]),
     ]
     world = World(kernel).run(source(*events), until=15)
-    assert aside(world) == ["shop/bad"]
+    assert quarantined(world) == ["shop/bad"]
     assert len(kernel.applied) == 4, "each family, and two changes"
     world.assert_in_step()
 
 
-def test_who_is_set_aside_is_tried_again_at_each_check() -> None:
+def test_a_quarantined_service_is_retried_at_each_check() -> None:
     """Once the kernel takes its rules, it has them after the next sync period, with chains that only it needs."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     many = slice_of("shop/bad", [f"10.1.0.{number}@node-a" for number in range(10, 17)])
     seen: list[str] = []
     world = World(kernel).at(2.5 * SYNC_PERIOD, kernel.unwanted.clear)
-    world.at(2.5 * SYNC_PERIOD, lambda: seen.extend(aside(world)))
+    world.at(2.5 * SYNC_PERIOD, lambda: seen.extend(quarantined(world)))
     world.run(source((0, [*EVERYTHING, Put(BAD), Put(many)])), until=3 * SYNC_PERIOD + 1)
     assert seen == ["shop/bad"]
-    assert aside(world) == []
+    assert quarantined(world) == []
     assert len(kernel.ledger.elements[IPV4.table]["tcp-endpoints"]) == 8
     world.assert_in_step()
 
 
-def test_a_service_that_is_set_aside_may_go() -> None:
+def test_a_quarantined_service_may_go() -> None:
     """Nothing of it is remembered."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel).run(source((0, [*EVERYTHING, Put(BAD)]), (10, [Removed(Service, key_of(BAD))])), until=11)
-    assert aside(world) == []
+    assert quarantined(world) == []
     world.assert_in_step()
 
 
@@ -129,7 +129,7 @@ def test_rules_that_are_refused_without_any_service_set_none_aside() -> None:
     kernel = FakeKernel()
     kernel.unwanted = ["chain services"]
     world = World(kernel).at(9, kernel.unwanted.clear).run(source((0, EVERYTHING)), until=100)
-    assert aside(world) == []
+    assert quarantined(world) == []
     world.assert_in_step()
 
 
@@ -139,7 +139,7 @@ def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel).at(9, kernel.unwanted.clear).at(9, kernel.faults.append, UNAVAILABLE)
     world.run(source((0, [*EVERYTHING, Put(BAD)]), (10, [Put(BAD_PODS)])), until=12)
-    assert aside(world) == []
+    assert quarantined(world) == []
     assert "flush map" in kernel.applied[-1][1].text
     world.assert_in_step()
 
@@ -162,7 +162,7 @@ def test_stopping_ends_the_search() -> None:
     assert len(checks) > 2
     assert checks[-1] <= 5
     assert world.ended < 7
-    assert aside(world) == []
+    assert quarantined(world) == []
     assert IPV4.table not in kernel.ledger.sets
 
 
