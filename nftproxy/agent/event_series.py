@@ -4,7 +4,7 @@ Who may write Services decides how often something happens to them, and every no
 bounded, whatever happens: client-go's recorder does it in the same way (tools/record, EventCorrelator).
 
 * What happens to an object for the same reason is one series: the first time an Event is created, later its count
-  goes up.  What is only said again, word for word, counts for nothing.
+  goes up.  A state that lasts counts once, however often it is told.
 * For each object there is a token bucket, and one for the node.  While there is no token a series waits, and goes on
   counting; what is sent then is the count by then.
 * A series is over an hour after it began, as kube-apiserver forgets Events then.
@@ -35,7 +35,10 @@ MOST = 4096
 
 
 class Happening(NamedTuple):
-    """What there is to tell: about a Service, or with a namespace of "" about the Node of that name."""
+    """What there is to tell: about a Service, or with a namespace of "" about the Node of that name.
+
+    What `lasts` is told again and again, and counts once as long as it is the same.
+    """
 
     namespace: str
     name: str
@@ -43,6 +46,7 @@ class Happening(NamedTuple):
     action: str
     note: str
     is_warning: bool = True
+    lasts: bool = False
 
 
 class Subject(NamedTuple):
@@ -131,7 +135,7 @@ class Correlator:
             # No two begin at once, as the Events of one object are named by when they did
             self._latest = max(wall, self._latest + datetime.timedelta(microseconds=1))
             self._series[key] = Series(_first_of(together), self._latest, 1, wall, since=now, said=said)
-        elif series.said == said:
+        elif series.said == said and together[0].lasts:
             return
         else:
             series.count, series.last, series.said = series.count + 1, wall, said

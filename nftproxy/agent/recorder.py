@@ -56,7 +56,7 @@ def of_conflict(lost: Lost) -> Happening:
 def of_refusal(family: Family, service: ObjectKey, why: str) -> Happening:
     """A Service has no rules of a family, as the kernel refuses them."""
     note = f"the kernel refuses its rules for {FAMILY_NAMES[family]}: {why}"
-    return Happening(service.namespace, service.name, "RulesRefused", "Load", note)
+    return Happening(service.namespace, service.name, "RulesRefused", "Load", note, lasts=True)
 
 
 def of_listener(failure: CannotListen, node: str) -> Happening:

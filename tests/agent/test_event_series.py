@@ -60,13 +60,19 @@ def test_what_happens_again_is_counted() -> None:
     assert (series.count, series.last - series.began) == (3, datetime.timedelta(seconds=9))
 
 
-def test_what_is_said_again_is_no_news() -> None:
-    """The same, word for word, is sent once and counts once."""
+def test_what_lasts_counts_once() -> None:
+    """A state that is told again and again, word for word, is sent once; what happens again counts again."""
     correlator = Correlator()
-    observed(correlator, "a", "b")
+    state = [happening("a")._replace(lasts=True), happening("b")._replace(lasts=True)]
+    correlator.observe(state, 0.0, NOW)
     (series,) = sent(correlator)
-    observed(correlator, "a", "b")
-    assert (sent(correlator), series.count) == ([], 1)
+    correlator.observe(state, 1.0, NOW)
+    assert (sent(correlator, 1.0), series.count) == ([], 1)
+    correlator.observe(state[:1], 2.0, NOW)
+    assert (sent(correlator, 2.0), series.count) == ([series], 2)
+    observed(correlator, "once", name="api")
+    observed(correlator, "once", name="api")
+    assert [each.count for each in sent(correlator, 2.0)] == [2]
 
 
 def test_another_reason_or_object_is_another_event() -> None:
@@ -126,7 +132,7 @@ def test_a_series_ends() -> None:
     observed(correlator, "a")
     (first,) = sent(correlator)
     observed(correlator, "a", now=SILENCE - 1)
-    assert sent(correlator, SILENCE - 1) == []
+    assert sent(correlator, SILENCE - 1) == [first]
     observed(correlator, "a", now=SILENCE)
     (second,) = sent(correlator, SILENCE)
     assert (second.count, second.began > first.began) == (1, True)

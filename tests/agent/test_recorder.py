@@ -27,11 +27,12 @@ from nftproxy.agent.recorder import (
 from nftproxy.agent.servers import CannotListen, Place
 from nftproxy.api.responses import Refusal
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Put
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
 from tests.support.apiserver import ApiServer, Fault, Respond
-from tests.support.factories import IPV6, addresses, claim, key
+from tests.support.factories import IPV6, addresses, claim, key, pipeline, service
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
 CONFLICT = of_conflict(
@@ -181,6 +182,14 @@ def test_sending_is_tried_again() -> None:
 
 WEB = {"kind": "Service", "metadata": {"namespace": "shop", "name": "web"}}
 
+RIVALS = ("bakery/web", "museum/web")
+
+
+def ages(turn: int) -> tuple[int, int]:
+    """When each of two Services was created, the older one in turns."""
+    return (1, 2) if turn % 2 else (2, 1)
+
+
 LONG_NAME = f"{'n' * 235}-{'n' * 17}"
 """A node's name that is as long as one may be, with a dash where it is cut."""
 
@@ -220,6 +229,31 @@ def test_what_happens_again_raises_a_count(tmp_path: Path) -> None:
     assert [request.method for request in requests] == ["POST"] + ["PATCH"] * 19
     assert {request.status for request in requests} == {200, 201}
     assert len({request.port for request in requests}) == 1
+
+
+def test_two_services_that_contend_cost_the_api_little(tmp_path: Path) -> None:
+    """Two Services of two namespaces that take 100 ports from each other are an Event each, which names no other.
+
+    The owner changes with each round, as if a Service of another age came and went.
+    """
+    ports = [f"p{number}:{number}" for number in range(1, 101)]
+    made = pipeline()
+    rounds = []
+    for turn in range(20):
+        first, second = (service(name, created=age, ports=ports) for name, age in zip(RIVALS, ages(turn), strict=True))
+        made.apply([Put(first), Put(second)])
+        rounds.append([of_conflict(lost) for lost in made.take_losses()])
+    assert sum(map(len, rounds)) >= 20 * 100
+    with ApiServer() as server, reaching(server, tmp_path) as tell:
+        server.put(*({"kind": "Service", "metadata": {"namespace": name[:6], "name": "web"}} for name in RIVALS))
+        tell([[happening for happenings in rounds[turn : turn + 10] for happening in happenings] for turn in (0, 10)])
+        found = {event["metadata"]["namespace"]: event for event in server.objects("Event")}
+        assert [request.method for request in server.requests(resource="events")] == ["POST"] * 2 + ["PATCH"] * 2
+    assert set(found) == {"bakery", "museum"}
+    for namespace, event in found.items():
+        (other,) = set(found) - {namespace}
+        assert other not in json.dumps(event)
+        assert event["series"]["count"] == 2
 
 
 def test_an_event_that_the_api_has_forgotten_is_created_again(tmp_path: Path) -> None:
