@@ -7,13 +7,13 @@ import contextlib
 import itertools
 import logging
 import platform
-import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy import __version__
+from nftproxy.agent.ending import SIGNALS, ends_in_any_case
 from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
@@ -92,8 +92,12 @@ class Daemon:
 
         `post` sends an Event.  The result says whether to start anew.
         """
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
+        with ends_in_any_case():
+            return await self._run(sources, post, reason_to_restart)
+
+    async def _run(self, sources: Sources, post: Post, reason_to_restart: Awaitable[None]) -> bool:
         asyncio.get_running_loop().add_reader(self._notifications, self._agent.noticed)
         sending = asyncio.create_task(self._events.run(post))
         restarting = asyncio.ensure_future(reason_to_restart)

@@ -30,13 +30,14 @@ from kr8s.asyncio import Api
 
 from nftproxy import __version__
 from nftproxy.api.decode import show
-from nftproxy.api.pauses import Times
+from nftproxy.api.pauses import Pause, Times
 from nftproxy.api.reflector import LARGEST_LIST, Reflector, Request
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import Refusal, read_refusal
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
+from nftproxy.sources.plugins import Plugins
 from nftproxy.sources.streams import gathered
 
 log = logging.getLogger(__name__)
@@ -51,19 +52,26 @@ _LONGEST_REFUSAL = 64 * 1024
 """Bytes of an answer that says no: of what comes after them nothing would be shown."""
 
 
+_SAY_AGAIN = 60.0
+"""Seconds after which the log has again why nobody answers: attempts follow each other soon."""
+
+
 class Patience(msgspec.Struct, frozen=True):
     """How long to wait, in seconds.
 
     `connect`: for a connection, once for TCP and once for TLS.  `answer`: for the next bytes of a list; kube-apiserver
     takes a minute at the most (--request-timeout).  `page`: for the whole of one list or page, however slowly its bytes
     come.  `silence`: for the next bytes of a watch; a bookmark comes every minute, so a connection that is silent for
-    longer is dead.
+    longer is dead.  `plugin`: for a run of a credential plugin, which may ask servers of its own; `plugin_again`: from
+    the end of a run to the next one, at the least.
     """
 
     connect: float = 5.0
     answer: float = 60.0
     page: float = 120.0
     silence: float = 90.0
+    plugin: float = 30.0
+    plugin_again: float = 5.0
 
 
 class Cluster:
@@ -103,9 +111,11 @@ class Cluster:
         self._read = functools.partial(read_credentials, kubeconfig, account)
         self._credentials = self._read()
         self._fault = ""
+        self._plugins = Plugins(self.patience.plugin, self.patience.plugin_again)
         self._others = [other_address(text, self._credentials.server) for text in api_servers]
         self._failed = 0
         self._is_answering = asyncio.Event()
+        self._said: dict[str, tuple[str, float]] = {}
         self._tell_problems = tell_problems
         self._problems = Counter[str]()
         self._writer = _Connection(self)
@@ -158,10 +168,6 @@ class Cluster:
         except _EXPECTED as error:
             await self._writer.lost()
             raise Unavailable(_words(error)) from error
-        if status >= 500:
-            await self._writer.lost()
-        elif status == 401:
-            await self._writer.aclose()
         if status >= 500 or status in (401, 429):
             raise Unavailable(f"the API answered {status}")
         return refusal if status >= 300 else None
@@ -176,9 +182,28 @@ class Cluster:
             self._credentials, self._fault = self._read(), ""
         except BadInput as error:
             if self._fault != str(error):
-                log.warning("keeping the credentials that there are: %s", error)
+                log.warning("keeping the current credentials: %(reason)s", {"reason": error})
             self._fault = str(error)
         return self._credentials
+
+    async def identity(self) -> Credentials:
+        """The credentials with what the plugin gives, if there is one.
+
+        Raises:
+            ConnectionError: the plugin fails.
+        """
+        credentials = self.credentials()
+        if credentials.plugin is None:
+            return credentials
+        given = await self._plugins.ask(credentials.plugin, credentials.server, credentials.authority)
+        return msgspec.structs.replace(
+            credentials, plugin=None, token=given.token, certificate=given.certificate, key=given.key
+        )
+
+    def denied(self, credentials: Credentials) -> None:
+        """The API doesn't know who has these credentials."""
+        if self._plugins.gave(credentials.token, credentials.certificate):
+            self._plugins.forget()
 
     @property
     def address(self) -> str:
@@ -197,7 +222,7 @@ class Cluster:
 
     def _note_failure(self, reflector: Reflector, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):
-            log.error("following %s: this should not happen", reflector.resource.plural, exc_info=error)
+            log.error("a defect while following %(resource)s", {"resource": reflector.resource.plural}, exc_info=error)
         cause = error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
         if isinstance(cause, httpx.ReadTimeout):
             reflector.receive_silence(_now())
@@ -211,12 +236,21 @@ class Cluster:
             self._problems[reflector.resource.plural] = reflector.complaints.count
             self._tell_problems(self._problems.total())
 
+    def _is_news(self, plural: str, pause: Pause) -> bool:
+        """Whether to log a pause: each, except that it is said once a minute only that nobody answers."""
+        said, since = self._said.get(plural, ("", 0.0))
+        if pause.awaits_server and pause.reason == said and _now() - since < _SAY_AGAIN:
+            return False
+        self._said[plural] = pause.reason, _now()
+        return True
+
     async def _pause(self, reflector: Reflector) -> None:
         pause = reflector.pause
         seconds = pause.seconds(random.random())
-        if pause.reason:
+        if pause.reason and self._is_news(reflector.resource.plural, pause):
             level = logging.WARNING if pause.is_fault else logging.INFO
-            log.log(level, "%s: %s; going on in %.1f s", reflector.resource.plural, pause.reason, seconds)
+            what = {"resource": reflector.resource.plural, "reason": pause.reason, "seconds": seconds}
+            log.log(level, "%(resource)s: %(reason)s; trying again in %(seconds).1f s", what)
         if not pause.awaits_server:
             await asyncio.sleep(seconds)
             return
@@ -332,10 +366,6 @@ class _Connection:
             timeout=httpx.Timeout(self.patience.connect, read=read),
         ) as response:
             yield response
-        if response.status_code >= 500:
-            await self.lost()
-        elif response.status_code == 401:
-            await self.aclose()
 
     @asynccontextmanager
     async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
@@ -344,10 +374,19 @@ class _Connection:
         async with api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request) as response:
             self._cluster.answered()
             yield response
+        if response.status_code >= 500:
+            await self.lost()
+        elif response.status_code == 401:
+            await self._denied()
+
+    async def _denied(self) -> None:
+        if self._is_for:
+            self._cluster.denied(self._is_for[0])
+        await self.aclose()
 
     async def current(self) -> Api:
         """The client for what files and names say now."""
-        wanted = self._cluster.credentials(), self._cluster.address
+        wanted = await self._cluster.identity(), self._cluster.address
         if self._api is None or wanted != self._is_for:
             await self.aclose()
             self._is_for = wanted
@@ -355,7 +394,7 @@ class _Connection:
             try:
                 await api.auth
             except Exception as error:
-                raise ConnectionError(f"no credentials: {error}") from error  # a plugin may fail in any way
+                raise ConnectionError(f"no credentials: {error}") from error  # kr8s may fail in any way
             self._api = api
         return self._api
 

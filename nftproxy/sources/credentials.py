@@ -21,6 +21,7 @@ import msgspec
 from nftproxy.api.decode import show
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import yaml_documents
+from nftproxy.sources.plugins import Plugin
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token and the cluster's certificate authority."""
@@ -41,7 +42,7 @@ class Credentials(msgspec.Struct, frozen=True):
     tls_server_name: str = ""
     is_insecure: bool = False
     proxy_url: str = ""
-    plugin: dict[str, Any] | None = None
+    plugin: Plugin | None = None
 
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
@@ -80,7 +81,7 @@ def other_address(text: str, configured: str) -> str:
 
 
 def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
-    """The credentials as a kubeconfig, for another address of the same server.
+    """The credentials as a kubeconfig, for another address of the same server, without a plugin.
 
     Certificates and keys are in files in memory, which are there until `files` is closed.
     """
@@ -102,7 +103,6 @@ def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.Exit
         token=credentials.token,
         client_certificate=credentials.certificate,
         client_key=credentials.key,
-        exec=credentials.plugin,
     )
     return {
         "clusters": [{"name": "cluster", "cluster": cluster}],
@@ -144,7 +144,7 @@ class _User(_Section):
     client_certificate_data: str | None = None
     client_key: str | None = None
     client_key_data: str | None = None
-    exec: dict[str, Any] | None = None
+    exec: Plugin | None = None
     auth_provider: object = None
     username: str | None = None
 
@@ -200,8 +200,15 @@ def _of_kubeconfig(path: Path) -> Credentials:
         tls_server_name=cluster.tls_server_name or "",
         is_insecure=bool(cluster.insecure_skip_tls_verify),
         proxy_url=cluster.proxy_url or "",
-        plugin=user.exec,
+        plugin=_found_from(directory, user.exec),
     )
+
+
+def _found_from(directory: Path, plugin: Plugin | None) -> Plugin | None:
+    """The plugin whose command, if it is a relative path, is relative to the kubeconfig; a mere name goes by PATH."""
+    if plugin is None or "/" not in plugin.command:
+        return plugin
+    return msgspec.structs.replace(plugin, command=str(directory / plugin.command))
 
 
 def _kubeconfig(path: Path) -> _Kubeconfig:

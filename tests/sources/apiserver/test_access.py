@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -127,17 +129,20 @@ def test_certificates(server: ApiServer, tmp_path: Path, embed: bool, monkeypatc
     assert list(left.iterdir()) == []
 
 
+V1 = "client.authentication.k8s.io/v1"
+
+
 def test_plugin(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A program may be asked for the token, again when the token is refused, and again when the program fails."""
+    """A program may be asked for the token, again when the API denies it, and again when the program has failed."""
     (tmp_path / "token").write_text(server.token)
-    code = """import sys; print('{"status": {"token": "%s"}}' % open(sys.argv[1]).read())"""
-    plugin = {
-        "apiVersion": "client.authentication.k8s.io/v1",
-        "command": "python3",
-        "args": ["-c", code, str(tmp_path / "token")],
-    }
+    code = (
+        'import sys; print(\'{"apiVersion": "%s", "kind": "ExecCredential", "status": {"token": "%s"}}\''
+        " % (sys.argv[1], open(sys.argv[2]).read()))"
+    )
+    plugin = {"apiVersion": V1, "command": "python3", "args": ["-c", code, V1, str(tmp_path / "token")]}
     config = rewrite(server.write_kubeconfig(tmp_path / "kubeconfig"), user={"token": None, "exec": plugin})
-    cluster = Cluster(str(config), times=TIMES, patience=PATIENCE)
+    patience = msgspec.structs.replace(PATIENCE, plugin_again=0.1)
+    cluster = Cluster(str(config), times=TIMES, patience=patience)
 
     async def run() -> None:
         async with following(server, cluster, [RESOURCES[2]]) as seen:
@@ -146,12 +151,57 @@ def test_plugin(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixt
             server.faults.add(Fault(EndWatch(), verb="watch"))
             await seen.until(lambda: seen.requests(status=401) >= 1)
             (tmp_path / "token").unlink()
-            await seen.until(lambda: "no credentials: Process exited" in caplog.text)
+            await seen.until(lambda: "the credential plugin 'python3' failed: it ended with status 1" in caplog.text)
             (tmp_path / "token").write_text(token)
             server.put(service(9))
-            await seen.until(lambda: len(seen.batches["services"]) == 2)
+            await seen.until(lambda: server.watches("services") == 1 and len(seen.state.services) == 6)
 
     asyncio.run(run())
+
+
+def test_plugin_gives_a_certificate(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificate and key may come from one run of a program beside the kubeconfig, for all resources and Events."""
+    left = tmp_path / "left"
+    left.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(left))
+    assert server.authority is not None
+    certificate, key = (text.decode() for text in server.authority.client)
+    status = {"clientCertificateData": certificate, "clientKeyData": key}
+    (tmp_path / "answer").write_text(json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status}))
+    (tmp_path / "plugin").write_text(f"#!/bin/sh\necho >> {tmp_path}/runs\ncat {tmp_path}/answer\n")
+    (tmp_path / "plugin").chmod(0o755)
+    config = server.write_kubeconfig(tmp_path / "kubeconfig")
+    rewrite(config, user={"token": None, "exec": {"apiVersion": V1, "command": "./plugin"}})
+    cluster = Cluster(str(config), times=TIMES, patience=PATIENCE)
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            for _ in range(3):
+                await cluster.post("default", b"{}")
+        await cluster.aclose()
+
+    asyncio.run(run())
+    assert {request.user for request in server.requests()} == {"kubernetes-admin"}
+    assert (tmp_path / "runs").read_text() == "\n"
+    assert list(left.iterdir()) == [], "a key was left behind"
+
+
+@pytest.mark.parametrize(
+    ("tweak", "complaint"),
+    [
+        ({"apiVersion": "client.authentication.k8s.io/v1alpha1"}, "v1alpha1"),
+        ({"interactiveMode": "Always"}, "Always"),
+        ({"command": None}, "command"),
+    ],
+)
+def test_bad_plugins(server: ApiServer, tmp_path: Path, tweak: Object, complaint: str) -> None:
+    """A plugin that wants a terminal, or speaks no version that there still is, is bad input at the start."""
+    plugin = {"apiVersion": V1, "command": "x"} | tweak
+    config = server.write_kubeconfig(tmp_path / "kubeconfig")
+    rewrite(config, user={"token": None, "exec": {name: value for name, value in plugin.items() if value}})
+    with pytest.raises(BadInput, match=complaint):
+        Cluster(str(config))
 
 
 def test_broken_kubeconfig(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,7 +214,7 @@ def test_broken_kubeconfig(server: ApiServer, tmp_path: Path, caplog: pytest.Log
             await seen.right()
 
     asyncio.run(run())
-    assert caplog.text.count("keeping the credentials") == 1
+    assert caplog.text.count("keeping the current credentials") == 1
 
 
 @pytest.mark.parametrize(

@@ -142,12 +142,13 @@ def test_any_answer_ends_the_pauses(
             await asyncio.sleep(TIMES.healthy)
             server.stop()
             change(server)
-            await seen.until(lambda: len(re.findall(r"going on in [0-9]{4}", caplog.text)) == len(PLURALS))
+            await seen.until(lambda: len(re.findall(r"trying again in [0-9]{4}", caplog.text)) == len(PLURALS))
             server.start()
             server.faults.add(Fault(Respond(code), verb="create"))
             with contextlib.suppress(Unavailable):
                 await cluster.post("default", b"{}")
             await seen.right()
+        await cluster.aclose()
 
     asyncio.run(run())
 

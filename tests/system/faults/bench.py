@@ -157,12 +157,13 @@ class Bench:
         self.server = server
         self._log = directory / "log"
         self._process: subprocess.Popen[Any] | None = None
+        self.kubeconfig = server.write_kubeconfig(directory / "kubeconfig")
         self.configuration: dict[str, Any] = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
             "mode": "nftables",
             "hostnameOverride": NODE_NAME,
-            "clientConnection": {"kubeconfig": str(server.write_kubeconfig(directory / "kubeconfig"))},
+            "clientConnection": {"kubeconfig": str(self.kubeconfig)},
             "clusterCIDR": f"{CLUSTER_CIDR},{CLUSTER_CIDR6}",
             "nftables": {"syncPeriod": f"{sync_period}s", "minSyncPeriod": "100ms"},
         }

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from pathlib import Path
+
+import yaml
 
 from nftproxy.lab import Origin, Outcome, Probe, endpoint
 from tests.support.apiserver import ApiServer
@@ -37,6 +41,35 @@ def test_rules_stay(bench: Bench, server: ApiServer) -> None:
     bench.start()
     bench.wait_until_right()
     assert bench.held() != before
+
+
+def test_ends_while_a_plugin_hangs(bench: Bench, tmp_path: Path) -> None:
+    """SIGTERM ends an agent that waits for a credential plugin, with all that the plugin has started."""
+    bench.stop()
+    kubeconfig = bench.kubeconfig
+    before = kubeconfig.read_text()
+    config = yaml.safe_load(before)
+    script = "trap '' TERM; sleep 3600 & echo $$ $! > \"$1\"; wait"
+    pids = tmp_path / "pids"
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh"}
+    config["users"][0]["user"] = {"exec": plugin | {"args": ["-c", script, "sh", str(pids)]}}
+    kubeconfig.write_text(yaml.safe_dump(config))
+    try:
+        bench.start()
+        bench.wait_until(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    finally:
+        bench.stop()
+        kubeconfig.write_text(before)
+    assert "something hangs" not in bench.log(), "it ended in good order"
+    bench.wait_until(lambda: all(_is_gone(int(pid)) for pid in pids.read_text().split()))
+    bench.start()
+    bench.wait_until_right()
+
+
+def _is_gone(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    return True
 
 
 def test_a_restart_disturbs_nobody(bench: Bench) -> None:

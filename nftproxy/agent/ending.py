@@ -1,0 +1,57 @@
+"""Ending when asked to, whatever hangs.
+
+SIGTERM and SIGINT end the agent in good order: the transaction that is under way is finished, sockets are closed.  But
+a file on a server that is away, a name that nobody resolves, or a kernel that holds a lock can keep the event loop, or
+one of the threads that Python waits for at its end, for as long as it likes.  So a thread of its own hears the signals
+too, by the file descriptor into which Python's C handler writes them at once, and ends the process after a second.  The
+rules stay in any case: a transaction happens as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+GRACE = 0.8
+"""Seconds from the signal until the process ends in any case: a good order takes some hundredths."""
+
+
+@contextlib.contextmanager
+def ends_in_any_case(grace: float = GRACE) -> Iterator[None]:
+    """Have the process ended so many seconds after a signal, if it still is there; to be used inside the event loop.
+
+    The loop's own handlers of the signals must be there before: it hears of signals by the file descriptor that is
+    taken over here, and has them passed on.  A signal that has come counts also after the end of the context.
+    """
+    hearing, writing = socket.socketpair()
+    writing.setblocking(False)
+    loops = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    threading.Thread(target=_hear, args=(hearing, loops, grace), name="signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(loops)
+        writing.close()
+
+
+def _hear(hearing: socket.socket, loops: int, grace: float) -> None:
+    """Pass signals on to the event loop, and end the process some time after one that asks for it."""
+    with hearing:
+        while numbers := hearing.recv(16):
+            with contextlib.suppress(OSError):  # the loop may be gone already
+                os.write(loops, numbers)
+            if any(number in SIGNALS for number in numbers):
+                time.sleep(grace)
+                log.warning("something hangs: ending without waiting for it; the rules stay")
+                logging.shutdown()
+                os._exit(0)

@@ -1,0 +1,256 @@
+"""Credential plugins, which are programs of others: bounded in time and output, killed as a whole, asked seldom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from nftproxy.sources.plugins import LARGEST_OUTPUT, Given, Plugin, Plugins, Variable, exec_info, read_credential, run
+
+V1: Final = "client.authentication.k8s.io/v1"
+SERVER = "https://192.0.2.1:6443"
+PATIENCE = 60.0
+"""Seconds to wait for what happens within one on an idle machine."""
+
+
+def credential(**status: object) -> str:
+    """What a program writes."""
+    return json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
+
+
+def shell(script: str, *args: str) -> Plugin:
+    """A program that is a shell script."""
+    return Plugin("sh", V1, ("-c", script, "sh", *args))
+
+
+def asked(plugin: Plugin, longest: float = PATIENCE) -> Given:
+    """What a program gives when it is asked once."""
+    return asyncio.run(Plugins(longest, 0.0).ask(plugin, SERVER, b""))
+
+
+def counting(directory: Path, **status: object) -> tuple[Plugin, Callable[[], int]]:
+    """A program that gives this, and how often it has been run."""
+    runs = directory / "runs"
+    plugin = shell('echo >> "$1"; printf %s "$2"', str(runs), credential(**status))
+    return plugin, lambda: runs.read_text().count("\n") if runs.exists() else 0
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process doesn't run any more; who is its parent may not have looked yet."""
+    with contextlib.suppress(OSError):
+        return ") Z " in Path(f"/proc/{pid}/stat").read_text()
+    return True
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Wait for something to be so."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def count_open_files() -> int:
+    """How many file descriptors this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# What it gives
+
+
+def test_gives_a_token() -> None:
+    """The token is what counts, without the newline that ends it, and without an end if none is said."""
+    assert asked(shell('printf %s "$1"', credential(token="abc\n"))) == Given("abc", b"", b"", float("inf"))
+
+
+def test_gives_a_certificate_until_it_expires() -> None:
+    """A certificate comes with its key, and with the time at which it expires, in whatever zone that is written."""
+    status = {"clientCertificateData": "C", "clientKeyData": "K", "expirationTimestamp": "2030-01-01T01:00:00+01:00"}
+    assert asked(shell('printf %s "$1"', credential(**status))) == Given("", b"C", b"K", 1893456000.0)
+
+
+@pytest.mark.parametrize(
+    ("output", "complaint"),
+    [
+        ("", "no ExecCredential"),
+        ("[" * 5000, "no ExecCredential"),
+        ('{"status": {"token": "a"}}', "no ExecCredential"),
+        (credential(), "neither a token nor"),
+        (credential(clientCertificateData="C"), "neither a token nor"),
+        (credential(token=7), "no ExecCredential"),
+        (credential(token="a").replace("/v1", "/v1beta1"), "gives 'client.authentication.k8s.io/v1beta1'"),
+    ],
+)
+def test_what_is_no_credential(output: str, complaint: str) -> None:
+    """Output that is no ExecCredential of the version that is configured says what is wrong with it."""
+    with pytest.raises(ConnectionError, match=complaint):
+        read_credential(output.encode(), shell(""))
+
+
+@pytest.mark.parametrize("wants_cluster", [True, False])
+def test_says_what_is_asked_for(wants_cluster: bool) -> None:
+    """The program finds its own variables, and what it is to give, in its environment; the cluster if it wants that."""
+    plugin = Plugin(
+        "sh", V1, ("-c", 'printf "%s %s" "$A" "$KUBERNETES_EXEC_INFO"'), (Variable("A", "b"),), wants_cluster
+    )
+    own, _, info = asyncio.run(run(plugin, exec_info(plugin, SERVER, b"PEM"), PATIENCE)).decode().partition(" ")
+    spec = {"interactive": False}
+    cluster = {"cluster": {"server": SERVER, "certificate-authority-data": "UEVN"}} if wants_cluster else {}
+    assert own == "b"
+    assert json.loads(info) == {"kind": "ExecCredential", "apiVersion": V1, "spec": spec | cluster}
+
+
+# How often it is run
+
+
+def test_is_run_once_for_all(tmp_path: Path) -> None:
+    """All who ask at the same time, or later, get what one run gave."""
+    plugin, count = counting(tmp_path, token="a")
+
+    async def ask() -> None:
+        plugins = Plugins(PATIENCE, 0.0)
+        await asyncio.gather(*(plugins.ask(plugin, SERVER, b"") for _ in range(9)))
+        await plugins.ask(plugin, SERVER, b"")
+
+    asyncio.run(ask())
+    assert count() == 1
+
+
+def test_is_run_again_when_denied_or_expired(tmp_path: Path) -> None:
+    """What was denied is asked for again at once, and what has expired, or will soon, when it is needed."""
+    plugin, count = counting(tmp_path, token="a", expirationTimestamp="2020-01-01T00:00:00Z")
+
+    async def ask() -> None:
+        plugins = Plugins(PATIENCE, 3600.0)
+        given = await plugins.ask(plugin, SERVER, b"")
+        await plugins.ask(plugin, SERVER, b"")
+        assert count() == 1, "not again so soon, though it has expired"
+        assert not plugins.gave("b", b"")
+        assert plugins.gave(given.token, given.certificate)
+        plugins.forget()
+        await plugins.ask(plugin, SERVER, b"")
+        assert count() == 2
+        eager = Plugins(PATIENCE, 0.0)
+        for _ in range(2):
+            await eager.ask(plugin, SERVER, b"")
+        assert count() == 4
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize(("again", "runs"), [(3600.0, 1), (0.0, 3)])
+def test_a_failure_lasts_for_a_while(tmp_path: Path, again: float, runs: int) -> None:
+    """A program that has failed isn't run again at once, whoever asks; all hear why it failed, its last words too."""
+    runs_file = tmp_path / "runs"
+    plugin = shell('echo >> "$1"; echo "no network" >&2; exit 3', str(runs_file))
+
+    async def ask() -> None:
+        plugins = Plugins(PATIENCE, again)
+        for _ in range(3):
+            with pytest.raises(ConnectionError, match="plugin 'sh' failed: it ended with status 3: 'no network'"):
+                await plugins.ask(plugin, SERVER, b"")
+
+    asyncio.run(ask())
+    assert runs_file.read_text().count("\n") == runs
+
+
+@pytest.mark.parametrize(
+    ("plugin", "complaint"),
+    [
+        (Plugin("/nowhere/to/be/found", V1), "No such file"),
+        (
+            Plugin(
+                "sh",
+                V1,
+                (
+                    "-c",
+                    "exit\0",
+                ),
+            ),
+            "null byte",
+        ),
+        (shell("kill -9 $$"), "status -9"),
+    ],
+)
+def test_a_program_that_does_not_run(plugin: Plugin, complaint: str) -> None:
+    """One that can't be started, or dies, is a lost connection like others."""
+    with pytest.raises(ConnectionError, match=complaint):
+        asked(plugin)
+
+
+# Bounds
+
+
+def test_one_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+    """After its time the program goes with all that it has started, though they ignore SIGTERM and hold its output."""
+    pids = tmp_path / "pids"
+    script = "trap '' TERM; (trap '' TERM; echo $$ >> \"$1\"; exec sleep 3600) & echo $! >> \"$1\"; exec sleep 3600"
+    with pytest.raises(ConnectionError, match=r"took longer than 1 s, and was killed with its children"):
+        asked(shell(script, str(pids)), longest=1.0)
+    found = [int(pid) for pid in pids.read_text().split()]
+    assert len(found) == 2
+    wait_until(lambda: all(map(is_gone, found)))
+
+
+def test_a_child_that_is_left_holds_nobody_up(tmp_path: Path) -> None:
+    """What a program leaves behind in its group, with its output open, goes when the program ends."""
+    pid = tmp_path / "pid"
+    given = asked(shell('sleep 3600 & echo $! > "$1"; printf %s "$2"', str(pid), credential(token="a")))
+    assert given.token == "a"
+    wait_until(lambda: is_gone(int(pid.read_text())))
+
+
+@pytest.mark.parametrize("stream", ["", ">&2"])
+def test_one_that_writes_without_end_is_killed(stream: str) -> None:
+    """A program that writes on and on, to either stream, is killed at a bound."""
+    with pytest.raises(ConnectionError, match=f"more than {LARGEST_OUTPUT} bytes, and was killed"):
+        asked(shell(f"exec yes {stream}"))
+
+
+def test_one_that_hangs_goes_with_who_asks(tmp_path: Path) -> None:
+    """When the event loop ends, nobody waits for the program, and nothing is left of it."""
+    pid = tmp_path / "pid"
+
+    async def ask() -> None:
+        asking = asyncio.create_task(
+            Plugins(3600.0, 0.0).ask(shell('echo $$ > "$1"; exec sleep 3600', str(pid)), SERVER, b"")
+        )
+        await asyncio.to_thread(wait_until, lambda: pid.exists() and pid.read_text().endswith("\n"))
+        asking.cancel()
+
+    asyncio.run(ask())
+    wait_until(lambda: is_gone(int(pid.read_text())))
+
+
+def test_leaves_no_file_open() -> None:
+    """Runs that succeed, fail and hang leave no file descriptor behind."""
+
+    async def ask() -> list[int]:
+        counts = []
+        for _ in range(4):
+            for script in ('printf %s "$1"', "exit 1", "exec sleep 3600", "exec yes"):
+                with contextlib.suppress(ConnectionError):
+                    await Plugins(0.3, 0.0).ask(shell(script, credential(token="a")), SERVER, b"")
+            counts.append(await asyncio.to_thread(count_open_files))
+        return counts
+
+    counts = asyncio.run(ask())
+    assert counts[-1] <= counts[0]
+
+
+def test_says_when_it_was_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each run that succeeds is one line in the log, without what it gave."""
+    caplog.set_level(logging.INFO)
+    plugin, _ = counting(tmp_path, token="secret")
+    asked(plugin)
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("nftproxy")] == [
+        "the credential plugin 'sh' has given credentials for as long as they are taken"
+    ]
