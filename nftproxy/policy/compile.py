@@ -40,7 +40,8 @@ _NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 # the pod the peer's clock then seems to run backwards, since timestamps have an offset for each client, with newer
 # kernels for each connection ("tcp: secure_seq: add back ports to TS offset": Linux 7.0, 6.12.94 and others).  So it
 # ignores the SYN (PAWS, RFC 7323, 5.3).  A client that keeps its ports meets nothing but its own past.  Other
-# protocols have no such past, and with random ports two flows that begin in one instant rarely want the same port.
+# protocols have no such past, and random ports, which spread evenly, are free for longer: docs/performance.md has the
+# figures.
 _TCP_KEEPS_ITS_PORT = ("meta l4proto tcp", "masquerade")
 _RANDOM_PORTS = ("", "masquerade fully-random")
 

@@ -36,11 +36,11 @@ def words(line: str) -> list[str]:
 def test_commands_of_the_page_measure(line: str) -> None:
     """Each command in docs/performance.md prints a row with some connections for each way that it names."""
     arguments = words(line)
-    done = CliRunner().invoke(main, [*arguments, "--seconds", "0.5", "--rate", "100"], catch_exceptions=False)
+    done = CliRunner().invoke(main, [*arguments, "--seconds", "0.5"], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     _, _, *rows = (dict(zip(COLUMNS, row[2:-2].split(" | "), strict=True)) for row in done.output.splitlines())
     assert {row["way"] for row in rows} == {word for word in arguments if word in WAYS}
-    assert all(int(row["asked"]) > 0 for row in rows)
+    assert all(int(row["asked"].replace(",", "")) > 0 for row in rows)
     assert all(row["failed"] == "0" for row in rows)
 
 
