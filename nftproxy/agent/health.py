@@ -100,9 +100,12 @@ class Health:
         self._sources: tuple[str, ...] = ("all sources",)
         self._warnings: dict[str, tuple[str, ...]] = {}
 
-    def waits_for(self, sources: Iterable[str]) -> None:
-        """These sources have yet to deliver their first listing; nothing is loaded before."""
-        self._sources = tuple(sources)
+    def waits_for(self, sources: Iterable[str], at: Moment) -> None:
+        """These sources have yet to deliver their first listing; nothing is loaded before, and so no change is late."""
+        had_to_wait, self._sources = bool(self._sources), tuple(sources)
+        if had_to_wait and not self._sources:
+            for progress in self._families.values():
+                progress.waiting = progress.untaken = at.steady
 
     def warn(self, topic: str, *warnings: str) -> None:
         """What operators should know about a topic, though the rules follow; no warning takes back earlier ones."""
@@ -132,7 +135,8 @@ class Health:
         """How things are."""
         found = {}
         for family, progress in self._families.items():
-            is_healthy = progress.waiting is None or now.steady - progress.waiting < self._patience
+            is_late = progress.waiting is not None and now.steady - progress.waiting >= self._patience
+            is_healthy = not is_late or bool(self._sources)
             if progress.last_updated is not None or not is_healthy:
                 found[family] = FamilyStatus(progress.last_updated, is_healthy)
         warnings = tuple(itertools.chain.from_iterable(self._warnings.values()))

@@ -45,7 +45,7 @@ class Vitals:
 
     def waits_for(self, sources: Sequence[str]) -> None:
         """These sources have yet to deliver their first listing, before which nothing is loaded."""
-        self.health.waits_for(sources)
+        self.health.waits_for(sources, self._clocks())
 
     def scrape(self) -> bytes:
         """All metrics, as they are now."""

@@ -260,7 +260,15 @@ class Reflector:
             self._list(Basis.NOT_OLDER)
         is_clear = is_gone or refusal.code == 429
         self._fail(self._failures.refused(refusal.message, refusal.retry_after), is_doubtful=not is_clear)
-        return []
+        return self._go_without() if refusal.code == 403 else []
+
+    def _go_without(self) -> list[Event]:
+        """Nothing waits for what others can do without, and may not be listed; it is asked for again all the same."""
+        if not self.resource.may_be_absent or self._version or self._is_absent:
+            return []
+        self._is_absent = True
+        self.complaints.say(f"{self.resource.plural} may not be listed: going on without them")
+        return [Listed(self.resource.model, ())]
 
     def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False) -> None:
         """The connection could not be made, or is lost, or something else went wrong.

@@ -40,8 +40,16 @@ def healthy(health: Health, seconds: float) -> dict[Family, bool]:
 def loaded(*families: Family) -> Health:
     """The health of a proxy that has loaded all rules a while ago."""
     health = Health(PERIOD, families or Family)
-    health.waits_for([])
+    health.waits_for([], at(-100))
+    health.taken()
     health.applied(at(-100), families or Family)
+    return health
+
+
+def listed() -> Health:
+    """The health of a proxy that knows the whole cluster, and has loaded nothing yet."""
+    health = Health(PERIOD)
+    health.waits_for([], at(0))
     return health
 
 
@@ -56,15 +64,25 @@ def test_a_proxy_that_has_just_started() -> None:
 def test_what_is_waited_for() -> None:
     """First the sources by name, then the first load of each family; only after that the proxy is healthy."""
     health = Health(PERIOD)
-    health.waits_for(["services", "nodes"])
+    health.waits_for(["services", "nodes"], at(0))
     assert health.status(at(1)).waiting[:2] == ("the first listing of services", "the first listing of nodes")
-    health.waits_for([])
+    health.waits_for([], at(0))
     health.applied(at(1), [IPV4])
     assert health.status(at(2)).waiting == ("the first load of IPv6",)
     assert not health.status(at(2)).is_healthy
     health.applied(at(3), [IPV6])
     assert health.status(at(4)).waiting == ()
     assert health.status(at(4)).is_healthy
+
+
+def test_no_change_is_late_before_everything_was_listed() -> None:
+    """A restart wouldn't make the API answer; from then on the first load has as much time as any change."""
+    health = Health(PERIOD)
+    health.queued(at(0))
+    assert health.status(at(1000)).is_alive
+    health.waits_for([], at(1000))
+    assert health.status(at(1059)).is_alive
+    assert not health.status(at(1060)).is_alive
 
 
 def test_one_family_is_enough_to_be_alive() -> None:
@@ -86,14 +104,14 @@ def test_one_family_is_enough_to_be_alive() -> None:
 def test_a_family_that_was_never_loaded_is_not_served() -> None:
     """However short it has been waiting."""
     health = Health(PERIOD)
-    health.waits_for([])
+    health.waits_for([], at(0))
     health.applied(at(0), [IPV4])
     assert (health.status(at(1)).serves([IPV4]), health.status(at(1)).serves([IPV6])) == (True, False)
 
 
 def test_silence_is_health() -> None:
     """However long nothing has come, a proxy that has applied all is healthy."""
-    health = Health(PERIOD)
+    health = listed()
     health.queued(at(0))
     health.taken()
     health.applied(at(1), Family)
@@ -111,7 +129,7 @@ def test_a_change_may_wait_two_sync_periods(seconds: float, is_healthy: bool) ->
 
 def test_the_oldest_change_counts() -> None:
     """Changes that follow do not make the first one younger, nor does trying in vain to apply it."""
-    health = Health(PERIOD)
+    health = listed()
     for seconds in range(0, 60, 10):
         health.queued(at(seconds))
         health.taken()
@@ -120,7 +138,7 @@ def test_the_oldest_change_counts() -> None:
 
 def test_applying_makes_healthy_again() -> None:
     """Once the change is in the kernel the proxy is healthy, however late that was."""
-    health = Health(PERIOD)
+    health = listed()
     health.queued(at(0))
     health.taken()
     health.applied(at(300), Family)
@@ -129,7 +147,7 @@ def test_applying_makes_healthy_again() -> None:
 
 def test_a_change_that_came_while_others_were_applied() -> None:
     """Applying what was taken leaves to wait what came after that, since when it came."""
-    health = Health(PERIOD)
+    health = listed()
     health.queued(at(0))
     health.taken()
     health.queued(at(10))
@@ -140,7 +158,7 @@ def test_a_change_that_came_while_others_were_applied() -> None:
 
 def test_one_family_alone() -> None:
     """A family whose rules follow is healthy while the other's do not, and the proxy as a whole is not."""
-    health = Health(PERIOD)
+    health = listed()
     health.queued(at(0))
     health.taken()
     health.applied(at(1), [IPV6])

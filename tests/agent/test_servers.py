@@ -118,6 +118,7 @@ async def serving(
     made = pipeline(**tweaks)
     vitals = Vitals(Health(30.0), Metrics(made.generations))
     vitals.waits_for(())
+    vitals.taken()
     vitals.applied(Transaction("x"), BOTH, full=True)
     reports: list[CannotListen] = []
     async with Servers(made.settings.config, lambda: made.state.node, vitals, reports.append, limits) as servers:

@@ -268,6 +268,36 @@ def test_never_back_in_time() -> None:
     assert asked(reflector) == "watch 3"
 
 
+def test_what_may_be_absent_and_may_not_be_listed() -> None:
+    """Nothing waits for it: it counts as empty, once, and is asked for again until it may be listed."""
+    reflector = Reflector(CIDRS)
+    reflector.request(0.0, 0.5)
+    assert reflector.receive_refusal(Refusal(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
+    assert list(reflector.complaints.fresh()) == ["servicecidrs may not be listed: going on without them"]
+    for _ in range(3):
+        reflector.request(1.0, 0.5)
+        assert reflector.receive_refusal(Refusal(403, "Forbidden"), 1.0) == []
+    assert list(reflector.complaints.fresh()) == []
+
+
+def test_what_was_listed_and_may_not_be_listed_any_more() -> None:
+    """What was known goes on counting."""
+    reflector = Reflector(CIDRS)
+    reflector.request(0.0, 0.5)
+    assert [each for each in reflector.receive_list(page(kind="ServiceCIDRList"), 0.0) if each]
+    reflector.request(1.0, 0.5)
+    reflector.receive_refusal(Refusal(410, "Gone"), 1.0)
+    reflector.request(2.0, 0.5)
+    assert reflector.receive_refusal(Refusal(403, "Forbidden"), 2.0) == []
+
+
+def test_what_rules_depend_on_and_may_not_be_listed() -> None:
+    """Without Services there is nothing to go on with."""
+    reflector = Reflector(SERVICES)
+    reflector.request(0.0, 0.5)
+    assert reflector.receive_refusal(Refusal(403, "Forbidden"), 0.0) == []
+
+
 def test_a_kind_that_is_not_there() -> None:
     """Where no version of a kind is known, there is nothing to list: told once, looked for seldom, found later."""
     reflector = Reflector(CIDRS, Times(absent=60.0))
