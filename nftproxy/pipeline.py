@@ -45,7 +45,7 @@ STEP = 250
 class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
 
-    `losses` holds what Services claim but don't get, by Service; `flows` tells which UDP flows must go, `health_checks`
+    `losses` holds what Services claim but don't get, by Service; `flows` says which UDP flows must go, `health_checks`
     what health-check node ports answer, `localhost_ports` what serves node ports at localhost.
     `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
     (agent/quarantine.py decides who that is).
@@ -137,7 +137,7 @@ class Pipeline:
         self._updated.discard(service)
 
     def take_losses(self) -> list[Lost]:
-        """What Services have come to lose since this was last asked, Service by Service; each is told once."""
+        """What Services have come to lose since this was last asked, Service by Service; each loss is returned once."""
         losses, self._fresh_losses = self._fresh_losses, []
         return losses
 

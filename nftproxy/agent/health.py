@@ -183,7 +183,7 @@ def healthz(status: Status, *, node_eligible: bool) -> Answer:
 
 
 def _health_answer(status: Status, node_eligible: bool | msgspec.UnsetType, *, is_good: bool) -> Answer:
-    """In a good answer lastUpdated is now: it once told when a loop had last run, and probes came to rely on that."""
+    """In a good answer lastUpdated is now: it once said when a loop had last run, and probes came to rely on that."""
     families = {
         FAMILY_NAMES[family]: _FamilyBody(_time(each.last_updated), each.is_healthy)
         for family, each in status.families.items()

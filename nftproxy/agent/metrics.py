@@ -1,4 +1,4 @@
-"""What Prometheus is told: kube-proxy's metrics, so that charts and alerts go on working, and a few of our own.
+"""What Prometheus scrapes: kube-proxy's metrics, so that charts and alerts keep working, and a few of our own.
 
 Names, labels, help texts and buckets are those of kube-proxy 1.36 in nftables mode (pkg/proxy/metrics/metrics.go); the
 mark [ALPHA] is Kubernetes' own, by which it may still change them.
@@ -77,7 +77,7 @@ _GAUGES = (
         ("ip_family", "traffic_policy"),
     ),
     _Row("nftables_localhost_nodeport_listeners", "Node ports that are listened on at localhost"),
-    _Row("nftproxy_elements", "Elements of the table's sets and maps, less those that packets add"),
+    _Row("nftproxy_elements", "Elements of the table's sets and maps, except those that packets add"),
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
     _Row("nftproxy_services_quarantined", "Services without rules, since the kernel refuses theirs", ()),
@@ -315,7 +315,7 @@ class Metrics:
 
 
 def _told(event: Event, kind: type[ClusterObject]) -> int:
-    """How many objects of a kind an event tells of."""
+    """How many objects of a kind an event is about."""
     if isinstance(event, Put):
         return 1 if isinstance(event.object, kind) else 0
     count = len(event.objects) if isinstance(event, Listed) else 1

@@ -289,7 +289,7 @@ class Servers:
 
 
 def _is_same(listener: _Listener, wanted: ObjectKey | None) -> bool:
-    """Whether a listener can stay: an open one may change hands, a failing one must be told to who wants it now."""
+    """Whether a listener can stay: an open one may change hands, a failing one must be reported to who wants it now."""
     return wanted is not None and (listener.failure is None or listener.service == wanted)
 
 

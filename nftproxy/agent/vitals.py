@@ -18,7 +18,7 @@ MOST_TRIGGERS = 10_000
 
 
 def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
-    """When what changed EndpointSlices tell of had happened; a listing tells nothing new."""
+    """When the changes happened that changed EndpointSlices report; a listing reports nothing new."""
     slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
     return [(each.family, each.triggered) for each in slices if each.triggered]
 
@@ -29,7 +29,7 @@ def read_clocks() -> Moment:
 
 
 class Vitals:
-    """What the agent tells of its work, in few words: to its health and to its metrics, with the time."""
+    """What the agent reports about its work, with the time, to its health and its metrics."""
 
     def __init__(self, health: Health, metrics: Metrics, clocks: Callable[[], Moment] = read_clocks) -> None:
         self.health = health

@@ -365,7 +365,7 @@ def _hostname(text: str, report: Report) -> str:
 
 
 _INTERFACE = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9_.@-]{1,15}")
-"""What the kernel takes for an interface's name (IFNAMSIZ, dev_valid_name), less what nft or a shell would read
+"""What the kernel takes for an interface's name (IFNAMSIZ, dev_valid_name), except what nft or a shell would read
 otherwise: quotes, stars, other signs, anything beyond ASCII."""
 
 

@@ -83,7 +83,7 @@ def numbered(elements: list[T] | None) -> Iterable[tuple[int, T]]:
 
 
 def convert(value: object, shape: type[S], report: Report) -> S | None:
-    """One value as the shape says, less what is bad in it; None if it is no object at all, or loses an essential field.
+    """One value as the shape says, without what is bad in it; None if it is no object, or loses an essential field.
 
     Never raises for anything that can be made of JSON.
     """
@@ -100,7 +100,7 @@ def salvage(value: object, shape: type[S], report: Report) -> S | None:
 
 
 class _Lost:
-    """The type of `_LOST`, which stands for a value that could not be had and was reported."""
+    """The type of `_LOST`, which stands for a value that could not be read and was reported."""
 
 
 _LOST: Final = _Lost()
@@ -138,7 +138,7 @@ def _salvage_list(value: list[object], wanted: object, report: Report, path: str
 
 
 def _not_null(wanted: object) -> object:
-    """The type less its `| None`."""
+    """The type without its `| None`."""
     if isinstance(wanted, types.UnionType):
         (wanted,) = (member for member in get_args(wanted) if member is not types.NoneType)
     return wanted

@@ -70,7 +70,7 @@ FLAGS = (
     Flag("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", str, "A duration."),
     Flag("conntrack-udp-timeout", "conntrack.udpTimeout", str, "A duration."),
     Flag("conntrack-udp-timeout-stream", "conntrack.udpStreamTimeout", str, "A duration."),
-    Flag("detect-local-mode", "detectLocalMode", str, "How local sources are told."),
+    Flag("detect-local-mode", "detectLocalMode", str, "How to recognise local sources."),
     Flag("enable-dsr", "winkernel.enableDSR", truth, "Without effect."),
     Flag("feature-gates", "featureGates", _gates, "AllowServiceExternalIPs=true|false."),
     Flag("forward-healthcheck-vip", "winkernel.forwardHealthCheckVip", truth, "Without effect."),

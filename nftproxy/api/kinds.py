@@ -26,7 +26,7 @@ def _never_ignored(_given: schema.ApiObject) -> str:
 class Kind(NamedTuple):
     """A kind of object that matters, and how to read one.
 
-    `api_versions` are those understood, all of one group.  `is_name` judges metadata.name.  `ignored` tells why an
+    `api_versions` are those understood, all of one group.  `is_name` judges metadata.name.  `ignored` says why an
     object is not for this proxy ("" if it is); `build` makes the value, or None where too little can be read.
     """
 

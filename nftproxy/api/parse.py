@@ -174,7 +174,7 @@ def parse_manifest_json(data: Json, source: str, problems: list[Problem]) -> lis
 def parse_key(raw: Json, kind: Kind) -> ObjectKey | str | None:
     """The key by which the state knows the object in a JSON text, its name if it has no namespace; None if unreadable.
 
-    For a deletion nothing else counts, and an object that is Ignored or lost has no other way to tell.
+    For a deletion nothing else counts, and nothing else identifies an object that is Ignored or lost.
     """
     try:
         given = _decode(raw, schema.ApiObject)

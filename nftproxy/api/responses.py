@@ -191,7 +191,7 @@ def read_refusal(body: bytes | msgspec.Raw, code: int = 0, retry_after: str = ""
 
     Args:
         body: a Status, or any text.
-        code: the HTTP status; without it the Status tells.
+        code: the HTTP status; without it that in the Status.
         retry_after: the header of that name, "" if there is none; only seconds are understood, as no server of
             Kubernetes sends a date.
     """

@@ -21,7 +21,7 @@ class TypeMeta(Shape):
 
 
 class Names(Shape):
-    """What tells an object from others of its kind, in metadata."""
+    """What identifies an object among others of its kind, in metadata."""
 
     name: str | None = None
     namespace: str | None = None

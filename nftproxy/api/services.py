@@ -49,7 +49,7 @@ def why_not_ours(given: schema.Service) -> str:
 
 
 def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Service | None:
-    """The Service, less what is bad in it; None without a ClusterIP that can be read."""
+    """The Service, without what is bad in it; None without a ClusterIP that can be read."""
     spec = given.spec or schema.ServiceSpec()
     cluster_ips = _cluster_ips(spec, report)
     if not cluster_ips:
@@ -109,7 +109,7 @@ def _policies(spec: schema.ServiceSpec, report: Report) -> tuple[TrafficPolicy, 
 
 
 def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) -> Iterator[ServicePort]:
-    """spec.ports, less those that repeat an earlier one's name or number with the same protocol."""
+    """spec.ports, except those that repeat an earlier one's name or number with the same protocol."""
     taken: set[tuple[str | int, Protocol]] = set()
     taken_on_nodes: set[tuple[int, Protocol]] = set()
     for index, given in numbered(spec.ports):
@@ -182,7 +182,7 @@ def _closed(families: set[Family], path: str, report: Report) -> Iterator[Networ
 
 
 def _families_meant(item: object) -> set[Family]:
-    """The family that text which is no CIDR was probably for; both if it doesn't tell."""
+    """The family that an invalid CIDR was probably meant for; both if it doesn't show."""
     if isinstance(item, str) and ":" in item:
         return {Family.IPV6}
     return {Family.IPV4} if isinstance(item, str) and "." in item else set(Family)

@@ -59,7 +59,7 @@ SET_NAMES = (
     "LOAD-BALANCER-SOURCE-IP LOAD-BALANCER-SOURCE-CIDR NODE-PORT-TCP NODE-PORT-LOCAL-TCP NODE-PORT-UDP "
     "NODE-PORT-LOCAL-UDP NODE-PORT-SCTP-HASH NODE-PORT-LOCAL-SCTP-HASH HEALTH-CHECK-NODE-PORT IPVS-IPS"
 ).split()
-LONGEST_SET_NAME = 31  # ipset's IPSET_MAXNAMELEN, less the final 0; kube-proxy cuts off the rest
+LONGEST_SET_NAME = 31  # ipset's IPSET_MAXNAMELEN, without the final 0; kube-proxy cuts off the rest
 SETS = frozenset(f"{prefix}{name}"[:LONGEST_SET_NAME] for prefix in ("KUBE-", "KUBE-6-") for name in SET_NAMES)
 NODE_PORT_SET = re.compile("KUBE-(?:6-)?NODE-PORT-(TCP|UDP|SCTP)")
 PROTOCOLS = {"TCP": socket.IPPROTO_TCP, "UDP": socket.IPPROTO_UDP, "SCTP": socket.IPPROTO_SCTP}

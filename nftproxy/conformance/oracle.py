@@ -160,7 +160,7 @@ class Oracle:
         return (lists.cluster, True) if probe.origin is Origin.NODE else (lists.local, False)
 
     def _is_local(self, probe: Probe) -> bool | None:
-        """Whether the source is a pod of this cluster or node (detectLocalMode); None: there is no way to tell."""
+        """Whether the source is a pod of this cluster or node (detectLocalMode); None: there is no way to know."""
         config, source = self.world.config, _source(probe)
         match config.detect_local_mode:
             case DetectLocalMode.BRIDGE_INTERFACE:

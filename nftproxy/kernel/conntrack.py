@@ -177,7 +177,7 @@ class Sweeper:
         self._sockets = None
 
     def _entries(self, kernel: socket.socket, fronts: Collection[bytes]) -> Iterator[_Entry]:
-        """The entries of UDP flows to these fronts, as the kernel tells them."""
+        """The entries of UDP flows to these fronts, as the kernel lists them."""
         finders = _finders(fronts)
         kernel.sendto(request(SUBSYSTEM, GET, DUMP, socket.AF_UNSPEC), (0, 0))
         is_done = False
@@ -214,7 +214,7 @@ _DESTINATIONS = {
 
 
 class _Entry(NamedTuple):
-    """An entry of conntrack; the attributes `tuple` and `id`, as the kernel wrote them, tell it from all others."""
+    """An entry of conntrack; the attributes `tuple` and `id`, as the kernel wrote them, identify it."""
 
     family: Family
     destination: bytes

@@ -44,7 +44,7 @@ def _element(line: bytes, first: int, last: int) -> str:
 
 
 def _blocks(lines: list[str], number: int) -> list[str]:
-    """The lines that open the blocks around a line, outermost first, told by their indentation."""
+    """The lines that open the blocks around a line, outermost first, recognised by their indentation."""
     found: list[str] = []
     depth = _depth(lines[number])
     for line in reversed(lines[:number]):

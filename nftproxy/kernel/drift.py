@@ -7,8 +7,8 @@ ours.
 
 * Only tables that we hold count: one that we failed to load may be somebody else's, who may do there as they like.
 * Notifications are queued before the commit is done, so what `listen` reads after one of ours has it.
-* Where some were lost (the queue was full), or not listened to, or a commit of ours can't be told from another's that
-  came at the same time, it isn't known, and `left` stops too.
+* Where some were lost (the queue was full), or not listened to, or a commit of ours can't be distinguished from
+  another's that came at the same time, it isn't known, and `left` stops too.
 * Listening to a large transaction is expensive (notifications.py says how much), so we don't listen to large ones of
   our own.  Those of others can't be known in advance.
 """
@@ -105,7 +105,7 @@ class Custody:
             self._go_on()
 
     def listen(self) -> None:
-        """Take in what has been told."""
+        """Take in the notifications that have come."""
         notices = self._hearing.read()
         if notices is None:
             self._left, self._doubt = None, TOO_MUCH
@@ -127,7 +127,7 @@ class Custody:
         return reason
 
     def _own_generation(self, commit: Commit, families: frozenset[Family]) -> int | None:
-        """The generation that a commit of ours made; None if that can't be told.
+        """The generation that a commit of ours made; None if that isn't known.
 
         Where two are about us, somebody has touched our tables, before us or after.  Where nobody listened, others may
         have done so, or just as well have kept to theirs: that is left to the periodic check.

@@ -5,7 +5,7 @@ Few calls, values in and values out, so that all of this can move into a child p
 Invariants:
 
 * A transaction is one call, so it happens as a whole or not at all.  It is handed over as a file in memory and not as a
-  buffer, since only then does libnftables tell the line: of a buffer it shows the first line, whichever was wrong.
+  buffer, since only then does libnftables report the line: of a buffer it shows the first line, whichever was wrong.
 * Only our own table is ever named.  What is there is asked of the kernel directly (nftables_netlink.py says why).
 * libnftables opens its netlink socket when its context is made, in the namespace of the thread that makes it, and the
   context stays there.  So the threads that share a `Kernel` must be in one network namespace, and stay in it.
@@ -135,7 +135,7 @@ class Kernel:
         Raises:
             Refused: nothing of it happened; the error names the statement at fault.
             TooLarge: nothing of it happened; the machine's own root has no such limit.
-            Unavailable: there is no libnftables, no permission, or no way to tell whether it happened.
+            Unavailable: there is no libnftables, no permission, or no way to know whether it happened.
         """
         with self._lock, _unavailable():
             # What failed is not used again: answers may be waiting in a socket.
@@ -166,7 +166,7 @@ class Kernel:
 
         libnftables sends the whole batch but for its last message, so the kernel prepares and validates every command
         and drops them all (tried on 6.18): syntax, types, names, duplicates, loops of chains and missing features are
-        found, at the cost of applying.  What it can't tell is what changes before the transaction is applied.
+        found, at the cost of applying.  What it can't foresee is what changes before the transaction is applied.
 
         Raises:
             Refused: as `apply` would.
@@ -194,7 +194,7 @@ class Kernel:
         return Installed(_shape(comment), tuple(sorted(containers, key=lambda c: (c.kind.value, c.name))))
 
     def client_counts(self, family: Family) -> dict[str, int]:
-        """How many entries the maps have that packets write, by name, as far as the kernel tells.
+        """How many entries the maps have that packets write, by name, as far as the kernel reports it.
 
         Raises:
             Unavailable: no permission.
@@ -203,7 +203,7 @@ class Kernel:
         return {each.name: each.count for each in found if each.is_dynamic and each.count is not None}
 
     def elements(self, family: Family) -> frozenset[Element]:
-        """Every element of our table's sets and maps, less dynamic ones, in the text that `Element` has.
+        """Every element of our table's sets and maps, except dynamic ones, in the text that `Element` has.
 
         One listing per set, so two sets may be of different generations.  A range that is a prefix, and a prefix that
         is one address, read back as the kernel holds them: as prefix, and as address.  Takes 2 s for 100,000.
@@ -240,7 +240,7 @@ class Kernel:
         return str(metainfo["version"])
 
     def _listed(self, command: str) -> Iterator[dict[str, Any]]:
-        """The objects of a JSON listing, less the one about libnftables itself."""
+        """The objects of a JSON listing, except the one about libnftables itself."""
         yield from msgspec.json.decode(self._ask(command, as_json=True))["nftables"][1:]
 
     def _ask(self, command: str, *, as_json: bool) -> str:

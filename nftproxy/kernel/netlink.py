@@ -36,7 +36,7 @@ def open_socket() -> socket.socket:
     Closing one after a commit takes 10 ms: the kernel first frees what the commit has left behind.
 
     Raises:
-        OSError: there is none to be had, as when the process has no file descriptors left.
+        OSError: none can be opened, as when the process has no file descriptors left.
     """
     made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
     made.settimeout(ANSWER_SECONDS)

@@ -55,7 +55,7 @@ class NamedSet(msgspec.Struct, frozen=True):
     """A set or map that has a name.
 
     `key_type` and `data_type` are nft's type numbers, six bits per part of a concatenation; `data_type` is 0 in a set.
-    `count` is how many elements it has, None from kernels that don't tell (6.1 does not, 6.18 does).
+    `count` is how many elements it has, None from kernels that don't report it (6.1 does not, 6.18 does).
     """
 
     name: str
@@ -111,7 +111,7 @@ def chains(family: Family, table: str) -> list[str]:
 
 
 def sets(family: Family, table: str) -> list[NamedSet]:
-    """A table's sets and maps, less the anonymous ones that stand in rules.
+    """A table's sets and maps, except the anonymous ones that stand in rules.
 
     Raises:
         Unavailable: the kernel does not answer.

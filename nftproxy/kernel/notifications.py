@@ -37,7 +37,7 @@ class Notice(NamedTuple):
 
 
 class Notifications:
-    """What the kernel tells of commits in the network namespace of the thread that makes this.
+    """The kernel's notifications of commits in the network namespace of the thread that makes this.
 
     Raises:
         Unavailable: the kernel has no nftables, or there is no permission.
@@ -52,7 +52,7 @@ class Notifications:
             self._socket.bind((0, 0))  # one without a number hears nothing
             self.resume()
         except OSError as error:
-            raise Unavailable(f"the kernel doesn't tell of changes to nftables: {error.strerror}") from error
+            raise Unavailable(f"the kernel doesn't notify of changes to nftables: {error.strerror}") from error
 
     def fileno(self) -> int:
         """For who waits for notifications."""
@@ -74,10 +74,10 @@ class Notifications:
         try:
             self._socket.setsockopt(SOL_NETLINK, membership, GROUP)
         except OSError as error:
-            raise Unavailable(f"the kernel doesn't tell of changes to nftables: {error.strerror}") from error
+            raise Unavailable(f"the kernel doesn't notify of changes to nftables: {error.strerror}") from error
 
     def read(self) -> list[Notice] | None:
-        """What was told since; None if some of it was lost."""
+        """The notifications since; None if some were lost."""
         found: list[Notice] = []
         is_whole = True
         while True:

@@ -15,7 +15,7 @@ METRICS_PORT = 10249
 
 
 class DetectLocalMode(Enum):
-    """How traffic of this node's pods is told from other traffic (detectLocalMode, KEP-2450)."""
+    """How to recognise traffic of this node's pods (detectLocalMode, KEP-2450)."""
 
     CLUSTER_CIDR = "ClusterCIDR"
     NODE_CIDR = "NodeCIDR"
@@ -90,7 +90,7 @@ PROTECTED_PORTS = (
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What nftproxy is told to do; without arguments, kube-proxy's defaults but for one.  Periods in seconds.
+    """What nftproxy is configured to do; without arguments, kube-proxy's defaults except for one.  Periods in seconds.
 
     That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
     cost what changed, and wait 20 ms.

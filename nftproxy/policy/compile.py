@@ -49,7 +49,7 @@ _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
 class PortKey(NamedTuple):
-    """What tells a Service port from all others: it owns one block of each family's generation."""
+    """What identifies a Service port: it owns one block of each family's generation."""
 
     service: ObjectKey
     name: str

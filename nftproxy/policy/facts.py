@@ -16,7 +16,7 @@ class TableFacts(msgspec.Struct, frozen=True):
 
     `ip` is nft's keyword for the family's header ("ip", "ip6").
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
-    `local_sources` holds the match that tells a local source (pods of this cluster or node), or nothing.
+    `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
     `masquerades` holds how connections are masqueraded: rows of (match, statement), of which the first that matches
     counts ("" matches all).
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
@@ -41,7 +41,7 @@ class TableFacts(msgspec.Struct, frozen=True):
 class ListFacts(msgspec.Struct, frozen=True):
     """A list of endpoints, and one way to choose from it; every Service port with such a list shares it.
 
-    `list` names the map of slots ("tcp-endpoints"), `where` is its key less the slot, as packet fields; `asked` is the
+    `list` names the map of slots ("tcp-endpoints"), `where` its key without the slot, in packet fields; `asked` is the
     same for a packet whose address has been overwritten.  `numbers` matches addresses that are numbers of endpoints.
     `suffix` is "-by-client" where clients are sent by their address, else "".  `affinities` holds the timeout in
     seconds if clients are remembered, or nothing.

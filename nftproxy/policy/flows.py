@@ -100,7 +100,7 @@ class Flows:
         self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
 
     def take(self) -> Sweeps:
-        """What to sweep once the rules in the kernel are as the state was at the last `update`; each is told once."""
+        """What to sweep once the kernel has the rules for the state of the last `update`; each front once."""
         due, self._due = self._due, set()
         if not self._has_swept:
             self._has_swept = True

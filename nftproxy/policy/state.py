@@ -1,4 +1,4 @@
-"""The cluster as far as events have told, and what each event touched.
+"""The cluster as far as events have shown it, and what each event touched.
 
 Nothing here knows of rules: `apply` takes one event and says which Services must be compiled again, so that work stays
 in proportion to the change.  Whatever order events come in, the same objects make the same state.

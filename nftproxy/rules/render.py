@@ -129,7 +129,7 @@ def read_statements(text: str, table: str, name: str) -> Block:
     for number, line in lines:
         if line.startswith(element_head) and line.endswith(" }"):
             container, _, content = line[len(element_head) : -2].partition(" { ")
-            if not content or "," in content:  # several elements could be told apart, but not counted one by one
+            if not content or "," in content:  # several elements could be distinguished, but not counted one by one
                 raise _no_statement(name, number, line)
             key, _, value = content.partition(" : ")
             elements[Element(container, key, value)] = None

@@ -89,7 +89,7 @@ class Cluster:
         times: Times | None = None,
         patience: Patience | None = None,
         account: Path = SERVICE_ACCOUNT,
-        tell_problems: Callable[[int], None] = lambda _count: None,
+        report_problems: Callable[[int], None] = lambda _count: None,
     ) -> None:
         """Find out how to reach the API; nothing is asked yet.
 
@@ -100,12 +100,12 @@ class Cluster:
             times: how long the reflectors take.
             patience: how long to wait for the server.
             account: where a pod's service account is.
-            tell_problems: told how many faults the objects have at present, whenever that changes.
+            report_problems: called with the number of faults that the objects have, whenever it changes.
 
         Raises:
             BadInput: there are no credentials, or they can't be read, or a URL is none.
         """
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it tells of each request
+        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
         self.patience = patience or Patience()
         self._times = times or Times()
         self._read = functools.partial(read_credentials, kubeconfig, account)
@@ -116,7 +116,7 @@ class Cluster:
         self._failed = 0
         self._is_answering = asyncio.Event()
         self._said: dict[str, tuple[str, float]] = {}
-        self._tell_problems = tell_problems
+        self._report_problems = report_problems
         self._problems = Counter[str]()
         self._writer = _Connection(self)
 
@@ -127,7 +127,7 @@ class Cluster:
     async def follow(self, resource: Resource) -> AsyncGenerator[list[Event]]:
         """One resource: first a listing of it, then changes as they come, or again a listing; ends only with the task.
 
-        What has come together is told together.
+        What has come together is one batch.
         """
         reflector = Reflector(resource, self._times)
         async with _Connection(self) as connection:
@@ -212,7 +212,7 @@ class Cluster:
         return addresses[self._failed % len(addresses)]
 
     def failed(self, address: str) -> None:
-        """An address doesn't work, so another one is next; told by each resource that used it, it counts once."""
+        """An address doesn't work, so another one is next; each resource that used it says so, and it counts once."""
         if address == self.address:
             self._failed += 1
 
@@ -234,7 +234,7 @@ class Cluster:
             log.warning("%s", text)
         if self._problems[reflector.resource.plural] != reflector.complaints.count:
             self._problems[reflector.resource.plural] = reflector.complaints.count
-            self._tell_problems(self._problems.total())
+            self._report_problems(self._problems.total())
 
     def _is_news(self, plural: str, pause: Pause) -> bool:
         """Whether to log a pause: each, except that it is said once a minute only that nobody answers."""
@@ -274,7 +274,7 @@ def _now() -> float:
 
 
 async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGenerator[list[Event]]:
-    """One request, and all that is told in its answer."""
+    """One request, and all events in its answer."""
     request = reflector.request(_now(), random.random())
     async with connection.answer_to(request) as response:
         reflector.receive_answer(_now())

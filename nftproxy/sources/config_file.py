@@ -5,7 +5,7 @@ others write into it.  So the directory is watched in which the file is named, a
 files that are closed, renamed or linked.  Whatever happens there, only the file's content counts: it is read until it
 is the same twice, and compared with what was there before.
 
-Where inotify has nothing to say (a network file system) or can't be had (each user may have 128), the file is read
+Where inotify has nothing to say (a network file system) or is not available (each user may have 128), the file is read
 every minute.
 """
 
@@ -92,7 +92,7 @@ class ConfigFile:
 
 
 class _Clock:
-    """What there is instead of events where inotify can't be had."""
+    """What there is instead of events where inotify is not available."""
 
     async def within(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

@@ -51,7 +51,7 @@ _ENDS_WRITING = Mask.CLOSE_WRITE | Mask.MOVED_TO | Mask.MOVED_FROM | Mask.DELETE
 
 
 class _Signature(NamedTuple):
-    """What tells that a file has been replaced or rewritten."""
+    """What shows that a file has been replaced or rewritten."""
 
     inode: int
     size: int
@@ -124,7 +124,7 @@ class Directory:
         return False
 
     def _reread(self) -> bool:
-        """Read what has changed; whether there is anything to tell."""
+        """Read what has changed; returns whether there is anything to report."""
         before = dict(self._files)
         present = {path: signature for path in manifest_files(self._path) if (signature := _signature(path))}
         for path in self._files.keys() - present.keys():

@@ -63,7 +63,7 @@ _NOT_BLANK = re.compile(r"[^ \t\n\r]")
 
 
 def json_documents(text: str) -> Iterator[Document]:
-    """JSON texts one after the other, by the decoder of the standard library: slow, but it tells where one ends."""
+    """JSON texts one after the other, by the decoder of the standard library: slow, but it knows where one ends."""
     decoder = json.JSONDecoder()
     begin = _NOT_BLANK.search(text)
     while begin:
@@ -225,7 +225,7 @@ def _check_tag(event: Any, allowed: frozenset[str | None]) -> None:
 
 
 def _merge(found: dict[str, object], line: int) -> None:
-    """Take in what "<<" names, a mapping or several, less the keys that are there already (YAML 1.1 merge keys)."""
+    """Take in what "<<" names, a mapping or several, except the keys that are there already (YAML 1.1 merge keys)."""
     named = found.pop("<<")
     for mapping in named if isinstance(named, list) else [named]:
         if not isinstance(mapping, dict):
@@ -259,7 +259,7 @@ _LONGEST_NUMBER = 40
 
 @functools.lru_cache(maxsize=16384)
 def _plain(text: str) -> object:
-    """What a scalar without quotes is, by the rules of kubectl's YAML (YAML 1.1, less times and base 60)."""
+    """What a scalar without quotes is, by the rules of kubectl's YAML (YAML 1.1, without times and base 60)."""
     if text in _WORDS:
         return _WORDS[text]
     found = _NUMBER.fullmatch(text) if text[0] in "+-.0123456789" else None

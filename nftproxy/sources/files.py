@@ -58,7 +58,7 @@ class Manifests(NamedTuple):
 def load(paths: Sequence[Path]) -> Manifests:
     """The objects in files and directories, in that order.
 
-    A directory counts with its .yaml, .yml and .json files in the order of their names, less hidden ones and without
+    A directory counts with its .yaml, .yml and .json files in the order of their names, except hidden ones and without
     what is in directories below it.  A file that is named is read whatever its suffix; "-" is standard input.  Of an
     object given twice the later one counts, and that is a Problem.
     """
@@ -174,7 +174,7 @@ def _load_file(path: Path, faults: list[Problem], problems: list[Problem]) -> It
             yield from parse_manifest_json(data, str(path), problems)
             return
         except ValueError:
-            pass  # several documents, or a fault, or YAML's own braces: the slower ways tell
+            pass  # several documents, or a fault, or YAML's own braces: the slower ways decide
     for document in _documents(path, data, faults):
         place = f"line {document.line}" if document.line > 1 else ""
         yield from parse_manifest(document.value, str(path), problems, place=place)

@@ -102,4 +102,4 @@ def test_a_user_without_rights_is_told(as_nobody: Run) -> None:
         "try: Notifications()\n"
         "except Unavailable as error: print(error)\n"
     )
-    assert told == "the kernel doesn't tell of changes to nftables: Operation not permitted\n"
+    assert told == "the kernel doesn't notify of changes to nftables: Operation not permitted\n"

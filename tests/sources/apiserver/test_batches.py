@@ -121,7 +121,7 @@ def test_models() -> None:
 def test_problems(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Faults in objects are logged once, however often they come, and how many there are is told."""
     counts: list[int] = []
-    cluster = reach(server, tmp_path, tell_problems=counts.append)
+    cluster = reach(server, tmp_path, report_problems=counts.append)
     bad = endpoint_slice(60)
     bad["endpoints"].append({"addresses": ["nonsense"]})
     server.put(bad)
