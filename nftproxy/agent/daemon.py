@@ -18,6 +18,7 @@ from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import FamilyFigures, Figures, Metrics
+from nftproxy.agent.neighbours import in_words, until_alone, watch_other_proxies
 from nftproxy.agent.recorder import (
     Events,
     Post,
@@ -32,10 +33,12 @@ from nftproxy.agent.reload import until_changed
 from nftproxy.agent.servers import CannotListen, Servers
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel import memory, sysctl
+from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.conntrack import Conntrack
 from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.libnftables import AsyncKernel, Kernel
 from nftproxy.kernel.notifications import Notifications
+from nftproxy.kernel.other_proxies import Traces
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
@@ -90,37 +93,65 @@ class Daemon:
     async def run(self, sources: Sources, post: Post, reason_to_restart: Awaitable[None]) -> bool:
         """Follow the sources, by name, until SIGTERM, SIGINT or a reason to restart; the rules stay.
 
+        While there is another agent in this network namespace this waits for it to end, and does nothing else.
         `post` sends an Event.  The result says whether to start anew.
         """
-        for number in SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, self._agent.stop)
-        with ends_in_any_case():
-            return await self._run(sources, post, reason_to_restart)
-
-    async def _run(self, sources: Sources, post: Post, reason_to_restart: Awaitable[None]) -> bool:
-        asyncio.get_running_loop().add_reader(self._notifications, self._agent.noticed)
-        sending = asyncio.create_task(self._events.run(post))
+        waiting = asyncio.ensure_future(until_alone())
         restarting = asyncio.ensure_future(reason_to_restart)
-        restarting.add_done_callback(lambda _: self._agent.stop())
+
+        def stop(*_: object) -> None:
+            waiting.cancel()
+            self._agent.stop()
+
+        for number in SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, stop)
+        restarting.add_done_callback(stop)
+        with ends_in_any_case():
+            try:
+                await asyncio.wait([waiting])
+                if not waiting.cancelled():
+                    await self._work(waiting.result(), sources, post)
+                if restarting.done():
+                    await restarting  # which raises what went wrong in it
+                    return True
+                return False
+            finally:
+                restarting.cancel()
+                self._notifications.close()
+                self._conntrack.close()
+                self._kernel.close()
+                if (
+                    waiting.done()
+                    and not waiting.cancelled()
+                    and not waiting.exception()
+                    and (lock := waiting.result())
+                ):
+                    lock.close()
+
+    async def _work(self, lock: AgentLock | None, sources: Sources, post: Post) -> None:
+        """What there is to do for the only agent of this network namespace, until it is stopped."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._notifications, self._agent.noticed)
+        if lock:
+            loop.add_reader(lock, lock.answer)
         self._events.tell([of_start(self._pipeline.state.node.name)])
+        beside = [
+            asyncio.create_task(self._events.run(post)),
+            asyncio.create_task(watch_other_proxies(self._tell_of_proxies)),
+        ]
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
             async with self._servers:  # health is answered before there are rules
                 await self._agent.run(sources)
-            if restarting.done():
-                await restarting  # which raises what went wrong in it
-                return True
-            return False
         finally:
-            restarting.cancel()
-            sending.cancel()
+            for task in beside:
+                task.cancel()
             if self._forwarder:
                 await self._forwarder.close()
-            asyncio.get_running_loop().remove_reader(self._notifications)
-            self._notifications.close()
-            self._conntrack.close()
-            self._kernel.close()
+            loop.remove_reader(self._notifications)
+            if lock:
+                loop.remove_reader(lock)
 
     async def _follow_rules(self, families: Collection[Family]) -> None:
         """After the kernel, in the families that it follows in: conntrack, health-check node ports, and Events."""
@@ -162,6 +193,10 @@ class Daemon:
             why = first.why(self._pipeline.state.claims)
             log.warning("Service %s does not get %s, and is served without it: %s%s", service, first.what, why, more)
         self._events.tell(map(of_conflict, losses))
+
+    def _tell_of_proxies(self, traces: Traces) -> None:
+        self.metrics.neighbours(traces)
+        self._vitals.health.warn("other proxies", *(in_words(proxy, each) for proxy, each in traces.items()))
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.tell([of_listener(failure, self._pipeline.state.node.name)])

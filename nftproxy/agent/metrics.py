@@ -22,6 +22,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from nftproxy.kernel.other_proxies import PROXIES
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
@@ -84,6 +85,7 @@ _GAUGES = (
     _Row("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
+    _Row("nftproxy_other_proxies", "Traces of another service proxy on this node, at most 5", ("proxy",)),
     _Row("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
 )
 
@@ -302,6 +304,11 @@ class Metrics:
     def configured(self, *, is_good: bool) -> None:
         """The configuration file has changed: to one that can be used, or not."""
         self._gauges["nftproxy_configuration_rejected"].set(float(not is_good))
+
+    def neighbours(self, traces: Mapping[str, Sequence[str]]) -> None:
+        """The traces of other service proxies, by the proxies' names."""
+        for proxy in PROXIES:
+            self._gauges["nftproxy_other_proxies"].set(len(traces.get(proxy, ())), proxy)
 
     def built(self, version: str, libnftables: str, kernel: str) -> None:
         """Which versions these are: our own, the library's, the machine's."""

@@ -30,15 +30,11 @@ from pyroute2.netlink.exceptions import IPSetError
 
 from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.other_proxies import IPVS_INTERFACE, KUBE_PROXY_TABLE
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction
 
-TABLE = "kube-proxy"
-"""The table of each family that kube-proxy has in nftables mode."""
-
-DUMMY = "kube-ipvs0"
-"""The interface that has every address of a Service, in IPVS mode."""
 DUMMY_KIND = "dummy"
 IPVS_IN_KERNEL = Path("/proc/net/ip_vs")  # once its module is loaded
 
@@ -235,7 +231,7 @@ def _dummy_addresses() -> frozenset[str]:
     with IPRoute() as interfaces:
         return frozenset(
             message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-            for index in interfaces.link_lookup(ifname=DUMMY)
+            for index in interfaces.link_lookup(ifname=IPVS_INTERFACE)
             for message in interfaces.get_addr(index=index)
         )
 
@@ -252,9 +248,9 @@ def _node_ports() -> frozenset[tuple[int, int]]:
 
 def _dummy() -> Iterator[str]:
     with IPRoute() as interfaces:
-        for index in interfaces.link_lookup(ifname=DUMMY, kind=DUMMY_KIND):
+        for index in interfaces.link_lookup(ifname=IPVS_INTERFACE, kind=DUMMY_KIND):
             interfaces.link("del", index=index)
-            yield f"removed the interface {DUMMY}"
+            yield f"removed the interface {IPVS_INTERFACE}"
 
 
 def _ipsets() -> Iterator[str]:
@@ -279,10 +275,14 @@ def _listed_sets() -> list[Any]:
 
 
 def _nftables() -> Iterator[str]:
-    there = [family.value for family in Family if nftables_netlink.table_comment(family, TABLE) is not None]
+    there = [family.value for family in Family if nftables_netlink.table_comment(family, KUBE_PROXY_TABLE) is not None]
     # "add" first, as someone else may have deleted it meanwhile
-    Kernel().apply(Transaction("".join(f"add table {each} {TABLE}\ndelete table {each} {TABLE}\n" for each in there)))
-    yield from (f"removed the table {each} {TABLE}" for each in there)
+    Kernel().apply(
+        Transaction(
+            "".join(f"add table {each} {KUBE_PROXY_TABLE}\ndelete table {each} {KUBE_PROXY_TABLE}\n" for each in there)
+        )
+    )
+    yield from (f"removed the table {each} {KUBE_PROXY_TABLE}" for each in there)
 
 
 Step = Callable[[], Iterator[str]]

@@ -15,8 +15,9 @@ for the network namespace of the thread that asks, and only to CAP_NET_ADMIN.
 from __future__ import annotations
 
 import errno
+import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -110,6 +111,20 @@ def chains(family: Family, table: str) -> list[str]:
     return [_text(each[CHAIN_NAME]) for each in answers if _text(each[CHAIN_TABLE]) == table]
 
 
+def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
+    """The (table, chain) of all tables of a family whose chain's name, with a 0 after it, matches.
+
+    Only messages in which something matches are taken apart: there may be 100,000 chains.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
+    return [
+        (_text(each[CHAIN_TABLE]), _text(each[CHAIN_NAME])) for each in answers if pattern.fullmatch(each[CHAIN_NAME])
+    ]
+
+
 def sets(family: Family, table: str) -> list[NamedSet]:
     """A table's sets and maps, except the anonymous ones that stand in rules.
 
@@ -136,12 +151,22 @@ def _flags(attributes: Attributes) -> int:
     return _number(attributes.get(SET_FLAGS, b""))
 
 
-def _ask(kind: int, family: int, attributes: bytes = b"", *, flags: int = ACKNOWLEDGE) -> list[Attributes]:
-    """The attributes of each object that the kernel answers with; none if what was named is not there."""
+def _ask(
+    kind: int,
+    family: int,
+    attributes: bytes = b"",
+    *,
+    flags: int = ACKNOWLEDGE,
+    is_wanted: Callable[[bytes], bool] = lambda _: True,
+) -> list[Attributes]:
+    """The attributes of each object that the kernel answers with; none if what was named is not there.
+
+    `is_wanted` judges each message before it is taken apart.
+    """
     for _ in range(ATTEMPTS):
         try:
             with open_socket() as kernel:
-                return _exchange(kernel, kind, family, attributes, flags)
+                return _exchange(kernel, kind, family, attributes, flags, is_wanted)
         except InterruptedError:
             continue
         except OSError as error:
@@ -157,17 +182,25 @@ def _why(error: OSError) -> str:
     return f"the kernel's nftables can't be reached: {error.strerror or error}"
 
 
-def _exchange(kernel: socket.socket, kind: int, family: int, attributes: bytes, flags: int) -> list[Attributes]:
+def _exchange(
+    kernel: socket.socket,
+    kind: int,
+    family: int,
+    attributes: bytes,
+    flags: int,
+    is_wanted: Callable[[bytes], bool] = lambda _: True,
+) -> list[Attributes]:
     kernel.sendto(request(SUBSYSTEM, kind, flags, family, attributes), (0, 0))
-    return list(_answers(kernel))
+    return list(_answers(kernel, is_wanted))
 
 
-def _answers(kernel: socket.socket) -> Iterator[Attributes]:
+def _answers(kernel: socket.socket, is_wanted: Callable[[bytes], bool]) -> Iterator[Attributes]:
     while True:
         for kind, body in messages_of(kernel.recv(BUFFER_SIZE)):
             if kind in (ERROR, DONE):
                 return
-            yield dict(attributes_of(body, GENERAL.size))
+            if is_wanted(body):
+                yield dict(attributes_of(body, GENERAL.size))
 
 
 def _comment(userdata: bytes) -> str:

@@ -71,6 +71,7 @@ counter ip_family nftproxy_repairs_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_configuration_rejected
 gauge - nftproxy_conflicts
+gauge proxy nftproxy_other_proxies
 gauge - nftproxy_services_quarantined
 gauge for nftproxy_waiting
 gauge - nftproxy_skipped_objects
@@ -125,6 +126,7 @@ def exercised() -> Metrics:
     made.applied(Transaction("x"), BOTH, full=False)
     made.metrics.programmed(IPV4, 1, 2)
     made.metrics.reconciled(IPV4, 1, 1)
+    made.metrics.neighbours({})
     made.metrics.built("1", "2", "3")
     made.metrics.localhost_listeners(IPV4, 1)
     made.metrics.waits_for(["the first load of IPv6"])

@@ -155,7 +155,7 @@ class Bench:
         self._arguments = arguments
         self.lab = lab
         self.server = server
-        self._log = directory / "log"
+        self.log_path = directory / "log"
         self._process: subprocess.Popen[Any] | None = None
         self.kubeconfig = server.write_kubeconfig(directory / "kubeconfig")
         self.configuration: dict[str, Any] = {
@@ -188,7 +188,7 @@ class Bench:
     def start(self) -> None:
         """Start the agent; its rules come a little later."""
         command = [sys.executable, "-m", self._module, "run", "--config", str(self.config_map.path), *self._arguments]
-        with self._log.open("a") as log:
+        with self.log_path.open("a") as log:
             self._process = self.lab.node.popen(command, cwd=ROOT, stderr=log)
 
     def stop(self) -> None:
@@ -209,7 +209,7 @@ class Bench:
 
     def log(self) -> str:
         """What the agent has said so far."""
-        return self._log.read_text()
+        return self.log_path.read_text()
 
     def count_anew(self) -> None:
         """Let `requests` tell only what comes from now on."""
