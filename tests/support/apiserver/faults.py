@@ -48,6 +48,7 @@ class Respond:
         retry_after: seconds, in the header and in the Status.
         body: instead of a Status, such as a load balancer's page of HTML, or the plain text of a 429 that
             kube-apiserver's fairness queues send.
+        location: where it points, as a redirection does.
     """
 
     code: int
@@ -55,6 +56,7 @@ class Respond:
     reason: str = ""
     retry_after: int | None = None
     body: bytes | None = None
+    location: str = ""
 
     @property
     def error(self) -> ApiError:
@@ -87,6 +89,11 @@ class Truncate:
 
     fraction: float = 0.5
     then: Parting = Parting.CLOSE
+
+
+@dataclass(frozen=True)
+class Endless:
+    """An answer, not of a watch, whose body goes on for as long as the client reads it."""
 
 
 @dataclass(frozen=True)
@@ -141,8 +148,10 @@ class Swap:
     """The watch's next two events come in the wrong order."""
 
 
-Action = Respond | Slow | Truncate | Stale | Reset | BlackHole | EndWatch | Inject | CutLine | Duplicate | Swap
-ANSWER_ONLY = (Respond, Slow, Truncate, Stale)
+Action = (
+    Respond | Slow | Truncate | Endless | Stale | Reset | BlackHole | EndWatch | Inject | CutLine | Duplicate | Swap
+)
+ANSWER_ONLY = (Respond, Slow, Truncate, Endless, Stale)
 STREAM_ONLY = (EndWatch, Inject, CutLine, Duplicate, Swap)
 
 
@@ -185,7 +194,7 @@ class Fault:
             return False
         if isinstance(self.action, Stale) and request.verb != "list":
             return False
-        if isinstance(self.action, Truncate) and request.verb == "watch":
+        if isinstance(self.action, Truncate | Endless) and request.verb == "watch":
             return False
         if self.resource == "*" and request.resource.startswith("/"):
             return False

@@ -100,6 +100,7 @@ class Handler:
                 if action.body is None:
                     raise action.error
                 headers = {} if action.retry_after is None else {"Retry-After": str(action.retry_after)}
+                headers |= {"Location": action.location} if action.location else {}
                 return await exchange.answer(action.code, action.body, **headers | {"Content-Type": "text/plain"})
         return None
 

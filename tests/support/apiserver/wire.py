@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from aiohttp import web
 
 from tests.support.apiserver.credentials import common_name
-from tests.support.apiserver.faults import Action, BlackHole, Parting, Reset, Slow, Truncate
+from tests.support.apiserver.faults import Action, BlackHole, Endless, Parting, Reset, Slow, Truncate
 from tests.support.apiserver.formats import Format
 from tests.support.apiserver.journal import Journal, Request
 from tests.support.apiserver.listener import reset
@@ -76,6 +76,8 @@ class Exchange:
                 await self.part(Parting.RESET)
             elif isinstance(action, BlackHole):
                 await self.part(Parting.HANG)
+        if any(isinstance(action, Endless) for action in self.actions):
+            await self._send_without_end(body)
         if self._is_to_be_compressed(body):
             body = await asyncio.to_thread(gzip.compress, body, 1)  # the level of k8s.io/apiserver
             headers["Content-Encoding"] = "gzip"
@@ -96,6 +98,17 @@ class Exchange:
         await self._send_body(response, body)
         await response.write_eof()
         return response
+
+    async def _send_without_end(self, body: bytes) -> NoReturn:
+        """Send a body that might have an end soon, and never has."""
+        response = self._response(200)
+        response.enable_chunked_encoding()
+        await response.prepare(self._raw)
+        part = body.rstrip()[:-1]
+        while True:
+            self.request.bytes += len(part)
+            await response.write(part)
+            part = b" " * PIECE
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
         """Send a Status."""
