@@ -123,7 +123,10 @@ class Exchange:
         self._journal.tell()
         async for chunk in chunks:
             self.request.bytes += len(chunk)
-            await response.write(chunk)
+            try:
+                await response.write(chunk)
+            except ConnectionResetError:  # the client has gone, and this is about to be cancelled
+                await self.part(Parting.HANG)
             self._journal.tell()
         return response
 

@@ -1,0 +1,140 @@
+"""Chaos: what is drawn is the seed's, what connections may become is known, and a run finds what goes wrong."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from nftproxy.lab import DROPPED, NODE, TCP_RESET, Origin, Probe, endpoint, obstacle
+from nftproxy.model.addresses import parse_network
+from nftproxy.model.settings import Config
+from tests.support.apiserver import ApiServer
+from tests.system.faults.bench import endpoints, service, vip
+from tools.chaos import session
+from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, Histories, node_port
+from tools.chaos.faults import FAULTS, Row, Scene
+from tools.chaos.session import Session, drawn
+
+CONFIG = Config(cluster_cidrs=(parse_network("10.1.0.0/16"),))
+
+
+def test_the_seed_draws_the_faults() -> None:
+    """The same seed has the same faults in the same order, and another seed others."""
+    first, again, other = (list(itertools.islice(drawn(seed), 100)) for seed in ("a", "a", "b"))
+    assert first == again != other
+
+
+def test_every_fault_has_its_turn() -> None:
+    """No fault comes again before all have come, and what happens at once is of different groups."""
+    seen: list[str] = []
+    for names in drawn("a"):
+        assert len({FAULTS[name].group for name in names}) == len(names)
+        seen += names
+        if len(seen) == len(FAULTS):
+            break
+    assert sorted(seen) == sorted(FAULTS)
+    assert set(itertools.islice(drawn("a", ["410"]), 5)) == {("410",)}
+
+
+def objects_after(seed: str, changes: int) -> list[Any]:
+    """Services and slices after some changes, without what the server adds."""
+    with ApiServer() as server:
+        cluster = Cluster(server, CONFIG, seed)
+        cluster.furnish(0.0)
+        for now in range(changes):
+            cluster.change(float(now + 1))
+        found = [each for kind in ("Service", "EndpointSlice") for each in server.objects(kind)]
+    return [{"name": each["metadata"]["name"]} | {k: each[k] for k in each if k != "metadata"} for each in found]
+
+
+def test_the_seed_draws_the_changes() -> None:
+    """The same seed has the same objects after as many changes; those that never change are there all the time."""
+    first, again, other = (objects_after(seed, 120) for seed in ("a", "a", "b"))
+    assert first == again != other
+    names = {each["name"] for each in first}
+    assert {f"s{number}" for number in ANCHORS} < names
+    assert {f"s{number}" for number in CHANGING} & names
+
+
+def test_what_an_object_may_be() -> None:
+    """Until the kernel is known to have it an object may be what it was; a connection from before may still say so."""
+    histories = Histories()
+    for now, name in ((1.0, "a"), (2.0, "b"), (3.0, "c")):
+        histories.note("Service", 7, {"is": name}, now)
+    assert histories.between("Service", 7, 0.5, 2.5) == [None, {"is": "a"}, {"is": "b"}]
+    histories.settled(2.5)
+    assert histories.between("Service", 7, 2.6, 2.9) == [{"is": "b"}]
+    assert histories.between("Service", 7, 2.6, 3.5) == [{"is": "b"}, {"is": "c"}]
+    assert histories.between("Service", 7, 2.4, 2.6) == [None, {"is": "a"}, {"is": "b"}]
+    assert histories.between("Service", 8, 0.0, 9.0) == [None]
+    assert histories.latest() == {("Service", 7): {"is": "c"}}
+
+
+def test_what_a_connection_may_become() -> None:
+    """A Service of one time with the endpoints of another, or lost in between; one thing once all is settled."""
+    number = CHANGING[0]
+    with ApiServer() as server:
+        cluster = Cluster(server, CONFIG, "a")
+        note = cluster.histories.note
+        note("Service", number, service(number), 1.0)
+        note("EndpointSlice", number, endpoints(number, "10.1.1.5"), 1.0)
+        asked = Probe(Origin.POD, vip(number), 80, "tcp", "10.1.0.200")
+        assert cluster.allowed(number, asked, 0.0, 0.5) == {DROPPED}
+        assert cluster.allowed(number, asked, 0.0, 1.5) == {DROPPED, TCP_RESET, endpoint("10.1.1.5", 8080)}
+        cluster.histories.settled(2.0)
+        assert cluster.allowed(number, asked, 2.1, 2.2) == {endpoint("10.1.1.5", 8080)}
+        elsewhere = Probe(Origin.OUTSIDE, "192.168.0.2", node_port(number), "tcp", "198.51.100.7")
+        assert cluster.allowed(number, elsewhere, 2.1, 2.2) == {NODE}
+
+
+needs_a_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+@needs_a_lab
+def test_a_run_without_violations(tmp_path: Path) -> None:
+    """An agent that is killed while its watches expire costs no connection, and ends with what `render` prints."""
+    said: list[str] = []
+    with Session("test", tmp_path, said.append) as chaos:
+        chaos.run(6.0, ["killed", "410"])
+    assert chaos.violations == [], "\n".join(said)
+    assert chaos.faults.total() >= 1
+    assert chaos.traffic.judged >= session.FEWEST
+    assert chaos.changes >= 1
+
+
+@needs_a_lab
+def test_a_run_finds_connections_that_go_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that are harmed without its knowledge are violations of connections, named one by one."""
+    with Session("test", tmp_path, lambda _: None) as chaos:
+
+        def sabotage(scene: Scene, _rng: Random) -> None:
+            scene.agent.suspend()
+            scene.agent.lab.load("flush map ip nftproxy tcp-endpoints-count")
+            enough = chaos.traffic.judged + 200
+            scene.agent.wait_until(lambda: chaos.traffic.judged >= enough, 60)
+            scene.agent.resume()
+
+        monkeypatch.setattr(session, "FAULTS", {"sabotage": Row("kernel", sabotage)})
+        chaos.run(1.0, ["sabotage"])
+    assert chaos.traffic.wrong
+    assert any(text.startswith("a connection: Probe(") for text in chaos.violations)
+
+
+@needs_a_lab
+def test_a_run_finds_an_agent_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that ends by itself is a violation."""
+
+    def die(scene: Scene, _rng: Random) -> None:
+        os.kill(scene.agent.process_id, signal.SIGKILL)
+        scene.agent.wait_until(lambda: scene.agent.has_died)
+
+    monkeypatch.setattr(session, "FAULTS", {"death": Row("agent", die)})
+    with Session("test", tmp_path, lambda _: None) as chaos:
+        chaos.run(1.0, ["death"])
+    assert [text for text in chaos.violations if text.startswith("death: the agent has ended by itself")]

@@ -1,0 +1,52 @@
+"""`python -m tools.chaos`: faults at random for minutes, and a report."""
+
+from __future__ import annotations
+
+import secrets
+import tempfile
+from pathlib import Path
+
+import click
+
+from nftproxy.lab import obstacle
+from tools.chaos.faults import FAULTS
+from tools.chaos.session import Session
+
+
+@click.command()
+@click.option("--minutes", default=30.0, show_default=True, help="How long faults happen.")
+@click.option("--seed", default="", help="Of a run that is to be repeated; by default another one each time.")
+@click.option("--only", multiple=True, type=click.Choice(sorted(FAULTS)), help="Only this fault; repeatable.")
+@click.option("--directory", type=click.Path(path_type=Path, file_okay=False), help="Where the agent's log is kept.")
+def main(minutes: float, seed: str, only: tuple[str, ...], directory: Path | None) -> None:
+    """Let faults happen to an agent, and say whether its rules, and connections, stayed right."""
+    if why := obstacle():
+        raise click.ClickException(why)
+    seed = seed or secrets.token_hex(4)
+    click.echo(f"seed {seed}: repeat with --seed {seed}")
+    directory = directory or Path(tempfile.mkdtemp(prefix="nftproxy-chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    click.echo(f"the agent's log is {directory / 'log'}")
+    with Session(seed, directory, click.echo) as session:
+        session.run(minutes * 60, only)
+        report(session)
+    raise SystemExit(bool(session.violations))
+
+
+def report(session: Session) -> None:
+    """Print what happened, and what was wrong."""
+    for name, count in sorted(session.faults.items()):
+        click.echo(f"{name:30} {count:4} times, right after {session.slowest[name]:5.1f} s at the most")
+    traffic = session.traffic
+    click.echo(f"{session.faults.total()} faults, {session.changes} changes of objects")
+    click.echo(f"{traffic.judged:,} connections, {len(traffic.wrong)} wrong")
+    click.echo(
+        f"{traffic.excused:,} more while rules were harmed, {traffic.unknown:,} that the machine was too busy for"
+    )
+    click.echo(f"{len(session.violations)} violations")
+    for each in session.violations[:20]:
+        click.echo(f"VIOLATION: {each}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The agent's process for chaos: it can be killed, suspended and starved, and has a small disk of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import IO, Any
+
+from nftproxy.lab import Lab
+from nftproxy.model.errors import Refused, Unavailable
+from tests.support.apiserver import ApiServer
+from tests.system.faults.bench import ROOT, Bench
+
+DISK = 1024 * 1024
+"""Bytes of the agent's disk, for its temporary files."""
+_MOUNT = 'mount -t tmpfs -o size="$1" chaos "$2" && shift 2 && exec "$@"'
+
+
+class ChaosAgent(Bench):
+    """An agent whose temporary files are on a small disk in a mount namespace of its own, and whose log is kept."""
+
+    def __init__(self, lab: Lab, server: ApiServer, directory: Path) -> None:
+        super().__init__(lab, server, directory, "tests.system.faults.hasty")
+        self.directory = directory
+
+    def start(self) -> None:
+        """Start the agent; its rules come a little later."""
+        self._process = self._popen(self._log)
+
+    def start_another(self, log: Path) -> subprocess.Popen[Any]:
+        """Start a second agent in the same network namespace, with a log of its own."""
+        return self._popen(log)
+
+    def _popen(self, log: Path) -> subprocess.Popen[Any]:
+        disk = self.directory / "disk"
+        disk.mkdir(exist_ok=True)
+        agent = [sys.executable, "-m", self._module, "run", "--config", str(self.config_map.path)]
+        command = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(DISK), str(disk), *agent]
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(disk)}
+        process = self.lab.node.popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
+        threading.Thread(target=_keep, args=(process.stderr, log), daemon=True).start()
+        return process
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
+    @property
+    def resident(self) -> int:
+        """Its resident memory in bytes."""
+        status = Path(f"/proc/{self.process_id}/status").read_text()
+        return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0)
+
+    def is_right(self) -> bool:
+        """Whether the kernel holds what it should, and nothing else; not while sets come and go that are looked at."""
+        try:
+            return super().is_right()
+        except (Refused, Unavailable):
+            return False
+
+    def forget_wanted(self) -> None:
+        """Work out anew what is right: the server's versions have gone back, and mean other objects now."""
+        self._wanted = (-1, {})
+
+    def kill(self) -> None:
+        """End it by SIGKILL."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+        self._process = None
+
+    def suspend(self) -> None:
+        """Let it do nothing, until `resume`."""
+        os.kill(self.process_id, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        os.kill(self.process_id, signal.SIGCONT)
+
+    def fill_disk(self) -> None:
+        """Leave no room on its disk."""
+        with contextlib.suppress(OSError), self._filling.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+
+    def empty_disk(self) -> None:
+        """Make room again."""
+        self._filling.unlink(missing_ok=True)
+
+    @property
+    def _filling(self) -> Path:
+        """The file that takes all room: on a disk that only the agent's own namespace has."""
+        return Path(f"/proc/{self.process_id}/root{self.directory}/disk/filling")
+
+
+def _keep(pipe: IO[bytes], log: Path) -> None:
+    """Append what comes to a log that is on another disk than the agent's."""
+    with log.open("ab") as file, pipe:
+        for line in pipe:
+            file.write(line)
+            file.flush()

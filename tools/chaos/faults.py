@@ -1,0 +1,400 @@
+"""What goes wrong: a function for each fault, which lets it happen, waits as long as it lasts, and puts an end to it.
+
+Whatever a fault is, afterwards the kernel must hold what the API server says, without anybody's help.  Meanwhile all
+connections must go on, except where the fault harms the rules themselves.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from random import Random
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import yaml
+
+from nftproxy.lab.topology import NODE_IP
+from tests.support.apiserver import (
+    Action,
+    ApiServer,
+    BlackHole,
+    CutLine,
+    Duplicate,
+    EndWatch,
+    Fault,
+    Inject,
+    Parting,
+    Reset,
+    Respond,
+    Slow,
+    Truncate,
+    error_event,
+    unknown_event,
+)
+from tests.system.faults.bench import PERMISSIONS, PLURALS, endpoints, node, service, vip
+from tools.chaos.agent import ChaosAgent
+from tools.chaos.cluster import ANCHORS, Cluster, external_ip, node_port
+
+Manifest = dict[str, Any]
+NOISE = 3000
+"""Elements of another program's set: their notifications are more than a socket's buffer takes."""
+
+
+class Scene(NamedTuple):
+    """Who takes part; `harm` is called before a fault does something to the rules, `changing` held to stop changes."""
+
+    agent: ChaosAgent
+    server: ApiServer
+    cluster: Cluster
+    changing: threading.Lock
+    harm: Callable[[], None]
+
+
+class Row(NamedTuple):
+    """A fault; two of different groups may happen at once."""
+
+    group: str
+    strike: Callable[[Scene, Random], None]
+
+
+def _wait(rng: Random, longest: float = 2.0) -> None:
+    time.sleep(rng.uniform(0.2, longest))
+
+
+# The API server
+
+
+def api_down(scene: Scene, rng: Random) -> None:
+    """The server is gone for a while."""
+    scene.server.stop()
+    try:
+        _wait(rng, 4.0)
+    finally:
+        scene.server.start()
+
+
+def api_forgets(scene: Scene, rng: Random) -> None:
+    """The server restarts, and has no history."""
+    scene.server.stop()
+    try:
+        _wait(rng)
+    finally:
+        scene.server.compact()
+        scene.server.start()
+
+
+def api_restored(scene: Scene, rng: Random) -> None:
+    """The server's objects and versions go back to what they were a while ago, as from a backup of etcd."""
+    with scene.changing:
+        revision, objects = scene.server.revision, scene.cluster.histories.latest()
+    _wait(rng, 3.0)
+    with scene.changing:
+        scene.cluster.restore(revision, objects, time.monotonic())
+        scene.agent.forget_wanted()
+
+
+def _end_watches(server: ApiServer) -> None:
+    server.faults.add(*(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+
+
+def expired(scene: Scene, rng: Random) -> None:
+    """All watches are told that their version has expired."""
+    scene.server.compact()
+    scene.server.faults.add(Fault(error_event(410, reason="Expired"), verb="watch", count=len(PLURALS)))
+    _wait(rng)
+
+
+STREAMS: tuple[Action, ...] = (
+    EndWatch(),
+    Reset(),
+    BlackHole(),
+    CutLine(),
+    CutLine(Parting.RESET),
+    Duplicate(),
+    error_event(429),
+    error_event(500),
+    unknown_event(),
+    Inject(b"<html>\n"),
+)
+ANSWERS: tuple[Action, ...] = (
+    Respond(429, retry_after=1),
+    Respond(500),
+    Respond(503, body=b"<html>Service Unavailable</html>"),
+    Reset(),
+    Truncate(),
+    Truncate(then=Parting.END),
+)
+
+
+def streams(scene: Scene, rng: Random) -> None:
+    """Watches break in all ways."""
+    for plural in PLURALS:
+        scene.server.faults.add(Fault(rng.choice(STREAMS), verb="watch", resource=plural))
+    _wait(rng)
+
+
+def answers(scene: Scene, rng: Random) -> None:
+    """Lists are asked for, and answered by errors and nonsense a few times."""
+    scene.server.faults.add(*(Fault(rng.choice(ANSWERS), verb="list") for _ in range(rng.randint(2, 6))))
+    expired(scene, rng)
+
+
+def slow(scene: Scene, rng: Random) -> None:
+    """Lists and watches are slow to come."""
+    before, during = rng.uniform(0.2, 1.0), rng.uniform(0.0, 1.0)
+    scene.server.faults.add(Fault(Slow(before, during), verb="list", count=3))
+    scene.server.faults.add(Fault(Slow(before), verb="watch", count=3))
+    expired(scene, rng)
+
+
+# Credentials and permissions
+
+
+def token_rotated(scene: Scene, rng: Random) -> None:
+    """The token is replaced; the old one is good no more."""
+    scene.server.rotate_token()
+    _end_watches(scene.server)
+    _wait(rng)
+
+
+def token_expired(scene: Scene, rng: Random) -> None:
+    """The token expires, and only later there is another one."""
+    scene.server.expire_token()
+    _end_watches(scene.server)
+    try:
+        _wait(rng, 3.0)
+    finally:
+        scene.server.rotate_token()
+
+
+def forbidden(scene: Scene, rng: Random) -> None:
+    """A resource may not be read for a while."""
+    plural = rng.choice(sorted(PLURALS))
+    scene.server.rbac = [each for each in PERMISSIONS if each[1] != plural]
+    _end_watches(scene.server)
+    try:
+        _wait(rng, 3.0)
+    finally:
+        scene.server.rbac = PERMISSIONS
+
+
+# The agent
+
+
+def killed(scene: Scene, rng: Random) -> None:
+    """The agent is killed, and started again after a while."""
+    scene.agent.kill()
+    try:
+        _wait(rng)
+    finally:
+        scene.agent.start()
+
+
+def restarted(scene: Scene, rng: Random) -> None:
+    """The agent is stopped as the kubelet does, and started again."""
+    scene.agent.stop()
+    try:
+        _wait(rng, 1.0)
+    finally:
+        scene.agent.start()
+
+
+def suspended(scene: Scene, rng: Random) -> None:
+    """The agent gets no CPU for a while."""
+    scene.agent.suspend()
+    try:
+        _wait(rng, 4.0)
+    finally:
+        scene.agent.resume()
+
+
+def configuration(scene: Scene, rng: Random) -> None:
+    """The configuration changes to another, or to one that can't be used, and back."""
+    good = yaml.safe_dump(scene.agent.configuration)
+    other = yaml.safe_dump(scene.agent.configuration | {"nftables": {"syncPeriod": "2s", "minSyncPeriod": "50ms"}})
+    scene.agent.config_map.update(rng.choice([other, other, "mode: [", good.replace("10.1.0.0/16", "10.1.0.0/99")]))
+    try:
+        _wait(rng, 5.0)
+    finally:
+        scene.agent.config_map.update(good)
+
+
+def disk_full(scene: Scene, rng: Random) -> None:
+    """No temporary file can be written, while connections to the API have to be made anew."""
+    scene.agent.fill_disk()
+    try:
+        token_rotated(scene, rng)
+    finally:
+        scene.agent.empty_disk()
+
+
+def clients(scene: Scene, rng: Random) -> None:
+    """Many clients of the health port say nothing."""
+    ends = [scene.agent.lab.node.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(rng.randint(50, 300))]
+    try:
+        for end in ends:
+            end.settimeout(2.0)
+            end.connect_ex(("127.0.0.1", 10256))
+        _wait(rng)
+    finally:
+        for end in ends:
+            end.close()
+
+
+def second_agent(scene: Scene, rng: Random) -> None:
+    """Another agent runs on the same node for a while."""
+    other = scene.agent.start_another(scene.agent.directory / "second.log")
+    try:
+        time.sleep(rng.uniform(2.0, 5.0))
+    finally:
+        other.terminate()
+        other.wait(30)
+
+
+# The kernel, and others who write to it
+
+
+def flushed(scene: Scene, rng: Random) -> None:
+    """A host firewall starts anew, and takes all rules along."""
+    scene.harm()
+    scene.agent.lab.load(rng.choice(["flush ruleset", "delete table ip nftproxy", "delete table ip6 nftproxy"]))
+    _wait(rng, 1.0)
+
+
+def altered(scene: Scene, rng: Random) -> None:
+    """Somebody empties a map, adds an element, or turns a hook off."""
+    scene.harm()
+    number = rng.choice(ANCHORS)
+    scene.agent.lab.load(
+        rng.choice(
+            [
+                "flush map ip nftproxy tcp-endpoints",
+                f"add element ip nftproxy no-endpoints {{ {vip(number)} . tcp . 80 }}",
+                f"delete element ip nftproxy services {{ {vip(number)} . tcp . 80 }}",
+                "flush chain ip nftproxy services",
+            ]
+        )
+    )
+    _wait(rng, 1.0)
+
+
+def others_commits(scene: Scene, rng: Random) -> None:
+    """Another program commits to a table of its own, again and again."""
+    scene.agent.lab.load("add table ip other\nadd set ip other noise { typeof ip saddr ; }")
+    for number in range(rng.randint(20, 100)):
+        scene.agent.lab.load(f"add element ip other noise {{ 192.0.2.{number} }}")
+    scene.agent.lab.load("delete table ip other")
+
+
+def overrun(scene: Scene, rng: Random) -> None:
+    """So much is committed while the agent gets no CPU that the kernel drops notifications (ENOBUFS)."""
+    addresses = ", ".join(f"198.{18 + each // 65536}.{each // 256 % 256}.{each % 256}" for each in range(NOISE))
+    harms = rng.random() < 0.5
+    scene.agent.suspend()
+    try:
+        for _ in range(8):
+            scene.agent.lab.load("add table ip other\nadd set ip other noise { typeof ip saddr ; }")
+            scene.agent.lab.load(f"add element ip other noise {{ {addresses} }}")
+            scene.agent.lab.load("delete table ip other")
+        if harms:
+            scene.harm()
+            scene.agent.lab.load("flush map ip nftproxy tcp-endpoints")
+    finally:
+        scene.agent.resume()
+    _wait(rng)
+
+
+# Objects
+
+
+def _hostile() -> list[Manifest]:
+    """Objects that are not what they should be, each in another way."""
+    odd = "x\ny; } flush ruleset; #"
+    return [
+        service(9000, ports="80"),
+        service(9001, ports=[{"port": 0}, {"port": 70000}, {"port": "80"}, {"port": 80, "protocol": "ICMP"}, 7]),
+        service(9002, clusterIP="127.0.0.1", clusterIPs=["127.0.0.1", "::1", "10.96.0.1 }"]),
+        service(9003, externalIPs=["0.0.0.0", "224.0.0.1", "010.0.0.1", odd], sessionAffinity=odd),
+        service(9004, ports=[{"port": 80, "name": odd, "nodePort": -1}], type=odd),
+        service(9005, loadBalancerSourceRanges=["10.0.0.0/33", odd], type="LoadBalancer"),
+        endpoints(9006, "127.0.0.1", "169.254.169.254", "255.255.255.255", odd),
+        endpoints(9007, "10.1.0.9") | {"endpoints": [{"addresses": []}, {"addresses": "10.1.0.9"}, None, 3]},
+        endpoints(9008, "10.1.0.9") | {"ports": [{"port": "x"}, {"name": odd, "port": 80}], "addressType": "FQDN"},
+        endpoints(9009, *(f"10.2.{each // 250}.{each % 250 + 1}" for each in range(1000))),
+        service(9009, ports=[{"port": port, "name": f"p{port}"} for port in range(1, 100)]),
+    ]
+
+
+def _thieves() -> list[Manifest]:
+    """Services that claim what older ones have: their addresses and node ports, and the node's own."""
+    return [
+        service(
+            9100 + number,
+            type="NodePort",
+            externalIPs=[external_ip(number), vip(number), str(NODE_IP)],
+            ports=[{"port": 80, "nodePort": node_port(number)}],
+        )
+        for number in ANCHORS
+    ]
+
+
+def hostile_objects(scene: Scene, rng: Random) -> None:
+    """Objects come that are not what they should be, and go again."""
+    _come_and_go(scene, rng, _hostile())
+
+
+def thieves(scene: Scene, rng: Random) -> None:
+    """Services come that claim what others have, and go again."""
+    _come_and_go(scene, rng, _thieves())
+
+
+def _come_and_go(scene: Scene, rng: Random, objects: list[Manifest]) -> None:
+    rng.shuffle(objects)
+    scene.server.put(*objects)
+    try:
+        _wait(rng)
+    finally:
+        for each in objects:
+            scene.server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
+
+
+def node_changes(scene: Scene, rng: Random) -> None:
+    """The Node moves through zones, is tainted, and all that depends on it is decided anew each time."""
+    for zone in rng.choices("abcd", k=5):
+        scene.server.put(node(zone=zone) | {"spec": {"taints": [{"key": zone, "effect": "NoSchedule"}]}})
+        time.sleep(rng.uniform(0.0, 0.3))
+    scene.server.put(node())
+
+
+FAULTS: Mapping[str, Row] = MappingProxyType(
+    {
+        "API server down": Row("api", api_down),
+        "API server without history": Row("api", api_forgets),
+        "API server restored": Row("api", api_restored),
+        "410": Row("api", expired),
+        "broken streams": Row("api", streams),
+        "wrong answers": Row("api", answers),
+        "slow answers": Row("api", slow),
+        "token rotated": Row("api", token_rotated),
+        "token expired": Row("api", token_expired),
+        "forbidden": Row("api", forbidden),
+        "killed": Row("agent", killed),
+        "restarted": Row("agent", restarted),
+        "suspended": Row("agent", suspended),
+        "configuration changed": Row("agent", configuration),
+        "full disk": Row("agent", disk_full),
+        "silent clients": Row("agent", clients),
+        "second agent": Row("agent", second_agent),
+        "flushed": Row("kernel", flushed),
+        "altered": Row("kernel", altered),
+        "others' commits": Row("kernel", others_commits),
+        "notifications lost": Row("agent", overrun),
+        "hostile objects": Row("objects", hostile_objects),
+        "contested addresses": Row("objects", thieves),
+        "node changes": Row("objects", node_changes),
+    }
+)
+"""All of them, by the names that `--only` takes."""
