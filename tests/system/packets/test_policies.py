@@ -229,21 +229,6 @@ def test_answers_come_back_translated(lab: Lab, ip: Ip, protocol: str) -> None:
                 assert lab.reply(outcome) == (address, 80)
 
 
-@each_ip
-@each_protocol
-def test_masqueraded_connections_get_random_ports(lab: Lab, ip: Ip, protocol: str) -> None:
-    """Masquerading is fully random: hardly any connection keeps its source port."""
-    cluster = Cluster(
-        lab,
-        service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"]),
-        slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]),
-        masquerade_all=True,
-    )
-    outcomes = cluster.connect(Origin.POD, ip.vip, 80, protocol, times=50)
-    kept = [each for each in outcomes if each.source and each.probe and each.source.port == each.probe.sport]
-    assert len(kept) < 5
-
-
 def test_families_do_not_mix(lab: Lab) -> None:
     """The two families of one Service are masqueraded each as the node's address of that family."""
     dual = service(cluster_ips=[IP.vip, IP6.vip])
