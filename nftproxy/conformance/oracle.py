@@ -142,10 +142,20 @@ class Oracle:
         ranges = _of(family_of(address), service.source_ranges)
         if address not in service.load_balancer_ips or address in service.cluster_ips or not ranges:
             return True
+        if any(each.prefixlen == 0 for each in ranges):
+            return True
+        if not self._has_own_cluster_ip(service, family_of(address)):
+            return False
         own = _of(family_of(address), self.world.node.addresses)[:1]
         if source in service.load_balancer_ips and any(contains(each, node) for each in ranges for node in own):
             return True
-        return any(each.prefixlen == 0 or contains(each, source) for each in ranges)
+        return any(contains(each, source) for each in ranges)
+
+    def _has_own_cluster_ip(self, service: Service, family: Family) -> bool:
+        """Whether no Service that comes first has the same ClusterIP, by which source ranges are told apart."""
+        (mine,) = _of(family, service.cluster_ips)
+        holders = [each for each in self.world.services if mine in each.cluster_ips]
+        return min(holders, key=lambda each: (each.created, each.key)) == service
 
     def _chosen(self, front: Front, lists: Lists, probe: Probe) -> tuple[Targets, bool]:
         """The endpoints that a connection may be sent to, and whether its source is hidden from them."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator
 from enum import Enum
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,9 @@ from nftproxy.model.settings import Config
 
 NODE = Address("")
 """Stands for the node in a claim to a node port: these are claimed on all its addresses, in both families."""
+
+
+Place = TypeVar("Place", Address, "Claim")
 
 
 class Claim(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -53,6 +57,7 @@ class Denial(Enum):
     PROTECTED = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
     NODE_PORT = "on the node's own addresses the port is a node port of {}"
     NOT_ALLOWED = "the address is in none of nftproxy.externalIPCIDRs"
+    CLOSED = "it admits nobody: source ranges need a ClusterIP of one's own, and this one is that of {}, too"
 
     def sentence(self, holder: ObjectKey | None = None) -> str:
         """The reason in words; `holder` names who has it, which not everyone may know."""
@@ -114,7 +119,7 @@ class Claims:
         self._config = config
         self._protected_ports = frozenset(_protected_ports(config))
         self._claimants: dict[Claim, tuple[Claimant, ...]] = {}
-        self._cluster_ip_holders: dict[Address, set[ObjectKey]] = {}
+        self._cluster_ip_holders: dict[Address, tuple[Claimant, ...]] = {}
         self._external_users: dict[Address, set[ObjectKey]] = {}
         self._node_addresses: frozenset[Address] = frozenset()
         self._touched: set[ObjectKey] = set()
@@ -172,11 +177,16 @@ class Claims:
             case Denial.TAKEN:
                 return self.winner(claim)
             case Denial.CLUSTER_IP:
-                return min(self._cluster_ip_holders[claim.address])
+                return self.cluster_ip_owner(claim.address)
             case Denial.NODE_PORT:
                 return self.winner(_on_node(claim))
-            case Denial.PROTECTED | Denial.NOT_ALLOWED:
+            case Denial.PROTECTED | Denial.NOT_ALLOWED | Denial.CLOSED:
                 return None
+
+    def cluster_ip_owner(self, address: Address) -> ObjectKey | None:
+        """The first of those that have this ClusterIP; a cluster's API sees to it that there is one only."""
+        holders = self._cluster_ip_holders.get(address)
+        return holders[0].key if holders else None
 
     def _owner_of_node_port(self, claim: Claim) -> Claimant | None:
         claimants = self._claimants.get(_on_node(claim))
@@ -187,20 +197,21 @@ class Claims:
         for claim, is_external in _claims_of(service, external):
             self._change_claim(claim, Claimant(is_external, service.created, service.key), present=present)
         for address in service.cluster_ips:
-            was_held = address in self._cluster_ip_holders
-            _change_member(self._cluster_ip_holders, address, service.key, present=present)
-            if was_held != (address in self._cluster_ip_holders):
-                self._stirred.add(address)
+            self._change_holder(address, Claimant(False, service.created, service.key), present=present)
         for address in external:
             _change_member(self._external_users, address, service.key, present=present)
 
+    def _change_holder(self, address: Address, me: Claimant, *, present: bool) -> None:
+        before = self.cluster_ip_owner(address)
+        _set(self._cluster_ip_holders, address, me, present=present)
+        after = self.cluster_ip_owner(address)
+        self._touched |= {each for each in (before, after) if each is not None and each != me.key and before != after}
+        if (before is None) != (after is None):
+            self._stirred.add(address)
+
     def _change_claim(self, claim: Claim, me: Claimant, *, present: bool) -> None:
         before = self.winner(claim)
-        claimants = _with(self._claimants.get(claim, ()), me, present=present)
-        if claimants:
-            self._claimants[claim] = claimants
-        else:
-            self._claimants.pop(claim, None)
+        _set(self._claimants, claim, me, present=present)
         after = self.winner(claim)
         if before != after:
             self._touched |= {each for each in (before, after) if each is not None and each != me.key}
@@ -245,6 +256,14 @@ def _claims_of(service: Service, external: tuple[Address, ...]) -> Iterator[tupl
             yield claim, way is Way.EXTERNAL_IP
     if service.health_check_node_port:
         yield Claim(NODE, Protocol.TCP, service.health_check_node_port), False
+
+
+def _set(members: dict[Place, tuple[Claimant, ...]], place: Place, me: Claimant, *, present: bool) -> None:
+    changed = _with(members.get(place, ()), me, present=present)
+    if changed:
+        members[place] = changed
+    else:
+        members.pop(place, None)
 
 
 def _change_member(members: dict[Address, set[ObjectKey]], address: Address, key: ObjectKey, *, present: bool) -> None:

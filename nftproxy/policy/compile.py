@@ -25,7 +25,14 @@ from nftproxy.model.objects import Node, ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
 from nftproxy.policy.endpoints import Candidate, Choice, choose, gather
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
-from nftproxy.policy.fronts import Reach, nodeport_addresses, reaches, serves_every_address
+from nftproxy.policy.fronts import (
+    Reach,
+    has_own_list,
+    nodeport_addresses,
+    reaches,
+    restricting_ranges,
+    serves_every_address,
+)
 from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
@@ -122,12 +129,15 @@ def compile_service(
         return
     if not service.ports:
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
-    own = _OwnSources.of(service, state.node, family)
+    own = _OwnSources.of(service, state, family)
     for port, claimed in reaches(state, settings.config, family, service):
         had = [reach for reach in claimed if not reach.denial]
         choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
         shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)
-        yield PortKey(service.key, port.name, port.protocol), _port_facts(cluster_ips, own, had, choice, shaper)
+        facts = _port_facts(cluster_ips, own, had, choice, shaper)
+        if facts.allowed:
+            own = own.without_allowed()
+        yield PortKey(service.key, port.name, port.protocol), facts
 
 
 def _port_facts(
@@ -154,12 +164,8 @@ def _port_facts(
                 draws.append(draw)
                 counts.append((facts.list, reach.front, draw.number))
                 endpoints.append(Slots(facts.list, reach.front, _rows(candidates)))
-    guarded = tuple(
-        reach.front
-        for reach in had
-        if own.allowed and reach.is_external and reach.claim.address in own.load_balancer_ips
-    )
     external = [reach for reach in had if reach.is_external]
+    guarded = tuple((reach.front, own.list) for reach in external if reach.claim.address in own.guarded_ips)
     hairpins = _hairpins(choice)
     # What is translated to where it was sent anyway, a server in the node's own network, counts as not translated.
     own_places = {place for address, port in hairpins for place in (f"{address} . {port}", str(port))}
@@ -174,7 +180,7 @@ def _port_facts(
         masqueraded=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.CLUSTER),
         local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
         guarded=guarded,
-        allowed=tuple((front, source) for front in guarded for source in own.allowed),
+        allowed=tuple((own.list, source) for source in own.allowed) if guarded else (),
         counts=tuple(counts),
         endpoints=tuple(endpoints),
         sticky=tuple(map(_by_pod, endpoints)) if shaper.remembers else (),
@@ -203,26 +209,39 @@ def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
     return tuple((candidate.address, candidate.port) for candidate in choice.local)
 
 
-class _OwnSources(NamedTuple):
-    """What loadBalancerSourceRanges admit to which load balancer addresses; nothing admitted means no restriction."""
+_NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
+"""The list that admits nobody: no Service has this address."""
 
-    load_balancer_ips: tuple[Address, ...]
+
+class _OwnSources(NamedTuple):
+    """What loadBalancerSourceRanges admit to which load balancer addresses: the list's name, and what is on it.
+
+    All addresses and ports of a Service have one list, so that ports don't multiply the ranges.
+    """
+
+    guarded_ips: tuple[Address, ...]
+    list: Address
     allowed: tuple[str, ...]
 
     @classmethod
-    def of(cls, service: Service, node: Node, family: Family) -> _OwnSources:
+    def of(cls, service: Service, state: ClusterState, family: Family) -> _OwnSources:
         """The restriction of one Service in one family.
 
         A range that holds the node's own address admits the load balancer addresses too: what the node sends to them
         may carry them as its source (kube-proxy does the same).
         """
-        load_balancer_ips = of_family(service.load_balancer_ips, family)
-        ranges = [source for source in service.source_ranges if family_of(source) is family]
-        if any(source.prefixlen == 0 for source in ranges):
-            return cls(load_balancer_ips, ())
-        if any(contains(source, address) for source in ranges for address in of_family(node.addresses, family)[:1]):
+        ranges = restricting_ranges(service, family)
+        load_balancer_ips = of_family(service.load_balancer_ips, family) if ranges else ()
+        if not has_own_list(state, service, family):
+            return cls(load_balancer_ips, _NO_LIST[family], ())
+        own = of_family(state.node.addresses, family)[:1]
+        if any(contains(source, address) for source in ranges for address in own):
             ranges += [ip_network(address) for address in load_balancer_ips]
-        return cls(load_balancer_ips, _collapsed(ranges))
+        return cls(load_balancer_ips, of_family(service.cluster_ips, family)[0], _collapsed(ranges))
+
+    def without_allowed(self) -> _OwnSources:
+        """The same for the Service's other ports: one of them contributes what is on the list."""
+        return self._replace(allowed=())
 
 
 class _ListShaper(NamedTuple):

@@ -104,9 +104,10 @@ class Slots(msgspec.Struct, frozen=True, gc=False):
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """One Service port in one family, as memberships: each field is a set or map and who is in it.
 
-    `services` and `short_circuits` are rows of (front, chain), `allowed` of (front, address or CIDR), `affinities` of
-    (front, chain that remembers), `counts` of (list, front, number of endpoints as an address).  `no_endpoints` are
-    those of the fronts that no endpoint serves on any node.
+    `services` and `short_circuits` are rows of (front, chain), `guarded` of (front, list of source ranges), `allowed`
+    of (list, address or CIDR), `affinities` of (front, chain that remembers), `counts` of (list, front, number of
+    endpoints as an address).  A list of source ranges is called by an address, its Service's ClusterIP.
+    `no_endpoints` are those of the fronts that no endpoint serves on any node.
     """
 
     protocol: str
@@ -117,8 +118,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     no_endpoints: tuple[Front, ...] = ()
     masqueraded: tuple[Front, ...] = ()
     local_policy: tuple[Front, ...] = ()
-    guarded: tuple[Front, ...] = ()
-    allowed: tuple[tuple[Front, str], ...] = ()
+    guarded: tuple[tuple[Front, Address], ...] = ()
+    allowed: tuple[tuple[Address, str], ...] = ()
     counts: tuple[tuple[str, Front, str], ...] = ()
     endpoints: tuple[Slots, ...] = ()
     sticky: tuple[Slots, ...] = ()

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback, of_family
+from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import (
@@ -121,6 +121,20 @@ def _front(claim: Claim) -> Front:
     return Front("", f"{claim.address} . {protocol} . {port}", f"{claim.address} . {port}")
 
 
+def restricting_ranges(service: Service, family: Family) -> list[Network]:
+    """The source ranges that load balancer addresses of a family have; none if everyone is admitted."""
+    ranges = [source for source in service.source_ranges if family_of(source) is family]
+    return ranges if all(source.prefixlen for source in ranges) else []
+
+
+def has_own_list(state: ClusterState, service: Service, family: Family) -> bool:
+    """Whether a list of source ranges can be called by the Service's ClusterIP: no older Service has the same one.
+
+    The API allocates each once; only manifests can say otherwise.
+    """
+    return all(state.claims.cluster_ip_owner(ip) == service.key for ip in of_family(service.cluster_ips, family))
+
+
 def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort | None:
     """The health-check node port of a Service and whose it is; None if the Service has none."""
     if not service.health_check_node_port:
@@ -129,13 +143,18 @@ def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort 
     return HealthCheckPort(claim, state.claims.denial(claim, Way.NODE_PORT, service.key))
 
 
+def _is_closed(state: ClusterState, service: Service, family: Family) -> bool:
+    return bool(restricting_ranges(service, family)) and not has_own_list(state, service, family)
+
+
 def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[Lost]:
     """What a Service claims in one family but does not get."""
+    closed = of_family(service.load_balancer_ips, family) if _is_closed(state, service, family) else ()
     lost = [
-        Lost(service.key, port.name, reach.claim, reach.front.match, reach.denial)
+        Lost(service.key, port.name, reach.claim, reach.front.match, reach.denial or Denial.CLOSED)
         for port, claimed in reaches(state, config, family, service)
         for reach in claimed
-        if reach.denial
+        if reach.denial or (reach.is_external and reach.claim.address in closed)
     ]
     check = health_check_port(state, service) if of_family(service.cluster_ips, family) else None
     if check and check.denial:

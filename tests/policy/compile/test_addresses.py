@@ -144,7 +144,7 @@ def test_the_losers_source_ranges_do_not_count() -> None:
             source_ranges=["198.51.100.0/24"],
         ),
     )
-    assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 80": ""}
+    assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 80": "10.96.0.20"}
 
 
 @pytest.mark.parametrize(

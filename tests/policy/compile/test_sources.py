@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
+from nftproxy.policy.claims import Denial
+from nftproxy.policy.fronts import lost_claims
 from tests.policy.compile.membership import DUAL, ONE_LOCAL, VIP, memberships, rules
 from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
 
@@ -145,18 +148,38 @@ def test_source_ranges_restrict_a_load_balancer_ip(ranges: list[str], allowed: l
     """Ranges of the family restrict, merged; without any, or with one that is all addresses, nothing does."""
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=[VIP], source_ranges=ranges), ONE_LOCAL)
     front = f"{VIP} . tcp . 80"
-    assert elements(made, IPV4, "guarded") == ({} if allowed is None else {front: ""})
-    assert list(elements(made, IPV4, "allowed")) == [f"{front} . {source}" for source in allowed or []]
+    assert elements(made, IPV4, "guarded") == ({} if allowed is None else {front: "10.96.0.10"})
+    assert list(elements(made, IPV4, "allowed")) == [f"10.96.0.10 . {source}" for source in allowed or []]
 
 
 def test_every_load_balancer_ip_is_restricted() -> None:
-    """Each range is admitted to each of several load balancer IPs, all of which are masqueraded."""
+    """All load balancer IPs and ports, which are masqueraded, share one list: ports don't multiply the ranges."""
     ranges, addresses = ["198.51.100.0/24", "203.0.113.64/26"], [VIP, "203.0.113.8"]
-    made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=ranges))
-    fronts = [f"{address} . tcp . 80" for address in addresses]
-    assert elements(made, IPV4, "guarded") == elements(made, IPV4, "masqueraded") == dict.fromkeys(fronts, "")
-    wanted = {f"{front} . {source}": "" for front in fronts for source in ranges}
-    assert elements(made, IPV4, "allowed") == wanted
+    ports = ["a:80", "b:81"]
+    made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=ranges, ports=ports))
+    fronts = [f"{address} . tcp . {port}" for port in (80, 81) for address in addresses]
+    assert elements(made, IPV4, "guarded") == dict.fromkeys(fronts, "10.96.0.10")
+    assert elements(made, IPV4, "masqueraded") == dict.fromkeys(fronts, "")
+    assert elements(made, IPV4, "allowed") == {f"10.96.0.10 . {source}": "" for source in ranges}
+    blocks = made.generations[IPV4].blocks.values()
+    assert sum(element.container == "allowed" for block in blocks for element in block.elements) == len(ranges)
+
+
+def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
+    """Of two Services with one ClusterIP the first has the list of that name; the other's addresses admit nobody."""
+    older, younger = (
+        service(name, created=age, load_balancer_ips=[ip], source_ranges=["198.51.100.0/24"], ports=[f"x:{age}"])
+        for name, age, ip in (("shop/web", 1, VIP), ("shop/cart", 2, "203.0.113.8"))
+    )
+    made = pipeline(older, younger)
+    assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 1": "10.96.0.10", "203.0.113.8 . tcp . 2": "0.0.0.0"}
+    assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0/24": ""}
+    (lost,) = lost_claims(made.state, made.settings.config, IPV4, younger)
+    assert (lost.what, lost.denial) == ("203.0.113.8 . tcp . 2", Denial.CLOSED)
+    assert lost_claims(made.state, made.settings.config, IPV4, older) == []
+    made.apply([Removed(Service, older.key)])
+    assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 2": "10.96.0.10"}
+    assert made.losses == {}
 
 
 def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:
@@ -164,15 +187,13 @@ def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:
     addresses = [VIP, "203.0.113.9"]
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=["192.168.0.0/24"]))
     sources = ["192.168.0.0/24", *addresses]
-    assert elements(made, IPV4, "allowed") == {
-        f"{address} . tcp . 80 . {source}": "" for address in addresses for source in sources
-    }
+    assert elements(made, IPV4, "allowed") == {f"10.96.0.10 . {source}": "" for source in sources}
 
 
 def test_the_nodes_address_is_the_first_of_the_family() -> None:
     """A range that holds only another address of the node admits no more than it says."""
     balanced = service(load_balancer_ips=[VIP], source_ranges=["192.168.0.3/32"])
-    assert list(elements(pipeline(balanced, node=DUAL), IPV4, "allowed")) == [f"{VIP} . tcp . 80 . 192.168.0.3"]
+    assert list(elements(pipeline(balanced, node=DUAL), IPV4, "allowed")) == ["10.96.0.10 . 192.168.0.3"]
 
 
 def test_a_load_balancer_ip_that_is_the_cluster_ip_is_not_restricted() -> None:
@@ -184,7 +205,7 @@ def test_a_load_balancer_ip_that_is_the_cluster_ip_is_not_restricted() -> None:
 def test_source_ranges_of_a_node_of_which_no_address_is_known() -> None:
     """Without the Node the ranges hold as they are given."""
     balanced = service(load_balancer_ips=[VIP], source_ranges=["192.168.0.0/24"])
-    assert list(elements(pipeline(balanced, node=None), IPV4, "allowed")) == [f"{VIP} . tcp . 80 . 192.168.0.0/24"]
+    assert list(elements(pipeline(balanced, node=None), IPV4, "allowed")) == ["10.96.0.10 . 192.168.0.0/24"]
 
 
 @pytest.mark.parametrize("pods", [[], ["10.1.1.4@node-b"]])
@@ -200,5 +221,5 @@ def test_source_ranges_restrict_nothing_else(pods: list[str]) -> None:
         ),
         slice_of(endpoints=pods),
     )
-    assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 80": ""}
-    assert elements(made, IPV4, "allowed") == {f"{VIP} . tcp . 80 . 198.51.100.0/24": ""}
+    assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 80": "10.96.0.10"}
+    assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0/24": ""}
