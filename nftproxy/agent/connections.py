@@ -1,8 +1,8 @@
 """How many connections the HTTP servers keep: bounded for a client, for a listener, and for the process.
 
-Anyone who reaches a health port may open connections to it and say nothing.  Where there are too many, one goes for the
-one that comes: the oldest of the client that has most of them.  So whoever opens many closes their own, and a probe
-that comes now and then is always answered.
+Anyone who reaches a health port may open connections to it and send nothing.  If there are too many, each new one
+closes an old one: the oldest of the client that has most.  So a client that opens many closes its own, and an
+occasional probe always gets an answer.
 """
 
 from __future__ import annotations

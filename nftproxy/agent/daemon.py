@@ -1,4 +1,4 @@
-"""What `nftproxy run` runs: the agent, and all that follows the cluster's state beside the rules."""
+"""What `nftproxy run` runs: the agent, and everything beside the rules that follows the cluster's state."""
 
 from __future__ import annotations
 

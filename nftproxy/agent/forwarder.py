@@ -3,7 +3,7 @@
 It listens where policy says (policy/localhost.py), connects each client to one of the endpoints, and carries bytes both
 ways (relay.py), on the agent's loop.  There is none unless the configuration asks for localhost.
 
-* A port without endpoints isn't listened on, so the kernel refuses its clients.  One that another program has is tried
+* A port without endpoints isn't listened on, so the kernel rejects its clients.  One that another program has is tried
   again with growing pauses.
 * Whatever changes, established connections stay as they are, as they do with rules; new ones follow.
 * Connections, listeners and so the file descriptors that all of it may take are bounded.  A client beyond the bounds is

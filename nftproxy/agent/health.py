@@ -1,8 +1,8 @@
 """The proxy's own health: whether the rules follow the cluster, and how to say so to the kubelet and to load balancers.
 
-A proxy is judged by one thing: how long the oldest change has waited that is not in the kernel.  If that is too long
-the cause doesn't matter, be it the kernel, the library or ourselves; and while nothing waits, silence is health.  So
-`Health` keeps, for each family, since when something waits, and all else here are functions from values to answers.
+One thing decides: how long the oldest change has waited that is not in the kernel.  If that is too long, the cause
+doesn't matter, be it the kernel, the library or the agent; while nothing waits, the proxy is healthy.  So `Health`
+keeps, for each family, the time since when something waits; everything else here is functions from values to answers.
 
 Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/healthcheck, KEP-3836), except for this:
 

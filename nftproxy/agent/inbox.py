@@ -1,7 +1,7 @@
-"""The events that wait to be applied, as little of them as can be: what later ones make void is forgotten.
+"""The events that wait to be applied, as few as possible: those that later ones supersede are dropped.
 
 However long they wait, and however often objects change meanwhile, there is one entry for each object.  Objects that
-come and go after a listing that waits too leave nothing.
+come and go after a listing that is waiting too leave no entry.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Bringing the kernel to hold what the generations say, whatever it holds now, and whatever it refuses.
+"""Makes the kernel hold the generations, whatever it holds now, and whatever it refuses.
 
-All families are loaded in one transaction.  Where that is refused, each is loaded by itself from then on, retried with
-growing pauses until it goes in; the other doesn't wait for it.  What a retry does beside depends on how often the
-kernel has refused the family in a row:
+All families are loaded in one transaction.  If the kernel refuses that, each is loaded by itself from then on, and
+retried with growing pauses until the kernel accepts it; the other doesn't wait for it.  What else a retry does depends
+on how often the kernel has refused the family in a row:
 
-* It loads again, as somebody else may have changed the table while ours was written.
-* It replaces the table: somebody may have declared a set of ours in another way.
+* It loads again, as another program may have changed the table meanwhile.
+* It replaces the table: another program may have declared a set of ours differently.
 * It finds the Services whose rules the kernel refuses, and quarantines them (quarantine.py): all others get theirs.
 
 Before any retry the kernel is asked whether it would take the table without any Service.  If it wouldn't, as when the

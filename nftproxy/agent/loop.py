@@ -1,12 +1,12 @@
 """The node agent's loop: events in, transactions into the kernel, until it is stopped.
 
-One loop, and every reason to wake it in sight: events, others' commits, the periodic check, the end of a pause, the
-signal to stop.  Each round takes all events that have come, turns them into one transaction, and applies it.
+One loop, with every reason to wake it in one place: events, other programs' commits, the periodic check, the end of a
+pause, the signal to stop.  Each round takes all events that have come, turns them into one transaction, and applies it.
 
 * Nothing is written before every source has delivered its first listing: a half-seen cluster deletes nothing.
 * The first change after a quiet time is applied at once; changes within `min_sync_period` of the last are gathered.
-* The periodic check is made every `sync_period`, however much happens in between, and at once when somebody else
-  touches our tables.
+* The periodic check runs every `sync_period`, however much happens in between, and at once when another program
+  changes our tables.
 * What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
   changed under us) means: the next transaction is a full one, retried with growing pauses until it goes in
   (loading.py).

@@ -5,8 +5,8 @@ mark [ALPHA] is Kubernetes' own, by which it may still change them.
 
 Series are kept here and not by prometheus_client's own types, which only write them out: its histograms write the
 bound 1 as "1.0" where Go writes "1", which is another label and so another series, and each of its counters brings one
-more series with its time of creation.  Counting is an addition in a dict, without locks, as it all happens on one loop;
-what would cost time to keep up to date is looked up when it is asked for (`text`).
+more series with its time of creation.  Counting is an addition in a dict, without locks, since everything runs on one
+loop; a value that would cost time to keep up to date is looked up when a scrape asks for it (`text`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Events that the agent sends to the API about what only it can tell (events.k8s.io/v1, KEP-383).
+"""Events that the agent sends to the API about what only it knows (events.k8s.io/v1, KEP-383).
 
-An Event is an aid for people, so it must never be in the way: what can't be sent is tried a few times and then dropped
-with a log line, and how many are sent is bounded (event_series.py).
+An Event is an aid for people, so it must never be in the way: one that can't be sent is retried a few times and then
+dropped with a log line, and their number is bounded (event_series.py).
 """
 
 from __future__ import annotations

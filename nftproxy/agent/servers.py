@@ -1,12 +1,12 @@
 """The HTTP servers: health and metrics where the configuration says, health-check node ports as Services come and go.
 
-What is answered is decided elsewhere (health.py, health_checks.py, metrics.py).  Here it is only served, on the agent's
-loop, which no answer keeps for longer than a scrape takes to write down.
+Other modules decide the answers (health.py, health_checks.py, metrics.py).  This one only serves them, on the agent's
+loop, which no answer holds up for longer than it takes to write a scrape.
 
-* An address and port is one listener.  It is open, or tried again with growing pauses: a port may be taken by another
-  program, and an address may not be there yet.
-* What isn't wanted any more is closed before anything is opened, connections included, so that a port can go from one
-  Service to another, and nobody hears of a Service that is gone.
+* An address and port is one listener.  It is open, or retried with growing pauses: another program may have the port,
+  and the address may not exist yet.
+* Listeners that are no longer wanted are closed before others are opened, with their connections, so that a port can go
+  from one Service to another, and no client gets an answer about a Service that is gone.
 * Connections are bounded (connections.py), and so are listeners, by the file descriptors that the process may have.
 * Which Service a health-check node port answers for is looked up at each request, in one map that is replaced whole.
 """

@@ -1,4 +1,4 @@
-"""What is wrong with the objects of one kind at present, each fault said once while it lasts.
+"""The present faults of the objects of one kind, each reported once while it lasts.
 
 A log must not grow with how often a faulty object is written, nor with how often it is listed; so a fault is new only
 if the object did not have it before.  Memory is bounded by the objects that there are.

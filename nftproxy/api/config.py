@@ -1,11 +1,11 @@
 """KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1): the file that kube-proxy takes, as nftproxy takes it.
 
-Read in two steps, like objects of the cluster: the shapes say which fields are used and of what type, the functions
-below what the values may be.  Unlike there, a fault is fatal, as a proxy with half of its configuration is a guess; so
-all faults are gathered and raised in one go.  A field that is absent, null, "" or a zero duration has its default, as
-kube-proxy does (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes them all out like that.
+It is read in two steps, like objects of the cluster: the shapes say which fields are used and of what type, the
+functions below which values are allowed.  Unlike there, a fault is fatal, as a proxy with half of its configuration
+would be guessing; all faults are gathered and raised together.  A field that is absent, null, "" or a zero duration has
+its default, as kube-proxy does (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes them all out like that.
 
-What nftproxy has and kube-proxy hasn't is in a section of its own, `nftproxy`.
+Fields that kube-proxy doesn't have are in a section of their own, `nftproxy`.
 
 Fields that kube-proxy knows and nftproxy doesn't use are a warning that says what happens instead
 (unused_fields.py); so are unknown ones, since a file for a newer version should still start an older one.

@@ -1,8 +1,8 @@
-"""From JSON-like values to msgspec Structs, at the cost of what is bad and nothing else.
+"""From JSON-like values to msgspec Structs; what is bad costs itself and nothing else.
 
-A `Shape` is a Struct that says which fields matter and of what type they are.  msgspec reads one whole, in C, and
-refuses it whole at the first fault.  So that is tried first, and is all that happens to good input; a value that is
-refused is walked piece by piece by `salvage`, beside the types that were wanted:
+A `Shape` is a Struct that says which fields matter and of what type they are.  msgspec converts one whole, in C, and
+rejects it whole at the first fault.  So msgspec comes first, and good input needs nothing else; `salvage` walks a value
+that msgspec rejects piece by piece, beside the types that were wanted:
 
 * A list loses the element that doesn't fit.  The others stay, and still know at which index they stood (`numbered`).
 * An object loses the field that doesn't fit, unless that is one without which it would mean something else: then the

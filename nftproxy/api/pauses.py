@@ -1,4 +1,4 @@
-"""How long to wait before the next request, by what became of those before it.
+"""How long to wait before the next request, by the outcome of those before it.
 
 Two sorts of failures have their own pauses:
 

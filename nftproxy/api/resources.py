@@ -1,4 +1,4 @@
-"""What of the cluster a service proxy follows: kinds, where the API has them, and which of their objects.
+"""Which resources of the cluster a service proxy follows: kinds, their places in the API, and which of their objects.
 
 Selecting is left to the server: what nobody here would read is never sent.  To a watch with a selector, an object that
 no longer matches is deleted, and one that now does is added.

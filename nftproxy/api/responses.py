@@ -1,4 +1,4 @@
-"""What an API server answers, taken apart: pages of lists, lines of watches, and refusals.
+"""What an API server answers, taken apart: pages of lists, lines of watches, and denials.
 
 Only the wrapping is looked at here; objects stay the JSON text that they are, for parse.py to read.  What matters is
 that nothing is taken for what it isn't: a page of HTML with status 200, a Status where a list should be, or half a

@@ -1,7 +1,7 @@
 """Judging single values from outside: names, addresses, networks, ports, words, times.
 
-Each judge takes a value, its path and where to report; it gives the value as the model holds it, or reports a fault and
-gives None (or the default that it names).  None raises.
+Each function takes a value, its path and where to report; it returns the value as the model holds it, or reports a
+fault and returns None (or the default that it names).  None of them raises.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What kube-proxy leaves on a node when it goes, and its removal: `nftproxy cleanup --kube-proxy MODE`.
 
-kube-proxy's rules stay in force after it and go stale: whoever replaces it removes them, once the new rules are there.
+kube-proxy's rules stay in force after it and go stale: whoever replaces it must remove them, once the new rules exist.
 
 * Nobody else's rule is touched.  A chain or a set is kube-proxy's by its name, a jump to such a chain by its comment.
   A chain that a rule of someone else's leads to (CNI's portmap may use KUBE-MARK-MASQ) is kept, with all that it leads

@@ -1,7 +1,7 @@
 """What a service proxy does, feature by feature: the worlds that show each, and the connections that are about it.
 
-But for the features that are about it, nobody asks whether a source was hidden: what is wrong with masquerading is said
-there, and not everywhere.
+Only the features about masquerading judge whether a source was hidden: a fault in it fails these, and not every
+feature.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What must become of a new connection: docs/semantics.md once more, as code that knows nothing of rules.
 
-It is what rendered rules are held against, so it shares no code with what renders them: no claims, no choosing, no
-compiling.  It takes each connection by itself and looks at the whole cluster for it, slowly and in plain sight.
+Rendered rules are compared with it, so it shares no code with what renders them: no claims, no choosing, no compiling.
+It takes each connection by itself and looks at the whole cluster for it, slowly and in plain sight.
 
 What it leaves to parsing is what is no Service or endpoint at all: headless, ExternalName, another proxy's, bad values.
 """

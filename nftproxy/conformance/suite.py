@@ -1,6 +1,6 @@
-"""The suite of features: each tried on made-up clusters, and what went wrong made as small as can be.
+"""The suite of features: each is tried on made-up clusters, and a failure is made as small as possible.
 
-Finding and making small is Hypothesis' work.  It makes up the same clusters for the same seed, whatever was found
+Hypothesis finds failures and makes them small.  It makes up the same clusters for the same seed, whatever was found
 before on whatever machine; only what endpoints the kernel draws is chance.
 """
 

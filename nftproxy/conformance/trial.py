@@ -1,7 +1,7 @@
-"""A world's rules in a kernel, real connections, and what became of them held against the oracle.
+"""A world's rules in a kernel, real connections, and their outcomes compared with the oracle's.
 
-Endpoints are drawn at random, so that all of them show takes many connections.  Most are seen in the few that are tried
-anyway; only for those that are not, more are tried, until one that can be drawn would show but for once in 10**9 times.
+Endpoints are drawn at random, so it takes many connections until all have shown.  Most show in the few that are tried
+anyway; for the others there are more, so many that an endpoint that can be drawn stays unseen once in 10**9 times.
 """
 
 from __future__ import annotations

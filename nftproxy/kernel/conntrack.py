@@ -7,7 +7,7 @@ is touched, and memory is bounded by what one answer holds.  With a million entr
   filtered in the kernel, which would go through the whole table of all network namespaces for one answer (0.2 s for a
   million entries).  For the same reason both families are asked for at once.
 * The thread rests after each answer, in proportion to what that took.
-* Sockets stay open.  To close one holds the lock of all nftables commits until what an earlier commit left is freed,
+* Sockets stay open.  Closing one holds the lock of all nftables commits until what an earlier commit left is freed,
   which waits for every CPU: 20 ms beside a sweep (tried with 6.18).
 * In an answer, addresses are looked for first; most answers have none of ours, and are read no further.
 

@@ -1,4 +1,4 @@
-"""Finding the statement that libnftables complains of.
+"""Finds the statement that libnftables complains about.
 
 libnftables says `FILE:LINE:COLUMN-COLUMN: Error: WORDS`, then the line and a row of carets.  A line of ours can hold
 all endpoints of a cluster, so that may be megabytes; the place is enough to cut the culprit out of the text that was

@@ -6,7 +6,7 @@ Invariants:
 
 * A transaction is one call, so it happens as a whole or not at all.  It is handed over as a file in memory and not as a
   buffer, since only then does libnftables report the line: of a buffer it shows the first line, whichever was wrong.
-* Only our own table is ever named.  What is there is asked of the kernel directly (nftables_netlink.py says why).
+* Only our own table is ever named.  The kernel itself is asked what the table holds (nftables_netlink.py says why).
 * libnftables opens its netlink socket when its context is made, in the namespace of the thread that makes it, and the
   context stays there.  So the threads that share a `Kernel` must be in one network namespace, and stay in it.
 * One context serves one caller at a time (a lock), and the interpreter's lock is free meanwhile.

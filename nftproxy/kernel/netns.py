@@ -6,7 +6,7 @@ The child is a new interpreter, neither forked nor made by `multiprocessing`: a 
 0.1 s.  The function, its arguments and its result travel as pickles, so the function must be importable by name.
 
 A new network namespace needs CAP_SYS_ADMIN.  Without it the child makes a user namespace first, in which it is root:
-libnftables behaves the same there, but for a smaller limit on a transaction (libnftables.py, TooLarge).
+libnftables behaves the same there, except for a smaller limit on a transaction (libnftables.py, TooLarge).
 """
 
 from __future__ import annotations

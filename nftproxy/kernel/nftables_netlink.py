@@ -1,6 +1,6 @@
 """What the kernel holds of one table, by name only, asked over nfnetlink without libnftables.
 
-libnftables is the way to write; it is no way to look.  Tried with 100,000 elements in the table:
+libnftables is the way to write, but not to read.  Tried with 100,000 elements in the table:
 
 * nft 1.0.6 fetches every element for `list table`, terse or not (0.8 s), and every object of every table for
   `list tables`; its JSON has neither the table's comment nor the flag `dynamic`.

@@ -1,7 +1,7 @@
 """The kernel's notifications of every commit to the ruleset, whoever makes it.
 
-To who has joined a multicast group (NFNLGRP_NFTABLES) the kernel sends a commit's messages, then the number of the
-generation that it made.  Only two things of these are used: the number, and whether a message names a table of ours.
+The kernel sends a commit's messages, then the number of the generation that it made, to everyone who has joined a
+multicast group (NFNLGRP_NFTABLES).  Two things of these are used: the number, and whether a message names our tables.
 
 While somebody listens, the kernel makes messages of all elements before a commit is done: a set of 200,000 that was
 emptied and filled in one transaction took 3 GB and 5 s more (6.18).

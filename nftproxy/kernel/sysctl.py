@@ -1,7 +1,7 @@
 """Kernel settings of the node that the configuration asks for, and this process's own oom_score_adj.
 
-What kube-proxy sets, by the same rules (cmd/kube-proxy/app/server_linux.go and conntrack.go); where a setting can't be
-made, as in a container whose /proc/sys is read-only, that is a warning and not the end.
+These are kube-proxy's, by the same rules (cmd/kube-proxy/app/server_linux.go and conntrack.go).  A setting that can't
+be made, as in a container whose /proc/sys is read-only, is a warning and not fatal.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The packet lab: a scratch node on real kernel networking, and everything around it played by the lab.
+"""The packet lab: a scratch node on real kernel networking; the lab plays everything around it.
 
     with Lab() as lab:
         lab.load("table ip t { ... }")

@@ -2,7 +2,8 @@
 
 The kernel says it has set up a link or an IPv6 address before it has: an interface whose peer comes up after it sends
 nothing until the kernel's link watch has run, and an IPv6 address is not delivered to before its local route is there,
-even without duplicate address detection.  Both happen in work queues, a moment later.  Here that moment is waited for.
+even without duplicate address detection.  Both happen in work queues, a moment later.  This module waits for that
+moment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The few ways in which nftproxy fails, by what the caller does about it.
+"""The few ways in which nftproxy fails, by what the caller can do.
 
-* `BadInput`: what a user or a cluster handed in can't be used.  Skip it, report it; a command exits 2.
-* `Refused`: the kernel or libnftables said no to a transaction.  Nothing of it happened; rebuild from everything.
+* `BadInput`: input of a user or a cluster can't be used.  Skip it, report it; a command exits 2.
+* `Refused`: the kernel or libnftables refused a transaction.  Nothing of it happened; rebuild from everything.
 * `Unavailable`: the kernel side can't be reached at all (no library, no permission).  Retry, or give up.
 
 Callers ask by type, never by text.

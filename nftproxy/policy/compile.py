@@ -10,7 +10,7 @@ which chain its verdict names, follow from its kind and the traffic policy:
     external, Local          local list                 cluster list                      the node only
 
 External means externalIPs, load balancer IPs and node ports.  A front whose list is empty has no count of endpoints
-there; then, or if a packet slips between two generations, the packet is refused if its front is in `no-endpoints`, and
+there; then, or if a packet slips between two generations, the packet is rejected if its front is in `no-endpoints`, and
 dropped if not.
 """
 

@@ -1,4 +1,4 @@
-"""Which UDP flows conntrack must forget, because they go where the rules would send nobody any more.
+"""Which UDP flows conntrack must forget, because they go where the rules no longer send anyone.
 
 The kernel translates the first packet of a flow by the rules, and all others as it did the first.  UDP has no end, so a
 client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and SCTP

@@ -1,4 +1,4 @@
-"""At which addresses and ports a Service is reached on this node, and which of these it has: decided once, here.
+"""Decides once at which addresses and ports a Service is reached on this node, and which of these it has.
 
 The rules (compile.py), the UDP flows to forget (flows.py) and the health checks (health_checks.py) all follow from it.
 A *front* is an address, protocol and port at which a Service port is reached, or a protocol and node port.  A Service

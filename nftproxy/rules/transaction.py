@@ -1,4 +1,4 @@
-"""Transactions: what to send to the kernel so that it follows a change, or holds a generation, as inert nft text.
+"""Transactions: inert nft text that makes the kernel follow a change, or hold a generation.
 
 Logs, tests and dry runs show the same text that the kernel gets.  Order within it is what the kernel accepts:
 containers before what refers to them, removals before additions of the same key.

@@ -1,7 +1,8 @@
 """Following the cluster: lists and watches over kr8s, which has the transport and the credentials.
 
-What to ask and what the answers mean is decided in reflector.py; here is all that waits: sockets, pauses, files.  Each
-resource is followed by itself, over a connection of its own, and nothing that happens to one is felt by another.
+reflector.py decides what to ask and what the answers mean; this module has everything that waits: sockets, pauses,
+files.  Each resource is followed by itself, over a connection of its own, and what happens to one doesn't affect
+another.
 
 Of kr8s only `Api.call_api` is used, with `raise_for_status=False`: else kr8s answers a 401 or 403 by closing the
 session with all its streams, and asks three times more at once.  An `Api` is never awaited, as that asks for the

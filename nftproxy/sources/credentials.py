@@ -1,6 +1,6 @@
 """Who we are to the API, and where it is: from a kubeconfig, or as in a pod.
 
-Files are read whole each time, so that a value says all there is to know: if two are equal, nothing has been rotated.
+Files are read whole each time, so that a value is complete: if two are equal, nothing has been rotated.
 kubelet replaces a pod's token after 80 % of its life, and its own client certificate long before the end; whoever reads
 anew before each request always has one that is good.
 """

@@ -1,6 +1,6 @@
 """Following a directory of manifests as people and tools edit it.
 
-What can go wrong is being too quick.  An editor saves by writing beside the file and renaming, so that for a moment
+The danger is to read too early.  An editor saves by writing beside the file and renaming, so that for a moment
 there is no file; a tool writes in pieces, so that for a moment there is half a file; and half a file may well be valid
 YAML with half the Services.  Hence:
 

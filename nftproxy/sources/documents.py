@@ -11,7 +11,7 @@ libyaml's events, for two reasons:
   ryaml has no merge keys, no wheels for musl, and would be one more binary to trust; yaml-rs crashes the process on
   deep nesting.  PyYAML is there anyway (kr8s needs it).
 * YAML's traps.  kubectl turns YAML into JSON and goes on from there; so does `_Builder`, with the same scalars (a bare
-  `no` is false, a time stays text), and refuses what has no place in a manifest: a key given twice, tags that make
+  `no` is false, a time stays text), and rejects what has no place in a manifest: a key given twice, tags that make
   other things than JSON has, nesting beyond reason, and aliases that unfold to more than any manifest may hold.
 """
 
