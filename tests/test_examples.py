@@ -29,7 +29,7 @@ from nftproxy.lab import (
 )
 from nftproxy.model.objects import Node
 from nftproxy.sources.files import load, load_config
-from tests.commands.test_cli import nftproxy
+from tests.support.command import nftproxy
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())

@@ -31,6 +31,7 @@ from nftproxy.model.events import Put
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
+from tests.support import objects
 from tests.support.apiserver import ApiServer, Fault, Respond
 from tests.support.factories import IPV6, addresses, claim, key, pipeline, service
 
@@ -180,7 +181,7 @@ def test_sending_is_tried_again() -> None:
     assert sent(CONFLICT, failures=1) == [CONFLICT.note]
 
 
-WEB = {"kind": "Service", "metadata": {"namespace": "shop", "name": "web"}}
+WEB = objects.service()
 
 RIVALS = ("bakery/web", "museum/web")
 
@@ -245,7 +246,7 @@ def test_two_services_that_contend_cost_the_api_little(tmp_path: Path) -> None:
         rounds.append([of_conflict(lost) for lost in made.take_losses()])
     assert sum(map(len, rounds)) >= 20 * 100
     with ApiServer() as server, reaching(server, tmp_path) as tell:
-        server.put(*({"kind": "Service", "metadata": {"namespace": name[:6], "name": "web"}} for name in RIVALS))
+        server.put(*(objects.service(namespace=name.partition("/")[0]) for name in RIVALS))
         tell([[happening for happenings in rounds[turn : turn + 10] for happening in happenings] for turn in (0, 10)])
         found = {event["metadata"]["namespace"]: event for event in server.objects("Event")}
         assert [request.method for request in server.requests(resource="events")] == ["POST"] * 2 + ["PATCH"] * 2

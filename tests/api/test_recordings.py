@@ -17,6 +17,7 @@ from nftproxy.api.responses import read_refusal
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
+from tests.support import objects
 from tests.support.apiserver import services, slices
 from tests.support.recordings import EXCHANGES, Exchange, Object
 
@@ -230,13 +231,11 @@ def problems_of(document: object) -> list[str]:
 def sent(exchange: Exchange) -> dict[str, object]:
     """The object of a request, with what the server would have given it."""
     assert exchange.body is not None
-    metadata = {"namespace": "recordings", **exchange.body["metadata"]}
+    name = exchange.body["metadata"]["name"]
     if exchange.path.endswith("/services"):
-        spec = {"clusterIP": "10.96.0.9", **exchange.body["spec"]}
-        return {"kind": "Service", "apiVersion": "v1", "metadata": metadata, "spec": spec}
-    metadata["labels"] = {"kubernetes.io/service-name": "web"}
-    rest = {name: value for name, value in exchange.body.items() if name != "metadata"}
-    return {"kind": "EndpointSlice", "apiVersion": "discovery.k8s.io/v1", "metadata": metadata, **rest}
+        return objects.service(name, {"clusterIP": "10.96.0.9", **exchange.body["spec"]})
+    rest = {field: value for field, value in exchange.body.items() if field != "metadata"}
+    return objects.endpoint_slice(name, ports=()) | rest
 
 
 @pytest.mark.parametrize("exchange", objects_of(status=201), ids=lambda each: each.name)
@@ -299,17 +298,9 @@ def taken_by_server(document: Object) -> bool:
 def test_server_and_parser_agree_on_addresses(address: str) -> None:
     """An address of an endpoint or an external IP is good to both, or to neither, but for those that are explained."""
     kind = "IPv6" if ":" in address else "IPv4"
-    metadata = {"namespace": "shop", "name": "web", "labels": {"kubernetes.io/service-name": "web"}}
-    spec = {"clusterIP": "10.96.0.9", "ports": [{"port": 80}], "externalIPs": [address]}
     for document in (
-        {"kind": "Service", "apiVersion": "v1", "metadata": metadata, "spec": spec},
-        {
-            "kind": "EndpointSlice",
-            "apiVersion": "discovery.k8s.io/v1",
-            "metadata": metadata,
-            "addressType": kind,
-            "endpoints": [{"addresses": [address]}],
-        },
+        objects.service(spec={"clusterIP": "10.96.0.9", "externalIPs": [address]}),
+        objects.endpoint_slice("web-1", objects.endpoint(address), family=kind),
     ):
         is_good = problems_of(document) == []
         assert (taken_by_server(document), is_good) == (is_good or address in TAKEN_BY_SERVER_ONLY, is_good)
@@ -319,13 +310,7 @@ def test_server_and_parser_agree_on_addresses(address: str) -> None:
 @pytest.mark.parametrize("text", RANGES)
 def test_server_and_parser_agree_on_source_ranges(text: str) -> None:
     """A source range is good to both, or to neither, but for those that are explained."""
-    spec = {
-        "type": "LoadBalancer",
-        "clusterIP": "10.96.0.9",
-        "ports": [{"port": 80}],
-        "loadBalancerSourceRanges": [text],
-    }
-    metadata = {"namespace": "shop", "name": "web"}
-    document = {"kind": "Service", "apiVersion": "v1", "metadata": metadata, "spec": spec}
+    spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9", "loadBalancerSourceRanges": [text]}
+    document = objects.service(spec=spec)
     assert (problems_of(document) == []) == (taken_by_server(document) or text in TAKEN_BY_PARSER_ONLY)
     assert not (taken_by_server(document) and text in TAKEN_BY_PARSER_ONLY)

@@ -29,6 +29,7 @@ from nftproxy.api.responses import (
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from tests.support import objects
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-a")
 WEB = ObjectKey("shop", "web")
@@ -45,9 +46,8 @@ Object = dict[str, Any]
 
 def service(name: str = "web", version: str = "7", **spec: Any) -> Object:
     """A Service as it stands in an event."""
-    metadata = {"namespace": "shop", "name": name, "resourceVersion": version}
-    ports = [{"port": 80}]
-    return {"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.96.0.1", "ports": ports} | spec}
+    given = {"clusterIP": "10.96.0.1"} | spec
+    return objects.service(name, given, ports=[{"port": 80}], metadata={"resourceVersion": version})
 
 
 def page(*items: object, version: str = "5", more: str = "", kind: str = "ServiceList") -> bytes:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import io
 import json
 import re
 import signal
@@ -13,13 +10,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
-from unittest import mock
+from typing import Any
 
 import pytest
 
 from nftproxy import __version__
-from nftproxy.commands import cli
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nftables_netlink import generation
 from nftproxy.model.addresses import Family
@@ -27,6 +22,8 @@ from nftproxy.rules.render import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TE
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy.templates_dir import templates_dir
+from tests.support import objects
+from tests.support.command import Done, nftproxy
 from tests.support.factories import leads_to_a_chain
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -54,33 +51,6 @@ endpoints:
 ONE_POD = WEB.replace("- addresses: [10.1.0.5]\n", "")
 BAD = WEB.replace("10.1.0.5", "10.1.0.05")
 CONFIG = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
-
-
-class Done(NamedTuple):
-    """What a command exits with, and what it prints."""
-
-    status: int
-    out: str
-    err: str
-
-
-def nftproxy(*arguments: str | Path, stdin: str = "") -> Done:
-    """Run a command in this process."""
-    out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", ["nftproxy", *map(str, arguments)]),
-        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        contextlib.suppress(SystemExit),
-    ):
-        try:
-            cli.main()
-        except SystemExit as end:
-            code = end.code
-        finally:
-            gc.enable()  # offline commands do without
-    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture
@@ -116,16 +86,7 @@ def test_render_reads_directories_and_files(tmp_path: Path, web: Path) -> None:
     """Several paths, files and directories, are one cluster."""
     directory = tmp_path / "more"
     directory.mkdir()
-    (directory / "api.json").write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Service",
-                "metadata": {"name": "api", "namespace": "shop"},
-                "spec": {"clusterIP": "10.96.0.11", "ports": [{"port": 443}]},
-            }
-        )
-    )
+    (directory / "api.json").write_text(json.dumps(objects.service("api", vips=["10.96.0.11"], ports=["443"])))
     done = render(web, directory)
     assert "10.96.0.10 . tcp . 80 " in done.out
     assert "10.96.0.11 . tcp . 443," in done.out

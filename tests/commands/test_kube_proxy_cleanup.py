@@ -24,8 +24,8 @@ from nftproxy.commands.kube_proxy_cleanup import (
     server_of,
 )
 from nftproxy.model.errors import Unavailable
-from tests.commands.test_cli import nftproxy
 from tests.conftest import Run
+from tests.support.command import nftproxy
 
 FOREIGN = """\
 *mangle

@@ -29,7 +29,7 @@ from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.rules.render import Renderer
 from nftproxy.sources.files import load, load_config
 from nftproxy.templates_dir import templates_dir
-from tests.commands.test_cli import nftproxy
+from tests.support.command import nftproxy
 from tests.support.factories import templates
 from tests.system.fuzz.effort import IS_LONG
 

@@ -12,27 +12,15 @@ from typing import Any
 from nftproxy.api.parse import Outcome, parse_json, parse_object
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
+from tests.support import objects
 
 Raw = dict[str, Any]
 
-SERVICE: Raw = {
-    "apiVersion": "v1",
-    "kind": "Service",
-    "metadata": {
-        "namespace": "shop",
-        "name": "web",
-        "labels": {"app": "web"},
-        "creationTimestamp": "2024-05-01T10:20:30Z",
-    },
-    "spec": {
+SERVICE: Raw = objects.service(
+    "web",
+    {
         "type": "LoadBalancer",
-        "clusterIP": "10.96.0.10",
-        "clusterIPs": ["10.96.0.10", "fd00:96::10"],
         "externalIPs": ["203.0.113.7"],
-        "ports": [
-            {"name": "http", "protocol": "TCP", "port": 80, "nodePort": 30080, "targetPort": "http"},
-            {"name": "dns", "protocol": "UDP", "port": 53, "nodePort": 30053, "targetPort": 5353},
-        ],
         "loadBalancerSourceRanges": ["198.51.100.0/24"],
         "internalTrafficPolicy": "Cluster",
         "externalTrafficPolicy": "Local",
@@ -40,31 +28,28 @@ SERVICE: Raw = {
         "sessionAffinity": "ClientIP",
         "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 600}},
     },
-    "status": {"loadBalancer": {"ingress": [{"ip": "203.0.113.80", "ipMode": "VIP"}]}},
-}
-
-SLICE: Raw = {
-    "apiVersion": "discovery.k8s.io/v1",
-    "kind": "EndpointSlice",
-    "metadata": {"namespace": "shop", "name": "web-abcde", "labels": {"kubernetes.io/service-name": "web"}},
-    "addressType": "IPv4",
-    "ports": [{"name": "http", "protocol": "TCP", "port": 8080}],
-    "endpoints": [
-        {
-            "addresses": ["10.1.0.4", "10.1.0.5"],
-            "conditions": {"ready": True, "serving": True, "terminating": False},
-            "nodeName": "node-a",
-            "zone": "a",
-            "hints": {"forZones": [{"name": "a"}], "forNodes": [{"name": "node-a"}]},
-        }
+    vips=["10.96.0.10", "fd00:96::10"],
+    ports=[
+        {"name": "http", "protocol": "TCP", "port": 80, "nodePort": 30080, "targetPort": "http"},
+        {"name": "dns", "protocol": "UDP", "port": 53, "nodePort": 30053, "targetPort": 5353},
     ],
-}
+    labels={"app": "web"},
+    status=objects.balancer("203.0.113.80"),
+    metadata={"creationTimestamp": "2024-05-01T10:20:30Z"},
+)
 
-NODE: Raw = {
-    "apiVersion": "v1",
-    "kind": "Node",
-    "metadata": {"name": "node-a", "labels": {"topology.kubernetes.io/zone": "a"}},
-    "spec": {"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]},
+_HINTS = {"forZones": [{"name": "a"}], "forNodes": [{"name": "node-a"}]}
+_TWO_ADDRESSES = {"addresses": ["10.1.0.4", "10.1.0.5"]}
+
+SLICE: Raw = objects.endpoint_slice(
+    "web-abcde",
+    objects.endpoint("", "node-a", "ready", zone="a", hints=_HINTS) | _TWO_ADDRESSES,
+    ports=["http:8080"],
+)
+
+NODE: Raw = objects.node(
+    "node-a", zone="a", spec={"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24", "fd00:1::/64"]}
+) | {
     "status": {
         "addresses": [
             {"type": "Hostname", "address": "node-a"},
@@ -72,15 +57,10 @@ NODE: Raw = {
             {"type": "InternalIP", "address": "192.168.0.2"},
             {"type": "InternalIP", "address": "fd00:c0a8::2"},
         ]
-    },
+    }
 }
 
-CIDR: Raw = {
-    "apiVersion": "networking.k8s.io/v1",
-    "kind": "ServiceCIDR",
-    "metadata": {"name": "kubernetes"},
-    "spec": {"cidrs": ["10.96.0.0/12", "fd00:96::/112"]},
-}
+CIDR: Raw = objects.service_cidr("10.96.0.0/12", "fd00:96::/112")
 
 WEB = ObjectKey("shop", "web")
 

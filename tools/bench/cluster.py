@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.support import objects as api
+
 Object = dict[str, Any]
 
 NAMESPACE = "crowd"
@@ -66,18 +68,8 @@ def pods(size: Size, service: int) -> list[Pod]:
 
 def objects(size: Size) -> Iterator[Object]:
     """All objects of a cluster."""
-    yield {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "ServiceCIDR",
-        "metadata": {"name": "kubernetes"},
-        "spec": {"cidrs": [SERVICE_CIDR]},
-    }
-    yield {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": NODE, "labels": {"topology.kubernetes.io/zone": "a"}},
-        "status": {"addresses": [{"type": "InternalIP", "address": "192.168.0.2"}]},
-    }
+    yield api.service_cidr(SERVICE_CIDR)
+    yield api.node(NODE, "192.168.0.2", zone="a")
     for number in range(size.services):
         yield service(number)
         yield slice_of(number, pods(size, number))
@@ -95,66 +87,59 @@ def write(size: Size, path: Path) -> Path:
 
 def service(number: int) -> Object:
     """A Service."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": _metadata("Service", f"s{number}", {"app": f"s{number}"}, _SERVICE_FIELDS),
-        "spec": {
-            "clusterIP": vip(number),
-            "clusterIPs": [vip(number)],
-            "internalTrafficPolicy": "Cluster",
-            "ipFamilies": ["IPv4"],
-            "ipFamilyPolicy": "SingleStack",
-            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
-            "selector": {"app": f"s{number}"},
-            "sessionAffinity": "None",
-            "type": "ClusterIP",
-        },
-        "status": {"loadBalancer": {}},
+    name = f"s{number}"
+    spec = {
+        "internalTrafficPolicy": "Cluster",
+        "ipFamilies": ["IPv4"],
+        "ipFamilyPolicy": "SingleStack",
+        "selector": {"app": name},
+        "sessionAffinity": "None",
+        "type": "ClusterIP",
     }
+    return api.service(
+        name,
+        spec,
+        namespace=NAMESPACE,
+        vips=[vip(number)],
+        ports=[{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
+        labels={"app": name},
+        status={"loadBalancer": {}},
+        metadata=_metadata("Service", name, _SERVICE_FIELDS),
+    )
 
 
 def slice_of(number: int, endpoints: Sequence[Pod], part: int = 1) -> Object:
     """An EndpointSlice of a Service; the API allows 1,000 endpoints in one (discovery.k8s.io/v1, maxEndpoints)."""
     name = f"s{number}"
-    labels = {
-        "app": name,
-        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
-        "kubernetes.io/service-name": name,
-    }
-    metadata = _metadata("EndpointSlice", f"{name}-{part}", labels, _SLICE_FIELDS)
+    slice_name = f"{name}-{part}"
     owner = {"apiVersion": "v1", "blockOwnerDeletion": True, "controller": True, "kind": "Service", "name": name}
+    metadata = _metadata("EndpointSlice", slice_name, _SLICE_FIELDS)
     metadata["ownerReferences"] = [owner | {"uid": _uid("Service", name)}]
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": metadata,
-        "addressType": "IPv4",
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        "endpoints": [_endpoint(name, pod) for pod in endpoints],
-    }
+    labels = {"app": name, "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
+    return api.endpoint_slice(
+        slice_name,
+        *(_endpoint(name, pod) for pod in endpoints),
+        service=name,
+        namespace=NAMESPACE,
+        ports=["http:8080"],
+        labels=labels,
+        metadata=metadata,
+    )
 
 
 def _endpoint(service_name: str, pod: Pod) -> Object:
     name = f"{service_name}-{pod.number:x}"
-    return {
-        "addresses": [pod.address],
-        "conditions": {"ready": pod.is_ready, "serving": pod.is_ready, "terminating": False},
-        "nodeName": f"node-{pod.number % NODES}",
-        "targetRef": {"kind": "Pod", "name": name, "namespace": NAMESPACE, "uid": _uid("Pod", name)},
-        "zone": "abc"[pod.number % 3],
-    }
+    return api.endpoint(
+        pod.address,
+        f"node-{pod.number % NODES}",
+        "ready" if pod.is_ready else "unready",
+        targetRef={"kind": "Pod", "name": name, "namespace": NAMESPACE, "uid": _uid("Pod", name)},
+        zone="abc"[pod.number % 3],
+    )
 
 
-def _metadata(kind: str, name: str, labels: dict[str, str], fields: Object) -> Object:
-    return {
-        "creationTimestamp": "2026-01-01T00:00:00Z",
-        "labels": labels,
-        "managedFields": [fields],
-        "name": name,
-        "namespace": NAMESPACE,
-        "uid": _uid(kind, name),
-    }
+def _metadata(kind: str, name: str, fields: Object) -> Object:
+    return {"creationTimestamp": "2026-01-01T00:00:00Z", "managedFields": [fields], "uid": _uid(kind, name)}
 
 
 def _uid(kind: str, name: str) -> str:

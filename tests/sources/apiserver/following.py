@@ -20,6 +20,7 @@ from nftproxy.model.events import Event, Listed
 from nftproxy.model.objects import Ignored
 from nftproxy.policy.state import ClusterState
 from nftproxy.sources.apiserver import Cluster, Patience
+from tests.support import objects
 from tests.support.apiserver import ApiServer, Request
 
 NODE = "node-a"
@@ -46,36 +47,26 @@ SOON = 30.0
 Object = dict[str, Any]
 
 
-def service(number: int, **more: Any) -> Object:
+def service(number: int, *, labels: Object | None = None, **metadata: Any) -> Object:
     """A Service."""
-    spec = {"clusterIP": f"10.96.{number >> 8}.{number & 255}", "ports": [{"port": 80}]}
-    metadata = {"name": f"s{number}", "namespace": "shop"}
-    return {"kind": "Service", "metadata": metadata | more, "spec": spec}
+    vip = f"10.96.{number >> 8}.{number & 255}"
+    return objects.service(f"s{number}", {"clusterIP": vip}, ports=[{"port": 80}], labels=labels, metadata=metadata)
 
 
 def endpoint_slice(number: int, *, port: int = 8080, labels: Object | None = None) -> Object:
     """The EndpointSlice of a Service."""
-    return {
-        "kind": "EndpointSlice",
-        "metadata": {
-            "name": f"s{number}-x",
-            "namespace": "shop",
-            "labels": {"kubernetes.io/service-name": f"s{number}"} | (labels or {}),
-        },
-        "addressType": "IPv4",
-        "ports": [{"name": "", "port": port, "protocol": "TCP"}],
-        "endpoints": [{"addresses": [f"10.0.0.{number & 255}"], "nodeName": NODE}],
-    }
+    name, pod = f"s{number}", objects.endpoint(f"10.0.0.{number & 255}", NODE)
+    return objects.endpoint_slice(f"{name}-x", pod, service=name, ports=[str(port)], labels=labels or {})
 
 
 def node(name: str = NODE, zone: str = "a") -> Object:
     """A Node."""
-    return {"kind": "Node", "metadata": {"name": name, "labels": {"topology.kubernetes.io/zone": zone}}}
+    return objects.node(name, zone=zone)
 
 
 def service_cidr(name: str = "kubernetes") -> Object:
     """A ServiceCIDR."""
-    return {"kind": "ServiceCIDR", "metadata": {"name": name}, "spec": {"cidrs": ["10.96.0.0/16"]}}
+    return objects.service_cidr("10.96.0.0/16", name=name)
 
 
 def shown(state: ClusterState) -> dict[str, object]:

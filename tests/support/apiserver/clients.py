@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from tests.support import objects
 from tests.support.apiserver.server import ApiServer
 
 Object = dict[str, Any]
@@ -29,9 +30,8 @@ class Event(NamedTuple):
 
 def service(name: str = "web", namespace: str = "default", *, labels: Object | None = None, **spec: Any) -> Object:
     """A ClusterIP Service."""
-    metadata = {"name": name, "namespace": namespace} | ({"labels": labels} if labels is not None else {})
     ports = [{"port": 80, "protocol": "TCP", "targetPort": 80}]
-    return {"kind": "Service", "metadata": metadata, "spec": {"clusterIP": "10.96.0.10", "ports": ports} | spec}
+    return objects.service(name, {"clusterIP": "10.96.0.10"} | spec, namespace=namespace, ports=ports, labels=labels)
 
 
 def client_of(server: ApiServer, certificate: Path | None = None) -> httpx.Client:

@@ -44,6 +44,7 @@ import kr8s
 import kr8s.asyncio
 import pytest
 
+from tests.support import objects
 from tests.support.apiserver import (
     Action,
     ApiServer,
@@ -103,7 +104,7 @@ def test_lists_and_watches(guarded: ApiServer, tmp_path: Path) -> None:
                 "GET", version="discovery.k8s.io/v1", url="endpointslices", stream=True, params=params
             )  # fmt: skip
             async with slices as response:
-                guarded.put({"kind": "EndpointSlice", "metadata": {"name": "web-1"}, "endpoints": []})
+                guarded.put(objects.endpoint_slice("web-1"))
                 async for line in response.aiter_lines():
                     assert event_of(line)[:2] == ("ADDED", "web-1")
                     break

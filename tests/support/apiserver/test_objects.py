@@ -7,8 +7,9 @@ import time
 import httpx
 import pytest
 
+from tests.support import objects
 from tests.support.apiserver import ApiServer
-from tests.support.apiserver.clients import SERVICES, SLICES, WEB, Object, listed, names, refusal, service
+from tests.support.apiserver.clients import SERVICES, SLICES, WEB, listed, names, refusal, service
 
 # ---- objects -------------------------------------------------------------------------------------------------------
 
@@ -61,12 +62,12 @@ def test_one_number_counts_all_changes(server: ApiServer) -> None:
 
 def test_a_write_that_changes_nothing_is_none(server: ApiServer) -> None:
     """The same object again has no new resourceVersion; of a slice other labels are no new generation."""
-    written: Object = {"kind": "EndpointSlice", "metadata": {"name": "web-1"}, "addressType": "IPv4", "endpoints": []}
+    written, other = (objects.endpoint_slice("web-1", *pods) for pods in ([], ["10.1.0.4@node-a"]))
     revision = server.put(written)
     assert server.put(written) == revision
-    server.put(written | {"metadata": {"name": "web-1", "labels": {"a": "b"}}})
+    server.put(objects.endpoint_slice("web-1", labels={"a": "b"}))
     assert server.objects("EndpointSlice")[0]["metadata"]["generation"] == 1
-    server.put(written | {"endpoints": [{"addresses": ["10.1.0.4"]}]})
+    server.put(other)
     assert server.objects("endpointslices")[0]["metadata"]["generation"] == 2
     assert server.objects("endpointslices")[0]["metadata"]["resourceVersion"] == str(revision + 2)
 

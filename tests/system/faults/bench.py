@@ -35,6 +35,7 @@ from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.files import load_config
+from tests.support import objects
 from tests.support.apiserver import ApiServer, Request
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
@@ -77,10 +78,8 @@ def vip(number: int) -> str:
 
 def endpoints(number: int, *addresses: str, **fields: Any) -> Manifest:
     """The EndpointSlice of a Service; those in 10.1.0.0/24 are on this node."""
-    listed = [
-        {"addresses": [each], "nodeName": NODE_NAME if each.startswith("10.1.0.") else "node-b"} for each in addresses
-    ]
-    return slice_manifest(*(listed or [{"addresses": [pod(number)]}]), name=f"s{number}", **fields)
+    listed = [objects.endpoint(each, NODE_NAME if each.startswith("10.1.0.") else "node-b") for each in addresses]
+    return slice_manifest(*(listed or [objects.endpoint(pod(number))]), name=f"s{number}", **fields)
 
 
 def pod(number: int) -> str:
@@ -90,16 +89,12 @@ def pod(number: int) -> str:
 
 def node(zone: str = "a") -> Manifest:
     """The Node."""
-    return {
-        "kind": "Node",
-        "metadata": {"name": NODE_NAME, "labels": {"topology.kubernetes.io/zone": zone}},
-        "status": {"addresses": [{"type": "InternalIP", "address": address} for address in (NODE_IP, NODE_IP6)]},
-    }
+    return objects.node(NODE_NAME, NODE_IP, NODE_IP6, zone=zone)
 
 
 def service_cidr(name: str = "kubernetes", *cidrs: str) -> Manifest:
     """A ServiceCIDR."""
-    return {"kind": "ServiceCIDR", "metadata": {"name": name}, "spec": {"cidrs": list(cidrs or ("10.96.0.0/16",))}}
+    return objects.service_cidr(*(cidrs or ("10.96.0.0/16",)), name=name)
 
 
 def furnish(server: ApiServer) -> None:

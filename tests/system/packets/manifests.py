@@ -10,6 +10,7 @@ from nftproxy.lab import Lab
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import EndpointSlice, Ignored, Service
+from tests.support import objects
 from tests.system.packets.cluster import IP, Cluster
 
 Manifest = dict[str, Any]
@@ -44,31 +45,14 @@ def service_manifest(
     status: Mapping[str, Any] = {},
 ) -> Manifest:
     """A Service with one port, 80/TCP without a name; `spec` says what is otherwise."""
-    plain = {"clusterIP": vip, "clusterIPs": [vip], "ports": [{"port": 80}]}
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"namespace": "shop", "name": name, "labels": dict(labels)},
-        "spec": plain | dict(spec),
-        "status": dict(status),
-    }
+    return objects.service(name, spec, vips=[vip], ports=[{"port": 80}], labels=labels, status=status)
 
 
 def slice_manifest(*endpoints: Manifest, name: str = "web", suffix: str = "1", **fields: Any) -> Manifest:
     """An IPv4 EndpointSlice with one port, 8080/TCP named ""; `fields` say what is otherwise."""
-    plain = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "namespace": "shop",
-            "name": f"{name}-{suffix}",
-            "labels": {"kubernetes.io/service-name": name},
-        },
-        "addressType": "IPv4",
-        "endpoints": list(endpoints) or [{"addresses": [IP.here]}],
-        "ports": [{"name": "", "port": 8080}],
-    }
-    return plain | fields
+    plain = {"port": 8080, "name": ""}
+    given = endpoints or (objects.endpoint(IP.here),)
+    return objects.endpoint_slice(f"{name}-{suffix}", *given, service=name, ports=[plain]) | fields
 
 
 def labelled(manifest: Manifest, **labels: str) -> Manifest:

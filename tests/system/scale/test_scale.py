@@ -28,6 +28,7 @@ from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import load
+from tests.support import objects
 from tests.support.factories import renderer, service, slice_of
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
@@ -52,41 +53,19 @@ def crowd(services: int) -> dict[str, Any]:
 
 
 def _service(number: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"namespace": "crowd", "name": f"s{number}", "creationTimestamp": "2024-01-01T00:00:00Z"},
-        "spec": {
-            "type": "ClusterIP",
-            "clusterIP": address(96, number),
-            "clusterIPs": [address(96, number)],
-            "ipFamilies": ["IPv4"],
-            "ports": [{"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}],
-            "selector": {"app": f"s{number}"},
-        },
-    }
+    name, vip = f"s{number}", address(96, number)
+    spec = {"type": "ClusterIP", "ipFamilies": ["IPv4"], "selector": {"app": name}}
+    port = {"name": "http", "port": 80, "protocol": "TCP", "targetPort": "http"}
+    created = {"creationTimestamp": "2024-01-01T00:00:00Z"}
+    return objects.service(name, spec, namespace="crowd", vips=[vip], ports=[port], metadata=created)
 
 
 def _slice(number: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {
-            "namespace": "crowd",
-            "name": f"s{number}-1",
-            "labels": {"kubernetes.io/service-name": f"s{number}"},
-        },
-        "addressType": "IPv4",
-        "ports": [{"name": "http", "port": 8080, "protocol": "TCP"}],
-        "endpoints": [
-            {
-                "addresses": [address(1, number * ENDPOINTS + each)],
-                "conditions": {"ready": True, "serving": True, "terminating": False},
-                "nodeName": f"node-{each}",
-            }
-            for each in range(ENDPOINTS)
-        ],
-    }
+    listed = (
+        objects.endpoint(address(1, number * ENDPOINTS + each), f"node-{each}", "ready") for each in range(ENDPOINTS)
+    )
+    name = f"s{number}"
+    return objects.endpoint_slice(f"{name}-1", *listed, service=name, namespace="crowd", ports=["http:8080"])
 
 
 Write = Callable[[int], Path]

@@ -1,0 +1,40 @@
+"""The command line, run in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import sys
+from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
+
+from nftproxy.commands import cli
+
+
+class Done(NamedTuple):
+    """What a command exits with, and what it prints."""
+
+    status: int
+    out: str
+    err: str
+
+
+def nftproxy(*arguments: str | Path, stdin: str = "") -> Done:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["nftproxy", *map(str, arguments)]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode()))),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        contextlib.suppress(SystemExit),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code
+        finally:
+            gc.enable()  # offline commands do without
+    return Done(code if isinstance(code, int) else 0, out.getvalue(), err.getvalue())
