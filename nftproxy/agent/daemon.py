@@ -191,7 +191,10 @@ class Daemon:
             first, *others = lost
             more = f" (and {len(others)} more addresses and ports)" if others else ""
             why = first.why(self._pipeline.state.claims)
-            log.warning("Service %s does not get %s, and is served without it: %s%s", service, first.what, why, more)
+            log.warning(
+                "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s",
+                {"service": service, "what": first.what, "why": why, "more": more},
+            )
         self._events.tell(map(of_conflict, losses))
 
     def _tell_of_proxies(self, traces: Traces) -> None:

@@ -143,7 +143,7 @@ class Forwarder:
         service = self._wanted[port].service
         if reason and self._failed.get(port) != service:
             failure = CannotForward(Place(*port), service, reason)
-            log.warning("%s; trying again", failure)
+            log.warning("%(failure)s; trying again", {"failure": failure})
             self._metrics.localhost_listener_failed(family_of(port.address))
             self._report(failure)
         self._failed[port] = service
@@ -154,7 +154,10 @@ class Forwarder:
         before = self._failed.keys() - self._listening.keys()
         self._listen(sorted(self._failed))
         for port in sorted(before - self._failed.keys()):
-            log.info("now listening on %s for the node port of Service %s", Place(*port), self._wanted[port].service)
+            log.info(
+                "now listening on %(place)s for the node port of Service %(service)s",
+                {"place": Place(*port), "service": self._wanted[port].service},
+            )
 
     def _stop_listening(self, port: LocalPort) -> None:
         listener = self._listening.pop(port)
@@ -176,7 +179,10 @@ class Forwarder:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no more file descriptors, or no memory
-                log.warning("can't accept connections on %s, trying again soon: %s", Place(*port), error)
+                log.warning(
+                    "can't accept connections on %(place)s, trying again soon: %(error)s",
+                    {"place": Place(*port), "error": error},
+                )
                 self._rest(port)
                 return
             client.setblocking(False)
@@ -212,7 +218,10 @@ class Forwarder:
             self._full.add(service)
             most = self._limits.connections if is_full else self._limits.of_a_service
             whose = "all Services have" if is_full else "it has"
-            log.warning("Service %s: new connections at localhost are reset: %s %d, the most", service, whose, most)
+            log.warning(
+                "Service %(service)s: new connections at localhost are reset: %(whose)s %(most)d, the most",
+                {"service": service, "whose": whose, "most": most},
+            )
         return True
 
     def _ended(self, task: asyncio.Task[None], client: socket.socket, service: ObjectKey) -> None:
@@ -224,7 +233,7 @@ class Forwarder:
         if not self._counts[service]:
             del self._counts[service]
         if not task.cancelled() and (error := task.exception()):
-            log.error("a connection at localhost to Service %s was lost", service, exc_info=error)
+            log.error("a connection at localhost to Service %(service)s was lost", {"service": service}, exc_info=error)
 
     def _choose(self, port: LocalPort) -> tuple[Address, int]:
         """An endpoint at random, or the one of session affinity: to it all clients on the node are one."""
@@ -237,7 +246,10 @@ class Forwarder:
         try:
             server = await connect(endpoint)
         except OSError as error:
-            log.debug("a connection at localhost was reset, as %s can't be reached: %s", Place(*endpoint), error)
+            log.debug(
+                "a connection at localhost was reset, as %(endpoint)s can't be reached: %(error)s",
+                {"endpoint": Place(*endpoint), "error": error},
+            )
             self._metrics.localhost_connection("unreachable")
             reset(client)
         except BaseException:

@@ -35,7 +35,10 @@ async def until_changed(
             config, warnings = file.load()
             check(config)
         except BadInput as error:
-            log.error("the configuration has changed and can't be used, the old one stays in force: %s", error)
+            log.error(
+                "the configuration has changed and can't be used, the old one stays in force: %(error)s",
+                {"error": error},
+            )
             report(str(error))
             continue
         report("")

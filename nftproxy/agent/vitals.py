@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 from nftproxy.agent.health import Health, Moment, Status
 from nftproxy.agent.metrics import Metrics
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import EndpointSlice
 from nftproxy.rules.transaction import Transaction
+
+log = logging.getLogger(__name__)
 
 MOST_TRIGGERS = 10_000
 """Changes whose latency is measured once they are in the kernel; of more that wait, the latest."""
@@ -58,6 +61,7 @@ class Vitals:
         self.health.queued(now)
         self.metrics.queued(events, now.wall)
         self._queued_triggers += _triggers(events)
+        log.debug("%(events)d events came", {"events": len(events)})
 
     def damaged(self, family: Family) -> None:
         """A table is not as it was left: a change waits until that is mended."""
@@ -83,6 +87,15 @@ class Vitals:
         self._taken_triggers = deque(waiting, MOST_TRIGGERS)
         seconds, size = now.steady - self._began.steady, len(transaction.text)
         self.metrics.synced(families, seconds, now.wall, full=full, size=size)
+        log.debug(
+            "applied %(bytes)d bytes to %(families)s in %(seconds).4f s",
+            {
+                "bytes": size,
+                "seconds": seconds,
+                "families": [FAMILY_NAMES[family] for family in families],
+                "full": full,
+            },
+        )
 
     def failed(self, families: Collection[Family], *, full: bool) -> None:
         """A transaction of these families was not applied."""

@@ -3,6 +3,8 @@
 A message names its values once, `log.info("set %(path)s to %(value)d", {"path": path, "value": value})`, as the
 standard library allows: in a line of text they stand where they are named, in one of JSON they are fields as well.
 
+A message that is one value and nothing else, `log.warning("%s", problem)`, has the fields of that value.
+
 A JSON line has what those of Kubernetes' components have (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
 {"ts":1580306777.04,"level":"info","msg":"set /proc/sys/net/... to 1","path":"/proc/sys/net/...","value":1}
 """
@@ -31,12 +33,29 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line, without a line feed within it."""
         line: dict[str, object] = {"ts": record.created, "level": record.levelname.lower(), "msg": record.getMessage()}
-        if isinstance(record.args, Mapping):
-            line = {**record.args, **line}
+        line = {name: _plain(value) for name, value in _fields(record.args).items()} | line
         if record.exc_info:
             line["err"] = self.formatException(record.exc_info)
         ordered = {key: line[key] for key in ("ts", "level", "msg")} | line
-        return msgspec.json.encode(ordered, enc_hook=str).decode()
+        return msgspec.json.encode(ordered).decode()
+
+
+def _fields(args: object) -> Mapping[str, object]:
+    """What a message names."""
+    match args:
+        case Mapping():
+            return args
+        case (msgspec.Struct() as value,):
+            return msgspec.structs.asdict(value)
+        case _:
+            return {}
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: what isn't a number, a text or a list of these is as the text shows it."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if value is None or type(value) in (str, bool, int, float) else str(value)
 
 
 def set_up(wanted: Logging) -> None:

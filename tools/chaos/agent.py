@@ -30,7 +30,7 @@ class ChaosAgent(Bench):
 
     def start(self) -> None:
         """Start the agent; its rules come a little later."""
-        self._process = self._popen(self._log)
+        self._process = self._popen(self.log_path)
 
     def start_another(self, log: Path) -> subprocess.Popen[Any]:
         """Start a second agent in the same network namespace, with a log of its own."""

@@ -1,0 +1,139 @@
+"""The log of `run`: text for people, JSON for machines, and messages that name their values."""
+
+from __future__ import annotations
+
+import ast
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nftproxy.commands import logs
+from nftproxy.commands.logs import JsonFormatter
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import ObjectKey
+from nftproxy.model.settings import LogFormat, Logging
+from tests.conftest import CHECKOUT
+
+
+def line(message: str, *args: object, level: int = logging.INFO, error: BaseException | None = None) -> dict[str, Any]:
+    """The JSON line of a message."""
+    info = (type(error), error, error.__traceback__) if error else None
+    record = logging.getLogger("nftproxy").makeRecord("nftproxy", level, "f.py", 1, message, args, info)
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    found = json.loads(text)
+    assert list(found)[:3] == ["ts", "level", "msg"]
+    assert found.pop("ts") == record.created
+    assert isinstance(found, dict)
+    return found
+
+
+def test_values_are_in_the_message_and_are_fields() -> None:
+    """What a message names is in its text, and is a field of its own."""
+    assert line("set %(path)s to %(value)d", {"path": "/p", "value": 3, "why": None}) == {
+        "level": "info",
+        "msg": "set /p to 3",
+        "path": "/p",
+        "value": 3,
+        "why": None,
+    }
+
+
+def test_other_values_are_as_the_text_shows_them() -> None:
+    """A Service is its namespace and name, an error its words; a list stays one."""
+    found = line(
+        "%(service)s %(error)s %(lines)s",
+        {"service": ObjectKey("shop", "web"), "error": ValueError("a\nb"), "lines": [ObjectKey("a", "b"), 1]},
+        level=logging.ERROR,
+    )
+    assert (found["level"], found["service"], found["error"], found["lines"]) == (
+        "error",
+        "shop/web",
+        "a\nb",
+        ["a/b", 1],
+    )
+
+
+def test_a_message_that_is_one_value_has_its_fields() -> None:
+    """A Problem has its file, its object and its field."""
+    problem = Problem("f.yaml", "Service shop/web", "spec.ports", "is bad")
+    assert line("%s", problem, level=logging.WARNING) == {
+        "level": "warning",
+        "msg": "f.yaml: Service shop/web: spec.ports: is bad",
+        "source": "f.yaml",
+        "object": "Service shop/web",
+        "field": "spec.ports",
+        "message": "is bad",
+    }
+
+
+def test_no_value_takes_the_place_of_the_message() -> None:
+    """The fields that every line has are those of the line, whatever a message names."""
+    assert line("%(msg)s", {"msg": "x", "level": "y"}) == {"level": "info", "msg": "x"}
+
+
+def test_a_traceback_is_in_the_line() -> None:
+    """An error that comes with a message is a field of the line, line feeds and all."""
+    try:
+        raise ValueError("no")
+    except ValueError as error:
+        found = line("failed", error=error)
+    assert found["err"].startswith("Traceback")
+    assert found["err"].endswith("ValueError: no")
+
+
+@pytest.fixture
+def restored() -> Iterator[None]:
+    """Loggers are afterwards as they were."""
+    root, own = logging.getLogger(), logging.getLogger("nftproxy")
+    before = root.handlers[:], root.level, own.level
+    yield
+    root.handlers[:], root.level, own.level = before[0], before[1], before[2]
+    root.setLevel(before[1])
+    own.setLevel(before[2])
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(
+    ("verbosity", "own", "libraries"),
+    [
+        (0, logging.INFO, logging.WARNING),
+        (3, logging.INFO, logging.WARNING),
+        (4, logging.DEBUG, logging.WARNING),
+        (6, logging.DEBUG, logging.INFO),
+        (8, logging.DEBUG, logging.DEBUG),
+        (100, logging.DEBUG, logging.DEBUG),
+    ],
+)
+def test_verbosity(verbosity: int, own: int, libraries: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each step is logged from 4 on, each request from 6 on, and all that libraries say from 8 on."""
+    logs.set_up(Logging(LogFormat.TEXT, verbosity))
+    assert logging.getLogger("nftproxy.agent.loop").getEffectiveLevel() == own
+    assert logging.getLogger("httpx").getEffectiveLevel() == libraries
+    logging.getLogger("nftproxy").warning("so %(it)s", {"it": "is"})
+    assert capsys.readouterr().err.endswith(" WARNING so is\n")
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    """The calls that log something: those of a method of `log`."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="log"), attr=name)) if name != "getChild":
+                yield node
+
+
+def test_messages_name_their_values() -> None:
+    """No message has a value without a name, but for one that is that value and nothing else."""
+    found, bad = 0, []
+    for path in sorted((CHECKOUT / "nftproxy").rglob("*.py")):
+        for call in calls(ast.parse(path.read_text())):
+            found += 1
+            given = call.args[1:] if isinstance(call.func, ast.Attribute) and call.func.attr == "log" else call.args
+            is_whole = isinstance(given[0], ast.Constant) and given[0].value == "%s"
+            if len(given) > 2 or (isinstance(given[0], ast.Constant) and "%s" in str(given[0].value) and not is_whole):
+                bad.append(f"{path.relative_to(CHECKOUT)}:{call.lineno}")
+    assert bad == []
+    assert found > 20
