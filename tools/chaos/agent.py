@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -30,20 +31,22 @@ class ChaosAgent(Bench):
 
     def start(self) -> None:
         """Start the agent; its rules come a little later."""
-        self._process = self._popen(self.log_path)
+        self._process = self.start_another()
 
-    def start_another(self, log: Path) -> subprocess.Popen[Any]:
-        """Start a second agent in the same network namespace, with a log of its own."""
-        return self._popen(log)
+    def take_over(self, other: subprocess.Popen[Any]) -> None:
+        """Kill it, and let another agent be the one that is meant from now on."""
+        self.kill()
+        self._process = other
 
-    def _popen(self, log: Path) -> subprocess.Popen[Any]:
+    def start_another(self) -> subprocess.Popen[Any]:
+        """Start a process of the agent, be there another one or not; all write one log."""
         disk = self.directory / "disk"
         disk.mkdir(exist_ok=True)
         agent = [sys.executable, "-m", self._module, "run", "--config", str(self.config_map.path)]
         command = ["unshare", "--mount", "sh", "-c", _MOUNT, "sh", str(DISK), str(disk), *agent]
         environment = os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(disk)}
         process = self.lab.node.popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE)
-        threading.Thread(target=_keep, args=(process.stderr, log), daemon=True).start()
+        threading.Thread(target=_keep, args=(process.stderr, self.log_path), daemon=True).start()
         return process
 
     @property
@@ -97,6 +100,17 @@ class ChaosAgent(Bench):
     def _filling(self) -> Path:
         """The file that takes all room: on a disk that only the agent's own namespace has."""
         return Path(f"/proc/{self.process_id}/root{self.directory}/disk/filling")
+
+    def limit_files(self, more: int) -> tuple[int, int]:
+        """Let it open only so many more files than it has; returns the limits that it had."""
+        count = len(list(Path(f"/proc/{self.process_id}/fd").iterdir()))
+        limits = resource.prlimit(self.process_id, resource.RLIMIT_NOFILE)
+        resource.prlimit(self.process_id, resource.RLIMIT_NOFILE, (count + more, limits[1]))
+        return limits
+
+    def allow_files(self, limits: tuple[int, int]) -> None:
+        """Give it the limits back."""
+        resource.prlimit(self.process_id, resource.RLIMIT_NOFILE, limits)
 
 
 def _keep(pipe: IO[bytes], log: Path) -> None:

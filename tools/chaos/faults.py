@@ -231,6 +231,15 @@ def disk_full(scene: Scene, rng: Random) -> None:
         scene.agent.empty_disk()
 
 
+def file_descriptors(scene: Scene, rng: Random) -> None:
+    """The agent may open next to no more files, while connections have to be made anew and rules are loaded."""
+    limits = scene.agent.limit_files(rng.randint(0, 3))
+    try:
+        token_rotated(scene, rng)
+    finally:
+        scene.agent.allow_files(limits)
+
+
 def clients(scene: Scene, rng: Random) -> None:
     """Many clients of the health port say nothing."""
     ends = [scene.agent.lab.node.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(rng.randint(50, 300))]
@@ -245,11 +254,12 @@ def clients(scene: Scene, rng: Random) -> None:
 
 
 def second_agent(scene: Scene, rng: Random) -> None:
-    """Another agent runs on the same node for a while."""
-    other = scene.agent.start_another(scene.agent.directory / "second.log")
-    try:
-        time.sleep(rng.uniform(2.0, 5.0))
-    finally:
+    """Another agent is started on the same node; after a while one of the two goes, the first or the second."""
+    other = scene.agent.start_another()
+    time.sleep(rng.uniform(2.0, 5.0))
+    if rng.random() < 0.5:
+        scene.agent.take_over(other)
+    else:
         other.terminate()
         other.wait(30)
 
@@ -386,6 +396,7 @@ FAULTS: Mapping[str, Row] = MappingProxyType(
         "suspended": Row("agent", suspended),
         "configuration changed": Row("agent", configuration),
         "full disk": Row("agent", disk_full),
+        "file descriptors": Row("agent", file_descriptors),
         "silent clients": Row("agent", clients),
         "second agent": Row("agent", second_agent),
         "flushed": Row("kernel", flushed),
