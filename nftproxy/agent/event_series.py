@@ -4,7 +4,7 @@ Who may write Services decides how often something happens to them, and every no
 bounded, whatever happens: client-go's recorder does it in the same way (tools/record, EventCorrelator).
 
 * What happens to an object for the same reason is one series: the first time an Event is created, later its count
-  goes up.  A state that lasts counts once, however often it is told.
+  goes up.  A state that lasts counts once, however often it is reported.
 * For each object there is a token bucket, and one for the node.  While there is no token a series waits, and goes on
   counting; what is sent then is the count by then.
 * A series is over an hour after it began, as kube-apiserver forgets Events then.
@@ -35,9 +35,9 @@ MOST = 4096
 
 
 class Happening(NamedTuple):
-    """What there is to tell: about a Service, or with a namespace of "" about the Node of that name.
+    """What there is to report: about a Service, or with a namespace of "" about the Node of that name.
 
-    What `lasts` is told again and again, and counts once as long as it is the same.
+    What `lasts` is reported again and again, and counts once as long as it is the same.
     """
 
     namespace: str
@@ -69,7 +69,7 @@ class Series(msgspec.Struct):
     """Something that happens to an object again and again.
 
     Args:
-        happening: the first time, which the Event tells.
+        happening: the first time, which the Event describes.
         began: when that was, by the wall; another moment than that of any other series.
         count: how often it has happened.
         last: when it did the last time, by the wall.
@@ -119,11 +119,11 @@ class Correlator:
 
     def observe(self, happenings: Iterable[Happening], now: float, wall: datetime.datetime) -> None:
         """Take note of what has happened; what has the same reason and object is one thing with several notes."""
-        told: dict[_Key, dict[Happening, None]] = {}
+        reported: dict[_Key, dict[Happening, None]] = {}
         for each in happenings:
             key = _Key(Subject(each.namespace, each.name), each.reason, each.action, each.is_warning)
-            told.setdefault(key, {})[each] = None
-        for key, together in told.items():
+            reported.setdefault(key, {})[each] = None
+        for key, together in reported.items():
             self._note(key, list(together), now, wall)
 
     def _note(self, key: _Key, together: list[Happening], now: float, wall: datetime.datetime) -> None:

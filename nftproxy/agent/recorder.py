@@ -112,7 +112,7 @@ def event_json(series: Series, node: str) -> tuple[str, bytes]:
 
 
 def count_json(series: Series) -> bytes:
-    """The merge patch that tells the API how often something has happened: nothing else of an Event may change."""
+    """The merge patch that says how often something has happened: nothing else of an Event may change."""
     return msgspec.json.encode(_count(series))
 
 
@@ -141,7 +141,7 @@ def name_of(series: Series) -> str:
 
 
 class Events:
-    """Sends what is told, in its own time."""
+    """Sends what is reported, in its own time."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -63,8 +63,8 @@ def asked(reflector: Reflector, now: float = 100.0) -> str:
     return f"{'watch' if request.is_watch else 'list'} {version}"
 
 
-def told_by_list(reflector: Reflector, exchange: Exchange) -> list[Event]:
-    """What a reflector tells of an answer to a list."""
+def events_of_list(reflector: Reflector, exchange: Exchange) -> list[Event]:
+    """The events that a reflector makes of an answer to a list."""
     reflector.request(0.0, 0.0)
     reflector.receive_answer(0.0)
     body = body_of(exchange)
@@ -103,31 +103,31 @@ def test_every_recorded_list_is_fed() -> None:
 
 
 @pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in LISTED], ids=lambda each: each.name)
-def test_a_recorded_list_is_told(exchange: Exchange) -> None:
-    """A real list is told as a whole, nothing in it is complained of, and its version is watched from."""
+def test_a_recorded_list_is_read(exchange: Exchange) -> None:
+    """A real list is one event, the parser complains of nothing in it, and its version is watched from."""
     resource = followed(exchange)
     assert resource is not None
     assert exchange.answer is not None
     reflector = Reflector(resource)
-    (told,) = told_by_list(reflector, exchange)
-    assert isinstance(told, Listed)
+    (listing,) = events_of_list(reflector, exchange)
+    assert isinstance(listing, Listed)
     ours = (
         [item for item in exchange.answer["items"] if item["spec"].get("clusterIP", "None") != "None"]
         if (resource is SERVICES)
         else exchange.answer["items"]
     )
-    assert len(told.objects) == len(ours) > 0
+    assert len(listing.objects) == len(ours) > 0
     assert (reflector.complaints.count, reflector.complaints.fresh()) == (0, [])
     assert asked(reflector) == LISTED[exchange.name]
 
 
 @pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in NOT_LISTED], ids=lambda each: each.name)
 def test_what_is_no_recorded_list_tells_nothing(exchange: Exchange) -> None:
-    """A real refusal, half a list, and a list in another form tell nothing, and lead to a sensible next request."""
+    """A denial, half a list, and a list in another form are no events, and lead to a sensible next request."""
     resource = followed(exchange)
     assert resource is not None
     reflector = Reflector(resource)
-    assert told_by_list(reflector, exchange) == []
+    assert events_of_list(reflector, exchange) == []
     at_least, then = NOT_LISTED[exchange.name]
     assert reflector.pause.shortest == at_least
     assert asked(reflector) == then
@@ -137,12 +137,12 @@ def test_recorded_pages_make_one_listing() -> None:
     """The two pages that a real server sent are one listing, without what is headless or has no address."""
     first, second = (each for each in LISTS if "limit=2" in each.path and each.status == 200)
     reflector = Reflector(SERVICES)
-    assert told_by_list(reflector, first) == []
+    assert events_of_list(reflector, first) == []
     assert first.answer is not None
     assert reflector.request(0.0, 0.0).params["continue"] == first.answer["metadata"]["continue"]
-    (told,) = told_by_list(reflector, second)
-    assert isinstance(told, Listed)
-    assert [value.key.name for value in told.objects if isinstance(value, Service)] == ["gateway", "web"]
+    (listing,) = events_of_list(reflector, second)
+    assert isinstance(listing, Listed)
+    assert [value.key.name for value in listing.objects if isinstance(value, Service)] == ["gateway", "web"]
     assert asked(reflector) == "watch 8144"
 
 
@@ -161,12 +161,12 @@ WATCHED: dict[str, tuple[list[tuple[type, str]], str]] = {
     ),
     "watch for two minutes in which nothing happens: bookmarks": ([(Put, "kubernetes")], "watch 8600"),
 }
-"""What each recorded watch tells, in short, and what is asked when it has ended; before it was 5 that was known."""
+"""The events of each recorded watch, in short, and what is asked when it has ended; before it was 5 that was known."""
 
 
 @pytest.mark.parametrize("exchange", WATCHES, ids=lambda each: each.name)
 def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
-    """Real lines are told one by one, bookmarks move the version on, and errors lead to where they must."""
+    """Real lines are events one by one, bookmarks move the version on, and errors lead to where they must."""
     resource = followed(exchange)
     assert resource is not None
     reflector = Reflector(resource, SHORT)
@@ -175,22 +175,24 @@ def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
     list(reflector.receive_list(json.dumps(page).encode(), 0.0))
     reflector.request(0.0, 0.0)
     reflector.receive_answer(0.0)
-    told: list[Event] = []
+    found: list[Event] = []
     if exchange.status != 200:
         assert exchange.lines is not None
-        told += reflector.receive_refusal(read_refusal(json.dumps(exchange.lines[0][1]).encode(), exchange.status), 0.0)
+        found += reflector.receive_refusal(
+            read_refusal(json.dumps(exchange.lines[0][1]).encode(), exchange.status), 0.0
+        )
     else:
         for seconds, line in exchange.lines or ():
-            told += reflector.receive_data(json.dumps(line).encode() + b"\n", seconds)
+            found += reflector.receive_data(json.dumps(line).encode() + b"\n", seconds)
         if reflector.is_open:
             reflector.receive_end(exchange.lines[-1][0] if exchange.lines else 5.0)
-    assert ([(type(event), name_of(event)) for event in told], asked(reflector)) == WATCHED[exchange.name]
+    assert ([(type(event), name_of(event)) for event in found], asked(reflector)) == WATCHED[exchange.name]
     assert reflector.complaints.count == 0
 
 
-# What the server takes and refuses, and what the parser says of it
+# What the server takes and denies, and what the parser says of it
 
-REFUSED_ALIKE = {
+DENIED_ALIKE = {
     "EndpointSlice refused: loopback address": "endpoints[0].addresses[0]",
     "EndpointSlice refused: link-local address": "endpoints[0].addresses[0]",
     "EndpointSlice refused: multicast address": "endpoints[0].addresses[0]",
@@ -202,14 +204,14 @@ REFUSED_ALIKE = {
     "Service: bad source range": "spec.loadBalancerSourceRanges[0]",
     "Service: affinity timeout over a day": "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
 }
-"""What a server refuses and the parser complains of, with the path of the complaint."""
+"""What a server denies and the parser complains of, with the path of the complaint."""
 
-REFUSED_BY_SERVER_ONLY = {
+DENIED_BY_SERVER_ONLY = {
     "Service: node port out of range": "the range is a flag of the API server's; any port can be served",
-    "Service: no ports": "such a Service refuses all connections to its ClusterIP (D15)",
+    "Service: no ports": "such a Service rejects all connections to its ClusterIP (D15)",
     "Service: ClusterIP taken": "two Services that claim one address are a conflict, which the older one wins (D10)",
 }
-"""What a server refuses and the parser takes, and why."""
+"""What a server denies and the parser takes, and why."""
 
 
 def objects_of(*, status: int) -> list[Exchange]:
@@ -248,12 +250,12 @@ def test_what_a_server_takes_is_not_complained_of(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", objects_of(status=422), ids=lambda each: each.name)
-def test_what_a_server_refuses_is_complained_of(exchange: Exchange) -> None:
-    """What a real server refuses the parser complains of too, unless there is a reason to take it."""
-    if exchange.name in REFUSED_BY_SERVER_ONLY:
+def test_what_a_server_denies_is_complained_of(exchange: Exchange) -> None:
+    """What a real server denies the parser complains of too, unless there is a reason to take it."""
+    if exchange.name in DENIED_BY_SERVER_ONLY:
         assert problems_of(sent(exchange)) == []
     else:
-        assert problems_of(sent(exchange))[0] == REFUSED_ALIKE[exchange.name]
+        assert problems_of(sent(exchange))[0] == DENIED_ALIKE[exchange.name]
 
 
 ADDRESSES = [
@@ -283,7 +285,7 @@ TAKEN_BY_PARSER_ONLY = {
     "2001:db8::7/32": "bits beyond the prefix",
     "10.0.0.0/08": "a leading zero in the length",
 }
-"""Ranges that a server of today refuses and one before 1.36 took: objects that are there keep them, and kube-proxy too
+"""Ranges that a server of today denies and one before 1.36 took: objects that are there keep them, and kube-proxy too
 reads them as the range that they are in."""
 
 

@@ -10,9 +10,12 @@
         server.compact()
         assert len(server.requests(verb="list", resource="services")) == 1
 
-`python -m tests.support.apiserver --help` is the same as a process.  What isn't there: protobuf, tables, server-side
-apply, strategic merge and JSON patches, admission (nothing allocates a clusterIP), finalizers, deleting
-collections, HTTP/2.
+`python -m tests.support.apiserver --help` is the same as a process.  Answers are held to
+those of a real server (tests/support/recordings).  What is written over HTTP is validated, and Services are given
+addresses and ports; what `put` writes is stored as it is.
+
+What isn't there: protobuf, server-side apply, strategic merge and JSON patches, admission, controllers, finalizers,
+deleting collections, HTTP/2.
 """
 
 from tests.support.apiserver.access import Permission, permissions_of

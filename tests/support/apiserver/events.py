@@ -1,4 +1,4 @@
-"""Events (events.k8s.io/v1) over HTTP: the fields that the server fills in, and what it refuses.
+"""Events (events.k8s.io/v1) over HTTP: the fields that the server fills in, and what it denies.
 
 Rules and the names of fields are those of pkg/apis/core/validation/events.go, which knows an Event by its core names:
 the cause for a `note` that is too long names the field `message`.
@@ -49,7 +49,7 @@ def complete(document: Object) -> None:
 
 
 def causes(document: Object, old: Object | None) -> Iterator[Cause]:
-    """Yield why an Event is refused."""
+    """Yield why an Event is denied."""
     yield from _always(document)
     if old is None:
         yield from _new(document)

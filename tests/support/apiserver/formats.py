@@ -128,4 +128,4 @@ _SERVICE = {
     "Age": _created,
     "Selector": _selector,
 }
-"""The columns of Services (pkg/printers/internalversion); the age is told as the time of creation."""
+"""The columns of Services (pkg/printers/internalversion); the age is the time of creation."""

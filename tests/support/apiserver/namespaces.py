@@ -25,7 +25,7 @@ def complete(document: Object) -> None:
 
 
 def causes(document: Object, old: Object | None) -> Iterator[Cause]:
-    """Yield why a Namespace is refused."""
+    """Yield why a Namespace is denied."""
     del old
     yield from label("metadata.name", document["metadata"]["name"])
 

@@ -1,4 +1,4 @@
-"""Services over HTTP: the fields that the server fills in, what it refuses, and the addresses and ports that it gives.
+"""Services over HTTP: the fields that the server fills in, what it denies, and the addresses and ports that it gives.
 
 `complete` is core/v1's defaulting, `causes` its validation (pkg/apis/core/validation), `allocate` what the storage does
 after both (pkg/registry/core/service): ClusterIPs from the cluster's ranges, node ports from theirs.
@@ -81,7 +81,7 @@ def keep_allocated(document: Object, old: Object) -> None:
 
 
 def causes(document: Object, old: Object | None) -> Iterator[Cause]:
-    """Yield why a Service is refused."""
+    """Yield why a Service is denied."""
     spec = document["spec"]
     kind, ports = spec["type"], spec.get("ports") or []
     yield from service_name("metadata.name", document["metadata"]["name"])

@@ -1,4 +1,4 @@
-"""EndpointSlices over HTTP: the fields that the server fills in, and what it refuses.
+"""EndpointSlices over HTTP: the fields that the server fills in, and what it denies.
 
 Rules are those of pkg/apis/discovery/validation.
 """
@@ -43,7 +43,7 @@ def complete(document: Object) -> None:
 
 
 def causes(document: Object, old: Object | None) -> Iterator[Cause]:
-    """Yield why a slice is refused."""
+    """Yield why a slice is denied."""
     kind = document.get("addressType") or ""
     yield from subdomain("metadata.name", document["metadata"]["name"])
     if kind:

@@ -21,7 +21,7 @@ PACE = 100.0
 COMPACTED = 318
 """The oldest version that the real server still had; before it only what was there from the beginning was written."""
 
-UNTOLD = {
+LEFT_OUT = {
     "message",
     "description",
     "managedFields",
@@ -50,7 +50,7 @@ _SUFFIX = re.compile(r"(?<=^node-0[-.])[a-z0-9]{5}$")
 class Facts:
     """What two answers must have in common: all but sentences, times and what is given at random.
 
-    What is given is told by the order in which it comes, so that a port that is given twice is.
+    What is given is named by the order in which it comes, so that a port that is given twice is one.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Facts:
     def of(self, value: Any, name: str = "") -> Any:
         """The facts in a value, which is that of a field of this name."""
         if isinstance(value, dict):
-            return {key: self.of(inner, key) for key, inner in sorted(value.items()) if key not in UNTOLD}
+            return {key: self.of(inner, key) for key, inner in sorted(value.items()) if key not in LEFT_OUT}
         if isinstance(value, list):
             return [self.of(inner, name) for inner in value]
         if name in ALLOCATED and value != "None":

@@ -1,6 +1,6 @@
-"""What kube-apiserver takes and refuses of single values: names, addresses, networks, ports, words.
+"""What kube-apiserver takes and denies of single values: names, addresses, networks, ports, words.
 
-Each check yields the causes of a refusal, with the reasons and the paths that kube-apiserver gives (apimachinery,
+Each check yields the causes of a denial, with the reasons and the paths that kube-apiserver gives (apimachinery,
 util/validation, as of 1.36, where addresses and networks are checked strictly).  Messages say the same in short.
 """
 
