@@ -199,6 +199,17 @@ def test_modules_that_a_page_names_exist(page: Path) -> None:
     assert not [name for name in named if not any((place / name).exists() for place in places)]
 
 
+def test_each_claim_about_security_has_its_tests() -> None:
+    """Every row of what an actor can't do names tests, and each test that docs/security.md names exists."""
+    text = (DOCS / "security.md").read_text()
+    heads = ("| can't | ", "| what it does | ", "| --- ")
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(heads)]
+    assert rows
+    assert not [row for row in rows if "::test_" not in row]
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", text)
+    assert not [each for each in named if f"def {each[1]}(" not in (CHECKOUT / "tests" / each[0]).read_text()]
+
+
 def test_the_example_of_a_field_is_where_it_is_said_to_be() -> None:
     """Each place that CONTRIBUTING.md sends a reader to, for a field of the API, has what it says of the example."""
     rows = re.findall(

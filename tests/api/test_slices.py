@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.model.addresses import Address, Protocol, parse_network
-from nftproxy.model.objects import Endpoint, EndpointPort, Node, ServiceCIDR
+from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, Node, ServiceCIDR
 from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, read
 
 # ---- an EndpointSlice's fields ---------------------------------------------------------------------------------------
@@ -32,6 +32,19 @@ from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, r
 def test_a_slice_without_family_or_service_is_lost(path: str, value: object, problem: str) -> None:
     """A slice that doesn't tell its address family or its Service is lost and reported."""
     assert read(changed(SLICE, path, value)) == (None, [f"EndpointSlice shop/web-abcde: {problem}"])
+
+
+@pytest.mark.parametrize("name", ["other/web", "kube-system/kubernetes", "../web"])
+def test_a_slice_belongs_to_a_service_of_its_own_namespace(name: str) -> None:
+    """The label names a Service without its namespace: another namespace's can't be named."""
+    value, problems = read(changed(SLICE, "metadata|labels|kubernetes.io/service-name", name))
+    assert value is None
+    assert problems == [
+        f"EndpointSlice shop/web-abcde: metadata.labels.kubernetes.io/service-name: {name!r} is not the name of a Service"
+    ]
+    own, _ = read(SLICE)
+    assert isinstance(own, EndpointSlice)
+    assert own.service.namespace == own.key.namespace == "shop"
 
 
 @pytest.mark.parametrize(
