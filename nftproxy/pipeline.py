@@ -40,6 +40,8 @@ SKELETON = "this node"
 
 STEP = 250
 """Services that are compiled before others get their turn: with 10 endpoints each this takes 20 ms."""
+STEP_ELEMENTS = 5_000
+"""The same as elements: one Service may have as many as thousands of others."""
 
 
 class Pipeline:
@@ -78,14 +80,16 @@ class Pipeline:
         return join(_result(self.applying(events)).values())
 
     def applying(self, events: Iterable[Event]) -> Generator[None, None, dict[Family, Transaction]]:
-        """As `apply`, with the transaction of each family whose rules change, and stopping after each `STEP` Services.
+        """As `apply`, with the transaction of each family whose rules change, and stopping after each piece of work.
+
+        A piece is so many objects of a listing, `STEP` Services, or `STEP_ELEMENTS`.
 
         These are good moments to do something else.
 
         Until the end nothing of it is to be seen but in `state`.
         """
         for event in events:
-            self._touched.merge(self.state.apply(event))
+            self._touched.merge((yield from self.state.applying(event)))
         changes = yield from self._update()
         return {family: change_transaction(family, change) for family, change in changes.items() if change}
 
@@ -154,7 +158,7 @@ class Pipeline:
             if start:
                 yield
             for family in self.generations:
-                blocks[family] |= self._blocks(family, services[start : start + STEP])
+                yield from self._compile(family, services[start : start + STEP], blocks[family])
         changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
         for key in services:
             self._note_ports(key)
@@ -170,9 +174,11 @@ class Pipeline:
         """The skeleton, if it was touched."""
         return {SKELETON: self._renderer.table(self._table_facts(family))} if table else {}
 
-    def _blocks(self, family: Family, services: list[ObjectKey]) -> dict[Owner, Block]:
-        """The new blocks of some Services; an empty one for each port that is no more."""
-        blocks: dict[Owner, Block] = {}
+    def _compile(
+        self, family: Family, services: list[ObjectKey], blocks: dict[Owner, Block]
+    ) -> Generator[None, None, None]:
+        """Make the new blocks of some Services, an empty one for each port that is no more."""
+        count = 0
         for key in services:
             for owner in self._owned.get(key, ()):
                 blocks[owner] = EMPTY
@@ -180,7 +186,10 @@ class Pipeline:
             if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service):
                     blocks[owner] = self._renderer.port(facts, family.table)
-        return blocks
+                    count += len(blocks[owner].elements)
+                    if count >= STEP_ELEMENTS:
+                        count = 0
+                        yield
 
     def _table_facts(self, family: Family) -> TableFacts:
         return compile_table(self.state, self.settings, family)

@@ -24,6 +24,7 @@ from nftproxy.agent.recorder import (
     Post,
     of_configuration,
     of_conflict,
+    of_excess,
     of_forwarder,
     of_listener,
     of_refusal,
@@ -42,6 +43,7 @@ from nftproxy.kernel.other_proxies import Traces
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
+from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Config
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Sweeps
@@ -88,6 +90,7 @@ class Daemon:
             min_sync_period=config.min_sync_period,
         )
         self._has_settled = False
+        self._excessive: set[ObjectKey] = set()
         self._sweeps: Sweeps = {}
 
     async def run(self, sources: Sources, post: Post, reason_to_restart: Awaitable[None]) -> bool:
@@ -168,6 +171,7 @@ class Daemon:
         self._tell_losses(self._pipeline.take_losses())
         for family, withheld in self._pipeline.withheld.items():
             self._events.tell(of_refusal(family, service, why) for service, why in withheld.items())
+        self._tell_excess(self._pipeline.state.excessive)
 
     def _sweeps_of(self, families: Collection[Family]) -> Sweeps:
         """The UDP flows to delete now; those of a family whose rules don't follow wait, the latest of them."""
@@ -184,6 +188,16 @@ class Daemon:
         self.metrics.configured(is_good=not fault)
         self._vitals.health.warn("configuration", *filter(None, [fault]))
         self._events.tell([of_configuration(self._pipeline.state.node.name, fault)] if fault else [])
+
+    def _tell_excess(self, excessive: Mapping[ObjectKey, str]) -> None:
+        """Log and report the Services that exceed a limit, each when it begins to."""
+        for service in excessive.keys() - self._excessive:
+            why = excessive[service]
+            log.warning("Service %s is quarantined: %s; it is served once it has changed to less", service, why)
+        for service in self._excessive - excessive.keys():
+            log.info("Service %s exceeds no limit any more", service)
+        self._excessive = set(excessive)
+        self._events.tell(of_excess(service, why) for service, why in excessive.items())
 
     def _tell_losses(self, losses: Sequence[Lost]) -> None:
         """Log and report what Services don't get: one line for each Service, however much it loses."""
@@ -246,7 +260,8 @@ def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str
         )
         for family, generation in pipeline.generations.items()
     }
-    return Figures(families, sum(map(len, pipeline.losses.values())), len(set().union(*pipeline.withheld.values())))
+    quarantined = pipeline.state.excessive.keys() | set().union(*pipeline.withheld.values())
+    return Figures(families, sum(map(len, pipeline.losses.values())), len(quarantined))
 
 
 def _count_clients(family: Family) -> dict[str, int]:

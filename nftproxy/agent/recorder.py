@@ -59,6 +59,11 @@ def of_refusal(family: Family, service: ObjectKey, why: str) -> Happening:
     return Happening(service.namespace, service.name, "RulesRefused", "Load", note, lasts=True)
 
 
+def of_excess(service: ObjectKey, why: str) -> Happening:
+    """A Service has no rules, as it exceeds a limit of what one may cost."""
+    return Happening(service.namespace, service.name, "LimitExceeded", "Load", f"not served: {why}", lasts=True)
+
+
 def of_listener(failure: CannotListen, node: str) -> Happening:
     """A health-check node port, or one of the agent's own, can't be listened on (reasons are kube-proxy's)."""
     if failure.service is None:

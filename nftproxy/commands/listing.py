@@ -17,7 +17,7 @@ from nftproxy.model.objects import Ignored, TrafficDistribution
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.compile import PortKey
-from nftproxy.policy.endpoints import gather, why_not_near
+from nftproxy.policy.endpoints import gather, offers, why_not_near
 from nftproxy.policy.localhost import LocalPort
 from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind, Owner
 
@@ -45,6 +45,8 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
         for lost in pipeline.losses[key]:
             name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
             yield f"conflict: {name} does not get {lost.what}: {lost.why(pipeline.state.claims)}"
+    for key, reason in sorted(pipeline.state.excessive.items()):
+        yield f"quarantined: {key}: {reason}"
     yield from _topology_notes(pipeline)
     yield from _localhost_notes(pipeline)
     yield from _affinity_notes(pipeline, pipeline.settings)
@@ -55,9 +57,9 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
     state = pipeline.state
     asking = (each for each in state.services.values() if each.traffic_distribution is not TrafficDistribution.NONE)
     for service in sorted(asking, key=lambda each: each.key):
-        slices = list(state.slices_of(service.key))
+        offered = {family: offers(state.slices_of(service.key), family) for family in pipeline.generations}
         for port, family in itertools.product(service.ports, pipeline.generations):
-            why = why_not_near(gather(slices, port, family, state.node.name), state.node)
+            why = why_not_near(gather(offered[family], port, state.node.name), state.node)
             if why:
                 wish = f"trafficDistribution {service.traffic_distribution.value}"
                 yield f"topology: {service.key}, port {port.port}: uses all endpoints in spite of {wish}: {why}"

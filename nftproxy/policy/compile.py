@@ -23,7 +23,7 @@ from typing import NamedTuple
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
 from nftproxy.model.objects import Node, ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
-from nftproxy.policy.endpoints import Candidate, Choice, choose, gather
+from nftproxy.policy.endpoints import Candidate, Choice, choose, gather, offers
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.policy.fronts import (
     Reach,
@@ -130,9 +130,10 @@ def compile_service(
     if not service.ports:
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
     own = _OwnSources.of(service, state, family)
+    offered = offers(state.slices_of(service.key), family)
     for port, claimed in reaches(state, settings.config, family, service):
         had = [reach for reach in claimed if not reach.denial]
-        choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
+        choice = choose(gather(offered, port, state.node.name), state.node)
         shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)
         facts = _port_facts(cluster_ips, own, had, choice, shaper)
         if facts.allowed:

@@ -8,12 +8,12 @@ by hints), KEP-2086 (internalTrafficPolicy).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family
+from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ServicePort
 
 
@@ -71,21 +71,29 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
         return bool(self.cluster)
 
 
-def gather(slices: Iterable[EndpointSlice], port: ServicePort, family: Family, node_name: str) -> list[Candidate]:
+Offers = Mapping[tuple[str, Protocol], Sequence[tuple[EndpointSlice, int]]]
+"""The EndpointSlices of a Service that have a port of some name and protocol, each with its number."""
+
+
+def offers(slices: Iterable[EndpointSlice], family: Family) -> Offers:
+    """What a Service's EndpointSlices offer in a family: looked through once, whichever of its ports asks then."""
+    found: dict[tuple[str, Protocol], list[tuple[EndpointSlice, int]]] = {}
+    for endpoint_slice in slices:
+        for port in endpoint_slice.ports if endpoint_slice.family is family else ():
+            found.setdefault((port.name, port.protocol), []).append((endpoint_slice, port.port))
+    return found
+
+
+def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate]:
     """The candidates for a Service port, joined by port name and protocol, each address and port once.
 
     One ip:port in several slices is one endpoint (a pod that moves between slices, a ghost): an entry that is not
     terminating wins over one that is, a better one over a worse one, whatever order the slices come in.
     """
     best: dict[tuple[Address, int], tuple[_Rank, Candidate]] = {}
-    for endpoint_slice in slices:
-        if endpoint_slice.family is not family:
-            continue
-        for slice_port in endpoint_slice.ports:
-            if slice_port.name != port.name or slice_port.protocol is not port.protocol:
-                continue
-            for endpoint in endpoint_slice.endpoints:
-                _keep_better(best, endpoint, slice_port.port, node_name)
+    for endpoint_slice, number in offered.get((port.name, port.protocol), ()):
+        for endpoint in endpoint_slice.endpoints:
+            _keep_better(best, endpoint, number, node_name)
     return sorted(candidate for _, candidate in best.values())
 
 

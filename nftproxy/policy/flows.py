@@ -23,7 +23,7 @@ from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.policy.claims import NODE, Claim
-from nftproxy.policy.endpoints import gather
+from nftproxy.policy.endpoints import gather, offers
 from nftproxy.policy.fronts import nodeport_addresses, reaches
 from nftproxy.policy.state import ClusterState
 
@@ -60,10 +60,11 @@ def udp_fronts(state: ClusterState, settings: Settings, family: Family, service:
     found: Sweeps = {}
     if all(port.protocol is not Protocol.UDP for port in service.ports):
         return found
+    offered = offers(state.slices_of(service.key), family)
     node_addresses = nodeport_addresses(state, settings.config, family)
     for port, claimed in reaches(state, settings.config, family, service):
         if port.protocol is Protocol.UDP:
-            candidates = gather(state.slices_of(service.key), port, family, state.node.name)
+            candidates = gather(offered, port, state.node.name)
             usable = (c for c in candidates if c.is_ready or c.is_last_resort)
             endpoints = frozenset(AddressPort(c.address, c.port) for c in usable)
             claims = (reach.claim for reach in claimed if not reach.denial)

@@ -13,7 +13,7 @@ import msgspec
 from nftproxy.model.addresses import ANY, Address, Family, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServiceType, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.endpoints import choose, gather
+from nftproxy.policy.endpoints import choose, gather, offers
 from nftproxy.policy.fronts import health_check_port, nodeport_addresses, serves_every_address
 from nftproxy.policy.state import ClusterState
 
@@ -108,11 +108,11 @@ def _with_rules(service: Service, without_rules: Mapping[Family, Collection[Obje
 
 def _local_ready(state: ClusterState, service: Service, family: Family) -> int:
     """How many pods on this node are ready, at however many ports; one that serves while it terminates is not."""
-    slices = state.slices_of(service.key)
+    offered = offers(state.slices_of(service.key), family)
     ready = {
         candidate.address
         for port in service.ports
-        for candidate in gather(slices, port, family, state.node.name)
+        for candidate in gather(offered, port, state.node.name)
         if candidate.is_local and candidate.is_ready
     }
     return len(ready)
@@ -136,9 +136,10 @@ def without_local_endpoints(state: ClusterState, family: Family) -> dict[str, in
     """
     counts = {"internal": 0, "external": 0}
     for service in state.services.values():
-        policies = _local_policies(service)
-        for port in service.ports if policies and of_family(service.cluster_ips, family) else ():
-            choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
+        policies = _local_policies(service) if of_family(service.cluster_ips, family) else ()
+        offered = offers(state.slices_of(service.key), family) if policies else {}
+        for port in service.ports if policies else ():
+            choice = choose(gather(offered, port, state.node.name), state.node)
             for policy in policies if choice.has_endpoints and not choice.local else ():
                 counts[policy] += 1
     return counts

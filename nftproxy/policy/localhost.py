@@ -18,7 +18,7 @@ from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, famil
 from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.endpoints import choose, gather
+from nftproxy.policy.endpoints import choose, gather, offers
 from nftproxy.policy.fronts import reaches
 from nftproxy.policy.state import ClusterState
 
@@ -115,11 +115,12 @@ class LocalhostPorts:
         if all(port.protocol is not Protocol.TCP or not port.node_port for port in service.ports):
             return
         for family in families:
+            offered = offers(state.slices_of(service.key), family)
             for port, claimed in reaches(state, self._config, family, service):
                 for reach in claimed:
                     if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.denial:
                         continue
-                    choice = choose(gather(state.slices_of(service.key), port, family, state.node.name), state.node)
+                    choice = choose(gather(offered, port, state.node.name), state.node)
                     chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
                         endpoints = tuple((candidate.address, candidate.port) for candidate in chosen)

@@ -6,7 +6,7 @@ in proportion to the change.  Whatever order events come in, the same objects ma
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Generator, Mapping
 
 import msgspec
 
@@ -15,6 +15,10 @@ from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, ke
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import Claims
+from nftproxy.policy.limits import excess
+
+STEP = 250
+"""Objects of a listing that are taken in before others get their turn: some 10 ms."""
 
 
 class Touched(msgspec.Struct):
@@ -32,18 +36,24 @@ class Touched(msgspec.Struct):
 
 
 class ClusterState:
-    """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs."""
+    """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs.
+
+    `services` are those that are within the limits (limits.py); `excessive` has the others, each with the reason.
+    """
 
     def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
         self.node = Node(node_name)
         self.host_addresses: frozenset[Address] | None = None
         self.services: dict[ObjectKey, Service] = {}
+        self.excessive: dict[ObjectKey, str] = {}
+        self._given: dict[ObjectKey, Service] = {}
+        self._unjudged: set[ObjectKey] = set()
         self.claims = Claims(config)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
         self._slices_of: dict[ObjectKey, dict[ObjectKey, EndpointSlice]] = {}
         self._service_cidrs: dict[str, ServiceCIDR] = {}
 
-    def slices_of(self, service: ObjectKey) -> Iterable[EndpointSlice]:
+    def slices_of(self, service: ObjectKey) -> Collection[EndpointSlice]:
         """The EndpointSlices that belong to a Service."""
         return self._slices_of.get(service, {}).values()
 
@@ -54,6 +64,15 @@ class ClusterState:
 
     def apply(self, event: Event) -> Touched:
         """Take one event in; what it touched."""
+        steps = self.applying(event)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+    def applying(self, event: Event) -> Generator[None, None, Touched]:
+        """As `apply`, stopping after each `STEP` objects: good moments to do something else."""
         touched = Touched()
         match event:
             case Put(object=new):
@@ -64,14 +83,21 @@ class ClusterState:
                 kept = {key_of(new) for new in objects}
                 for key in [key for key in self._store(kind) if key not in kept]:
                     self._remove(kind, key, touched)
-                for new in objects:
+                for number, new in enumerate(objects, 1):
                     self._put(new, touched)
+                    if number % STEP == 0:
+                        yield
+        for number, service in enumerate(sorted(self._unjudged), 1):
+            self._judge(service, touched)
+            if number % STEP == 0:
+                yield
+        self._unjudged.clear()
         touched.services |= self.claims.take_touched()
         return touched
 
     def _store(self, kind: type[ClusterObject]) -> Mapping[ObjectKey | str, ClusterObject]:
         stores: dict[type[ClusterObject], Mapping[ObjectKey | str, ClusterObject]] = {
-            Service: self.services,  # type: ignore[dict-item]  # a Mapping's key type is invariant
+            Service: self._given,  # type: ignore[dict-item]  # a Mapping's key type is invariant
             EndpointSlice: self._slices,  # type: ignore[dict-item]
             ServiceCIDR: self._service_cidrs,  # type: ignore[dict-item]
             Node: {self.node.name: self.node},
@@ -81,7 +107,7 @@ class ClusterState:
     def _put(self, new: ClusterObject | HostAddresses, touched: Touched) -> None:
         match new:
             case Service():
-                self._change_service(new.key, new, touched)
+                self._change_service(new.key, new)
             case EndpointSlice():
                 self._change_slice(new.key, new, touched)
             case Node() if new.name == self.node.name:
@@ -98,7 +124,7 @@ class ClusterState:
     def _remove(self, kind: type[ClusterObject], key: ObjectKey | str, touched: Touched) -> None:
         if isinstance(key, ObjectKey):
             if kind is Service:
-                self._change_service(key, None, touched)
+                self._change_service(key, None)
             elif kind is EndpointSlice:
                 self._change_slice(key, None, touched)
         elif kind is Node and key == self.node.name:
@@ -108,8 +134,25 @@ class ClusterState:
             del self._service_cidrs[key]
             touched.table = True
 
-    def _change_service(self, key: ObjectKey, new: Service | None, touched: Touched) -> None:
-        old = self.services.get(key)
+    def _change_service(self, key: ObjectKey, new: Service | None) -> None:
+        if self._given.get(key) == new:
+            return
+        if new is None:
+            del self._given[key]
+        else:
+            self._given[key] = new
+        self._unjudged.add(key)
+
+    def _judge(self, key: ObjectKey, touched: Touched) -> None:
+        """Let a Service be what it is now, unless it exceeds a limit: then it is as if it weren't there."""
+        given, old = self._given.get(key), self.services.get(key)
+        reason = excess(given, self._slices_of.get(key, {}).values()) if given else ""
+        new = None if reason else given
+        if self.excessive.get(key, "") != reason:
+            touched.services.add(key)
+        self.excessive.pop(key, None)
+        if reason:
+            self.excessive[key] = reason
         if old == new:
             return
         if old is not None:
@@ -131,10 +174,12 @@ class ClusterState:
             if not siblings:
                 del self._slices_of[old.service]
             touched.services.add(old.service)
+            self._unjudged.add(old.service)
         if new is not None:
             self._slices[key] = new
             self._slices_of.setdefault(new.service, {})[key] = new
             touched.services.add(new.service)
+            self._unjudged.add(new.service)
 
     def _change_node(self, new: Node, touched: Touched) -> None:
         old, self.node = self.node, new

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import nodes, quick, slices
-from nftproxy.model.objects import EndpointSlice, Node
-from nftproxy.policy.endpoints import Candidate, Choice, Reason, Verdict, choose, gather
+from nftproxy.model.addresses import Protocol
+from nftproxy.model.objects import EndpointPort, EndpointSlice, Node
+from nftproxy.policy.endpoints import Candidate, Choice, Reason, Verdict, choose, gather, offers
 from tests.support.factories import IPV4, IPV6, endpoint, node, service_port, slice_of
 
 R = Reason
@@ -18,7 +20,7 @@ R = Reason
 
 def candidates(*slices: EndpointSlice, port: str = "http:80") -> list[Candidate]:
     """The candidates for an IPv4 port, as node-a sees them."""
-    return gather(slices, service_port(port), IPV4, "node-a")
+    return gather(offers(slices, IPV4), service_port(port), "node-a")
 
 
 def choice(*endpoints: str, at: Node | None = None) -> Choice:
@@ -57,8 +59,8 @@ def test_endpoints_join_by_family() -> None:
     """A slice of the other family has nothing for this one."""
     both = slice_of(endpoints=["10.1.0.4"]), slice_of(endpoints=["fd00:1::4"], suffix="2")
     port = service_port("http:80")
-    assert [candidate.address for candidate in gather(both, port, IPV4, "node-a")] == ["10.1.0.4"]
-    assert [candidate.address for candidate in gather(both, port, IPV6, "node-a")] == ["fd00:1::4"]
+    assert [candidate.address for candidate in gather(offers(both, IPV4), port, "node-a")] == ["10.1.0.4"]
+    assert [candidate.address for candidate in gather(offers(both, IPV6), port, "node-a")] == ["fd00:1::4"]
 
 
 def test_one_address_with_two_ports_is_two_endpoints() -> None:
@@ -81,7 +83,7 @@ def test_an_endpoint_is_local_by_its_node_name(node_name: str, is_local: bool) -
 
 def test_without_a_node_name_nothing_is_local() -> None:
     """An endpoint without a nodeName isn't local even where this node's name is not known."""
-    found = gather([slice_of(endpoints=["10.1.0.4"])], service_port("http:80"), IPV4, "")
+    found = gather(offers([slice_of(endpoints=["10.1.0.4"])], IPV4), service_port("http:80"), "")
     assert not found[0].is_local
 
 
@@ -119,7 +121,7 @@ def test_the_order_of_slices_does_not_matter(drawn: tuple[list[EndpointSlice], l
     """However slices are ordered, and their endpoints in them, the same candidates come out in the same order."""
     first, second = drawn
     for port in map(service_port, ["80", "80/udp", "web:80"]):
-        assert gather(first, port, IPV4, "node-a") == gather(second, port, IPV4, "node-a")
+        assert gather(offers(first, IPV4), port, "node-a") == gather(offers(second, IPV4), port, "node-a")
 
 
 # Conditions
@@ -254,7 +256,7 @@ def test_each_endpoint_gets_a_reason_for_each_list(endpoints: list[str], reasons
 def test_the_lists_are_as_the_rules_say(drawn: list[EndpointSlice], at: Node) -> None:
     """Whatever the endpoints, both lists are those that the rules, written down plainly, give; verdicts agree."""
     for port in map(service_port, ["80", "80/udp", "web:80", "dns:53/udp"]):
-        all_ = gather(drawn, port, IPV4, at.name)
+        all_ = gather(offers(drawn, IPV4), port, at.name)
         chosen = choose(all_, at)
         assert list(chosen.cluster) == _cluster_list(all_, at)
         assert list(chosen.local) == _usable([candidate for candidate in all_ if candidate.is_local])
@@ -282,3 +284,27 @@ def _cluster_list(all_: list[Candidate], at: Node) -> list[Candidate]:
     if at.zone and all(candidate.zone_hints for candidate in usable):
         return [candidate for candidate in usable if at.zone in (candidate.zone_hints or ())] or usable
     return usable
+
+
+class Looked(list[EndpointPort]):
+    """A slice's ports that count how often each is looked at."""
+
+    looks = 0
+
+    def __iter__(self) -> Iterator[EndpointPort]:
+        for port in super().__iter__():
+            Looked.looks += 1
+            yield port
+
+
+@pytest.mark.parametrize("count", [10, 100])
+def test_each_port_of_a_slice_is_looked_at_once(count: int) -> None:
+    """However many ports a Service has, the slices' ports are looked through once, and not once for each of them."""
+    names = [f"p{number}" for number in range(count)]
+    ports = Looked(EndpointPort(name, Protocol.TCP, 8080) for name in names)
+    slices = [msgspec.structs.replace(slice_of(suffix=str(each)), ports=ports) for each in range(5)]
+    Looked.looks = 0
+    offered = offers(slices, IPV4)
+    found = [gather(offered, service_port(f"{name}:80"), "node-a") for name in names]
+    assert {len(each) for each in found} == {2}
+    assert Looked.looks == 5 * count

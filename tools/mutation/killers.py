@@ -39,6 +39,7 @@ UNIT = Stage(
     (
         "tests/policy/test_claims.py",
         "tests/policy/test_fronts.py",
+        "tests/policy/test_limits.py",
         "tests/policy/compile",
         "tests/agent/test_quarantine.py",
         "tests/agent/test_health.py",

@@ -384,3 +384,16 @@ def test_a_protected_port_is_named_in_log_and_event(world: World) -> None:
     eventually(lambda: line in world.agent.log, True)
     note = f"{IP.node} . tcp . 22 of port ssh is not served: {why}"
     eventually(lambda: note in [each["note"] for each in world.server.objects("Event")], True)
+
+
+def test_a_service_beyond_a_limit_harms_nobody(world: World) -> None:
+    """One with 400 ports and 400 external IPs is named in log and Event, has no rules, and others are served."""
+    addresses = [f"203.{each // 250}.{each % 250}.9" for each in range(400)]
+    huge = service("other", ports=[f"p{port}:{port}" for port in range(1, 401)], externalIPs=addresses)
+    world.put(huge, service(), slice_of(IP.here))
+    assert world.outcomes(Origin.POD, IP.vip) == at(IP.here)
+    why = "its addresses and ports come to 160800 fronts, and 10000 are allowed"
+    eventually(lambda: f"Service shop/other is quarantined: {why}" in world.agent.log, True)
+    eventually(lambda: f"not served: {why}" in [each["note"] for each in world.server.objects("Event")], True)
+    world.put(service("other", ports=["80"]), slice_of(IP.away, name="other"))
+    assert world.outcomes(Origin.POD, IP.vip2) == at(IP.away)

@@ -1,0 +1,67 @@
+"""What one Service may cost: limits that are checked before anything is expanded.
+
+Addresses multiply with ports, and these with endpoints: an object of 25 KB can ask for 160,000 fronts.  What such a
+Service would come to is counted here from the sizes of its parts, in time that grows with the objects themselves.  One
+that exceeds a limit is quarantined: it claims nothing and has no rules, and others don't notice that it is there.
+
+Rows are what costs most: some 1.2 KB of memory each while a Service is compiled and rendered.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+
+from nftproxy.model.addresses import Family, Protocol, family_of
+from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+
+MAX_FRONTS = 10_000
+"""Fronts of a Service, in both families together: addresses times ports, and node ports.
+
+A cluster has 2,768 node ports in all by default (--service-node-port-range); a Service for a range of 3,000 ports with
+two ClusterIPs and one address of a load balancer has 9,000 fronts."""
+MAX_ROWS = 100_000
+"""Rows of a Service in the maps of endpoints, in both families together: fronts times endpoints; twice as many where
+externalTrafficPolicy is Local, and as many again for session affinity.
+
+A Service of 5,000 endpoints with one port, two ClusterIPs, an address of a load balancer and a node port has 20,000."""
+MAX_SOURCE_RANGES = 1_000
+"""Source ranges of a Service; its ports and addresses share them."""
+
+
+def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
+    """Which limit a Service exceeds, in words; "" if none."""
+    fronts = _addresses(service) * len(service.ports) + sum(port.node_port > 0 for port in service.ports)
+    if fronts > MAX_FRONTS:
+        return f"its addresses and ports come to {fronts} fronts, and {MAX_FRONTS} are allowed"
+    if len(service.source_ranges) > MAX_SOURCE_RANGES:
+        return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
+    most = sum(len(each.endpoints) * len(each.ports) for each in slices) * (_addresses(service) + 1)
+    if most * _copies(service) <= MAX_ROWS:  # as with nearly every Service, whatever its ports are called
+        return ""
+    rows = _rows(service, slices)
+    return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
+
+
+def _addresses(service: Service) -> int:
+    return len(service.cluster_ips) + len(service.load_balancer_ips) + len(service.external_ips)
+
+
+def _copies(service: Service) -> int:
+    """In how many maps a row stands at most."""
+    is_local = service.external_policy is TrafficPolicy.LOCAL
+    return (1 + is_local) * (1 + (service.affinity_timeout is not None))
+
+
+def _rows(service: Service, slices: Collection[EndpointSlice]) -> int:
+    endpoints: Counter[tuple[Family, str, Protocol]] = Counter()
+    for each in slices:
+        for offered in each.ports:
+            endpoints[each.family, offered.name, offered.protocol] += len(each.endpoints)
+    addresses = Counter(map(family_of, (*service.cluster_ips, *service.load_balancer_ips, *service.external_ips)))
+    rows = sum(
+        (addresses[family] + (port.node_port > 0)) * endpoints[family, port.name, port.protocol]
+        for port in service.ports
+        for family in set(map(family_of, service.cluster_ips))
+    )
+    return rows * _copies(service)

@@ -1,0 +1,129 @@
+"""What one Service may cost: limits at which it is served still, and beyond which it is as if it weren't there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from nftproxy.commands.listing import notes
+from nftproxy.model.events import Listed, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.pipeline import STEP_ELEMENTS
+from nftproxy.policy import limits
+from nftproxy.policy.limits import MAX_FRONTS, MAX_ROWS, MAX_SOURCE_RANGES, excess
+from nftproxy.policy.state import STEP, ClusterState
+from tests.support.factories import IPV4, elements, endpoint, key, pipeline, service, slice_of
+
+OTHER = service("shop/other", cluster_ips=["10.96.0.20"])
+
+
+def wide(ports: int, addresses: int = 0, **tweaks: Any) -> Service:
+    """A Service of so many ports, and external IPs beside its ClusterIP."""
+    ips = [f"203.{each // 250}.{each % 250}.9" for each in range(addresses)]
+    return service(ports=[f"p{each}:{each + 1}" for each in range(ports)], external_ips=ips, **tweaks)
+
+
+def deep(ports: int, endpoints: int) -> EndpointSlice:
+    """A slice of so many endpoints with the ports of `wide`."""
+    pods = [endpoint(f"10.1.{each // 250}.{each % 250 + 1}") for each in range(endpoints)]
+    made = slice_of(endpoints=pods)
+    own = slice_of(ports=[f"p{each}:8080" for each in range(ports)]).ports
+    return structs.replace(made, ports=own)
+
+
+@pytest.mark.parametrize(
+    ("of", "slices", "what"),
+    [
+        (wide(100, 99), [], ""),
+        (wide(100, 100), [], "fronts"),
+        (wide(400, 400), [], "its addresses and ports come to 160400 fronts, and 10000 are allowed"),
+        (service(ports=["a:80:30080"], external_ips=[], cluster_ips=["10.96.0.10", "fd00:96::10"]), [], ""),
+        (wide(100), [deep(100, 1000)], ""),
+        (
+            wide(100),
+            [deep(100, 1000), deep(100, 1)],
+            "come to 100100 rows, and 100000 are allowed",
+        ),
+        (wide(1000), [deep(1000, 1000)], "rows"),
+        (wide(1), [deep(1000, 1000)], ""),
+        (wide(50, affinity_timeout=60), [deep(50, 1000)], ""),
+        (wide(51, affinity_timeout=60), [deep(51, 1000)], "rows"),
+        (wide(50, external_policy="Local"), [deep(50, 1000)], ""),
+        (wide(51, external_policy="Local"), [deep(51, 1000)], "rows"),
+        (service(source_ranges=[f"10.{i // 250}.{i % 250}.0/24" for i in range(1000)]), [], ""),
+        (service(source_ranges=[f"10.{i // 250}.{i % 250}.0/24" for i in range(1001)]), [], "source ranges"),
+    ],
+)
+def test_limits(of: Service, slices: list[EndpointSlice], what: str) -> None:
+    """At a limit a Service is served, one beyond it is not, and the reason has both numbers."""
+    assert (MAX_FRONTS, MAX_ROWS, MAX_SOURCE_RANGES) == (10_000, 100_000, 1_000)
+    found = excess(of, slices)
+    assert what in found
+    assert bool(what) == bool(found)
+
+
+def test_a_service_beyond_a_limit_claims_nothing_and_has_no_rules() -> None:
+    """It takes nothing from younger ones, costs no rule, and is named in render; one that changes to less is served."""
+    big, small = wide(101, 99), wide(1, 99)
+    younger = service("shop/younger", cluster_ips=["10.96.0.30"], created=1, external_ips=["203.0.0.9"], ports=["x:1"])
+    made = pipeline(big, younger, slice_of())
+    assert {owner.service for owner in made.generations[IPV4].blocks if hasattr(owner, "service")} == {younger.key}
+    assert "203.0.0.9 . tcp . 1" in elements(made, IPV4, "services")
+    assert made.losses == {}
+    (note,) = notes(made, (), ())
+    assert note == "quarantined: shop/web: its addresses and ports come to 10100 fronts, and 10000 are allowed"
+    made.apply([Put(small)])
+    assert made.state.excessive == {}
+    assert elements(made, IPV4, "services").keys() >= {"10.96.0.10 . tcp . 1"}
+    made.apply([Put(big)])
+    assert "10.96.0.10 . tcp . 1" not in elements(made, IPV4, "services")
+    made.apply([Removed(Service, big.key)])
+    assert made.state.excessive == {}
+
+
+def test_nothing_of_a_service_beyond_a_limit_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it would come to is counted from sizes: the time and memory of its expansion are never spent."""
+    monkeypatch.setattr("nftproxy.policy.claims.Claim", None)
+    monkeypatch.setattr("nftproxy.policy.endpoints.Candidate", None)
+    made = ClusterState("node-a")
+    for each in (wide(400, 400), deep(400, 1000)):
+        made.apply(Put(each))
+    assert made.excessive.keys() == {key("shop/web")}
+    assert made.services == {}
+
+
+def test_endpoints_decide_as_they_come_and_go() -> None:
+    """A Service that was served is quarantined when its endpoints become too many, and served again with fewer."""
+    made = pipeline(wide(100), deep(100, 1000), OTHER)
+    assert len(elements(made, IPV4, "tcp-endpoints")) == MAX_ROWS
+    made.apply([Put(deep(100, 1001))])
+    assert elements(made, IPV4, "tcp-endpoints") == {}
+    assert elements(made, IPV4, "services").keys() == {"10.96.0.20 . tcp . 80"}
+    made.apply([Put(deep(100, 2))])
+    assert len(elements(made, IPV4, "tcp-endpoints")) == 200
+
+
+def test_listings_tell_of_services_beyond_a_limit_too() -> None:
+    """One that is not listed any more is gone, quarantined or not."""
+    made = ClusterState("node-a")
+    made.apply(Put(wide(400, 400)))
+    made.apply(Listed(Service, (OTHER,)))
+    assert made.excessive == {}
+    assert made.services.keys() == {OTHER.key}
+
+
+def test_one_large_service_lets_others_in_between() -> None:
+    """A Service at the limit is compiled in steps, and none has many more than so many elements."""
+    made = pipeline()
+    steps = made.applying([Put(wide(100)), Put(deep(100, 1000))])
+    assert sum(1 for _ in steps) >= MAX_ROWS // STEP_ELEMENTS - 1
+
+
+def test_a_large_listing_lets_others_in_between() -> None:
+    """Of many Services, all of which want one address, no more than so many are taken in at once."""
+    crowd = tuple(service(f"shop/s{each}", created=each) for each in range(4 * STEP))
+    made = ClusterState("node-a")
+    assert sum(1 for _ in made.applying(Listed(Service, crowd))) == 8
+    assert limits.excess(crowd[0], ()) == ""
