@@ -54,6 +54,7 @@ PERMISSIONS = [
     ("", "nodes", "list"),
     ("", "nodes", "watch"),
     ("events.k8s.io", "events", "create"),
+    ("events.k8s.io", "events", "patch"),
 ]
 """What the agent may do, and nothing else."""
 SOON = 60.0
