@@ -37,11 +37,10 @@ def test_a_slice_without_family_or_service_is_lost(path: str, value: object, pro
 @pytest.mark.parametrize("name", ["other/web", "kube-system/kubernetes", "../web"])
 def test_a_slice_belongs_to_a_service_of_its_own_namespace(name: str) -> None:
     """The label names a Service without its namespace: another namespace's can't be named."""
-    value, problems = read(changed(SLICE, "metadata|labels|kubernetes.io/service-name", name))
+    label = "kubernetes.io/service-name"
+    value, (problem,) = read(changed(SLICE, f"metadata|labels|{label}", name))
     assert value is None
-    assert problems == [
-        f"EndpointSlice shop/web-abcde: metadata.labels.kubernetes.io/service-name: {name!r} is not the name of a Service"
-    ]
+    assert problem == f"EndpointSlice shop/web-abcde: metadata.labels.{label}: {name!r} is not the name of a Service"
     own, _ = read(SLICE)
     assert isinstance(own, EndpointSlice)
     assert own.service.namespace == own.key.namespace == "shop"
