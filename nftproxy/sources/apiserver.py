@@ -106,7 +106,6 @@ class Cluster:
         Raises:
             BadInput: there are no credentials, or they can't be read, or a URL is none.
         """
-        logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs each request
         self.patience = patience or Patience()
         self._times = times or Times()
         self._read = functools.partial(read_credentials, kubeconfig, account)

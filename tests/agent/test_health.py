@@ -248,6 +248,23 @@ def test_answers_say_what_is_waited_for() -> None:
         assert (body["healthy"], body["waitingFor"]) == (False, ["the first listing of services"])
 
 
+def test_answers_say_what_operators_should_know() -> None:
+    """Warnings are in both answers, by topic, and change neither code nor health; without any there is no field."""
+    health = Health(30.0)
+    health.waits_for((), Moment(0, 0))
+    health.applied(Moment(0, 0), Family)
+    health.warn("configuration", "is bad")
+    health.warn("proxies", "one", "two")
+    health.warn("configuration", "is worse")
+    status = health.status(Moment(1, 1))
+    for answer in (livez(status), healthz(status, node_eligible=True)):
+        assert answer.status == 200
+        assert json.loads(answer.body)["warnings"] == ["is worse", "one", "two"]
+    health.warn("configuration")
+    health.warn("proxies")
+    assert "warnings" not in json.loads(livez(health.status(Moment(2, 2))).body)
+
+
 def test_a_family_that_never_had_rules() -> None:
     """A family that has failed from the start tells the zero time, and the proxy is not healthy."""
     body = json.loads(livez(Status(at(60), {IPV4: FamilyStatus(None, is_healthy=False)})).body)

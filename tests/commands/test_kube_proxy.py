@@ -222,6 +222,22 @@ def test_a_bad_flag_is_named() -> None:
     assert run("--speed=high").status == 2
 
 
+def test_master_is_another_address_of_the_server(tmp_path: Path) -> None:
+    """The address of --master is used as one of --api-server is, with the kubeconfig's credentials."""
+    kubeconfig = tmp_path / "kubeconfig"
+    names = {"clusters": "cluster", "users": "user", "contexts": "context"}
+    contents: dict[str, Any] = {
+        "cluster": {"server": "https://one.example.com"},
+        "user": {"token": "t"},
+        "context": {"cluster": "x", "user": "x"},
+    }
+    sections = {section: [{"name": "x", name: contents[name]}] for section, name in names.items()}
+    kubeconfig.write_text(json.dumps({"current-context": "x", **sections}))
+    done = run(f"--kubeconfig={kubeconfig}", "--master=http://two.example.com")
+    assert done.status == 2
+    assert "error: --api-server: 'http://two.example.com' is not a URL like https://one.example.com\n" in done.err
+
+
 # ---- fields --------------------------------------------------------------------------------------------------------
 
 FIELDS_OF_1_36: dict[str, Any] = {

@@ -37,9 +37,9 @@ def in_force(bench: Bench) -> dict[str, object]:
 @pytest.fixture
 def configured(bench: Bench) -> Iterator[Bench]:
     """An agent whose configuration is again as it was at the end."""
+    usual = in_force(bench)
     yield bench
-    before = bench.log().count(LOADED)
-    is_other = in_force(bench).get("oomScoreAdj") != -999
+    before, is_other = bench.log().count(LOADED), in_force(bench) != usual
     configure(bench)
     if is_other:
         bench.wait_until(lambda: bench.log().count(LOADED) > before, PATIENCE)
@@ -57,6 +57,7 @@ def test_a_good_configuration_is_taken_over_without_a_connection_lost(configured
             outcomes.extend(bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)]))
 
     assert in_force(bench)["oomScoreAdj"] == -999
+    established = bench.lab.connect(Origin.POD, vip(1), 80)
     loads, process = bench.log().count(LOADED), bench.process_id
     client = threading.Thread(target=connect)
     client.start()
@@ -70,6 +71,7 @@ def test_a_good_configuration_is_taken_over_without_a_connection_lost(configured
     assert in_force(bench)["oomScoreAdj"] == -998
     assert bench.process_id == process
     assert "the configuration has changed: starting anew over the rules that are there" in bench.log()
+    assert bench.lab.reply(established) == (vip(1), 80)
     assert len(outcomes) > 100
     assert set(outcomes) == {endpoint(pod(number), 8080) for number in range(1, 6)}
 
@@ -111,3 +113,17 @@ def test_a_kubeconfig_that_can_not_be_read_is_a_bad_configuration(configured: Be
     bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
     assert "/none: No such file or directory" in json.loads(bench.healthz().body)["warnings"][0]
     assert bench.is_right()
+
+
+def test_the_log_can_be_made_to_have_each_request(configured: Bench) -> None:
+    """With verbosity 6 each request to the API is logged, and in JSON each line is an object with it."""
+    bench = configured
+    assert "HTTP Request" not in bench.log()
+    size, loads = len(bench.log()), bench.log().count(LOADED)
+    configure(bench, logging={"format": "json", "verbosity": 6})
+    bench.wait_until(lambda: bench.log().count(LOADED) == loads + 1, PATIENCE)
+    bench.wait_until_right(PATIENCE)
+    lines = [json.loads(line) for line in bench.log()[size:].splitlines() if line.startswith("{")]
+    assert all({"ts", "level", "msg"} <= line.keys() for line in lines)
+    assert any(line["msg"].startswith("HTTP Request: GET") and "services" in line["msg"] for line in lines)
+    assert any(line["level"] == "debug" and line["msg"].startswith("applied") and line["bytes"] for line in lines)
