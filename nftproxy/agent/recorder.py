@@ -18,7 +18,7 @@ import tenacity
 from nftproxy.agent.event_series import Correlator, Happening, Series
 from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.servers import CannotListen
-from nftproxy.api.responses import Refusal
+from nftproxy.api.responses import ErrorStatus
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ObjectKey
@@ -38,7 +38,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 class Post(Protocol):
     """Sends an Event's JSON to a namespace: a new one, or with a name a merge patch of the one that is there."""
 
-    async def __call__(self, namespace: str, body: bytes, name: str = "", /) -> Refusal | None:
+    async def __call__(self, namespace: str, body: bytes, name: str = "", /) -> ErrorStatus | None:
         """Send it; what the API says if it doesn't take it.
 
         Raises:
@@ -191,22 +191,22 @@ class Events:
         """Raise the count of an Event that the API has, or create it: it may have forgotten it before its time."""
         namespace = namespace_of(series.happening)
         if series.is_created:
-            refusal = await _sent(post, namespace, count_json(series), name_of(series))
-            if refusal is None or refusal.code != 404:
-                _warn(series, refusal)
+            failure = await _sent(post, namespace, count_json(series), name_of(series))
+            if failure is None or failure.code != 404:
+                _warn(series, failure)
                 return
-        refusal = await _sent(post, *event_json(series, self._node))
-        series.is_created = refusal is None or refusal.code == 409  # then it was sent, and only the answer was lost
+        failure = await _sent(post, *event_json(series, self._node))
+        series.is_created = failure is None or failure.code == 409  # then it was sent, and only the answer was lost
         if not series.is_created:
-            _warn(series, refusal)
+            _warn(series, failure)
 
 
-def _warn(series: Series, refusal: Refusal | None) -> None:
-    if refusal is not None:
+def _warn(series: Series, failure: ErrorStatus | None) -> None:
+    if failure is not None:
         happening = series.happening
         about = f"Service {happening.namespace}/{happening.name}" if happening.namespace else f"Node {happening.name}"
         text = "the API denies an Event about %(about)s, which is dropped: %(reason)s: %(note)s"
-        log.warning(text, {"about": about, "reason": refusal.message, "note": happening.note})
+        log.warning(text, {"about": about, "reason": failure.message, "note": happening.note})
 
 
 @tenacity.retry(
@@ -215,5 +215,5 @@ def _warn(series: Series, refusal: Refusal | None) -> None:
     stop=tenacity.stop_after_attempt(5),
     reraise=True,
 )
-async def _sent(post: Post, namespace: str, body: bytes, name: str = "") -> Refusal | None:
+async def _sent(post: Post, namespace: str, body: bytes, name: str = "") -> ErrorStatus | None:
     return await post(namespace, body, name)

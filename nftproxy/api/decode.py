@@ -25,7 +25,7 @@ import msgspec
 Report = Callable[[str, str], None]
 """Takes note of one fault: the path of what was lost, as in "spec.ports[0].port", and what is wrong with it."""
 
-REFUSALS = (msgspec.ValidationError, UnicodeError)
+MISFITS = (msgspec.ValidationError, UnicodeError)
 """What msgspec raises for a value that doesn't fit: UnicodeError for half a surrogate pair in a key of a dict."""
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ def convert(value: object, shape: type[S], report: Report) -> S | None:
     """
     try:
         return msgspec.convert(value, shape)
-    except REFUSALS:
+    except MISFITS:
         return salvage(value, shape, report)
 
 
@@ -109,7 +109,7 @@ _LOST: Final = _Lost()
 def _salvage(value: object, wanted: object, report: Report, path: str) -> object:
     try:
         return msgspec.convert(value, wanted)
-    except REFUSALS:
+    except MISFITS:
         wanted = _not_null(wanted)
     if isinstance(value, Mapping) and isinstance(wanted, type) and issubclass(wanted, Shape):
         return _salvage_object(value, wanted, report, path)

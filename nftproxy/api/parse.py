@@ -19,7 +19,7 @@ from typing import TypeVar
 import msgspec
 
 from nftproxy.api import schema
-from nftproxy.api.decode import REFUSALS, Report, convert, salvage, show
+from nftproxy.api.decode import MISFITS, Report, convert, salvage, show
 from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.validate import is_label
 from nftproxy.model.errors import Problem
@@ -68,7 +68,7 @@ def parse_object(
         return None
     try:
         given = msgspec.convert(raw, kind.shape)
-    except REFUSALS:
+    except MISFITS:
         salvaged = salvage(raw, kind.shape, _reporter(source, _subject_of(raw, kind, place), problems))
         if salvaged is None:
             return None

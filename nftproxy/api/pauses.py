@@ -31,7 +31,7 @@ class Times(msgspec.Struct, frozen=True):
     minutes etcd has compacted the version that they are of (kube-apiserver, --etcd-compaction-interval).
 
     `first_attempt` and `longest_attempt`: from one attempt that nobody answers to the next.  The resources of a node
-    wait independently, and the first that is answered wakes the others.  `first_refusal` and `longest_refusal`: after
+    wait independently, and the first that is answered wakes the others.  `first_error` and `longest_error`: after
     an answer that doesn't help (client-go has 0.8 and 30, and up to as much again by chance).  Each pause is twice the
     one before it, and half of it is left to chance, so that not all nodes come at once.
     """
@@ -43,8 +43,8 @@ class Times(msgspec.Struct, frozen=True):
     longest_list: float = 600.0
     first_attempt: float = 0.5
     longest_attempt: float = 3.0
-    first_refusal: float = 1.0
-    longest_refusal: float = 30.0
+    first_error: float = 1.0
+    longest_error: float = 30.0
 
 
 class Pause(NamedTuple):
@@ -71,18 +71,18 @@ class Failures:
     def __init__(self, times: Times) -> None:
         self._times = times
         self._unanswered = 0
-        self._refused = 0
+        self._unhelpful = 0
         self._away_since = 0.0
 
     def note_answer(self, now: float) -> None:
         """The server has answered something."""
         if self._unanswered and now - self._away_since >= self._times.healthy:
-            self._refused = 0
+            self._unhelpful = 0
         self._unanswered = 0
 
     def forgive(self) -> None:
         """A watch was a healthy one, however it ended."""
-        self._unanswered = self._refused = 0
+        self._unanswered = self._unhelpful = 0
 
     def unanswered(self, reason: str, now: float, spent: float = 0.0) -> Pause:
         """Nobody answered, or nobody does any more.
@@ -98,10 +98,10 @@ class Failures:
         longest = _doubled(self._times.first_attempt, self._unanswered, self._times.longest_attempt)
         return Pause(max(longest / 2 - spent, 0.0), max(longest - spent, 0.0), reason, awaits_server=True)
 
-    def refused(self, reason: str, at_least: float = 0.0) -> Pause:
+    def unhelpful(self, reason: str, at_least: float = 0.0) -> Pause:
         """The server gave an answer that doesn't help; `at_least` are the seconds that it asked for."""
-        self._refused += 1
-        longest = _doubled(self._times.first_refusal, self._refused, self._times.longest_refusal)
+        self._unhelpful += 1
+        longest = _doubled(self._times.first_error, self._unhelpful, self._times.longest_error)
         return Pause(at_least + longest / 2, at_least + longest, reason)
 
 

@@ -15,8 +15,8 @@ those of client-go's reflector (tools/cache/reflector.go), and where that is kno
   gone.  So after a connection that ended otherwise than it should, one cheap question comes before the watch: a list
   of one object (or of all, where these are few) from etcd, whose version is the server's.  resourceVersions are
   numbers that can be compared (KEP-5504): if the server is behind, everything is listed anew.
-* A watch that is refused for good, or brings nothing that can be read, may be a fault of the version.  The first such
-  watch is simply tried again, the second in a row makes a listing, and then the 4th, the 8th, ...
+* A watch that the server denies for good, or that brings nothing that can be read, may be a fault of the version.  The
+  first such watch is simply tried again, the second in a row makes a listing, and then the 4th, the 8th, ...
 * No request is repeated without a pause, unless the last watch was a healthy one (pauses.py).
 """
 
@@ -35,14 +35,14 @@ from nftproxy.api.pauses import Failures, Pause, Times
 from nftproxy.api.resources import Resource
 from nftproxy.api.responses import (
     Change,
+    ErrorStatus,
     Lines,
     Page,
-    Refusal,
     Unreadable,
     is_behind,
     read_change,
+    read_error,
     read_page,
-    read_refusal,
 )
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed, key_of
@@ -84,7 +84,7 @@ TIMER = 1.0
 """Seconds by which a watch may end before its timeout, as it is the server's clock that counts."""
 
 _LIST_ANEW = {400, 404, 422}
-"""HTTP statuses by which a watch is refused for good: asking again would change nothing."""
+"""HTTP statuses by which a server denies a watch for good: asking again would change nothing."""
 
 
 class Reflector:
@@ -221,7 +221,7 @@ class Reflector:
         if is_behind(version, self._version):
             reason = f"the server is at version {version}, behind {self._version}: it was restored from a backup"
             self._list(Basis.NEWEST)
-            self.pause = self._failures.refused(f"{reason}; listing anew")
+            self.pause = self._failures.unhelpful(f"{reason}; listing anew")
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
         """Take in bytes of a watch; after an ERROR, or what can't be read, `is_open` is false."""
@@ -247,20 +247,20 @@ class Reflector:
             self._failures.forgive()
             self._doubts = 0
 
-    def receive_refusal(self, refusal: Refusal, now: float) -> list[Event]:
+    def receive_error(self, failure: ErrorStatus, now: float) -> list[Event]:
         """The server says no: to the request, or by an ERROR in a watch."""
-        if refusal.code == 404 and self._is_listing and self.resource.may_be_absent:
+        if failure.code == 404 and self._is_listing and self.resource.may_be_absent:
             return self._receive_absence()
         self._forgive(now)
-        is_gone = refusal.code == 410 or refusal.is_too_large
+        is_gone = failure.code == 410 or failure.is_too_large
         if is_gone and self._is_listing:
             self._list(Basis.WHOLE if self._continue else Basis.NEWEST)
-        elif not self._is_listing and (is_gone or refusal.code in _LIST_ANEW):
+        elif not self._is_listing and (is_gone or failure.code in _LIST_ANEW):
             self._unknown_versions = 0
             self._list(Basis.NOT_OLDER)
-        is_clear = is_gone or refusal.code == 429
-        self._fail(self._failures.refused(refusal.message, refusal.retry_after), is_doubtful=not is_clear)
-        return self._go_without() if refusal.code == 403 else []
+        is_clear = is_gone or failure.code == 429
+        self._fail(self._failures.unhelpful(failure.message, failure.retry_after), is_doubtful=not is_clear)
+        return self._go_without() if failure.code == 403 else []
 
     def _go_without(self) -> list[Event]:
         """Nothing waits for what others can do without, and may not be listed; it is asked for again all the same."""
@@ -284,7 +284,7 @@ class Reflector:
         elif self._forgive(now):
             self._fail(self._failures.unanswered(reason, now), is_doubtful=is_doubtful)
         else:
-            self._fail(self._failures.refused(reason), is_doubtful=is_doubtful or self._is_listing)
+            self._fail(self._failures.unhelpful(reason), is_doubtful=is_doubtful or self._is_listing)
 
     def receive_silence(self, now: float) -> None:
         """Nothing came for so long that the connection must be dead.
@@ -341,7 +341,7 @@ class Reflector:
         """Take in one event of a watch."""
         if change.type == "ERROR":
             self._is_unsure = True
-            return self.receive_refusal(read_refusal(change.object), now)
+            return self.receive_error(read_error(change.object), now)
         if change.type not in _TYPES:
             if not self._has_been_surprised:
                 self.complaints.say(f"events of type {show(change.type)} are not understood, and passed over")

@@ -1,4 +1,4 @@
-"""What an API server answers, taken apart: pages of lists, lines of watches, and denials.
+"""What an API server answers, taken apart: pages of lists, lines of watches, and errors.
 
 Only the wrapping is looked at here; objects stay the JSON text that they are, for parse.py to read.  What matters is
 that nothing is taken for what it isn't: a page of HTML with status 200, a Status where a list should be, or half a
@@ -152,8 +152,8 @@ def _version(raw: msgspec.Raw) -> str:
     return metadata.version if metadata else ""
 
 
-class Refusal(NamedTuple):
-    """A no: an answer of status 400 and more, or an ERROR in a watch.
+class ErrorStatus(NamedTuple):
+    """An answer that isn't what was asked for: of status 400 and more, or an ERROR in a watch.
 
     `code` is the HTTP status, 0 if it isn't known.  `retry_after` are seconds to wait, 0 if nothing was said.
     `is_too_large` says that the server doesn't have the asked resourceVersion yet.
@@ -186,8 +186,8 @@ _CODES = {"Expired": 410, "Gone": 410, "TooManyRequests": 429, "Unauthorized": 4
 """Codes of the reasons that matter, for a Status without a code (meta/v1 StatusReason)."""
 
 
-def read_refusal(body: bytes | msgspec.Raw, code: int = 0, retry_after: str = "") -> Refusal:
-    """What is refused, whatever the body is.
+def read_error(body: bytes | msgspec.Raw, code: int = 0, retry_after: str = "") -> ErrorStatus:
+    """What an error answer says, whatever its body is.
 
     Args:
         body: a Status, or any text.
@@ -202,7 +202,7 @@ def read_refusal(body: bytes | msgspec.Raw, code: int = 0, retry_after: str = ""
     details = status.details or _Details()
     code = code or status.code or _CODES.get(status.reason, 0)
     seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else details.retry_after
-    return Refusal(
+    return ErrorStatus(
         code=code,
         message=f"{code} {status.reason}: {status.message[:_SHOWN]!r}",
         retry_after=min(max(seconds, 0.0), LONGEST_RETRY_AFTER),

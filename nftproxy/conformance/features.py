@@ -160,7 +160,7 @@ FEATURES = (
     _plain("node ports, nodePortAddresses", strategies.node_port_worlds, _to_node),
     _plain("IPv6 alone", strategies.ipv6_worlds, anything),
     _plain("SCTP", strategies.sctp_worlds, anything),
-    _plain("no endpoints: rejected", strategies.refusing_worlds, anything),
+    _plain("no endpoints: rejected", strategies.rejecting_worlds, anything),
     _plain("internalTrafficPolicy Local", strategies.internal_local_worlds, _to_cluster_ips),
     _plain("externalTrafficPolicy Local", strategies.external_local_worlds, _to_outside),
     _plain("terminating endpoints", strategies.terminating_worlds, anything),

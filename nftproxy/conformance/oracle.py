@@ -32,7 +32,7 @@ Value = TypeVar("Value", Address, Network)
 ANY_ADDRESS = Address("")
 """Stands for the node's addresses in the place of a node port."""
 
-REFUSED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
+REJECTED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
 INTERFACES = {Origin.POD: PODS, Origin.NODE: "", Origin.OUTSIDE: UPLINK, Origin.REMOTE_POD: UPLINK}
 
 Targets = frozenset[tuple[Address, int]]
@@ -100,7 +100,7 @@ class Oracle:
         chosen, hides_source = self._chosen(front, lists, probe)
         if chosen:
             return self._arrivals(probe, place.protocol, chosen, hides_source)
-        return frozenset({DROPPED if lists.cluster else REFUSED[place.protocol]})
+        return frozenset({DROPPED if lists.cluster else REJECTED[place.protocol]})
 
     def front_of(self, place: Place) -> Front | None:
         """Whose a place is: a Service's address goes before a node port."""
@@ -131,7 +131,7 @@ class Oracle:
     def _unserved(self, place: Place) -> Outcome:
         """The outcome of a connection to no Service port: a ClusterIP rejects, what may become one drops."""
         if any(place.address in service.cluster_ips for service in self.world.services):
-            return REFUSED[place.protocol]
+            return REJECTED[place.protocol]
         if any(contains(cidr, place.address) for each in self.world.service_cidrs for cidr in each.cidrs):
             return DROPPED
         is_own = place.address in self.world.interfaces or is_loopback(place.address)

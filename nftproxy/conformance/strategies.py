@@ -714,7 +714,7 @@ node_address_worlds = focused(
 load_balancer_worlds = focused(_ready, type=st.just(ServiceType.LOAD_BALANCER), load_balancer_ips=st.just(EXTERNAL_IPS))
 node_port_worlds = focused(_ready, type=st.just(ServiceType.NODE_PORT), config=configs, node=lab_nodes)
 sctp_worlds = focused(_ready, ports=st.just((ServicePort("sig", Protocol.SCTP, 3868, 30868),)), **_everywhere)
-refusing_worlds = focused(_unusable, **_everywhere)
+rejecting_worlds = focused(_unusable, **_everywhere)
 internal_local_worlds = focused(_ready, internal_policy=_local)
 external_local_worlds = focused(_ready, external_policy=_local, **_everywhere)
 terminating_worlds = focused(_any_state, internal_policy=policies, external_policy=policies, **_everywhere)

@@ -34,7 +34,7 @@ from nftproxy.api.decode import show
 from nftproxy.api.pauses import Pause, Times
 from nftproxy.api.reflector import LARGEST_LIST, Reflector, Request
 from nftproxy.api.resources import Resource, resources
-from nftproxy.api.responses import Refusal, read_refusal
+from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
@@ -49,8 +49,8 @@ _WATCH_HEADERS = _HEADERS | {"accept-encoding": "identity"}  # compression could
 _EXPECTED = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
 """What is raised when a connection fails; anything else is an oversight, here or in a library."""
 
-_LONGEST_REFUSAL = 64 * 1024
-"""Bytes of an answer that says no: of what comes after them nothing would be shown."""
+_LONGEST_ERROR = 64 * 1024
+"""Bytes of an error answer that are read: nothing of what comes after them would be shown."""
 
 
 _SAY_AGAIN = 60.0
@@ -143,7 +143,7 @@ class Cluster:
                 self._complain(reflector)
                 await self._pause(reflector)
 
-    async def post(self, namespace: str, body: bytes, name: str = "") -> Refusal | None:
+    async def post(self, namespace: str, body: bytes, name: str = "") -> ErrorStatus | None:
         """Create an Event (events.k8s.io/v1) in a namespace, or with a name change that one by a merge patch.
 
         All go over one connection, which stays open.
@@ -164,13 +164,13 @@ class Cluster:
                 headers=_HEADERS | {"content-type": media_type},
                 timeout=self.patience.connect,
             ) as response:
-                status, refusal = response.status_code, await _refusal(response, self.patience.page)
+                status, failure = response.status_code, await _error_status(response, self.patience.page)
         except _EXPECTED as error:
             await self._writer.lost()
             raise Unavailable(_words(error)) from error
         if status >= 500 or status in (401, 429):
             raise Unavailable(f"the API answered {status}")
-        return refusal if status >= 300 else None
+        return failure if status >= 300 else None
 
     async def aclose(self) -> None:
         """Close the connection that Events go over."""
@@ -279,7 +279,7 @@ async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGener
     async with connection.answer_to(request) as response:
         reflector.receive_answer(_now())
         if response.status_code != 200:
-            if events := reflector.receive_refusal(await _refusal(response, connection.patience.page), _now()):
+            if events := reflector.receive_error(await _error_status(response, connection.patience.page), _now()):
                 yield events
         elif request.is_watch:
             async with aclosing(_watched(response, reflector)) as batches:
@@ -292,18 +292,18 @@ async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGener
                 await asyncio.sleep(0)
 
 
-async def _refusal(response: httpx.Response, seconds: float) -> Refusal:
+async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus:
     """What an answer says that isn't what was asked for; a redirection leads nowhere."""
     body = bytearray()
     async with asyncio.timeout(seconds):
         async for chunk in response.aiter_bytes():
             body += chunk
-            if len(body) > _LONGEST_REFUSAL:
+            if len(body) > _LONGEST_ERROR:
                 break
     code, target = response.status_code, response.headers.get("location", "")
     if response.is_redirect:
-        return Refusal(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
-    return read_refusal(bytes(body), code, response.headers.get("retry-after", ""))
+        return ErrorStatus(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
+    return read_error(bytes(body), code, response.headers.get("retry-after", ""))
 
 
 async def _body(response: httpx.Response, reflector: Reflector, seconds: float) -> bytearray | None:

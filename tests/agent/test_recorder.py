@@ -25,7 +25,7 @@ from nftproxy.agent.recorder import (
     of_start,
 )
 from nftproxy.agent.servers import CannotListen, Place
-from nftproxy.api.responses import Refusal
+from nftproxy.api.responses import ErrorStatus
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put
 from nftproxy.policy.claims import Denial
@@ -99,10 +99,10 @@ def reaching(server: ApiServer, tmp_path: Path) -> Iterator[Callable[[Sequence[S
         answered = asyncio.Event()
         async with aclosing(Cluster(kubeconfig)) as cluster:
 
-            async def post(namespace: str, body: bytes, name: str = "", /) -> Refusal | None:
-                refusal = await cluster.post(namespace, body, name)
+            async def post(namespace: str, body: bytes, name: str = "", /) -> ErrorStatus | None:
+                failure = await cluster.post(namespace, body, name)
                 answered.set()
-                return refusal
+                return failure
 
             task = asyncio.create_task(events.run(post))
             for step in steps:

@@ -13,7 +13,7 @@ from nftproxy.api.parse import parse_json
 from nftproxy.api.pauses import Times
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import Resource, resources
-from nftproxy.api.responses import read_refusal
+from nftproxy.api.responses import read_error
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
@@ -70,7 +70,7 @@ def events_of_list(reflector: Reflector, exchange: Exchange) -> list[Event]:
     body = body_of(exchange)
     if exchange.status == 200:
         return [event for events in reflector.receive_list(body, 0.0) for event in events]
-    return reflector.receive_refusal(read_refusal(body, exchange.status, exchange.headers.get("retry-after", "")), 0.0)
+    return reflector.receive_error(read_error(body, exchange.status, exchange.headers.get("retry-after", "")), 0.0)
 
 
 LISTED = {
@@ -123,7 +123,7 @@ def test_a_recorded_list_is_read(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in NOT_LISTED], ids=lambda each: each.name)
 def test_what_is_no_recorded_list_tells_nothing(exchange: Exchange) -> None:
-    """A denial, half a list, and a list in another form are no events, and lead to a sensible next request."""
+    """An error, half a list, and a list in another form are no events, and lead to a sensible next request."""
     resource = followed(exchange)
     assert resource is not None
     reflector = Reflector(resource)
@@ -178,9 +178,7 @@ def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
     found: list[Event] = []
     if exchange.status != 200:
         assert exchange.lines is not None
-        found += reflector.receive_refusal(
-            read_refusal(json.dumps(exchange.lines[0][1]).encode(), exchange.status), 0.0
-        )
+        found += reflector.receive_error(read_error(json.dumps(exchange.lines[0][1]).encode(), exchange.status), 0.0)
     else:
         for seconds, line in exchange.lines or ():
             found += reflector.receive_data(json.dumps(line).encode() + b"\n", seconds)

@@ -19,12 +19,12 @@ from nftproxy.api.resources import resources
 from nftproxy.api.responses import (
     LONGEST_LINE,
     LONGEST_RETRY_AFTER,
+    ErrorStatus,
     Lines,
-    Refusal,
     Unreadable,
     read_change,
+    read_error,
     read_page,
-    read_refusal,
 )
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
@@ -33,9 +33,9 @@ from tests.support import objects
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-a")
 WEB = ObjectKey("shop", "web")
-EXPIRED = Refusal(410, "too old")
-TOO_LARGE = Refusal(504, "too large", is_too_large=True)
-BUSY = Refusal(429, "busy", retry_after=3.0)
+EXPIRED = ErrorStatus(410, "too old")
+TOO_LARGE = ErrorStatus(504, "too large", is_too_large=True)
+BUSY = ErrorStatus(429, "busy", retry_after=3.0)
 HOUR = 3600.0
 """Seconds after which any watch has come to its timeout."""
 LONG = 100.0
@@ -218,24 +218,24 @@ def test_an_empty_list_may_be_null() -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusals", "then"),
+    ("failures", "then"),
     [
         ([EXPIRED], f"list limit={PAGE}"),
         ([TOO_LARGE], f"list limit={PAGE}"),
         ([EXPIRED, EXPIRED], f"list limit={PAGE}"),
-        ([Refusal(500, "")], f"list 0 limit={PAGE}"),
-        ([Refusal(504, "a gateway's")], f"list 0 limit={PAGE}"),
+        ([ErrorStatus(500, "")], f"list 0 limit={PAGE}"),
+        ([ErrorStatus(504, "a gateway's")], f"list 0 limit={PAGE}"),
         ([BUSY, BUSY, BUSY], f"list 0 limit={PAGE}"),
-        ([Refusal(404, "")], f"list 0 limit={PAGE}"),
+        ([ErrorStatus(404, "")], f"list 0 limit={PAGE}"),
     ],
 )
-def test_refused_lists(refusals: Sequence[Refusal], then: str) -> None:
+def test_refused_lists(failures: Sequence[ErrorStatus], then: str) -> None:
     """A list whose version isn't there is asked for as new as there is; any other is asked for again."""
     reflector = Reflector(SERVICES)
-    for refusal in refusals:
+    for failure in failures:
         reflector.request(0.0, 0.0)
-        assert reflector.receive_refusal(refusal, 0.0) == []
-    assert reflector.pause.longest - max(each.retry_after for each in refusals) == 2.0 ** (len(refusals) - 1)
+        assert reflector.receive_error(failure, 0.0) == []
+    assert reflector.pause.longest - max(each.retry_after for each in failures) == 2.0 ** (len(failures) - 1)
     assert asked(reflector) == then
 
 
@@ -244,12 +244,12 @@ def test_a_page_that_fails() -> None:
     reflector = Reflector(SERVICES)
     listed(reflector, page(service("a"), more="x"))
     reflector.request(0.0, 0.0)
-    reflector.receive_refusal(Refusal(500, ""), 0.0)
+    reflector.receive_error(ErrorStatus(500, ""), 0.0)
     assert asked(reflector) == f"list limit={PAGE} continue=x"
-    reflector.receive_refusal(Refusal(500, ""), 0.0)
+    reflector.receive_error(ErrorStatus(500, ""), 0.0)
     listed(reflector, page(service("b"), more="y"))
     assert asked(reflector) == f"list limit={PAGE} continue=y"
-    reflector.receive_refusal(EXPIRED, 0.0)
+    reflector.receive_error(EXPIRED, 0.0)
     assert asked(reflector) == "list"
     (told,) = listed(reflector, page(service("c")))
     assert isinstance(told, Listed)
@@ -260,9 +260,9 @@ def test_never_back_in_time() -> None:
     """After 410 a listing must be as new as what is known, and where that isn't to be had, the newest there is."""
     reflector = watching("5")
     reflector.receive_data(line("BOOKMARK", service(version="9")), 0.0)
-    reflector.receive_refusal(EXPIRED, 0.0)
+    reflector.receive_error(EXPIRED, 0.0)
     assert asked(reflector) == "list 9 NotOlderThan"
-    reflector.receive_refusal(TOO_LARGE, 0.0)
+    reflector.receive_error(TOO_LARGE, 0.0)
     assert asked(reflector) == f"list limit={PAGE}"
     listed(reflector, page(version="3"))
     assert asked(reflector) == "watch 3"
@@ -272,11 +272,11 @@ def test_what_may_be_absent_and_may_not_be_listed() -> None:
     """Nothing waits for it: it counts as empty, once, and is asked for again until it may be listed."""
     reflector = Reflector(CIDRS)
     reflector.request(0.0, 0.5)
-    assert reflector.receive_refusal(Refusal(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
+    assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
     assert list(reflector.complaints.fresh()) == ["servicecidrs may not be listed: going on without them"]
     for _ in range(3):
         reflector.request(1.0, 0.5)
-        assert reflector.receive_refusal(Refusal(403, "Forbidden"), 1.0) == []
+        assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 1.0) == []
     assert list(reflector.complaints.fresh()) == []
 
 
@@ -286,16 +286,16 @@ def test_what_was_listed_and_may_not_be_listed_any_more() -> None:
     reflector.request(0.0, 0.5)
     assert [each for each in reflector.receive_list(page(kind="ServiceCIDRList"), 0.0) if each]
     reflector.request(1.0, 0.5)
-    reflector.receive_refusal(Refusal(410, "Gone"), 1.0)
+    reflector.receive_error(ErrorStatus(410, "Gone"), 1.0)
     reflector.request(2.0, 0.5)
-    assert reflector.receive_refusal(Refusal(403, "Forbidden"), 2.0) == []
+    assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 2.0) == []
 
 
 def test_what_rules_depend_on_and_may_not_be_listed() -> None:
     """Without Services there is nothing to go on with."""
     reflector = Reflector(SERVICES)
     reflector.request(0.0, 0.5)
-    assert reflector.receive_refusal(Refusal(403, "Forbidden"), 0.0) == []
+    assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 0.0) == []
 
 
 def test_a_kind_that_is_not_there() -> None:
@@ -308,16 +308,16 @@ def test_a_kind_that_is_not_there() -> None:
         ("networking.k8s.io/v1beta1", []),
     ]:
         assert reflector.request(0.0, 0.0).api_version == api_version
-        assert reflector.receive_refusal(Refusal(404, ""), 0.0) == told
+        assert reflector.receive_error(ErrorStatus(404, ""), 0.0) == told
         wanted = 60.0 if api_version.endswith("beta1") else 0.0
         assert reflector.pause[:2] == (wanted, wanted)
         assert not (reflector.pause.reason and reflector.pause.is_fault)
     reflector.request(0.0, 0.0)
-    reflector.receive_refusal(Refusal(404, ""), 0.0)
+    reflector.receive_error(ErrorStatus(404, ""), 0.0)
     assert reflector.request(0.0, 0.0).api_version == "networking.k8s.io/v1beta1"
     list(reflector.receive_list(page(kind="ServiceCIDRList"), 0.0))
     assert reflector.request(0.0, 0.0)[:3] == ("networking.k8s.io/v1beta1", "servicecidrs", True)
-    reflector.receive_refusal(Refusal(404, ""), 0.0)
+    reflector.receive_error(ErrorStatus(404, ""), 0.0)
     assert reflector.request(0.0, 0.0)[:3] == ("networking.k8s.io/v1", "servicecidrs", False)
 
 
@@ -392,28 +392,28 @@ def test_goes_on_from_the_last_version(data: bytes, version: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("refusal", "then"),
+    ("failure", "then"),
     [
         (EXPIRED, "list 5 NotOlderThan"),
         (TOO_LARGE, "list 5 NotOlderThan"),
-        (Refusal(400, ""), "list 5 NotOlderThan"),
-        (Refusal(404, ""), "list 5 NotOlderThan"),
-        (Refusal(422, ""), "list 5 NotOlderThan"),
+        (ErrorStatus(400, ""), "list 5 NotOlderThan"),
+        (ErrorStatus(404, ""), "list 5 NotOlderThan"),
+        (ErrorStatus(422, ""), "list 5 NotOlderThan"),
         (BUSY, "watch 5"),
-        (Refusal(401, ""), "watch 5"),
-        (Refusal(403, ""), "watch 5"),
-        (Refusal(500, ""), "watch 5"),
-        (Refusal(503, ""), "watch 5"),
-        (Refusal(504, ""), "watch 5"),
-        (Refusal(0, ""), "watch 5"),
+        (ErrorStatus(401, ""), "watch 5"),
+        (ErrorStatus(403, ""), "watch 5"),
+        (ErrorStatus(500, ""), "watch 5"),
+        (ErrorStatus(503, ""), "watch 5"),
+        (ErrorStatus(504, ""), "watch 5"),
+        (ErrorStatus(0, ""), "watch 5"),
     ],
 )
-def test_refused_watches(refusal: Refusal, then: str) -> None:
+def test_refused_watches(failure: ErrorStatus, then: str) -> None:
     """A watch that can't ever go on is followed by a listing, and any other by the same watch, after a pause."""
     reflector = watching("5")
-    assert reflector.receive_refusal(refusal, 0.0) == []
+    assert reflector.receive_error(failure, 0.0) == []
     assert not reflector.is_open
-    assert reflector.pause == Pause(refusal.retry_after + 0.5, refusal.retry_after + 1.0, refusal.message)
+    assert reflector.pause == Pause(failure.retry_after + 0.5, failure.retry_after + 1.0, failure.message)
     assert asked(reflector) == then
 
 
@@ -468,11 +468,11 @@ def test_a_cut_line() -> None:
 
 
 def test_failures_count_until_a_watch_is_healthy() -> None:
-    """Neither a listing nor a short watch makes up for refusals, only a watch that lives for some seconds."""
+    """Neither a listing nor a short watch makes up for failures, only a watch that lives for some seconds."""
     reflector = watching("5", Times(healthy=2.0))
     pauses = []
     for lived in (0.0, 1.9, 1.9, 2.0, 1.9):
-        reflector.receive_refusal(EXPIRED, lived)
+        reflector.receive_error(EXPIRED, lived)
         pauses.append(reflector.pause.longest)
         listed(reflector, page())
         asked(reflector)
@@ -480,7 +480,7 @@ def test_failures_count_until_a_watch_is_healthy() -> None:
 
 
 def test_who_is_refused_waits_longer_each_time() -> None:
-    """A watch that ends with a refusal counts, whatever came before it."""
+    """A watch that ends with a failure counts, whatever came before it."""
     reflector = watching("5", Times(healthy=5.0))
     for longest in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         reflector.receive_data(line("BOOKMARK", service(version="9")) + line("ERROR", status(429)), 4.0)
@@ -513,7 +513,7 @@ def test_doubts() -> None:
     reflector = watching("5")
     verbs = []
     for _ in range(9):
-        reflector.receive_refusal(Refusal(500, ""), LONG)
+        reflector.receive_error(ErrorStatus(500, ""), LONG)
         verb = asked(reflector)
         verbs.append(verb.split()[0])
         if verb.startswith("list"):
@@ -522,7 +522,7 @@ def test_doubts() -> None:
             asked(reflector)
     assert verbs == "watch list watch list watch watch watch list watch".split()
     reflector.receive_data(line("BOOKMARK", service()), 0.0)
-    reflector.receive_refusal(Refusal(500, ""), LONG)
+    reflector.receive_error(ErrorStatus(500, ""), LONG)
     assert asked(reflector) == "watch 7"
 
 
@@ -560,7 +560,7 @@ def test_lists_soon_after_an_outage(refused_before: int) -> None:
     """A server that is back and answers 410 is listed from within a second, whatever failed before or how often."""
     reflector = watching("5")
     for _ in range(refused_before):
-        reflector.receive_refusal(BUSY, 0.0)
+        reflector.receive_error(BUSY, 0.0)
         asked(reflector)
     for now in range(12):
         reflector.request(float(now), 0.0)
@@ -577,14 +577,14 @@ def test_a_server_that_comes_and_goes_is_not_a_new_one() -> None:
     """What was refused before counts on where the server was away for a moment only."""
     reflector = watching("5")
     for _ in range(3):
-        reflector.receive_refusal(BUSY, 0.0)
+        reflector.receive_error(BUSY, 0.0)
         asked(reflector)
     reflector.receive_failure("lost", 0.0)
     reflector.request(0.0, 0.0)
     reflector.receive_failure("refused", 1.0)
     answer_version(reflector, "6", 2.0)
     asked(reflector, 2.0)
-    reflector.receive_refusal(BUSY, 2.0)
+    reflector.receive_error(BUSY, 2.0)
     assert reflector.pause.longest - BUSY.retry_after == 16.0
 
 
@@ -668,13 +668,13 @@ def test_the_question_is_asked_again_until_it_is_answered() -> None:
     reflector = watching("5")
     reflector.receive_failure("lost", LONG)
     assert asked(reflector) == "list limit=1"
-    reflector.receive_refusal(BUSY, LONG)
+    reflector.receive_error(BUSY, LONG)
     assert asked(reflector) == "list limit=1"
     reflector.receive_failure("lost", LONG)
     assert asked(reflector) == "list limit=1"
-    reflector.receive_refusal(Refusal(500, ""), LONG)
+    reflector.receive_error(ErrorStatus(500, ""), LONG)
     assert asked(reflector) == "list limit=1"
-    reflector.receive_refusal(Refusal(500, ""), LONG)
+    reflector.receive_error(ErrorStatus(500, ""), LONG)
     assert asked(reflector) == "list 5 NotOlderThan"
     list(reflector.receive_list(page(version="8"), LONG))
     assert asked(reflector) == "watch 8"
@@ -683,7 +683,7 @@ def test_the_question_is_asked_again_until_it_is_answered() -> None:
 def test_a_refused_watch_needs_no_question() -> None:
     """A watch that the server refuses by its status was never begun: nothing is broken, and nothing is asked."""
     reflector = watching("5")
-    reflector.receive_refusal(BUSY, 0.0)
+    reflector.receive_error(BUSY, 0.0)
     assert asked(reflector) == "watch 5"
 
 
@@ -755,7 +755,7 @@ def test_any_bytes(data: bytes) -> None:
     reflector.receive_end(0.0)
     reflector = Reflector(SERVICES)
     assert listed(reflector, data) == []
-    assert read_refusal(data, 500).code == 500
+    assert read_error(data, 500).code == 500
 
 
 def test_lines() -> None:
@@ -794,9 +794,9 @@ def test_reads_changes() -> None:
     ],
 )
 def test_refusals(body: object, code: int, header: str, wanted: tuple[int, float, bool]) -> None:
-    """A refusal is read from the HTTP status, the header Retry-After, and the Status, as far as they are there."""
-    refusal = read_refusal(json.dumps(body).encode(), code, header)
-    assert (refusal.code, refusal.retry_after, refusal.is_too_large) == wanted
+    """A failure is read from the HTTP status, the header Retry-After, and the Status, as far as they are there."""
+    failure = read_error(json.dumps(body).encode(), code, header)
+    assert (failure.code, failure.retry_after, failure.is_too_large) == wanted
 
 
 @pytest.mark.parametrize(
@@ -804,7 +804,7 @@ def test_refusals(body: object, code: int, header: str, wanted: tuple[int, float
 )
 def test_messages_for_the_log(body: bytes) -> None:
     """Whatever a server says is one short line in the log, without control characters."""
-    message = read_refusal(body, 500).message
+    message = read_error(body, 500).message
     assert message.isprintable()
     assert len(message) < 1000
 

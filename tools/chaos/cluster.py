@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
-from nftproxy.conformance.oracle import REFUSED, Oracle, World
+from nftproxy.conformance.oracle import REJECTED, Oracle, World
 from nftproxy.conformance.probes import INTERFACES, SOURCES
 from nftproxy.lab import DROPPED, Origin, Outcome, Probe
 from nftproxy.lab.topology import NODE_IP, NODE_NAME
@@ -155,7 +155,7 @@ class Cluster:
         pairs = list(itertools.product(services, slices))
         found = frozenset().union(*(self._expected(probe, *pair) for pair in pairs))
         if len(pairs) > 1:  # a packet in the instant of a change may be lost
-            found |= {DROPPED, REFUSED[Protocol(probe.protocol)]}
+            found |= {DROPPED, REJECTED[Protocol(probe.protocol)]}
         return found
 
     def _expected(self, probe: Probe, given: Manifest | None, slice_given: Manifest | None) -> frozenset[Outcome]:

@@ -33,8 +33,8 @@ TIMES = Times(
     absent=0.1,
     first_attempt=0.02,
     longest_attempt=0.2,
-    first_refusal=0.02,
-    longest_refusal=0.2,
+    first_error=0.02,
+    longest_error=0.2,
 )
 PATIENCE = Patience(connect=0.5, answer=0.3, silence=0.4)
 BOOKMARKS = 0.1

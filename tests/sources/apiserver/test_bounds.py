@@ -58,9 +58,9 @@ def test_events_are_not_redirected(server: ApiServer, cluster: Cluster) -> None:
         server.faults.add(Fault(Respond(307, body=b"", location=f"{stranger.url}/x"), verb="create"))
 
         async def run() -> None:
-            refusal = await cluster.post("default", b"{}")
-            assert refusal is not None
-            assert refusal.code == 307
+            failure = await cluster.post("default", b"{}")
+            assert failure is not None
+            assert failure.code == 307
             await cluster.aclose()
 
         asyncio.run(run())

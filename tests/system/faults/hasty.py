@@ -15,7 +15,7 @@ BOOKMARKS = 0.3
 PROXIES_PERIOD = 0.3
 """Seconds between two looks for other proxies."""
 PATIENCE = Patience(connect=2.0, answer=2.0, silence=1.5)
-TIMES = Times(healthy=0.3, first_attempt=0.05, longest_attempt=0.5, first_refusal=0.05, longest_refusal=0.5)
+TIMES = Times(healthy=0.3, first_attempt=0.05, longest_attempt=0.5, first_error=0.05, longest_error=0.5)
 
 if __name__ == "__main__":
     vars(daemon)["Cluster"] = functools.partial(Cluster, times=TIMES, patience=PATIENCE)

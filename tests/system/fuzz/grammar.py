@@ -97,8 +97,8 @@ def _is_part_of_a_key(word: str) -> bool:
 
 
 def _is_datum(value: str) -> bool:
-    """Whether this is where an endpoint is, or how many there are, as an address."""
+    """Whether this is where an endpoint is, or an address that stands for their number or for a Service's ranges."""
     address, is_endpoint, port = value.partition(" . ")
     if not is_endpoint:
-        return is_address(address) and 1 <= int(ipaddress.ip_address(address)) < 1 << 24
+        return is_address(address)
     return is_address(address) and is_number(port) and 1 <= int(port) <= 65535
