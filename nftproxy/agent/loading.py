@@ -8,6 +8,9 @@ on how often the kernel has refused the family in a row:
 * It replaces the table: another program may have declared a set of ours differently.
 * It finds the Services whose rules the kernel refuses, and quarantines them (quarantine.py): all others get theirs.
 
+libnftables runs in this process, and dies of some things that it finds in the kernel.  So before the first load, while
+the cluster is being listed, another process tries whether it does.
+
 Before any retry the kernel is asked whether it would take the table without any Service.  If it wouldn't, as when the
 table is another program's own, that costs as little as this question, however many Services there are.
 """
@@ -24,6 +27,7 @@ from typing import Protocol
 from nftproxy.agent.quarantine import Quarantine
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
+from nftproxy.kernel.netns import ChildDied
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.objects import ObjectKey
@@ -58,6 +62,9 @@ class KernelSide(Protocol):
 
     async def check(self, transaction: Transaction) -> None:
         """Raise Refused if the kernel would refuse a transaction, or Unavailable; nothing happens."""
+
+    async def rehearse(self, transaction: Transaction) -> None:
+        """Let a process check a transaction that may die of it; raises ChildDied, Refused or Unavailable."""
 
     async def generation(self) -> int:
         """The ruleset's generation; raises Unavailable."""
@@ -104,6 +111,8 @@ class Loader:
         self._custody = custody
         self._is_stopping = is_stopping
         self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
+        self._rehearsal: asyncio.Task[None] | None = None
+        self._has_loaded = False
         self.quiet_until = 0.0
 
     @property
@@ -165,14 +174,40 @@ class Loader:
         except (Refused, Unavailable) as error:
             self._note_failure(tables, error)
 
+    def rehearse(self) -> asyncio.Task[None]:
+        """Begin to find out, in a process that may die, whether libnftables survives what is in the kernel."""
+        families = self._pipeline.generations
+        trials = (self._pipeline.trial(family, self._pipeline.contributors(family)) for family in families)
+        self._rehearsal = asyncio.create_task(self._kernel.rehearse(join(trials)))
+        return self._rehearsal
+
+    def close(self) -> None:
+        """Wait for no rehearsal."""
+        if self._rehearsal:
+            self._rehearsal.cancel()
+
+    async def _survive(self) -> None:
+        """Raise ChildDied rather than be killed: nobody would know what by, and a restart would be the next death."""
+        if self._has_loaded:
+            return
+        rehearsal, self._rehearsal = self._rehearsal or self.rehearse(), None
+        try:
+            await rehearsal
+        except ChildDied:
+            raise
+        except (Refused, Unavailable) as error:
+            log.debug("the load was rehearsed, and will say itself what is wrong: %(error)s", {"error": error})
+
     async def _load(self, tables: Sequence[_Table]) -> None:
         """Bring the kernel to the present generation of some families, in one transaction."""
+        await self._survive()
         installed = {table.family: await self._found(table) for table in tables}
         transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
         began = now()
         with self._custody.during(transaction):
             self._custody.loaded(await self._kernel.apply(transaction), installed.keys())
         self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * (now() - began))
+        self._has_loaded = True
         for table in tables:
             table.is_known = True
             table.refusals = table.failures = 0

@@ -83,6 +83,7 @@ class Agent:
         """
         ready = {name: asyncio.Event() for name in sources}
         readers = [asyncio.create_task(self._read(source, ready[name])) for name, source in sources.items()]
+        self._loader.rehearse()
         try:
             await self._all_ready(ready)
             self._plan_check()
@@ -93,6 +94,7 @@ class Agent:
                 self._look()  # after a commit: notifications that came during it wake nobody any more
                 await self._until_woken()
         finally:
+            self._loader.close()
             for reader in readers:
                 reader.cancel()
             results = await asyncio.gather(*readers, return_exceptions=True)

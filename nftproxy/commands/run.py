@@ -8,6 +8,7 @@ kube-proxy does something else and exits do that here: --version, --write-config
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import logging
 import os
 import platform
@@ -148,6 +149,7 @@ def _write(config: Config, file: Path) -> None:
 def _run(
     config: Config, file: ConfigFile, templates: Path | None, source: Path | None, api_servers: Sequence[str]
 ) -> None:
+    faulthandler.enable()  # libnftables may die of what it finds in the kernel; this says where
     memory.expect_many_objects()
     raise_file_limit()
     found = probe()

@@ -30,6 +30,7 @@ import msgspec
 from nftproxy.kernel import memory, nftables_netlink
 from nftproxy.kernel.diagnostics import explain
 from nftproxy.kernel.netlink import open_socket
+from nftproxy.kernel.netns import ChildDied, in_child
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import NftproxyError, Refused, Unavailable
 from nftproxy.rules.ruleset import Element, Kind
@@ -42,6 +43,9 @@ TRIM_CHARACTERS = 256 * 1024
 INET_PROTOCOL = 12  # TYPE_INET_PROTOCOL: nft's number of the type inet_proto
 TYPE_BITS = 6  # of each part's type number in a concatenation's
 PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}  # IANA's numbers, so that /etc/protocols needn't be there
+
+LIKELY_CAUSE = "libnftables can't read what is in the kernel, most likely a table that a newer nft has made"
+"""What the library dies of: 1.0.6 of any set that 1.1.2 or later has declared by `type`, whosever it is."""
 
 NO_FILE = -1
 """The number of no file descriptor."""
@@ -272,6 +276,18 @@ class AsyncKernel:
         """See `Kernel.apply`."""
         return await self._run(self._kernel.apply, transaction)
 
+    async def rehearse(self, transaction: Transaction) -> None:
+        """Let another process check a transaction, which may die of what libnftables finds in the kernel.
+
+        Raises:
+            ChildDied: it did, and so would this process.
+            Refused, Unavailable: as `Kernel.check` does, or no process can be started.
+        """
+        try:
+            await self._run(in_child, check_text, transaction.text)
+        except ChildDied as error:
+            raise ChildDied(f"{error}; {LIKELY_CAUSE}") from error
+
     async def generation(self) -> int:
         """See `Kernel.generation`."""
         return await self._run(self._kernel.generation)
@@ -294,6 +310,11 @@ class AsyncKernel:
 
     async def _run(self, call: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+
+
+def check_text(text: str) -> None:
+    """`Kernel.check` for another process."""
+    Kernel().check(Transaction(text))
 
 
 def _new_context() -> Nftables:

@@ -396,3 +396,32 @@ def test_nothing_follows_rules_that_the_kernel_may_not_hold(when: float, caplog:
     assert not [at for at, families in world.settled if when <= at < when + 5 and IPV4 in families]
     assert [at for at, families in world.settled if at >= when + 5 and IPV4 in families]
     assert not [record for record in caplog.records if "libnftables has died" in record.msg and "refuse" in record.msg]
+
+
+# ---- what would kill this process ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_applied_that_would_kill_the_process(caplog: pytest.LogCaptureFixture) -> None:
+    """What kills another process is a named fault, tried again with growing pauses until it is gone."""
+    kernel = FakeKernel()
+    kernel.is_lethal = True
+    world = World(kernel).at(10, setattr, kernel, "is_lethal", False)
+    seen: list[tuple[str, ...]] = []
+    world.at(9, lambda: seen.append(world.vitals.status().waiting))
+    world.run(source((0, EVERYTHING)), until=30).assert_in_step()
+    assert seen == [("the first load of IPv4", "the first load of IPv6")]
+    assert kernel.tries == [kernel.rehearsals[-1]]
+    assert kernel.tries[0] > 10
+    pauses = [after - before for before, after in itertools.pairwise(kernel.rehearsals[1:])]
+    assert pauses == pytest.approx([FIRST_PAUSE * 2 ** (number + 1) for number in range(len(pauses))])
+    assert "loading the rules of IPv4 failed, retrying in 0.1 s: the process that used libnftables was killed by" in (
+        caplog.text
+    )
+
+
+def test_only_the_first_load_is_rehearsed() -> None:
+    """Once this process has survived a load, nothing is tried in another any more."""
+    world = World()
+    world.at(40, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (5, [Put(OTHER)])), until=100)
+    assert world.kernel.times == [0, 5, 60]
+    assert world.kernel.rehearsals == [0]

@@ -15,6 +15,7 @@ from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import Metrics
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
+from nftproxy.kernel.netns import ChildDied
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
@@ -77,6 +78,8 @@ class FakeKernel:
         beside: of others that commit in the moment before the next transaction, and in that after it, whether these
             touch our tables.
         deaf: raised by `read_back`, if any.
+        is_lethal: whether any transaction would kill the process, as a rehearsal shows.
+        rehearsals: when there was one.
         delay: seconds that each transaction takes.
         tries: when `apply` was called.
         applied: the transactions that happened, and when they had.
@@ -90,6 +93,8 @@ class FakeKernel:
         self.beside: tuple[Sequence[bool], Sequence[bool]] = ((), ())
         self.deaf: Exception | None = None
         self.delay = 0.0
+        self.is_lethal = False
+        self.rehearsals: list[float] = []
         self.tries: list[float] = []
         self.applied: list[tuple[float, Transaction]] = []
         self.commits = 0
@@ -112,6 +117,13 @@ class FakeKernel:
         first = self.commits + 1
         about = enumerate([*before, True, *after])
         return self.told(self.commits, *(Notice(first + n, _about(each), "nft") for n, each in about))
+
+    async def rehearse(self, transaction: Transaction) -> None:
+        """Die on demand, or raise what `apply` would."""
+        self.rehearsals.append(now())
+        if self.is_lethal:
+            raise ChildDied("the process that used libnftables was killed by SIGSEGV")
+        await self.check(transaction)
 
     async def check(self, transaction: Transaction) -> None:
         """Raise what `apply` would."""
