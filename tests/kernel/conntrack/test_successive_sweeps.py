@@ -82,7 +82,7 @@ def test_a_failed_sweep_is_tried_again_with_what_came_since(slow: Slow, caplog: 
 
     assert asyncio.run(scenario()) == 1
     assert slow.asked == [first | other, latest | other, latest | other]
-    assert [record.getMessage() for record in caplog.records] == ["no way; trying again", "not yet; trying again"]
+    assert [record.getMessage() for record in caplog.records] == ["no way; retrying", "not yet; retrying"]
 
 
 def test_each_family_is_measured(slow: Slow) -> None:
@@ -116,7 +116,7 @@ def test_a_sweep_needs_nobody_to_wait(slow: Slow, caplog: pytest.LogCaptureFixtu
     asyncio.run(scenario())
     gc.collect()
     assert slow.asked == [first, first | second]
-    assert caplog.messages == ["no way; trying again"]
+    assert caplog.messages == ["no way; retrying"]
 
 
 def test_nothing_to_sweep_asks_nothing(slow: Slow) -> None:
