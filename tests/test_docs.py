@@ -220,10 +220,17 @@ def test_the_example_of_a_field_is_where_it_is_said_to_be() -> None:
 
 
 def test_every_folder_is_in_the_tree() -> None:
-    """docs/development.md has a line for each folder of the package."""
+    """docs/development.md has a line for each folder of the package and of the tools."""
     tree = re.findall(r"^  (\w+)/ ", fenced(DOCS / "development.md", "")[0], re.MULTILINE)
-    folders = {path.parent.name for path in (CHECKOUT / "nftproxy").glob("*/__init__.py")}
+    folders = {path.parent.name for top in ("nftproxy", "tools") for path in (CHECKOUT / top).glob("*/__init__.py")}
     assert folders <= set(tree)
+
+
+def test_every_environment_of_tox_is_described() -> None:
+    """docs/development.md shows a command for each environment of tox, except those that other commands run."""
+    shown = {command.split()[-1] for command in NAMED if "tox run -e" in command}
+    there = re.findall(r"^\[testenv:([-\w]+)\]", (CHECKOUT / "tox.ini").read_text(), re.MULTILINE)
+    assert set(there) - {"lint"} <= shown
 
 
 def test_every_command_is_described() -> None:

@@ -61,7 +61,7 @@ class Counting(Renderer):
 
 
 def fresh(settings: Settings, objects: Iterable[Given]) -> Pipeline:
-    """A pipeline that was told all of these at once."""
+    """A pipeline that got all of these at once."""
     made = Pipeline("node-a", settings, renderer())
     made.apply([Put(each) for each in objects])
     return made
@@ -122,7 +122,7 @@ def test_a_new_number_of_endpoints_is_a_new_chain() -> None:
 
 
 def test_losses_are_told_once() -> None:
-    """What is lost is told when it is lost, and then no more until it was had and is lost again."""
+    """A loss is reported when it happens, and then no more until the Service has had it again."""
     losers = [service(f"shop/z{i}", cluster_ips=[f"10.96.0.{20 + i}"], ports=["http:80:30080"]) for i in range(2)]
     made = pipeline(service(ports=["http:80:30080"]), *losers)
     assert {lost.service for lost in made.take_losses()} == {each.key for each in losers}
@@ -408,7 +408,7 @@ def test_skeleton_blocks_are_the_nodes() -> None:
 
 
 def test_the_skeleton_is_there_before_any_event() -> None:
-    """A pipeline that was told nothing has the rules of a node without Services, whose templates are known to work."""
+    """A pipeline that has got nothing has the rules of a node without Services, whose templates are known to work."""
     made = Pipeline("node-a", Settings(), renderer())
     assert all(generation.blocks[SKELETON].declarations for generation in made.generations.values())
     assert made.apply([]) == Transaction()

@@ -152,7 +152,7 @@ class Oracle:
         return any(contains(each, source) for each in ranges)
 
     def _has_own_cluster_ip(self, service: Service, family: Family) -> bool:
-        """Whether no Service that comes first has the same ClusterIP, by which source ranges are told apart."""
+        """Whether no Service that comes first has the same ClusterIP, which distinguishes source ranges."""
         (mine,) = _of(family, service.cluster_ips)
         holders = [each for each in self.world.services if mine in each.cluster_ips]
         return min(holders, key=lambda each: (each.created, each.key)) == service

@@ -132,7 +132,7 @@ def test_what_could_not_be_heard_is_looked_at() -> None:
 
 
 def test_what_nobody_told_leads_to_a_full_load() -> None:
-    """A generation that was not told may be about us, so everything is loaded at the next check; once."""
+    """A generation without notification may be about us, so everything is loaded at the next check; once."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
     world.run(source((0, EVERYTHING)), until=4 * SYNC_PERIOD)

@@ -61,7 +61,7 @@ def test_what_happens_again_is_counted() -> None:
 
 
 def test_what_lasts_counts_once() -> None:
-    """A state that is told again and again, word for word, is sent once; what happens again counts again."""
+    """A state that is reported again and again, word for word, is sent once; what happens again counts again."""
     correlator = Correlator()
     state = [happening("a")._replace(lasts=True), happening("b")._replace(lasts=True)]
     correlator.observe(state, 0.0, NOW)

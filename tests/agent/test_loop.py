@@ -46,7 +46,7 @@ def test_nothing_is_written_before_every_source_has_told_all() -> None:
 
 
 def test_nothing_is_written_when_a_source_tells_nothing() -> None:
-    """An agent that is stopped before every source has told leaves the kernel as it was."""
+    """An agent that is stopped before every source has reported leaves the kernel as it was."""
     world = World().run(source((0, EVERYTHING)), source(), until=100)
     assert world.kernel.tries == []
     assert world.ended == 100
@@ -192,14 +192,14 @@ def test_a_kernel_that_can_not_be_read_is_tried_again() -> None:
 
 
 def test_on_stopping_the_rules_stay() -> None:
-    """Nothing is written when the agent is told to stop, and it ends at once."""
+    """Nothing is written when the agent is stopped, and it ends at once."""
     world = World().run(source((0, EVERYTHING)), until=100)
     assert (world.kernel.times, world.ended) == ([0], 100)
     world.assert_in_step()
 
 
 def test_a_transaction_under_way_is_finished() -> None:
-    """An agent that is told to stop in the middle of a transaction ends after it."""
+    """An agent that is stopped in the middle of a transaction ends after it."""
     kernel = FakeKernel()
     kernel.delay = 5
     world = World(kernel).run(source((0, EVERYTHING)), until=2)
@@ -212,7 +212,7 @@ def test_stopping_ends_the_waiting_for_more_changes() -> None:
 
 
 def test_stopping_ends_the_tries() -> None:
-    """An agent whose kernel refuses everything ends when told to, and that is no error."""
+    """An agent whose kernel refuses everything ends when it is stopped, and that is no error."""
     kernel = FakeKernel(*[REFUSED] * 100)
     world = World(kernel).run(source((0, EVERYTHING)), until=50)
     assert world.ended == 50

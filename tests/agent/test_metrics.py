@@ -243,7 +243,7 @@ def changes(made: Vitals, names: tuple[str, str]) -> tuple[float, float]:
     ],
 )
 def test_changes_that_have_come(event: Put | Removed | Listed, services: int, slices: int) -> None:
-    """Each Service and each EndpointSlice that is told of counts, and is pending; other kinds are not counted."""
+    """Each Service and each EndpointSlice in an event counts, and is pending; other kinds are not counted."""
     made = vitals(pipeline())
     made.queued([event])
     assert changes(made, TOTAL) == changes(made, PENDING) == (services, slices)
@@ -380,7 +380,7 @@ def test_damage_waits_to_be_mended() -> None:
 
 
 def test_the_agent_tells_health() -> None:
-    """What the agent tells its vitals is told to health, with the same time."""
+    """What the agent reports to its vitals reaches health, with the same time."""
     clock = Clock()
     made = vitals(pipeline(), clock)
     made.queued([Put(service())])
@@ -427,7 +427,7 @@ def test_probes(what: str) -> None:
 
 
 def test_what_is_set() -> None:
-    """Conflicts are counted when that is asked for; what the agent sets is told as it is."""
+    """Conflicts are counted when they are asked for; what the agent sets is reported as it is."""
     ports = ["a:80:30080", "b:81:30081"]
     loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
     made = pipeline(service(ports=ports), loser)
@@ -462,7 +462,7 @@ def no_local(**counts: int) -> Mapping[str, float]:
 
 
 def test_what_is_looked_up() -> None:
-    """Elements, and Services without local endpoints, are told as they are when they are asked for."""
+    """Elements, and Services without local endpoints, are reported as they are at the scrape."""
     made = pipeline()
     metrics = metrics_of(made)
     before = series(metrics, "nftproxy_elements")

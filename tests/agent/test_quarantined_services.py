@@ -145,7 +145,7 @@ def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
 
 
 def test_stopping_ends_the_search() -> None:
-    """Who is told to stop doesn't look for culprits any longer."""
+    """An agent that is stopped doesn't look for culprits any longer."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel)

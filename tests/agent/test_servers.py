@@ -424,7 +424,7 @@ async def test_a_taken_node_port() -> None:
 
 @on_a_loop
 async def test_a_taken_node_port_for_another_service() -> None:
-    """A Service that takes over a port that can't be had is told so too."""
+    """A Service that takes over a port that can't be opened gets the report too."""
     (port,) = free_ports(1)
     async with serving() as it:
         with taken(port):

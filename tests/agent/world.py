@@ -69,7 +69,7 @@ def now() -> float:
 
 
 class FakeKernel:
-    """A kernel that knows names and elements (factories.Ledger) and raises what it is told to.
+    """A kernel that knows names and elements (factories.Ledger) and raises what it has been given.
 
     Attributes:
         faults: raised one after the other by the next calls of `apply`.
@@ -141,7 +141,7 @@ class FakeKernel:
         return after
 
     def told(self, before: int, *notices: Notice) -> Commit:
-        """Commits happen, and who listens is told of them."""
+        """Commits happen, and listeners are notified."""
         if self.is_heard:
             self.notices += notices
         self.commits = before + len(notices)
@@ -155,7 +155,7 @@ class FakeKernel:
         )
 
     def read(self) -> list[Notice] | None:
-        """What has been told; None once if `has_lost_some`."""
+        """The notifications so far; None once if `has_lost_some`."""
         notices, self.notices = self.notices, []
         if self.has_lost_some:
             self.has_lost_some = False
@@ -163,11 +163,11 @@ class FakeKernel:
         return notices
 
     def pause(self) -> None:
-        """Nobody is told any more."""
+        """Nobody is notified any more."""
         self.is_heard = False
 
     def resume(self) -> None:
-        """They are told again."""
+        """Listeners are notified again."""
         self.is_heard = True
 
     async def generation(self) -> int:
@@ -263,7 +263,7 @@ class World:
         return self
 
     def run(self, *sources: AsyncIterator[Sequence[Event]], until: float) -> World:
-        """Run the agent until it ends, or is told to stop at `until`."""
+        """Run the agent until it ends, or is stopped at `until`."""
 
         async def main() -> None:
             custody = Custody(self.kernel)

@@ -45,7 +45,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
 def test_configz(config: Config) -> None:
-    """What is told of the configuration is a configuration file that says the same, under its API group."""
+    """/configz is a configuration file that says the same as the one in force, under its API group."""
     told = json.loads(configz(config))
     assert list(told) == ["kubeproxy.config.k8s.io"]
     assert parse_config(told["kubeproxy.config.k8s.io"], "configz") == (config, [])

@@ -20,7 +20,7 @@ def test_each_flag_has_one_row() -> None:
 
 
 def test_flags_of_our_own_say_what_the_section_says() -> None:
-    """Each flag of nftproxy alone has a field of the section nftproxy, and a bad text is told by the flag's name."""
+    """Each flag of nftproxy alone has a field of its section nftproxy; a bad text is reported by the flag's name."""
     given = {
         "masquerade-fully-random": "true",
         "protected-ports": "22, 2379-2380",

@@ -336,5 +336,5 @@ def test_an_object_of_a_known_kind_need_not_say_it() -> None:
     ],
 )
 def test_the_key_alone(kind: str, raw: bytes, key: object) -> None:
-    """The key of an object can be told whatever else is wrong with it."""
+    """The key of an object is known whatever else is wrong with it."""
     assert parse_key(raw, KINDS[kind]) == key

@@ -67,7 +67,7 @@ def status(code: int, **more: object) -> Object:
 
 
 def listed(reflector: Reflector, *bodies: bytes) -> list[Event]:
-    """What is told when these pages come, each for a request."""
+    """The events when these pages come, each for a request."""
     told: list[Event] = []
     for body in bodies:
         assert not reflector.request(0.0, 0.0).is_watch
@@ -156,7 +156,7 @@ def test_watch_parameters(chance: float, seconds: str) -> None:
 
 
 def test_lists_all_pages_before_it_tells_any() -> None:
-    """Pages make one listing, at the version of the first, told with the last one."""
+    """Pages make one listing, at the version of the first, passed on with the last one."""
     reflector = Reflector(SERVICES)
     assert listed(reflector, page(service("a"), version="5", more="x")) == []
     assert asked(reflector) == f"list limit={PAGE} continue=x"
@@ -299,7 +299,7 @@ def test_what_rules_depend_on_and_may_not_be_listed() -> None:
 
 
 def test_a_kind_that_is_not_there() -> None:
-    """Where no version of a kind is known, there is nothing to list: told once, looked for seldom, found later."""
+    """Where no version of a kind is known, there is nothing to list: reported once, looked for seldom, found later."""
     reflector = Reflector(CIDRS, Times(absent=60.0))
     for api_version, told in [
         ("networking.k8s.io/v1", []),

@@ -195,7 +195,7 @@ def configured(command: str, web: Path, config: str) -> tuple[Path, Done]:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_bad_configuration_is_told_in_full(web: Path, command: str) -> None:
-    """Every fault of a configuration is told with its file and field, and the exit status is 2."""
+    """Every fault of a configuration is reported with its file and field, and the exit status is 2."""
     file, done = configured(command, web, f"{CONFIG}mode: userspace\nclusterCIDR: 10.1.0.0/160\noomScoreAdj: low\n")
     assert (done.status, done.out) == (2, "")
     lines = done.err.splitlines()
@@ -260,7 +260,7 @@ def test_a_missing_template_is_named(web: Path, templates: Path, name: str) -> N
 
 
 def test_a_template_that_does_not_parse_is_told(web: Path, templates: Path) -> None:
-    """A syntax error is told with the template's name and line."""
+    """A syntax error is reported with the template's name and line."""
     line = change(templates / SERVICE_TEMPLATE, "{% endfor %}\n", "{% endfour %}\n")
     done = render(web, "--templates", templates)
     assert (done.status, done.out) == (2, "")
@@ -268,7 +268,7 @@ def test_a_template_that_does_not_parse_is_told(web: Path, templates: Path) -> N
 
 
 def test_a_template_that_fails_is_told(web: Path, templates: Path) -> None:
-    """An error while rendering is told with the template's name and line."""
+    """An error while rendering is reported with the template's name and line."""
     line = change(templates / ENDPOINTS_TEMPLATE, "map {{ list }} {", "map {{ liste }} {")
     done = render(web, "--templates", templates)
     assert (done.status, done.out) == (2, "")
@@ -276,7 +276,7 @@ def test_a_template_that_fails_is_told(web: Path, templates: Path) -> None:
 
 
 def test_a_template_that_renders_something_else_is_told(web: Path, templates: Path) -> None:
-    """Text that is neither a declaration nor an element is told with what it says."""
+    """Text that is neither a declaration nor an element is reported with what it says."""
     change(templates / SERVICE_TEMPLATE, "add element {{ table }} cluster-ips", "add elements {{ table }} cluster-ips")
     done = render(web, "--templates", templates)
     assert (done.status, done.out) == (2, "")
@@ -299,7 +299,7 @@ def test_check_reports_what_was_loaded(web: Path) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_check_reports_what_was_refused(web: Path, templates: Path) -> None:
-    """Rules that do not load are told with the kernel's words and the rule, and the exit status is 1."""
+    """Rules that do not load are reported with the kernel's words and the rule, and the exit status is 1."""
     change(templates / TABLE_TEMPLATE, "@fronts drop", "@fronts goto nowhere")
     done = nftproxy("check", web, "--node", "node-a", "--templates", templates)
     assert (done.status, done.err) == (1, "")
@@ -473,7 +473,7 @@ def test_what_someone_else_deletes_comes_back(running: Running) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_rules_stay_when_run_stops(running: Running, number: int) -> None:
-    """A proxy that is told to stop exits with 0 and leaves its rules, and `cleanup` removes them."""
+    """A proxy that is stopped exits with 0 and leaves its rules, and `cleanup` removes them."""
     assert running.stop(number) == 0, running.log
     assert "Traceback" not in running.log
     assert pods() == {"10.1.0.4", "10.1.0.5"}
@@ -494,7 +494,7 @@ def test_a_restart_keeps_the_tables(running: Running) -> None:
 
 
 def test_without_permission_it_says_so(as_nobody: Callable[[str], str]) -> None:
-    """A user who may not touch the kernel is told what is missing, and the exit status is 1."""
+    """A user who may not touch the kernel reads what is missing, and the exit status is 1."""
     code = (
         "import subprocess, sys; done = subprocess.run([sys.executable, '-m', 'nftproxy', 'cleanup'], "
         "capture_output=True, text=True); print(done.returncode, done.stdout + done.stderr, end='')"

@@ -363,7 +363,7 @@ def test_a_set_that_others_use_is_kept() -> None:
 @needs_ipset
 @pytest.mark.usefixtures("node")
 def test_node_ports_are_read_from_the_sets() -> None:
-    """The virtual servers at node ports are told by protocol and port, from sets of either family."""
+    """The virtual servers at node ports are recognised by protocol and port, from sets of either family."""
     run("ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535")
     run("ipset add KUBE-NODE-PORT-TCP 30080-30081")
     run("ipset create KUBE-6-NODE-PORT-UDP bitmap:port range 0-65535")
@@ -479,7 +479,7 @@ def test_tables_of_nftables_mode_go_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_without_permission_that_is_said(as_nobody: Run, mode: str) -> None:
-    """Who may not change the rules is told so, by the error for that."""
+    """A user who may not change the rules gets the error for that."""
     code = (
         "from nftproxy.commands.kube_proxy_cleanup import *\n"
         f"try: print(list(remove_leftovers('{mode}')))\n"

@@ -266,7 +266,7 @@ def test_a_terminal_is_told_how_far_it_is() -> None:
 
 
 def test_where_there_can_be_no_lab_it_says_why() -> None:
-    """Without root nothing is tried; that is no failure of the rules, and is told from one by the message."""
+    """Without root nothing is tried; that is no failure of the rules, and the message says so."""
     with mock.patch.object(report, "obstacle", return_value="the lab needs root"):
         done = nftproxy("conformance")
     assert (done.status, done.out, done.err) == (1, "", "error: the lab needs root\n")

@@ -51,7 +51,7 @@ def test_nothing_is_loaded_here() -> None:
 
 
 def test_a_refused_ruleset_is_explained() -> None:
-    """What is refused is told with the kernel's words and the statement in its blocks."""
+    """A refusal is reported with the kernel's words and the statement in its blocks."""
     result = check_ruleset(rendered("10.96.0.10 . tcp . 80 : drop", "10.96.0.11 . tcp . 80 : goto nowhere"))
     assert not result.ok
     assert result.message == "Could not process rule: No such file or directory"
@@ -62,7 +62,7 @@ def test_a_refused_ruleset_is_explained() -> None:
 
 
 def test_a_ruleset_that_loads_only_once_is_refused() -> None:
-    """What is accepted into an empty namespace and refused afterwards is told as such."""
+    """Rules that an empty namespace takes and the same one refuses afterwards are reported as such."""
     result = check_ruleset("add table ip nftproxy\ncreate chain ip nftproxy refuse\n")
     assert not result.ok
     assert result.message == "loaded, but not a second time: Could not process rule: File exists"

@@ -24,7 +24,7 @@ def complaint(line: int, first: int, last: int, words: str = "Could not process 
     ],
 )
 def test_a_complaint_without_a_place_in_the_text(error: str, message: str | None) -> None:
-    """What names no place in the text is told as it is, without a statement."""
+    """An error that names no place in the text is reported as it is, without a statement."""
     assert explain("add table ip t\n", PATH, error) == (message or error.strip(), "")
 
 

@@ -14,7 +14,7 @@ from nftproxy.rules.transaction import Commit, Transaction
 
 
 class Rumour:
-    """Tells what it was told to."""
+    """Reports what it has been given."""
 
     def __init__(self, *notices: Notice | None) -> None:
         self.notices: list[Notice] | None = []

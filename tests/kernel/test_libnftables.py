@@ -260,7 +260,7 @@ def test_without_permission(capfd: pytest.CaptureFixture[str]) -> None:
 
 
 def test_permission_that_was_lost() -> None:
-    """When the permission goes away after the first call, that is told from a refusal."""
+    """When the permission goes away after the first call, that is distinguished from a refusal."""
     kernel = Kernel()
     kernel.apply(delete_transaction(Family.IPV4))
     os.seteuid(NOBODY)

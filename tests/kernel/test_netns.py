@@ -104,7 +104,7 @@ def test_a_death_by_signal_is_named_with_the_last_words(
 
 
 def test_an_exit_is_a_death() -> None:
-    """A library that calls exit() is told from one that answers."""
+    """A library that calls exit() is distinguished from one that answers."""
     with pytest.raises(ChildDied, match="exited with status 3"):
         in_scratch_namespace(leave)
 

@@ -83,7 +83,7 @@ def test_a_large_transaction_is_not_listened_to(kept: Custody, listener: Notific
 
 
 def test_too_much_at_once(kept: Custody, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the queue overflows, that is told instead."""
+    """Where the queue overflows, that is reported instead."""
     monkeypatch.setattr(notifications, "QUEUE_SIZE", 4096)
     small = Notifications()
     for number in range(100):

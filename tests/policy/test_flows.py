@@ -1,4 +1,4 @@
-"""Which UDP flows conntrack must forget, told from what the cluster was and what it is."""
+"""Which UDP flows conntrack must forget, by what the cluster was and what it is."""
 
 from __future__ import annotations
 
@@ -344,7 +344,7 @@ def test_what_goes_before_the_first_sweep_is_due_too() -> None:
 
 
 def test_what_is_due_is_told_once() -> None:
-    """A front that has been told is not due until it loses an endpoint again."""
+    """A front that has been returned is not due until it loses an endpoint again."""
     made = settled(DNS, dns_slice())
     made.apply([Put(dns_slice("10.1.1.4"))])
     assert made.flows.take()

@@ -1,4 +1,4 @@
-"""At which addresses and ports a Service is reached, whose they are, and what a Service is told that loses one."""
+"""At which addresses and ports a Service is reached, whose they are, and the reason for a Service that loses one."""
 
 from __future__ import annotations
 

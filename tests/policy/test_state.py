@@ -159,7 +159,7 @@ def test_a_list_takes_away_all_that_it_lacks() -> None:
 
 
 def test_a_service_cidr_may_be_called_like_the_node() -> None:
-    """Kinds are told apart, whatever their objects are called."""
+    """Kinds are distinguished, whatever their objects are called."""
     made = state(node(), service_cidr(name="node-a"))
     assert made.apply(Removed(ServiceCIDR, "node-a")) == Touched(table=True)
     assert made.node == node()

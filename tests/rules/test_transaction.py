@@ -155,7 +155,7 @@ def test_loading_starts_from_what_is_there(installed: Installed | None, first: s
 
 
 def test_loading_gives_base_chains_their_policy_back() -> None:
-    """A base chain that is there is told nft's own policy, unless its declaration has one; a new one needs none."""
+    """An existing base chain gets nft's own policy, unless its declaration has one; a new one needs none."""
     made = Generation(IPV4)
     closed = Declaration(Kind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
     out = Declaration(Kind.CHAIN, "out", ("type nat hook output priority -100",))

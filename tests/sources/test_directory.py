@@ -18,7 +18,7 @@ from nftproxy.model.objects import Service
 from nftproxy.sources.directory import LONGEST_WAIT, SILENCE, Directory
 
 PROMISE = 0.2
-"""Seconds within which rules follow an edit; what is told here must come sooner still."""
+"""Seconds within which rules follow an edit; what these tests report must come sooner still."""
 
 Names = frozenset[str]
 
@@ -66,7 +66,7 @@ class Follower:
             pytest.fail(f"{what} was never told, but {list(map(sorted, self.listings))}")
 
     async def silence(self, seconds: float = 2 * LONGEST_WAIT) -> None:
-        """Nothing is told for some seconds, longer than anything waits for."""
+        """Nothing is reported for some seconds, longer than anything waits for."""
         before = len(self.listings)
         await asyncio.sleep(seconds)
         assert self.listings[before:] == []
@@ -103,7 +103,7 @@ def directory(tmp_path: Path) -> Path:
 AB, CD = frozenset("ab"), frozenset("cd")
 
 
-# ---- what is told --------------------------------------------------------------------------------------------------
+# ---- what is reported ----------------------------------------------------------------------------------------------
 
 
 def test_all_there_is_comes_first(directory: Path) -> None:
@@ -272,7 +272,7 @@ def test_no_edit_is_missed(directory: Path) -> None:
 
 
 def test_no_edit_is_missed_when_silence_ends(directory: Path) -> None:
-    """What happens in the very moment in which the waiting for silence ends is told all the same."""
+    """What happens in the very moment in which the waiting for silence ends is reported all the same."""
 
     def be_busy(seconds: float) -> None:
         time.sleep(seconds)

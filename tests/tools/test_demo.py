@@ -69,7 +69,7 @@ def test_a_broken_promise_is_the_exit_status(capsys: pytest.CaptureFixture[str])
 
 
 def test_without_root_the_demo_says_what_it_needs(as_nobody: Run) -> None:
-    """A user who may not make namespaces is told so, and the exit status is 2."""
+    """A user who may not make namespaces reads why, and the exit status is 2."""
     code = (
         "import contextlib, io, tools.demo as demo\n"
         "with contextlib.redirect_stderr(io.StringIO()) as said: status = demo.main()\n"

@@ -115,7 +115,7 @@ class Cluster:
             self._put(anchor_slice(number), number, now)
 
     def change(self, now: float) -> None:
-        """Let something happen: which is told by the seed and the number of the change."""
+        """Let something happen, chosen by the seed and the number of the change."""
         rng = Random(f"{self._seed}/change/{self.changes}")
         self.changes += 1
         number = rng.choice(CHANGING)

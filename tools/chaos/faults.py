@@ -101,7 +101,7 @@ def _end_watches(server: ApiServer) -> None:
 
 
 def expired(scene: Scene, rng: Random) -> None:
-    """All watches are told that their version has expired."""
+    """All watches get the error that their version has expired."""
     scene.server.compact()
     scene.server.faults.add(Fault(error_event(410, reason="Expired"), verb="watch", count=len(PLURALS)))
     _wait(rng)

@@ -25,7 +25,7 @@ DUAL = node(internal_ips=["192.168.0.2", "192.168.0.3"], external_ips=["203.0.11
 def rules(made: Pipeline, family: Family = IPV4) -> dict[str, dict[str, str]]:
     """All that Services put into a family's table: what each set and map holds.
 
-    Counts of endpoints are told with the verdicts that lead to them, as in "goto draw-tcp-endpoints: 2".
+    Counts of endpoints are shown with the verdicts that lead to them, as in "goto draw-tcp-endpoints: 2".
     """
     blocks = made.generations[family].blocks
     names = {element.container for owner, block in blocks.items() if owner != SKELETON for element in block.elements}

@@ -155,7 +155,7 @@ def test_a_number_of_endpoints_is_written_as_an_address(family: Family, number: 
 
 @pytest.mark.parametrize(("family", "numbers"), [(IPV4, "0.0.0.0/8"), (IPV6, "::/96")])
 def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
-    """What has a number of endpoints for an address is told by it: nothing on a network has such a one."""
+    """A packet with a number of endpoints for an address is recognised by it: nothing on a network has such a one."""
     made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), ONE_LOCAL)
     ((_, found),) = compile_service(made.state, made.settings, family, made.state.services[key("shop/web")])
     assert [each.numbers for each in found.lists] == [numbers]

@@ -36,7 +36,7 @@ DETECTORS: list[tuple[dict[str, Any], Family, str]] = [
 
 @pytest.mark.parametrize(("tweaks", "family", "match"), DETECTORS)
 def test_what_a_local_source_is(tweaks: dict[str, Any], family: Family, match: str) -> None:
-    """Local sources are told as detectLocalMode says, and nothing is known to be local without a detector."""
+    """Local sources are recognised as detectLocalMode says, and nothing is known to be local without a detector."""
     facts = compiled(family=family, **tweaks)
     assert facts.local_sources == ((match.format(""),) if match else ())
 

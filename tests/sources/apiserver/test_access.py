@@ -1,4 +1,4 @@
-"""The cluster is reached by the credentials and addresses that are configured, and nobody else is told a token."""
+"""The cluster is reached by the credentials and addresses that are configured, and nobody else gets a token."""
 
 from __future__ import annotations
 

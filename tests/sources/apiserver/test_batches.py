@@ -1,4 +1,4 @@
-"""What is told of a cluster: all there is at first, and then each change, in batches of what is there already."""
+"""What is reported of a cluster: all there is at first, and then each change, in batches of what is there already."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_tells_all_first(server: ApiServer, cluster: Cluster) -> None:
 
 
 def test_many_changes_are_few_batches(server: ApiServer, cluster: Cluster) -> None:
-    """Events that are there already are told together."""
+    """Events that are there already are one batch."""
 
     async def run() -> None:
         async with following(server, cluster) as seen:

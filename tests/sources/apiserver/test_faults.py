@@ -122,7 +122,7 @@ def test_faults_of_watches(server: ApiServer, cluster: Cluster, action: Action) 
 
 @faults(LIST_FAULTS | {"stale": Stale(4)})
 def test_faults_of_first_lists(server: ApiServer, cluster: Cluster, action: Action) -> None:
-    """Whatever a first list is answered, a few times, nothing is told before the whole of it has come."""
+    """Whatever the answer to a first list is, a few times, there is no event before the whole of it has come."""
 
     async def run() -> None:
         for plural in ("services", "endpointslices"):
@@ -238,7 +238,7 @@ def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: Fault) -> N
 
 
 def test_pages(server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A list in pages is told as one."""
+    """A list in pages is one event."""
     pages(server, monkeypatch)
 
     async def run() -> None:

@@ -29,7 +29,7 @@ class _Token(NamedTuple):
     after: Key
 
     def encoded(self, scope: str) -> str:
-        """As text; where the next page starts is told below the namespace that is listed, "" for all."""
+        """As text; where the next page starts is named below the namespace that is listed, "" for all."""
         start = self.after[1:] if scope else self.after
         content = {"v": "meta.k8s.io/v1", "rv": self.revision, "start": f"/{'/'.join(start)}\0"}
         return base64.urlsafe_b64encode(msgspec.json.encode(content)).decode().rstrip("=")

@@ -201,7 +201,7 @@ def test_a_watch_is_cut(server: ApiServer, client: httpx.Client, action: Action,
 
 
 def test_half_a_line(server: ApiServer, client: httpx.Client) -> None:
-    """The next event is cut in the middle and the stream ends, or else its connection; the event isn't told again."""
+    """The next event is cut in the middle and the stream ends, or else its connection; the event isn't sent again."""
     start = server.revision
     for fault in (CutLine(), CutLine(Parting.CLOSE)):
         with client.stream("GET", SERVICES, params={"watch": "1", "resourceVersion": start}) as response:

@@ -1,4 +1,4 @@
-"""The test API server stops and starts as real ones do, records every request, and runs where it is told to."""
+"""The test API server stops and starts as real ones do, records every request, and runs where it is asked to."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_every_request_is_recorded(server: ApiServer, client: httpx.Client) -> N
 
 
 def test_a_test_can_wait_for_requests(server: ApiServer, client: httpx.Client) -> None:
-    """It is woken by what it waits for, and told what came instead if that doesn't come."""
+    """It is woken by what it waits for, and reports what came instead if that doesn't come."""
     client.get(SERVICES)
     assert server.wait_for_requests(1, verb="list", timeout=0)[0].resource == "services"
     with pytest.raises(TimeoutError, match="list services"):

@@ -36,7 +36,7 @@ class Exchange:
     Args:
         raw: the request.
         request: its record, which is kept up to date.
-        journal: who is told when something happens to it.
+        journal: called when something happens to it.
         settings: the server's.
     """
 

@@ -135,7 +135,7 @@ class Bench:
         directory: for the agent's configuration, credentials and log.
         module: the agent's program; `tests.system.faults.hasty` is one that doesn't wait so long.
         sync_period: seconds between the agent's looks at its tables.
-        arguments: what it is told on its command line beside its configuration.
+        arguments: its command line beside its configuration.
     """
 
     def __init__(

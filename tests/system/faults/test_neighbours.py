@@ -33,7 +33,7 @@ def test_a_second_agent_waits_and_takes_over(bench: Bench) -> None:
 
 
 def test_an_agent_that_waits_hears_sigterm(bench: Bench) -> None:
-    """An agent that waits for another one ends at once when it is told to."""
+    """An agent that waits for another one ends at once when it is stopped."""
     said = bench.log().count("waiting until it has ended")
     second = start(bench)
     bench.wait_until(lambda: bench.log().count("waiting until it has ended") == said + 1, PATIENCE)

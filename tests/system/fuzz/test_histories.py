@@ -47,7 +47,7 @@ class Followed:
         self.ledger.apply(self.pipeline.full_transaction({family: self.ledger.installed(family) for family in Family}))
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Follow events that are told together."""
+        """Follow the events of one batch."""
         self.ledger.apply(self.pipeline.apply(events))
 
 

@@ -60,7 +60,7 @@ batches = st.lists(events, min_size=1, max_size=4)
 
 
 class Following(RuleBasedStateMachine):
-    """A cluster, a pipeline that is told of it, and a kernel that follows."""
+    """A cluster, a pipeline that follows it, and a kernel that follows that."""
 
     def __init__(self, tally: Tally, printed: Printed) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(batch=batches)
     def follow(self, batch: Sequence[Event]) -> None:
-        """Events that are told together are one transaction."""
+        """Events of one batch are one transaction."""
         self._apply(self._take(batch))
 
     @rule(data=st.data())
@@ -96,7 +96,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go(self, data: st.DataObject) -> None:
-        """Objects go, whether this is told or found out."""
+        """Objects go, whether by an event or missing in a listing."""
         if any(not isinstance(value, HostAddresses) for value in self._there):
             self.follow([data.draw(departures(self._there))])
             self._tally.count("departures")
@@ -151,7 +151,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(batch=batches, more=batches)
     def lose(self, batch: Sequence[Event], more: Sequence[Event]) -> None:
-        """A transaction doesn't happen, so everything is loaded, with what has been told since."""
+        """A transaction doesn't happen, so everything is loaded, with what has happened since."""
         self._take(batch)
         self._take(more)
         self._load()
@@ -223,7 +223,7 @@ class Following(RuleBasedStateMachine):
         assert self._made.losses == whole.losses
 
     def _whole(self) -> Pipeline:
-        """A pipeline that was told only what there is now."""
+        """A pipeline that only knows what there is now."""
         made = Pipeline("node-a", self._settings, self._renderer)
         made.apply([Put(value) for value in self._there])
         return made

@@ -17,7 +17,7 @@ Manifest = dict[str, Any]
 
 
 class Manifests(Cluster):
-    """A cluster that is told manifests, each time all there are."""
+    """A cluster that gets manifests, each time all there are."""
 
     def __init__(self, lab: Lab, *manifests: Manifest) -> None:
         super().__init__(lab)

@@ -58,7 +58,7 @@ def fronts(ip: Ip) -> list[tuple[str, int]]:
 @each_protocol
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_a_service_without_endpoints_refuses(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
-    """With no endpoint at all, every origin is told so at once at every address, whatever the policies are."""
+    """With no endpoint at all, every address rejects every origin at once, whatever the policies are."""
     given = make_service(ip, protocol, internal_policy=policy, external_policy=policy)
     cluster = Cluster(lab, given)
     for address, port in fronts(ip):
