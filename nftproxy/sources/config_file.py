@@ -84,9 +84,9 @@ class ConfigFile:
         return False
 
     def _read(self) -> bytes | None:
-        """What the file holds, None if it can't be read: why is for `load` to say."""
+        """What the file holds; None if it can't be read, for reasons that `load` gives, or only once, as a pipe can."""
         try:
-            return self._path.read_bytes() if self._path else None
+            return self._path.read_bytes() if self._path and self._path.is_file() else None
         except OSError:
             return None
 

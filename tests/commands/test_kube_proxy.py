@@ -238,6 +238,55 @@ def test_master_is_another_address_of_the_server(tmp_path: Path) -> None:
     assert "error: --api-server: 'http://two.example.com' is not a URL like https://one.example.com\n" in done.err
 
 
+COMMAND_LINES = {
+    "kubeadm": "--config=/dev/stdin --hostname-override=node-a",
+    "a managed cluster": "--v=2 --config=/dev/stdin",
+    "RKE2": "--cluster-cidr=10.42.0.0/16 --conntrack-max-per-core=0 --conntrack-tcp-timeout-close-wait=0s "
+    "--conntrack-tcp-timeout-established=0s --healthz-bind-address=127.0.0.1 --hostname-override=node-a "
+    "--kubeconfig=/k --proxy-mode=iptables",
+    "Kubernetes' own manifest for GCE": "--kubeconfig=/k --cluster-cidr=10.64.0.0/14 --oom-score-adj=-998 --v=2 "
+    "--iptables-sync-period=1m --iptables-min-sync-period=10s --ipvs-sync-period=1m --ipvs-min-sync-period=10s",
+    "kOps": "--cluster-cidr=100.96.0.0/11 --conntrack-max-per-core=131072 --hostname-override=node-a --kubeconfig=/k "
+    "--master=https://api.internal.example.com --oom-score-adj=-998 --v=2 --logtostderr=false --alsologtostderr "
+    "--log-file=/var/log/kube-proxy.log",
+}
+"""What starts kube-proxy in installations of several kinds; the files that they name are elsewhere here."""
+
+
+@pytest.mark.parametrize("line", COMMAND_LINES.values(), ids=list(COMMAND_LINES))
+def test_command_lines_of_real_installations(tmp_path: Path, line: str) -> None:
+    """A command line of kube-proxy's is taken as it is, and its node, range and periods are in force."""
+    file = tmp_path / "written.yaml"
+    done = subprocess.run(
+        [sys.executable, "-m", "nftproxy", "run", *line.split(), f"--write-config-to={file}"],
+        cwd=CHECKOUT,
+        input=json.dumps(HEAD | {"clusterCIDR": "10.42.0.0/16"}),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    written = yaml.safe_load(file.read_text())
+    assert written["hostnameOverride"] == ("node-a" if "--hostname-override" in line else "")
+    assert at(written, "logging.verbosity") == (2 if "--v=2" in line else 0)
+    assert at(written, "nftables.syncPeriod") == ("60s" if "--iptables-sync-period" in line else "30s")
+    assert written["clusterCIDR"] == next(
+        (each.partition("=")[2] for each in line.split() if each.startswith("--cluster-cidr=")), "10.42.0.0/16"
+    )
+
+
+@pytest.mark.parametrize("mode", ["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"])
+def test_every_word_for_local_sources(tmp_path: Path, mode: str) -> None:
+    """Each way of telling local sources, and each word for node ports' addresses, is in force as it was given."""
+    file, names = tmp_path / "written.yaml", ["--pod-bridge-interface=br0", "--pod-interface-name-prefix=veth"]
+    words = ["--nodeport-addresses=primary,localhost", "--nodeport-addresses=10.0.0.0/8,all"]
+    assert run(f"--detect-local-mode={mode}", *names, *words, f"--write-config-to={file}").status == 0
+    written = yaml.safe_load(file.read_text())
+    assert written["detectLocalMode"] == mode
+    assert set(written["nodePortAddresses"]) == {"primary", "localhost", "10.0.0.0/8", "0.0.0.0/0", "::/0"}
+
+
 # ---- fields --------------------------------------------------------------------------------------------------------
 
 FIELDS_OF_1_36: dict[str, Any] = {
