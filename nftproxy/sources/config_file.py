@@ -22,6 +22,7 @@ from asyncinotify import Inotify, Mask
 from nftproxy.model.settings import Config
 from nftproxy.sources.files import load_config
 from nftproxy.sources.inotify import InotifyEvents
+from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
 SILENCE = 0.1
 """Seconds in which the content must not change before it counts."""
@@ -86,7 +87,7 @@ class ConfigFile:
     def _read(self) -> bytes | None:
         """What the file holds; None if it can't be read, for reasons that `load` gives, or only once, as a pipe can."""
         try:
-            return self._path.read_bytes() if self._path and self._path.is_file() else None
+            return read_bounded(self._path, LARGEST_CONFIG) if self._path and self._path.is_file() else None
         except OSError:
             return None
 

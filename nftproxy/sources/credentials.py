@@ -22,6 +22,7 @@ from nftproxy.api.decode import show
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import yaml_documents
 from nftproxy.sources.plugins import Plugin
+from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 """Where a pod has its token and the cluster's certificate authority."""
@@ -240,6 +241,6 @@ def _token(path: Path) -> str:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, LARGEST_CONFIG)
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
         raise BadInput([Problem(str(path), "", "", getattr(error, "strerror", None) or str(error))]) from error

@@ -66,8 +66,10 @@ def json_documents(text: str) -> Iterator[Document]:
     """JSON texts one after the other, by the decoder of the standard library: slow, but it knows where one ends."""
     decoder = json.JSONDecoder()
     begin = _NOT_BLANK.search(text)
+    line, counted = 1, 0
     while begin:
-        line = 1 + text.count("\n", 0, begin.start())
+        line += text.count("\n", counted, begin.start())
+        counted = begin.start()
         try:
             value, end = decoder.raw_decode(text, begin.start())
         except json.JSONDecodeError as error:
@@ -92,17 +94,27 @@ class _Malformed(Exception):
         self.line = line
 
 
-_DOCUMENT_START = re.compile(r"^(?:%.*\n)*---(?=\s|\Z)", re.MULTILINE)
+_DOCUMENT_START = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
 
 
 def yaml_documents(text: str) -> Iterator[Document]:
     """The documents of YAML text.  What stands before the first "---" is one, if it is anything."""
-    starts = [match.start() for match in _DOCUMENT_START.finditer(text)]
+    starts = [_before_directives(text, match.start()) for match in _DOCUMENT_START.finditer(text)]
     line = 1
     for begin, end in itertools.pairwise([0, *starts, len(text)]):
         if begin != end:
             yield from _read_yaml(text[begin:end], line)
             line += text.count("\n", begin, end)
+
+
+def _before_directives(text: str, start: int) -> int:
+    """Where a document begins whose "---" is here: at the first of the lines before it that begin with "%".
+
+    Each line is looked at once, however many documents there are: these lines end at the document before.
+    """
+    while (line := text.rfind("\n", 0, max(start - 1, 0)) + 1) < start and text[line] == "%":
+        start = line
+    return start
 
 
 def _read_yaml(text: str, line: int) -> Iterator[Document]:

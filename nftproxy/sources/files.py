@@ -24,6 +24,7 @@ from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import Document, json_documents, to_yaml, yaml_documents
+from nftproxy.sources.reading import LARGEST_CONFIG, LARGEST_MANIFEST, read_bounded, read_stream
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The files of a directory that count, as for kubectl."""
@@ -144,7 +145,7 @@ def write_config(path: Path, config: bytes) -> None:
 
 def _config_document(path: Path) -> object:
     problems: list[Problem] = []
-    data = _read(path, problems)
+    data = _read(path, problems, LARGEST_CONFIG)
     documents = [] if data is None else [it.value for it in _documents(path, data, problems) if it.value is not None]
     if not problems and len(documents) != 1:
         problems.append(Problem(str(path), "", "", f"holds {len(documents)} documents where one is needed"))
@@ -156,9 +157,10 @@ def _config_document(path: Path) -> object:
 # Files
 
 
-def _read(path: Path, problems: list[Problem]) -> bytes | None:
+def _read(path: Path, problems: list[Problem], most: int = LARGEST_MANIFEST) -> bytes | None:
     try:
-        data = sys.stdin.buffer.read() if path == STANDARD_INPUT else path.read_bytes()
+        is_input = path == STANDARD_INPUT
+        data = read_stream(sys.stdin.buffer, most) if is_input else read_bounded(path, most, may_wait=True)
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
         problems.append(Problem(str(path), "", "", getattr(error, "strerror", None) or str(error)))
         return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -242,3 +244,39 @@ def assert_json(found: Any) -> None:
                 assert_json(inner)
         case _:
             assert isinstance(found, str | int | float | None)
+
+
+# Growth
+
+
+def cpu(text: str, split: Callable[[str], Iterable[Document]]) -> float:
+    """Seconds of this thread's processor time to read a text: the fewest of several, which others disturb least."""
+
+    def once() -> float:
+        begin = time.thread_time()
+        for _ in split(text):
+            pass
+        return time.thread_time() - begin
+
+    return min(once() for _ in range(5))
+
+
+@pytest.mark.parametrize(
+    ("split", "part", "count"),
+    [
+        (yaml_documents, "%\n", 2_000),
+        (yaml_documents, "%\n---\n", 1_000),
+        (yaml_documents, "% ---\n%", 1_500),
+        (yaml_documents, "---\n", 1_000),
+        (yaml_documents, "a\n...\n", 1_000),
+        (yaml_documents, "\n---x", 5_000),
+        (json_documents, "{}\n", 8_000),
+        (json_documents, "7 ", 8_000),
+        (json_documents, "\n\n\n{}", 8_000),
+    ],
+)
+def test_four_times_the_text_takes_four_times_as_long(
+    split: Callable[[str], Iterable[Document]], part: str, count: int
+) -> None:
+    """The work grows with the text and not with its square, however many documents, lines and directives there are."""
+    assert cpu(part * count * 4, split) <= 9 * cpu(part * count, split)
