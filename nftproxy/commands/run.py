@@ -25,11 +25,11 @@ from nftproxy.api.configz import configz
 from nftproxy.api.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.commands import logs
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, renderer
-from nftproxy.kernel import memory, sysctl
+from nftproxy.kernel import memory, nftables_netlink, sysctl
 from nftproxy.kernel.capabilities import missing_features, probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.rlimits import raise_file_limit
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
@@ -158,7 +158,12 @@ def _run(
             "session affinity for IPv6 goes by a hash of the client's address: %(reason)s", {"reason": found.reason}
         )
     node = config.hostname_override or platform.node().lower()
-    pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates))
+    families = nftables_netlink.families()
+    for family in set(Family) - set(families):
+        log.warning(
+            "this kernel's nftables has no %(family)s: its Services are not served", {"family": FAMILY_NAMES[family]}
+        )
+    pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates), families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     if asyncio.run(_follow(pipeline, file, source, api_servers)):
         _execute_again()

@@ -28,6 +28,8 @@ from nftproxy.kernel.netlink import (
     ERROR,
     FAMILY_NUMBER,
     GENERAL,
+    HEADER,
+    REQUEST,
     attribute,
     attributes_of,
     messages_of,
@@ -38,7 +40,8 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 
 SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
-GET_TABLE, GET_CHAIN, GET_SET, GET_GENERATION = 1, 4, 10, 16
+NEW_TABLE, GET_TABLE, GET_CHAIN, GET_SET, GET_GENERATION = 0, 1, 4, 10, 16
+BATCH_BEGIN, CREATE = 0x10, 0x400  # NFNL_MSG_BATCH_BEGIN, NLM_F_CREATE
 
 TABLE_NAME, TABLE_USERDATA = 1, 6
 COMMENT = 0  # NFTNL_UDATA_TABLE_COMMENT, of libnftnl
@@ -88,6 +91,38 @@ def generation_by(kernel: socket.socket) -> int:
     except OSError as error:
         raise Unavailable(_why(error)) from error
     return _number(attributes[1])
+
+
+def has_family(number: int) -> bool:
+    """Whether the kernel's nftables has a family, by its number (`netlink.FAMILY_NUMBER`).
+
+    It may be built without one (CONFIG_NF_TABLES_IPV6).  The kernel is asked for a table in a batch that has no end,
+    and so takes it back.
+
+    Raises:
+        Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
+    """
+    begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + GENERAL.pack(
+        0, 0, socket.htons(SUBSYSTEM)
+    )
+    table = request(SUBSYSTEM, NEW_TABLE, ACKNOWLEDGE | CREATE, number, _named(TABLE_NAME, "nftproxy-probe"))
+    try:
+        with open_socket() as kernel:
+            kernel.sendto(begin + table, (0, 0))
+            list(messages_of(kernel.recv(BUFFER_SIZE)))
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+            return False
+        raise Unavailable(_why(error)) from error
+    return True
+
+
+def families() -> list[Family]:
+    """The families that the kernel's nftables has; all where that can't be found out, so that their loads say why."""
+    try:
+        return [family for family, number in FAMILY_NUMBER.items() if has_family(number)] or list(Family)
+    except Unavailable:
+        return list(Family)
 
 
 def table_comment(family: Family, table: str) -> str | None:

@@ -12,6 +12,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction
+from tests.conftest import Run
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
@@ -75,3 +76,26 @@ def test_a_machine_without_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", refuse)
     with pytest.raises(Unavailable, match="can't be reached: Protocol not supported"):
         nftables_netlink.generation()
+
+
+def test_families_that_the_kernel_has_and_one_that_it_has_not() -> None:
+    """Each is found by asking for a table, which leaves none behind, and makes no commit."""
+    before = nftables_netlink.generation()
+    decnet = 12  # NFPROTO_DECNET, which nftables has never had
+    found = [nftables_netlink.has_family(number) for number in (*netlink.FAMILY_NUMBER.values(), decnet)]
+    assert found == [True, True, False]
+    assert nftables_netlink.generation() == before
+    assert nftables_netlink.table_comment(Family.IPV4, "nftproxy-probe") is None
+
+
+def test_a_kernel_without_ipv6_in_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the other family is served; without any answer, both are tried."""
+    monkeypatch.setitem(netlink.FAMILY_NUMBER, Family.IPV6, 12)
+    assert nftables_netlink.families() == [Family.IPV4]
+    monkeypatch.setitem(netlink.FAMILY_NUMBER, Family.IPV4, 12)
+    assert nftables_netlink.families() == [Family.IPV4, Family.IPV6]
+
+
+def test_families_without_permission(as_nobody: Run) -> None:
+    """What can't be found out counts as there: the load says what is wrong."""
+    assert as_nobody("from nftproxy.kernel import nftables_netlink; print(len(nftables_netlink.families()))") == "2\n"
