@@ -1,7 +1,7 @@
 """docs/conformance.md names a test of ours for each of Kubernetes' own (test/e2e/network), and leaves none of ours out.
 
-A test is named by its module here and its function, `services.hairpin`, or as pytest names it, `path::function`.  Those
-of Kubernetes' tests that no proxy can pass or fail have a reason in place of a test.
+A test is named by its module in tests/system/e2e and its function, `services.hairpin`, or as pytest names it,
+`path::function`.  Those of Kubernetes' tests that no proxy can pass or fail have a reason in place of a test.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
-CHECKOUT = HERE.parents[2]
+CHECKOUT = Path(__file__).resolve().parents[1]
+E2E = CHECKOUT / "tests" / "system" / "e2e"
 
 ROWS: list[tuple[str, str]] = re.findall(
     r"^\| (?!Kubernetes' test|---)(.+?) \| (.+?) \|$",
@@ -36,7 +36,7 @@ def path_of(test: str) -> tuple[Path, str]:
         path, _, function = test.partition("::")
         return CHECKOUT / path, function
     module, _, function = test.partition(".")
-    return HERE / f"test_{module}.py", f"test_{function}"
+    return E2E / f"test_{module}.py", f"test_{function}"
 
 
 def functions(path: Path) -> set[str]:
@@ -58,8 +58,7 @@ def test_name_has_a_test(name: str, ours: str) -> None:
 def test_every_test_has_a_name() -> None:
     """No end-to-end test here stands for nothing."""
     named = {path_of(test) for _, ours in ROWS for test in re.findall(r"`([^`]+)`", ours)}
-    modules = [path for path in HERE.glob("test_*.py") if path.name != Path(__file__).name]
-    assert {(path, function) for path in modules for function in functions(path)} <= named
+    assert {(path, function) for path in E2E.glob("test_*.py") for function in functions(path)} <= named
 
 
 def test_no_name_is_listed_twice() -> None:
