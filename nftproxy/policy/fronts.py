@@ -91,7 +91,7 @@ def reaches(
     cluster_ips = of_family(service.cluster_ips, family)
     external = of_family(external_addresses(service, config), family)
     denied = of_family(denied_external_ips(service, config), family)
-    serves_node_ports = (
+    serves_node_ports = any(port.node_port for port in service.ports) and (
         serves_every_address(config, family)
         or family in config.node_port_addresses.localhost
         or bool(nodeport_addresses(state, config, family))

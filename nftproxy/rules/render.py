@@ -29,6 +29,9 @@ DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
 TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
 
+CACHED = 4096
+"""Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
+
 _KINDS = {kind.value: kind for kind in Kind}
 
 
@@ -49,8 +52,8 @@ class Renderer:
             autoescape=False,
         )
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
-        self._list = functools.lru_cache(maxsize=None)(self._render_list)
-        self._draw = functools.lru_cache(maxsize=None)(self._render_draw)
+        self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
+        self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of one family's table."""

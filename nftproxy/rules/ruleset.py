@@ -11,14 +11,15 @@ Rule 3: a *change* is what replacing some blocks adds to and removes from the un
 
 What makes the kernel follow a change, or hold a generation, is a *transaction* (transaction.py).
 
-Sets, maps and chains that no block uses any more are kept until the next full transaction: a rolling update makes and
-unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole table (docs/performance.md
-has what that costs), and before kernel 6.2 a chain stays busy for a moment after the last element that pointed to it
-has gone.
+Sets, maps and chains that no block uses any more are kept until the next full transaction, or until they are too many:
+a rolling update makes and unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole
+table (docs/performance.md has what that costs), and before kernel 6.2 a chain stays busy for a moment after the last
+element that pointed to it has gone.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -85,6 +86,12 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 
 EMPTY = Block()
 
+MAX_UNUSED = 1_000
+"""Declarations that are kept although no block uses them: with more, all of these go in one transaction.
+
+A cluster uses a few for each number of endpoints and each affinity timeout; but whoever changes a timeout again and
+again makes new ones each time, and every one of them makes everybody's changes slower."""
+
 
 class Disagreement(ValueError):
     """Two blocks contribute different values for one statement: a defect of the templates or of what feeds them."""
@@ -98,9 +105,10 @@ class Change:
         self.entered: list[Element] = []
         self.removed: dict[tuple[str, str], str] = {}
         self.added: dict[tuple[str, str], str] = {}
+        self.discarded: list[Declaration] = []
 
     def __bool__(self) -> bool:
-        return bool(self.declared or self.removed or self.added)
+        return bool(self.declared or self.removed or self.added or self.discarded)
 
     def remove(self, container: str, key: str, value: str) -> None:
         """Note that the union has lost an element; an addition since the last transaction is taken back."""
@@ -131,6 +139,8 @@ class Generation:
         self.declarations: dict[tuple[Kind, str], Declaration] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._shares: dict[tuple[str, str], int] = {}
+        self._uses: Counter[tuple[Kind, str]] = Counter()
+        self._unused: set[tuple[Kind, str]] = set()
 
     def update(self, blocks: Mapping[Owner, Block]) -> Change:
         """Put these blocks in the place of what their owners contributed before; an empty block contributes nothing.
@@ -149,10 +159,26 @@ class Generation:
                 self._declare(declaration, change)
         for element in gained:
             self._contribute(element, change)
+        for owner, block in blocks.items():
+            self._count_uses(self.blocks.get(owner, EMPTY), block)
         self.blocks.update(blocks)
         for owner in [owner for owner, block in blocks.items() if block == EMPTY]:
             del self.blocks[owner]
+        if len(self._unused) > MAX_UNUSED:
+            change.discarded = [self.declarations.pop(identity) for identity in sorted(self._unused, key=_order)]
+            self._unused.clear()
         return change
+
+    def _count_uses(self, old: Block, new: Block) -> None:
+        before, after = ({(each.kind, each.name) for each in block.declarations} for block in (old, new))
+        for identity in after - before:
+            self._uses[identity] += 1
+            self._unused.discard(identity)
+        for identity in before - after:
+            self._uses[identity] -= 1
+            if not self._uses[identity]:
+                del self._uses[identity]
+                self._unused.add(identity)
 
     def savepoint(self, owners: Iterable[Owner]) -> Savepoint:
         """What `restore` needs after an update of these owners' blocks that the kernel refuses."""
@@ -162,6 +188,7 @@ class Generation:
         """Take back an update: nothing that came with it is left, not even what is kept when no block uses it."""
         self.update(savepoint.blocks)
         self.declarations = savepoint.declarations
+        self._unused = self.declarations.keys() - self._uses.keys()
 
     def _withdraw_lost(self, old: Block, new: Block, change: Change) -> Iterable[Element]:
         """Withdraw what `new` no longer has of `old`; what it has beyond `old`, for later."""
@@ -191,12 +218,12 @@ class Generation:
 
     def used_declarations(self) -> dict[tuple[Kind, str], Declaration]:
         """What the blocks declare, without what is kept although no block uses it any more."""
-        used = {(each.kind, each.name) for block in self.blocks.values() for each in block.declarations}
-        return {identity: declaration for identity, declaration in self.declarations.items() if identity in used}
+        return {identity: each for identity, each in self.declarations.items() if identity not in self._unused}
 
     def forget_unused(self) -> None:
         """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""
         self.declarations = self.used_declarations()
+        self._unused.clear()
 
     def without(self, owners: Collection[Owner]) -> Generation:
         """The union of all blocks but those of some owners, as a generation of its own."""
@@ -241,6 +268,10 @@ class Generation:
             del self._shares[container, key]
         else:
             self._shares[container, key] = shares - 1
+
+
+def _order(identity: tuple[Kind, str]) -> tuple[str, str]:
+    return identity[0].value, identity[1]
 
 
 def _entries(declarations: Mapping[tuple[Kind, str], Declaration]) -> Iterator[Element]:

@@ -65,7 +65,20 @@ def change_transaction(family: Family, change: Change) -> Transaction:
     parts += _element_commands("add", table, map(_item, change.entered))
     parts += _element_commands("delete", table, change.removed.items())
     parts += _element_commands("add", table, change.added.items())
+    parts += _discard(table, change.discarded)
     return Transaction("".join(parts))
+
+
+def _discard(table: str, declarations: Collection[Declaration]) -> list[str]:
+    """Delete what nothing refers to but its likes: what leads to chains, all rules, chains, and last sets and maps."""
+    gone = {each.name for each in declarations if each.kind is not Kind.CHAIN}
+    entries = [each.entry for each in declarations if each.entry is not None and each.entry.container not in gone]
+    chains_first = sorted(declarations, key=lambda each: each.kind is not Kind.CHAIN)
+    return [
+        *_element_commands("delete", table, map(_item, entries)),
+        *(f"flush {each.kind.value} {table} {each.name}\n" for each in chains_first if not each.is_dynamic),
+        *(f"delete {each.kind.value} {table} {each.name}\n" for each in chains_first),
+    ]
 
 
 def load_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:

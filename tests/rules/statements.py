@@ -34,6 +34,19 @@ def generation(**blocks: Block) -> Generation:
     return made
 
 
+def sticky(number: int) -> Block:
+    """What comes with an affinity timeout: a map, and two chains, one of which leads to the other."""
+    follow = Declaration(Kind.CHAIN, f"follow-{number}", (f"ip daddr @clients-{number}",))
+    draw = Declaration(
+        Kind.CHAIN,
+        f"draw-{number}",
+        (f"goto follow-{number}",),
+        entry=Element("services", f"10.97.{number // 250}.{number % 250}", f"goto draw-{number}"),
+    )
+    clients = Declaration(Kind.MAP, f"clients-{number}", ("typeof ip saddr : ip daddr", "flags dynamic,timeout"))
+    return block(clients, follow, draw)
+
+
 _KEYS = st.sampled_from(["k1", "k2"])
 _VALUES = st.sampled_from(["", "v1", "v2"])
 _elements = st.builds(Element, st.sampled_from(["one", "two"]), _KEYS, _VALUES)

@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 
 from nftproxy.conformance.strategies import quick
-from nftproxy.rules.ruleset import EMPTY, Block, Change, Declaration, Disagreement, Element, Generation, Kind, Owner
+from nftproxy.rules.ruleset import (
+    EMPTY,
+    MAX_UNUSED,
+    Block,
+    Change,
+    Declaration,
+    Disagreement,
+    Element,
+    Generation,
+    Kind,
+    Owner,
+)
 from tests.rules.statements import (
     CLIENTS,
     DRAW,
@@ -23,6 +34,7 @@ from tests.rules.statements import (
     B,
     block,
     generation,
+    sticky,
     updates,
 )
 from tests.support.factories import IPV4
@@ -282,3 +294,26 @@ def test_changes_follow_the_generation(updates: list[dict[Owner, Block]]) -> Non
         declared |= change.declared
         assert held == {(each.container, each.key): each.value for each in made.elements()}
         assert declared == made.declarations
+
+
+def test_what_is_unused_is_bounded() -> None:
+    """However often a Service changes its timeout, no more than so many unused maps and chains are kept."""
+    made = generation(node=block(SERVICES))
+    discarded = 0
+    for number in range(2 * MAX_UNUSED):
+        change = made.update({"web": sticky(number)})
+        discarded += len(change.discarded)
+        assert len(made.declarations) <= MAX_UNUSED + 1 + 6
+    assert discarded + len(made.declarations) == 2 * MAX_UNUSED * 3 + 1
+    used = {(Kind.MAP, "services"), *((each.kind, each.name) for each in sticky(2 * MAX_UNUSED - 1).declarations)}
+    assert made.used_declarations().keys() == used
+
+
+def test_what_is_used_again_is_not_discarded() -> None:
+    """A declaration that a block uses once more is kept when others go, and so is one that another block uses still."""
+    made = generation(node=block(SERVICES), other=sticky(1))
+    made.update({"web": sticky(0)})
+    for number in (1, 0, *range(2, MAX_UNUSED)):
+        made.update({"again": sticky(0), "web": sticky(number)})
+    assert made.declarations.keys() >= {(Kind.CHAIN, "draw-0"), (Kind.CHAIN, "draw-1")}
+    assert made.update({"again": EMPTY, "other": EMPTY, "web": EMPTY}).discarded == []

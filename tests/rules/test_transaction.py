@@ -7,7 +7,7 @@ from hypothesis import given
 
 from nftproxy.conformance.strategies import quick
 from nftproxy.model.addresses import Family
-from nftproxy.rules.ruleset import Block, Change, Declaration, Disagreement, Generation, Kind, Owner
+from nftproxy.rules.ruleset import MAX_UNUSED, Block, Change, Declaration, Disagreement, Generation, Kind, Owner
 from nftproxy.rules.transaction import (
     Commit,
     Container,
@@ -31,6 +31,7 @@ from tests.rules.statements import (
     B,
     block,
     generation,
+    sticky,
     updates,
 )
 from tests.support.factories import IPV4, IPV6, Ledger
@@ -207,3 +208,18 @@ def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
         ledger.apply(load_transaction(made, "0123", ledger.installed(family)))
     assert ledger.held(family) == {A, TO_REFUSE}
     assert ledger.declared(family) == {(d.kind, d.name, d.body) for d in new.declarations.values()}
+
+
+def test_what_is_discarded_goes_in_an_order_that_the_kernel_accepts() -> None:
+    """What leads to chains, then rules, chains, and last sets and maps; the ledger holds the generation after it."""
+    made = generation(node=block(SERVICES))
+    ledger = Ledger()
+    ledger.apply(load_transaction(made, "0123", None))
+    text = ""
+    for number in range(MAX_UNUSED // 3 + 2):
+        text = change_transaction(IPV4, made.update({"web": sticky(number)})).text
+        ledger.apply(Transaction(text))
+    assert ledger.declared(IPV4) == {(d.kind, d.name, d.body) for d in made.declarations.values()}
+    assert ledger.held(IPV4) == set(made.elements())
+    last = [text.rindex(start) for start in ("delete element", "flush chain", "delete chain", "delete map")]
+    assert last == sorted(last)
