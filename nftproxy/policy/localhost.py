@@ -103,7 +103,7 @@ class LocalhostPorts:
 
     def unserved(self, state: ClusterState) -> Iterator[tuple[ObjectKey, LocalPort, Protocol]]:
         """The node ports of other protocols than TCP, which nothing serves at localhost, in the order of Services."""
-        for _, service in sorted(state.services.items()) if self._families else ():
+        for _, service in sorted(state.services.items()):
             for port in service.ports:
                 if port.node_port and port.protocol is not Protocol.TCP:
                     for family in self._families:

@@ -150,6 +150,34 @@ def test_changes_are_followed() -> None:
     assert served(it) == {}
 
 
+def test_services_that_change_together() -> None:
+    """Each port of each Service follows, and those of others stay."""
+    names = ["shop/a", "shop/b", "shop/c"]
+    services = [
+        service(name, cluster_ips=[f"10.96.0.{n}"], ports=[f"x:80:{30000 + n}", f"y:81:{31000 + n}"])
+        for n, name in enumerate(names, 1)
+    ]
+    ports = ["x:8080", "y:8081"]
+    it = made(*services, *(slice_of(name, ["10.1.0.4"], ports=ports) for name in names), asked=["127.0.0.1/32"])
+    everything = {f"127.0.0.1:{3000 + half * 100}{n}": ((HERE[0], 8080 + half),) for n in (1, 2, 3) for half in (0, 1)}
+    assert served(it) == everything
+    it.apply([Put(slice_of(name, ["10.1.1.4"], ports=ports)) for name in names[:2]])
+    moved = {f"127.0.0.1:{3000 + half * 100}{n}": ((AWAY[0], 8080 + half),) for n in (1, 2) for half in (0, 1)}
+    assert served(it) == everything | moved
+    it.apply([Removed(Service, key(name)) for name in names[:2]])
+    assert served(it) == {port: places for port, places in everything.items() if port.endswith("3")}
+
+
+def test_what_nothing_serves_is_in_the_order_of_services() -> None:
+    """Whatever order Services come in."""
+    names = ["shop/b", "shop/a"]
+    services = [
+        service(name, cluster_ips=[f"10.96.0.{n}"], ports=[f"x:53:{30000 + n}/udp"]) for n, name in enumerate(names, 1)
+    ]
+    it = made(*services, asked=["::1/128"])
+    assert [str(each) for each, _, _ in it.localhost_ports.unserved(it.state)] == ["shop/a", "shop/b"]
+
+
 def test_a_service_without_rules_is_not_served() -> None:
     """A quarantined Service, whose rules the kernel refuses, is not served at localhost either."""
     it = made(OPEN, slice_of())

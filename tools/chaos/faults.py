@@ -6,6 +6,7 @@ connections must go on, except where the fault harms the rules themselves.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 import time
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from nftproxy.lab import LabError
 from nftproxy.lab.topology import NODE_IP
 from tests.support.apiserver import (
     Action,
@@ -267,18 +269,24 @@ def second_agent(scene: Scene, rng: Random) -> None:
 # The kernel, and others who write to it
 
 
+def _harm(scene: Scene, text: str) -> None:
+    """Do something to the rules, if another fault has left anything to do it to."""
+    scene.harm()
+    with contextlib.suppress(LabError):
+        scene.agent.lab.load(text)
+
+
 def flushed(scene: Scene, rng: Random) -> None:
     """A host firewall starts anew, and takes all rules along."""
-    scene.harm()
-    scene.agent.lab.load(rng.choice(["flush ruleset", "delete table ip nftproxy", "delete table ip6 nftproxy"]))
+    _harm(scene, rng.choice(["flush ruleset", "delete table ip nftproxy", "delete table ip6 nftproxy"]))
     _wait(rng, 1.0)
 
 
 def altered(scene: Scene, rng: Random) -> None:
     """Somebody empties a map, adds an element, or turns a hook off."""
-    scene.harm()
     number = rng.choice(ANCHORS)
-    scene.agent.lab.load(
+    _harm(
+        scene,
         rng.choice(
             [
                 "flush map ip nftproxy tcp-endpoints",
@@ -286,7 +294,7 @@ def altered(scene: Scene, rng: Random) -> None:
                 f"delete element ip nftproxy services {{ {vip(number)} . tcp . 80 }}",
                 "flush chain ip nftproxy services",
             ]
-        )
+        ),
     )
     _wait(rng, 1.0)
 
@@ -310,8 +318,7 @@ def overrun(scene: Scene, rng: Random) -> None:
             scene.agent.lab.load(f"add element ip other noise {{ {addresses} }}")
             scene.agent.lab.load("delete table ip other")
         if harms:
-            scene.harm()
-            scene.agent.lab.load("flush map ip nftproxy tcp-endpoints")
+            _harm(scene, "flush map ip nftproxy tcp-endpoints")
     finally:
         scene.agent.resume()
     _wait(rng)

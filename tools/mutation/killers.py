@@ -15,7 +15,7 @@ MODULES = tuple(
     for name in (
         "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
         "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
-        "policy/health_checks", "agent/health", "agent/quarantine",
+        "policy/health_checks", "policy/localhost", "agent/health", "agent/quarantine",
     )
 )  # fmt: skip
 TARGETS = TEMPLATES + MODULES
@@ -46,6 +46,7 @@ UNIT = Stage(
         "tests/policy/test_endpoints.py",
         "tests/policy/test_flows.py",
         "tests/policy/test_health_checks.py",
+        "tests/policy/test_localhost.py",
         "tests/api/test_parse.py",
         "tests/system/fuzz/test_histories.py",
         "tests/api/test_services.py",
