@@ -116,6 +116,16 @@ def test_one_object_holds_up_no_other() -> None:
     assert pause == pytest.approx(REFILL - 100.0)
 
 
+def test_the_first_token_is_waited_for() -> None:
+    """Where several objects wait for their buckets, it is the one that comes first that ends the pause."""
+    correlator = Correlator()
+    for name, start in (("web", 0.0), ("api", 100.0)):
+        for number in range(BURST + 1):
+            observed(correlator, str(number), now=start + number, name=name)
+            sent(correlator, start + number)
+    assert correlator.next(200.0) == (None, pytest.approx(REFILL - 200.0))
+
+
 def test_a_node_has_a_bucket() -> None:
     """Of any number of objects 25 Events are sent in a row, and then one each second."""
     correlator = Correlator()

@@ -141,6 +141,7 @@ def test_rules_that_are_refused_are_a_warning_on_the_service() -> None:
     why = "Could not process rule: No such file or directory\n  in: add element ip nftproxy services { ... }"
     happening = of_refusal(IPV6, key("shop/web"), why)
     assert (happening.namespace, happening.name, happening.is_warning) == ("shop", "web", True)
+    assert happening.lasts, "it is reported after each commit, as long as the kernel refuses"
     assert (happening.reason, happening.action) == ("RulesRefused", "Load")
     assert happening.note == f"the kernel refuses its rules for IPv6: {why}"
 
