@@ -137,7 +137,7 @@ class Daemon:
         loop.add_reader(self._notifications, self._agent.noticed)
         if lock:
             loop.add_reader(lock, lock.answer)
-        self._events.tell([of_start(self._pipeline.state.node.name)])
+        self._events.report([of_start(self._pipeline.state.node.name)])
         beside = [
             asyncio.create_task(self._events.run(post)),
             asyncio.create_task(watch_other_proxies(self._tell_of_proxies)),
@@ -170,7 +170,7 @@ class Daemon:
             self._forwarder.follow(self._pipeline.localhost_ports.by_port)
         self._tell_losses(self._pipeline.take_losses())
         for family, withheld in self._pipeline.withheld.items():
-            self._events.tell(of_refusal(family, service, why) for service, why in withheld.items())
+            self._events.report(of_refusal(family, service, why) for service, why in withheld.items())
         self._tell_excess(self._pipeline.state.excessive)
 
     def _sweeps_of(self, families: Collection[Family]) -> Sweeps:
@@ -187,7 +187,7 @@ class Daemon:
     def _tell_of_configuration(self, fault: str) -> None:
         self.metrics.configured(is_good=not fault)
         self._vitals.health.warn("configuration", *filter(None, [fault]))
-        self._events.tell([of_configuration(self._pipeline.state.node.name, fault)] if fault else [])
+        self._events.report([of_configuration(self._pipeline.state.node.name, fault)] if fault else [])
 
     def _tell_excess(self, excessive: Mapping[ObjectKey, str]) -> None:
         """Log and report the Services that exceed a limit, each when it begins to."""
@@ -197,7 +197,7 @@ class Daemon:
         for service in self._excessive - excessive.keys():
             log.info("Service %s exceeds no limit any more", service)
         self._excessive = set(excessive)
-        self._events.tell(of_excess(service, why) for service, why in excessive.items())
+        self._events.report(of_excess(service, why) for service, why in excessive.items())
 
     def _tell_losses(self, losses: Sequence[Lost]) -> None:
         """Log and report what Services don't get: one line for each Service, however much it loses."""
@@ -209,17 +209,17 @@ class Daemon:
                 "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s",
                 {"service": service, "what": first.what, "why": why, "more": more},
             )
-        self._events.tell(map(of_conflict, losses))
+        self._events.report(map(of_conflict, losses))
 
     def _tell_of_proxies(self, traces: Traces) -> None:
         self.metrics.neighbours(traces)
         self._vitals.health.warn("other proxies", *(in_words(proxy, each) for proxy, each in traces.items()))
 
     def _tell_failure(self, failure: CannotListen) -> None:
-        self._events.tell([of_listener(failure, self._pipeline.state.node.name)])
+        self._events.report([of_listener(failure, self._pipeline.state.node.name)])
 
     def _tell_unforwarded(self, failure: CannotForward) -> None:
-        self._events.tell([of_forwarder(failure, self._pipeline.state.node.name)])
+        self._events.report([of_forwarder(failure, self._pipeline.state.node.name)])
 
 
 async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:

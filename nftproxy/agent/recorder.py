@@ -151,13 +151,13 @@ class Events:
     def __init__(self, node: str) -> None:
         self._node = node
         self._correlator = Correlator()
-        self._told = asyncio.Event()
+        self._woken = asyncio.Event()
 
-    def tell(self, happenings: Iterable[Happening]) -> None:
+    def report(self, happenings: Iterable[Happening]) -> None:
         """Have these sent, but for those that were said a short while ago."""
         now = asyncio.get_running_loop().time()
         self._correlator.observe(happenings, now, datetime.datetime.now(datetime.UTC))
-        self._told.set()
+        self._woken.set()
         if self._correlator.dropped:
             log.warning(
                 "dropped %(count)d Events, the oldest of those that waited to be sent: too many objects have some",
@@ -178,12 +178,12 @@ class Events:
     async def _next(self) -> Series:
         """The next series that may be sent, once there is one."""
         while True:
-            self._told.clear()
+            self._woken.clear()
             series, pause = self._correlator.next(asyncio.get_running_loop().time())
             if series is not None:
                 return series
             try:
-                await asyncio.wait_for(self._told.wait(), pause)
+                await asyncio.wait_for(self._woken.wait(), pause)
             except TimeoutError:
                 continue
 

@@ -80,7 +80,7 @@ def sent(*tellings: Happening, failures: int = 0) -> list[str]:
 
     async def main() -> None:
         events = Events("node-a")
-        events.tell(tellings)
+        events.report(tellings)
         task = asyncio.create_task(events.run(post))
         await asyncio.wait_for(come.wait(), 30.0)
         task.cancel()
@@ -110,7 +110,7 @@ def reaching(server: ApiServer, tmp_path: Path) -> Iterator[Callable[[Sequence[S
                     step()
                     continue
                 answered.clear()
-                events.tell(step)
+                events.report(step)
                 await asyncio.wait_for(answered.wait(), 30.0)
                 await asyncio.wait_for(events.idle.wait(), 30.0)
             task.cancel()
