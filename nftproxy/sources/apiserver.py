@@ -219,6 +219,7 @@ class Cluster:
     def answered(self) -> None:
         """The server has answered somebody, so nobody waits longer to try again."""
         self._is_answering.set()
+        self._said.clear()
 
     def _note_failure(self, reflector: Reflector, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from nftproxy.api.pauses import Pause
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR
@@ -149,6 +150,21 @@ def test_any_answer_ends_the_pauses(
                 await cluster.post("default", b"{}")
             await seen.right()
         await cluster.aclose()
+
+    asyncio.run(run())
+
+
+def test_the_log_is_not_filled_while_nobody_answers(cluster: Cluster) -> None:
+    """That nobody answers is logged once for each reason until somebody does; what the API denies is always logged."""
+
+    async def run() -> None:
+        lost, refused = Pause(reason="lost", awaits_server=True), Pause(reason="403")
+        news = [cluster._is_news("services", pause) for pause in (lost, lost, lost._replace(reason="refused"), lost)]
+        assert news == [True, False, True, True]
+        assert cluster._is_news("nodes", lost), "of each resource"
+        cluster.answered()
+        assert cluster._is_news("services", lost)
+        assert all(cluster._is_news("services", refused) for _ in range(3))
 
     asyncio.run(run())
 
