@@ -123,7 +123,9 @@ def test_the_first_token_is_waited_for() -> None:
         for number in range(BURST + 1):
             observed(correlator, str(number), now=start + number, name=name)
             sent(correlator, start + number)
-    assert correlator.next(200.0) == (None, pytest.approx(REFILL - 200.0))
+    due, pause = correlator.next(200.0)
+    assert due is None
+    assert pause == pytest.approx(REFILL - 200.0)
 
 
 def test_a_node_has_a_bucket() -> None:
