@@ -36,7 +36,9 @@ goes out (`kernel`) never meet, and what it means in the API (`api`) and what fo
 EVERYONE_MAY_IMPORT = frozenset({"model", "__init__"})
 
 PURE_FOLDERS = frozenset({"__init__", "model", "api", "policy", "rules", "pipeline"})
-PURE_ELSEWHERE = frozenset({"agent/event_series", "agent/health", "agent/quarantine", "commands/listing"})
+PURE_ELSEWHERE = frozenset(
+    {"agent/event_series", "agent/health", "agent/inbox", "agent/quarantine", "commands/listing"}
+)
 PURE_MAY_IMPORT = frozenset(
     "__future__ abc bisect collections contextlib copy dataclasses datetime enum functools hashlib heapq "
     "ipaddress itertools math operator re string textwrap traceback types typing "

@@ -15,7 +15,7 @@ MODULES = tuple(
     for name in (
         "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
         "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
-        "policy/health_checks", "policy/localhost", "agent/health", "agent/quarantine",
+        "policy/health_checks", "policy/localhost", "agent/health", "agent/inbox", "agent/quarantine",
     )
 )  # fmt: skip
 TARGETS = TEMPLATES + MODULES
@@ -43,6 +43,7 @@ UNIT = Stage(
         "tests/policy/compile",
         "tests/agent/test_quarantine.py",
         "tests/agent/test_health.py",
+        "tests/agent/test_inbox.py",
         "tests/policy/test_endpoints.py",
         "tests/policy/test_flows.py",
         "tests/policy/test_health_checks.py",
