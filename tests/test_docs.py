@@ -191,6 +191,18 @@ def test_words_are_those_of_the_glossary(page: Path) -> None:
     assert not {word: better for word, better in NOT_OUR_WORDS.items() if re.search(word, text, re.IGNORECASE)}
 
 
+def test_words_of_the_code_are_those_of_the_glossary() -> None:
+    """No name, docstring, comment or message of the package has such a second word either."""
+    sources = [*(CHECKOUT / "nftproxy").rglob("*.py"), *(CHECKOUT / "templates").iterdir()]
+    found = [
+        (str(path.relative_to(CHECKOUT)), word, better)
+        for path in sources
+        for word, better in NOT_OUR_WORDS.items()
+        if re.search(word, path.read_text(), re.IGNORECASE)
+    ]
+    assert not found
+
+
 @by_path
 def test_modules_that_a_page_names_exist(page: Path) -> None:
     """A module or template that a page names in code, by its path, is there: who moves one moves the words too."""

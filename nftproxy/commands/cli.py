@@ -93,7 +93,7 @@ def render_command(paths: tuple[Path, ...], **options: Any) -> None:
 def check_command(paths: tuple[Path, ...], **options: Any) -> None:
     """Load the rendered rules into a throw-away network namespace and say what the kernel says.
 
-    Needs no root where users may make namespaces.  Exit status 1 if the rules were refused.
+    Needs no root where users may make namespaces.  Exit status 1 if the kernel refuses the rules.
     """
     result = check_ruleset("".join(_rendered(paths, **options)))
     click.echo(result)
