@@ -88,8 +88,7 @@ class Pipeline:
 
         Until the end nothing of it is to be seen but in `state`.
         """
-        for event in events:
-            self._touched.merge((yield from self.state.applying(event)))
+        self._touched.merge((yield from self.state.applying(events)))
         changes = yield from self._update()
         return {family: change_transaction(family, change) for family, change in changes.items() if change}
 

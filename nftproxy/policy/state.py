@@ -6,7 +6,7 @@ in proportion to the change.  Whatever order events come in, the same objects ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -64,29 +64,27 @@ class ClusterState:
 
     def apply(self, event: Event) -> Touched:
         """Take one event in; what it touched."""
-        steps = self.applying(event)
+        steps = self.applying([event])
         while True:
             try:
                 next(steps)
             except StopIteration as end:
                 return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
 
-    def applying(self, event: Event) -> Generator[None, None, Touched]:
-        """As `apply`, stopping after each `STEP` objects: good moments to do something else."""
+    def applying(self, events: Iterable[Event]) -> Generator[None, None, Touched]:
+        """As `apply` for several, stopping after each `STEP` objects: good moments to do something else.
+
+        Limits are judged at the end, once for each Service, however many of its EndpointSlices have come.
+        """
         touched = Touched()
-        match event:
-            case Put(object=new):
-                self._put(new, touched)
-            case Removed(kind=kind, key=key):
-                self._remove(kind, key, touched)
-            case Listed(kind=kind, objects=objects):
-                kept = {key_of(new) for new in objects}
-                for key in [key for key in self._store(kind) if key not in kept]:
-                    self._remove(kind, key, touched)
-                for number, new in enumerate(objects, 1):
+        for event in events:
+            match event:
+                case Put(object=new):
                     self._put(new, touched)
-                    if number % STEP == 0:
-                        yield
+                case Removed(kind=kind, key=key):
+                    self._remove(kind, key, touched)
+                case Listed(kind=kind, objects=objects):
+                    yield from self._list(kind, objects, touched)
         for number, service in enumerate(sorted(self._unjudged), 1):
             self._judge(service, touched)
             if number % STEP == 0:
@@ -94,6 +92,17 @@ class ClusterState:
         self._unjudged.clear()
         touched.services |= self.claims.take_touched()
         return touched
+
+    def _list(
+        self, kind: type[ClusterObject], objects: Sequence[ClusterObject], touched: Touched
+    ) -> Generator[None, None, None]:
+        kept = {key_of(new) for new in objects}
+        for key in [key for key in self._store(kind) if key not in kept]:
+            self._remove(kind, key, touched)
+        for number, new in enumerate(objects, 1):
+            self._put(new, touched)
+            if number % STEP == 0:
+                yield
 
     def _store(self, kind: type[ClusterObject]) -> Mapping[ObjectKey | str, ClusterObject]:
         stores: dict[type[ClusterObject], Mapping[ObjectKey | str, ClusterObject]] = {

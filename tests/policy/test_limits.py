@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -125,5 +126,19 @@ def test_a_large_listing_lets_others_in_between() -> None:
     """Of many Services, all of which want one address, no more than so many are taken in at once."""
     crowd = tuple(service(f"shop/s{each}", created=each) for each in range(4 * STEP))
     made = ClusterState("node-a")
-    assert sum(1 for _ in made.applying(Listed(Service, crowd))) == 8
+    assert sum(1 for _ in made.applying([Listed(Service, crowd)])) == 8
     assert limits.excess(crowd[0], ()) == ""
+
+
+def test_a_service_is_judged_once_for_many_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices that come together are counted together, and not again for each of them."""
+    judged: list[int] = []
+
+    def judge(of: Service, slices: Collection[EndpointSlice]) -> str:
+        judged.append(len(slices))
+        return excess(of, slices)
+
+    monkeypatch.setattr("nftproxy.policy.state.excess", judge)
+    slices = [structs.replace(deep(3, 1), key=key(f"shop/web-{each}")) for each in range(20)]
+    pipeline().apply([Put(wide(3)), *map(Put, slices)])
+    assert judged == [20]
