@@ -12,6 +12,6 @@ figures.py     what was measured, by name
 targets.py     what was promised, beside it
 report.py plot.py                                            tables and picture for docs/
 quick.py       what CI asserts
-one_service.py what one Service costs at the limits and beyond, by itself
+bounds.py      what one Service costs at its limits, and one a hundred times as large, by itself
 forwarding.py  what the forwarder of node ports at localhost costs, by itself
 """

@@ -1,0 +1,25 @@
+"""The tool that measures what objects cost at a bound: that it measures what it says."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.lab import obstacle
+from tools.bench.bounds import CASES, Case, fronts, measure, ranges, rows
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+def test_what_is_within_bounds_gets_into_the_kernel() -> None:
+    """A Service of each kind that is small gets its elements, and is not quarantined."""
+    costs = [measure(objects) for objects in (fronts(3, 4), rows(2, 5), ranges(2, 3))]
+    assert [cost.reason for cost in costs] == ["", "", ""]
+    assert [cost.elements > 10 for cost in costs] == [True, True, True]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.what for case in CASES])
+def test_a_hundred_times_a_bound_gets_nothing(case: Case) -> None:
+    """What is a hundred times as large as a bound is quarantined, and no element of it gets into the kernel."""
+    cost = measure(case.hundred_times())
+    assert "are allowed" in cost.reason
+    assert cost.elements == 0
