@@ -81,7 +81,7 @@ _GAUGES = (
     _Row("nftproxy_elements", "Elements of the table's sets and maps, except those that packets add"),
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
-    _Row("nftproxy_services_quarantined", "Services without rules: the kernel refuses theirs, or they exceed a limit", ()),
+    _Row("nftproxy_services_quarantined", "Services without rules: refused by the kernel, or beyond a limit", ()),
     _Row("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
