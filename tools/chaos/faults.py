@@ -301,10 +301,19 @@ def altered(scene: Scene, rng: Random) -> None:
 
 def others_commits(scene: Scene, rng: Random) -> None:
     """Another program commits to a table of its own, again and again."""
-    scene.agent.lab.load("add table ip other\nadd set ip other noise { typeof ip saddr ; }")
     for number in range(rng.randint(20, 100)):
-        scene.agent.lab.load(f"add element ip other noise {{ 192.0.2.{number} }}")
-    scene.agent.lab.load("delete table ip other")
+        _fill(scene, "drops", f"192.0.2.{number}")
+    _drop(scene, "drops")
+
+
+def _fill(scene: Scene, table: str, addresses: str) -> None:
+    """Commit addresses to a set of a table that isn't ours, whatever another fault has left of it."""
+    made = f"add table ip {table}\nadd set ip {table} noise {{ typeof ip saddr ; }}"
+    scene.agent.lab.load(f"{made}\nadd element ip {table} noise {{ {addresses} }}")
+
+
+def _drop(scene: Scene, table: str) -> None:
+    scene.agent.lab.load(f"add table ip {table}\ndelete table ip {table}")
 
 
 def overrun(scene: Scene, rng: Random) -> None:
@@ -314,9 +323,8 @@ def overrun(scene: Scene, rng: Random) -> None:
     scene.agent.suspend()
     try:
         for _ in range(8):
-            scene.agent.lab.load("add table ip other\nadd set ip other noise { typeof ip saddr ; }")
-            scene.agent.lab.load(f"add element ip other noise {{ {addresses} }}")
-            scene.agent.lab.load("delete table ip other")
+            _fill(scene, "floods", addresses)
+            _drop(scene, "floods")
         if harms:
             _harm(scene, "flush map ip nftproxy tcp-endpoints")
     finally:
