@@ -193,9 +193,12 @@ class Daemon:
         """Log and report the Services that exceed a limit, each when it begins to."""
         for service in excessive.keys() - self._excessive:
             why = excessive[service]
-            log.warning("Service %s is quarantined: %s; it is served once it has changed to less", service, why)
+            what = {"service": service, "reason": why}
+            log.warning(
+                "Service %(service)s is quarantined: %(reason)s; it is served once it has changed to less", what
+            )
         for service in self._excessive - excessive.keys():
-            log.info("Service %s exceeds no limit any more", service)
+            log.info("Service %(service)s exceeds no limit any more", {"service": service})
         self._excessive = set(excessive)
         self._events.report(of_excess(service, why) for service, why in excessive.items())
 

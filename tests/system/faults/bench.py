@@ -194,7 +194,7 @@ class Bench:
         self._process.terminate()
         status = self._process.wait(10)
         self._process = None
-        assert status == 0, self.log()
+        assert status == 0, f"status {status}: {self.log()}"
 
     @property
     def process_id(self) -> int:
