@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.lab import obstacle
-from tools.bench.bounds import CASES, Case, fronts, measure, ranges, rows
+from tools.bench.bounds import CASES, Case, fronts, measure, ranges, rows, run
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -23,3 +23,9 @@ def test_a_hundred_times_a_bound_gets_nothing(case: Case) -> None:
     cost = measure(case.hundred_times())
     assert "are allowed" in cost.reason
     assert cost.elements == 0
+
+
+@pytest.mark.parametrize(("count", "stay"), [(10, 10), (300, 127)])
+def test_silent_connections_stay_up_to_the_bound(count: int, stay: int) -> None:
+    """Of connections that say nothing as many stay open as the port may have, except the one that a probe takes."""
+    assert run("--crowd", str(count)).decode().startswith(f"| {count} | {stay} | ")

@@ -1,27 +1,38 @@
-"""What one object costs at a bound, and what one a hundred times as large costs: `python -m tools.bench.bounds`.
+"""What something costs at a bound, and what a hundred times as much costs: `python -m tools.bench.bounds`.
 
 Each case is an agent's pure part and a kernel: beside 1,000 ordinary Services comes the hostile one.  Measured are the
 time until the kernel has what it asks for, what the peak of memory grows by beyond the object itself, and how many
 elements get into the kernel.  Each case has a process of its own, as a peak never goes down.
+
+Then come connections to the health port that say nothing, as many as the port may have and a hundred times as many:
+how many stay open, what memory grows by, and how long a probe waits for its answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import resource
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import click
 import msgspec
 
+from nftproxy.agent.connections import MOST
+from nftproxy.agent.health import Health
+from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.servers import Servers
+from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab.node import Node
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.settings import HEALTHZ_PORT
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import pipeline, service, slice_of
 from tools.bench.processes import CHECKOUT
@@ -124,11 +135,57 @@ def reason(agent: Pipeline) -> str:
     return next(iter(agent.state.excessive.values()), "")
 
 
+CROWD = """\
+import collections, socket, sys
+opened = collections.deque(maxlen=500)  # what goes was closed by the other side long ago
+for number in range(int(sys.argv[2])):
+    source = f"127.{1 + number // 62500}.{number // 250 % 250}.{1 + number % 250}"
+    opened.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), 60, source_address=(source, 0)))
+print("all", flush=True)
+sys.stdin.read()
+"""
+"""A program that opens connections, each from another address, and says nothing."""
+
+
+async def measure_crowd(count: int) -> str:
+    """Let so many clients connect to the health port and say nothing; a row of the second table."""
+    made = pipeline(healthz_bind_address=f"127.0.0.1:{HEALTHZ_PORT}", metrics_bind_address="127.0.0.1:0")
+    vitals = Vitals(Health(30.0), Metrics(made.generations))
+    async with Servers(made.settings.config, lambda: made.state.node, vitals, lambda _: None):
+        files, peak = open_files(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        command = [sys.executable, "-c", CROWD, str(HEALTHZ_PORT), str(count)]
+        crowd = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert crowd.stdin
+        assert crowd.stdout
+        assert await crowd.stdout.readline() == b"all\n"
+        began = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", HEALTHZ_PORT)
+        writer.write(b"GET /livez HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 ")
+        waited = time.monotonic() - began
+        stayed = open_files() - files - 3  # the crowd's pipes, and this connection
+        writer.close()
+        crowd.stdin.close()
+        await crowd.wait()
+        memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
+        return f"| {count:,} | {stayed:,} | {memory / 1e6:,.0f} MB | {waited * 1000:,.0f} ms |"
+
+
+def open_files() -> int:
+    """How many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 @click.command()
 @click.option("--case", "chosen", type=int, hidden=True)
 @click.option("--hundred", is_flag=True, hidden=True)
-def main(chosen: int | None, hundred: bool) -> None:
+@click.option("--crowd", type=int, hidden=True)
+def main(chosen: int | None, hundred: bool, crowd: int | None) -> None:
     """Print a row for each bound, and one for what is a hundred times as large."""
+    if crowd is not None:
+        with Node("node") as node:
+            click.echo(node.call(lambda: asyncio.run(measure_crowd(crowd))))
+        return
     if chosen is not None:
         case = CASES[chosen]
         objects = case.hundred_times() if hundred else case.at_the_bound()
@@ -144,13 +201,21 @@ def main(chosen: int | None, hundred: bool) -> None:
                 f"| {case.what}: {size} | {cost.seconds * 1000:,.0f} ms | {cost.memory / 1e6:,.0f} MB"
                 f" | {cost.elements:,} | {cost.reason or 'no'} |"
             )
+    click.echo("\n| silent connections to the health port | of these stay open | memory | a probe waits |")
+    click.echo("| --- | --- | --- | --- |")
+    for count in (MOST.of_a_listener, 100 * MOST.of_a_listener):
+        click.echo(run("--crowd", str(count)).decode().strip())
 
 
 def ask(number: int, *, hundred: bool) -> Cost:
     """The cost of a case, measured in a process of its own."""
-    command = [sys.executable, "-m", "tools.bench.bounds", "--case", str(number), *(["--hundred"] if hundred else [])]
-    done = subprocess.run(command, cwd=CHECKOUT, check=True, capture_output=True)
-    return msgspec.json.decode(done.stdout, type=Cost)
+    return msgspec.json.decode(run("--case", str(number), *(["--hundred"] if hundred else [])), type=Cost)
+
+
+def run(*arguments: str) -> bytes:
+    """What a process of its own prints that measures one thing."""
+    command = [sys.executable, "-m", "tools.bench.bounds", *arguments]
+    return subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE).stdout
 
 
 if __name__ == "__main__":
