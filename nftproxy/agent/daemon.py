@@ -13,7 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy import __version__
-from nftproxy.agent.ending import SIGNALS, ends_in_any_case
+from nftproxy.agent.ending import SIGNALS, asked_to_end, ends_in_any_case
 from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
@@ -106,8 +106,12 @@ class Daemon:
             waiting.cancel()
             self._agent.stop()
 
+        def end() -> None:
+            asked_to_end.set()
+            stop()
+
         for number in SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+            asyncio.get_running_loop().add_signal_handler(number, end)
         restarting.add_done_callback(stop)
         with ends_in_any_case():
             try:

@@ -22,6 +22,9 @@ log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+asked_to_end = threading.Event()
+"""Set once one of these has come; who is about to start anew ends instead."""
+
 GRACE = 0.8
 """Seconds from the signal until the process ends in any case: a good order takes some hundredths."""
 
@@ -51,6 +54,7 @@ def _hear(hearing: socket.socket, loops: int, grace: float) -> None:
             with contextlib.suppress(OSError):  # the loop may be gone already
                 os.write(loops, numbers)
             if any(number in SIGNALS for number in numbers):
+                asked_to_end.set()
                 time.sleep(grace)
                 log.warning("something hangs: ending without waiting for it; the rules stay")
                 logging.shutdown()

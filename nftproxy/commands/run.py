@@ -21,6 +21,7 @@ from pathlib import Path
 import click
 
 from nftproxy import __version__
+from nftproxy.agent.ending import asked_to_end
 from nftproxy.api.configz import configz
 from nftproxy.api.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.commands import logs
@@ -165,7 +166,8 @@ def _run(
         )
     pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates), families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    if asyncio.run(_follow(pipeline, file, source, api_servers)):
+    wants_to_start_anew = asyncio.run(_follow(pipeline, file, source, api_servers))
+    if wants_to_start_anew and not asked_to_end.is_set():
         _execute_again()
 
 

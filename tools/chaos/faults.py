@@ -197,7 +197,7 @@ def killed(scene: Scene, rng: Random) -> None:
 
 def restarted(scene: Scene, rng: Random) -> None:
     """The agent is stopped as the kubelet does, and started again."""
-    scene.agent.stop()
+    scene.agent.stop(may_be_starting=True)
     try:
         _wait(rng, 1.0)
     finally:

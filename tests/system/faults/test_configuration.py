@@ -14,6 +14,7 @@ from tests.support.apiserver import ApiServer
 from tests.system.faults.bench import Bench, pod, vip
 from tests.system.faults.test_life import LOADED
 
+ANEW = "the configuration has changed: starting anew over the rules that are there"
 REJECTED = "nftproxy_configuration_rejected"
 PATIENCE = 60.0
 """Seconds for a process to start and to load its rules, which takes two, on a machine that has other things to do."""
@@ -70,7 +71,7 @@ def test_a_good_configuration_is_taken_over_without_a_connection_lost(configured
         client.join()
     assert in_force(bench)["oomScoreAdj"] == -998
     assert bench.process_id == process
-    assert "the configuration has changed: starting anew over the rules that are there" in bench.log()
+    assert ANEW in bench.log()
     assert bench.lab.reply(established) == (vip(1), 80)
     assert len(outcomes) > 100
     assert set(outcomes) == {endpoint(pod(number), 8080) for number in range(1, 6)}
@@ -127,3 +128,17 @@ def test_the_log_can_be_made_to_have_each_request(configured: Bench) -> None:
     assert all({"ts", "level", "msg"} <= line.keys() for line in lines)
     assert any(line["msg"].startswith("HTTP Request: GET") and "services" in line["msg"] for line in lines)
     assert any(line["level"] == "debug" and line["msg"].startswith("applied") and line["bytes"] for line in lines)
+
+
+def test_sigterm_is_heard_while_it_starts_anew(configured: Bench) -> None:
+    """An agent that was told to end while it goes over to a new configuration ends, and doesn't start again."""
+    bench = configured
+    for score in (-990, -991, -992):
+        bench.wait_until(lambda: in_force(bench))
+        before = bench.log().count(ANEW)
+        configure(bench, oomScoreAdj=score)
+        bench.wait_until(lambda: bench.log().count(ANEW) > before, PATIENCE)  # noqa: B023  # called at once
+        bench.stop(may_be_starting=True)
+        loads = bench.log().count(LOADED)
+        bench.start()
+        bench.wait_until(lambda: bench.log().count(LOADED) > loads, PATIENCE)  # noqa: B023
