@@ -206,9 +206,10 @@ def test_a_services_own_cluster_ip_is_no_external_address() -> None:
 def test_external_ips_outside_of_the_allowed_ranges_are_no_claims() -> None:
     """They are left to others; load balancer IPs are not asked for."""
     config = Config(external_ip_cidrs=networks(["203.0.113.0/29"]))
-    ours = service(external_ips=["203.0.113.7", "203.0.113.8", "203.0.113.9"], load_balancer_ips=["203.0.113.9"])
+    external_ips = ["203.0.113.7", "203.0.113.8", "203.0.113.9", "203.0.113.10", "203.0.113.8"]
+    ours = service(external_ips=external_ips, load_balancer_ips=["203.0.113.9"])
     assert external_addresses(ours, config) == ("203.0.113.9", "203.0.113.7")
-    assert denied_external_ips(ours, config) == ("203.0.113.8",)
+    assert denied_external_ips(ours, config) == ("203.0.113.8", "203.0.113.10")
     assert denied_external_ips(ours, Config()) == ()
 
 
