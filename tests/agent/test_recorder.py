@@ -26,13 +26,13 @@ from nftproxy.agent.recorder import (
 )
 from nftproxy.agent.servers import CannotListen, Place
 from nftproxy.api.responses import ErrorStatus
+from nftproxy.lab.apiserver import ApiServer, Fault, Respond
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost
 from nftproxy.sources.apiserver import Cluster
 from tests.support import objects
-from tests.support.apiserver import ApiServer, Fault, Respond
 from tests.support.factories import IPV6, addresses, claim, key, pipeline, service
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)

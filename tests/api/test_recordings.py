@@ -14,11 +14,11 @@ from nftproxy.api.pauses import Times
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import read_error
+from nftproxy.lab.apiserver import services, slices
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from tests.support import objects
-from tests.support.apiserver import services, slices
 from tests.support.recordings import EXCHANGES, Exchange, Object
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-0")

@@ -32,7 +32,7 @@ def built_by_hand(source: str) -> list[int]:
     return found
 
 
-BY_HAND = {"tests/support/apiserver/test_watches.py": 1}
+BY_HAND = {"tests/lab/apiserver/test_watches.py": 1}
 """What is written down all the same: the empty object of a bookmark."""
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from nftproxy.lab import obstacle
+from nftproxy.lab.apiserver.manifests import documents
 from nftproxy.lab.node import Node
-from tests.support.apiserver.manifests import documents
 from tools.bench import cluster, figures, offline, report
 from tools.bench.cluster import Size
 from tools.bench.dumps import dumped

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from nftproxy.lab import DROPPED, NODE, TCP_RESET, Origin, Probe, endpoint, obstacle
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.addresses import parse_network
 from nftproxy.model.settings import Config
-from tests.support.apiserver import ApiServer
 from tests.system.faults.bench import endpoints, service, vip
 from tools.chaos import session
 from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, Histories, node_port

@@ -26,7 +26,7 @@ from nftproxy.api.pauses import Times
 from nftproxy.api.reflector import Reflector, Request
 from nftproxy.api.resources import Resource, resources
 from nftproxy.lab import Lab, obstacle
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, furnish, service
 
 NODES = 5_000

@@ -28,7 +28,7 @@ def start(namespace: Namespace, arguments: list[str], **options: Any) -> subproc
 
 
 class ApiProcess:
-    """`python -m tests.support.apiserver`, once it has its objects and listens.
+    """`python -m nftproxy.lab.apiserver`, once it has its objects and listens.
 
     Args:
         namespace: the node's.
@@ -39,7 +39,7 @@ class ApiProcess:
     def __init__(self, namespace: Namespace, manifests: Path, directory: Path) -> None:
         self.kubeconfig = directory / "kubeconfig"
         log = (directory / "apiserver.log").open("w")
-        arguments = ["tests.support.apiserver", "--manifests", str(manifests), "--kubeconfig", str(self.kubeconfig)]
+        arguments = ["nftproxy.lab.apiserver", "--manifests", str(manifests), "--kubeconfig", str(self.kubeconfig)]
         self._process = start(namespace, arguments, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from nftproxy.lab import Lab
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.errors import Refused, Unavailable
-from tests.support.apiserver import ApiServer
 from tests.system.faults.bench import ROOT, Bench
 
 DISK = 1024 * 1024

@@ -19,11 +19,11 @@ from nftproxy.api.resources import resources
 from nftproxy.conformance.oracle import REJECTED, Oracle, World
 from nftproxy.conformance.probes import INTERFACES, SOURCES
 from nftproxy.lab import DROPPED, Origin, Outcome, Probe
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import NODE_IP, NODE_NAME
 from nftproxy.model.addresses import Address, Protocol, family_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
-from tests.support.apiserver import ApiServer
 from tests.system.faults.bench import endpoints, node, service, service_cidr, vip
 
 ANCHORS = range(1, 6)

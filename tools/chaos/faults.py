@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from nftproxy.lab import LabError
-from nftproxy.lab.topology import NODE_IP
-from tests.support.apiserver import (
+from nftproxy.lab.apiserver import (
     Action,
     ApiServer,
     BlackHole,
@@ -36,6 +35,7 @@ from tests.support.apiserver import (
     error_event,
     unknown_event,
 )
+from nftproxy.lab.topology import NODE_IP
 from tests.system.faults.bench import PERMISSIONS, PLURALS, endpoints, node, service, vip
 from tools.chaos.agent import ChaosAgent
 from tools.chaos.cluster import ANCHORS, Cluster, external_ip, node_port

@@ -22,12 +22,12 @@ from random import Random
 from nftproxy.conformance.probes import MORE_IPS
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.node import Node
 from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import Family
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.files import load_config
-from tests.support.apiserver import ApiServer
 from tests.support.factories import leads_to_a_chain
 from tests.system.faults.bench import PERMISSIONS, RESOURCES, ROOT
 from tests.system.faults.hasty import BOOKMARKS

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.sources.apiserver import Cluster
 from tests.sources.apiserver.following import BOOKMARKS, FUTURE_WAIT, endpoint_slice, node, reach, service, service_cidr
-from tests.support.apiserver import ApiServer
 
 
 @pytest.fixture(autouse=True)

@@ -16,12 +16,12 @@ from typing import Any
 from nftproxy.api.parse import parse_object
 from nftproxy.api.pauses import Times
 from nftproxy.api.resources import Resource, resources
+from nftproxy.lab.apiserver import ApiServer, Request
 from nftproxy.model.events import Event, Listed
 from nftproxy.model.objects import Ignored
 from nftproxy.policy.state import ClusterState
 from nftproxy.sources.apiserver import Cluster, Patience
 from tests.support import objects
-from tests.support.apiserver import ApiServer, Request
 
 NODE = "node-a"
 RESOURCES = resources(NODE)

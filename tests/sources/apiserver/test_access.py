@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from nftproxy.api.pauses import Times
+from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Proof, Respond
 from nftproxy.model.errors import BadInput
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.credentials import Credentials, read_credentials
@@ -27,7 +28,6 @@ from tests.sources.apiserver.following import (
     reach,
     service,
 )
-from tests.support.apiserver import ApiServer, EndWatch, Fault, Proof, Respond
 
 # ---- credentials ---------------------------------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from nftproxy.api.pauses import Times
+from nftproxy.lab.apiserver import ApiServer, Fault, error_event
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.sources.apiserver import Cluster
@@ -24,7 +25,6 @@ from tests.sources.apiserver.following import (
     reach,
     service,
 )
-from tests.support.apiserver import ApiServer, Fault, error_event
 
 # ---- when nothing goes wrong ---------------------------------------------------------------------------------------
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from nftproxy.lab.apiserver import ApiServer, Endless, Fault, Respond, Slow
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.sources.apiserver import Cluster
 from tests.sources.apiserver.following import PATIENCE, change, following, listings, reach
-from tests.support.apiserver import ApiServer, Endless, Fault, Respond, Slow
 
 BOUND = 100_000
 BUFFERS = 8 * 2**20

@@ -9,11 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from nftproxy.model.events import Listed
-from nftproxy.sources import apiserver
-from nftproxy.sources.apiserver import Cluster
-from tests.sources.apiserver.following import RESOURCES, change, following, service
-from tests.support.apiserver import (
+from nftproxy.lab.apiserver import (
     Action,
     ApiServer,
     BlackHole,
@@ -32,6 +28,10 @@ from tests.support.apiserver import (
     error_event,
     unknown_event,
 )
+from nftproxy.model.events import Listed
+from nftproxy.sources import apiserver
+from nftproxy.sources.apiserver import Cluster
+from tests.sources.apiserver.following import RESOURCES, change, following, service
 
 # ---- faults --------------------------------------------------------------------------------------------------------
 

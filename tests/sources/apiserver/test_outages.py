@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from nftproxy.api.pauses import Pause
+from nftproxy.lab.apiserver import ApiServer, BlackHole, Fault, Reset, Respond, Slow
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR
@@ -28,7 +29,6 @@ from tests.sources.apiserver.following import (
     reach,
     service,
 )
-from tests.support.apiserver import ApiServer, BlackHole, Fault, Reset, Respond, Slow
 
 # ---- servers that come and go --------------------------------------------------------------------------------------
 

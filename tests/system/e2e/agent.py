@@ -27,8 +27,8 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from nftproxy.lab import Lab, Namespace, Origin, endpoint
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
-from tests.support.apiserver import ApiServer
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Connecting
 

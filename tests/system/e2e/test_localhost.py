@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from nftproxy.lab import Namespace, Origin, RealHost, RealNetwork, RealNode, obstacle
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
-from tests.support.apiserver import ApiServer
 from tests.system.e2e.agent import Agent, World, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.e2e.test_real_nodes import address_of, anyone, who

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, Self
 import pytest
 
 from nftproxy.lab import RealHost, RealNetwork, RealNode, frames, obstacle
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6, UPLINK
 from nftproxy.lab.wire import ETH_P_ALL
-from tests.support.apiserver import ApiServer
 from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Ip, each_ip

@@ -28,6 +28,7 @@ from nftproxy.api.resources import resources
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab
+from nftproxy.lab.apiserver import ApiServer, Request
 from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Listed
@@ -37,7 +38,6 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.files import load_config
 from tests.support import objects
-from tests.support.apiserver import ApiServer, Request
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nftproxy.lab import Lab, obstacle
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import PERMISSIONS, ROOT, SYNC_PERIOD, Bench, furnish
 from tests.system.faults.hasty import BOOKMARKS
 

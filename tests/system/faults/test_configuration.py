@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from nftproxy.lab import Origin, Outcome, Probe, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, pod, vip
 from tests.system.faults.test_life import LOADED
 

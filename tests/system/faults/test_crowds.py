@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 
 from nftproxy.lab import Origin, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.poor import FILES
 

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from nftproxy.lab import DROPPED, TCP_RESET, Origin, endpoint
-from tests.support.apiserver import (
+from nftproxy.lab.apiserver import (
     Action,
     ApiServer,
     BlackHole,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from nftproxy.lab import Lab, Origin, Outcome, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import SYNC_PERIOD, Bench, endpoints, node, pod, service, vip
 
 CHECK_PORT = 32100

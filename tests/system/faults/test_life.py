@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from nftproxy.lab import Origin, Outcome, Probe, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import PLURALS, Bench, pod, service, vip
 
 LOADED = "loaded the rules"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from nftproxy.lab import Origin, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 
 BAD = 66

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from nftproxy.lab import Origin, endpoint
+from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.addresses import Family
-from tests.support.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, pod, vip
 
 PERIOD = 3600

@@ -12,7 +12,7 @@ import pytest
 
 from nftproxy.kernel import netlink
 from nftproxy.lab import Origin, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
 
 

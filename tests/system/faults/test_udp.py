@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from nftproxy.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, endpoint
-from tests.support.apiserver import ApiServer
+from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tests.system.packets.manifests import Manifest
 

@@ -1,0 +1,174 @@
+"""One request's connection: answers and streams go out here, and here they are cut short.
+
+Bodies of more than a few kilobytes are chunked, as Go's server sends what it doesn't know the length of, and lists are
+compressed for whoever asks, once they are large.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+from aiohttp import web
+
+from nftproxy.lab.apiserver.credentials import common_name
+from nftproxy.lab.apiserver.faults import Action, BlackHole, Endless, Parting, Reset, Slow, Truncate
+from nftproxy.lab.apiserver.formats import Format
+from nftproxy.lab.apiserver.journal import Journal, Request
+from nftproxy.lab.apiserver.listener import reset
+from nftproxy.lab.apiserver.settings import Settings
+from nftproxy.lab.apiserver.status import ApiError
+
+CHUNKED = 2048
+"""Bytes above which a body has no Content-Length (net/http's buffer)."""
+PIECE = 256 * 1024
+"""Bytes written at once, so that a large list holds up nobody else."""
+SLOW_PIECES = 20
+"""Into how many pieces the body of a slow answer is cut."""
+JSON = "application/json"
+
+
+class Exchange:
+    """A request and the way back.
+
+    Args:
+        raw: the request.
+        request: its record, which is kept up to date.
+        journal: called when something happens to it.
+        settings: the server's.
+    """
+
+    def __init__(self, raw: web.BaseRequest, request: Request, journal: Journal, settings: Settings) -> None:
+        self.request = request
+        self.form = Format.JSON
+        """How a good answer is written down."""
+        self.actions: list[Action] = []
+        """What is to go wrong with the answer."""
+        self._raw = raw
+        self._journal = journal
+        self._settings = settings
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name in the client's certificate, "" if it has shown none."""
+        return common_name(self._raw.get_extra_info("peercert"))
+
+    @property
+    def content_type(self) -> str:
+        """What the request's body is said to be."""
+        return self._raw.headers.get("Content-Type", "").partition(";")[0].strip()
+
+    @property
+    def manager(self) -> str:
+        """Who writes: the product that the User-Agent begins with."""
+        return self._raw.headers.get("User-Agent", "unknown").partition("/")[0]
+
+    async def body(self) -> bytes:
+        """The request's body."""
+        return await self._raw.read()
+
+    async def answer(self, code: int, body: bytes, **headers: str) -> web.StreamResponse:
+        """Send an answer, unless a fault says otherwise."""
+        for action in self.actions:
+            if isinstance(action, Reset):
+                await self.part(Parting.RESET)
+            elif isinstance(action, BlackHole):
+                await self.part(Parting.HANG)
+        if any(isinstance(action, Endless) for action in self.actions):
+            await self._send_without_end(body)
+        if self._is_to_be_compressed(body):
+            body = await asyncio.to_thread(gzip.compress, body, 1)  # the level of k8s.io/apiserver
+            headers["Content-Encoding"] = "gzip"
+        cut = next((action for action in self.actions if isinstance(action, Truncate)), None)
+        if cut is not None and cut.then is Parting.END:
+            body = body[: int(len(body) * cut.fraction)]
+        if code < 300 and self.form is Format.YAML:
+            headers.setdefault("Content-Type", self.form.value)
+        response = self._response(code, **headers)
+        if len(body) > CHUNKED:
+            response.enable_chunked_encoding()
+        else:
+            response.content_length = len(body)
+        await response.prepare(self._raw)
+        if cut is not None and cut.then is not Parting.END:
+            await self._send_body(response, body[: int(len(body) * cut.fraction)])
+            await self.part(cut.then)
+        await self._send_body(response, body)
+        await response.write_eof()
+        return response
+
+    async def _send_without_end(self, body: bytes) -> NoReturn:
+        """Send a body that might have an end soon, and never has."""
+        response = self._response(200)
+        response.enable_chunked_encoding()
+        await response.prepare(self._raw)
+        part = body.rstrip()[:-1]
+        while True:
+            self.request.bytes += len(part)
+            await response.write(part)
+            part = b" " * PIECE
+
+    async def refuse(self, error: ApiError) -> web.StreamResponse:
+        """Send a Status."""
+        headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+        return await self.answer(error.code, error.body, **headers)
+
+    async def stream(self, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
+        """Send the headers of a watch, and then what comes; the caller parts or finishes it."""
+        response = self._response(200)
+        response.enable_chunked_encoding()
+        await response.prepare(self._raw)
+        self._journal.tell()
+        async for chunk in chunks:
+            self.request.bytes += len(chunk)
+            try:
+                await response.write(chunk)
+            except ConnectionResetError:  # the client has gone, and this is about to be cancelled
+                await self.part(Parting.HANG)
+            self._journal.tell()
+        return response
+
+    async def part(self, how: Parting) -> NoReturn:
+        """Leave the client with what it has; returns only by being cancelled, when the connection is gone."""
+        transport = self._raw.transport
+        if transport is not None and how is Parting.RESET:
+            reset(transport)
+        elif transport is not None and how is Parting.CLOSE:
+            transport.close()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def _response(self, code: int, **headers: str) -> web.StreamResponse:
+        self.request.status = code
+        return web.StreamResponse(
+            status=code, headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"} | headers
+        )
+
+    def _is_to_be_compressed(self, body: bytes) -> bool:
+        threshold = self._settings.gzip_threshold
+        accepted = self._raw.headers.get("Accept-Encoding", "")
+        return threshold is not None and len(body) > threshold and "gzip" in accepted
+
+    async def _send_body(self, response: web.StreamResponse, body: bytes) -> None:
+        slow = sum(action.during for action in self.actions if isinstance(action, Slow))
+        piece = max(1, len(body) // SLOW_PIECES) if slow else PIECE
+        for start in range(0, len(body), piece):
+            part = memoryview(body)[start : start + piece]
+            self.request.bytes += len(part)
+            await response.write(part)
+            await asyncio.sleep(slow / SLOW_PIECES)
+
+
+def record_of(raw: web.BaseRequest) -> Request:
+    """A new record of a request."""
+    peer: Any = raw.get_extra_info("peername") or ("", 0)
+    return Request(
+        method=raw.method,
+        path=raw.path.rstrip("/") or "/",
+        query={key: value for key, value in raw.query.items()},  # noqa: C416  # of keys that repeat, the last
+        headers={key.lower(): value for key, value in raw.headers.items()},
+        peer=str(peer[0]),
+        port=peer[1],
+    )

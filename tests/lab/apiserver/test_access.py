@@ -1,0 +1,125 @@
+"""The test API server lets in who has a good token or certificate, for what the rules allow, as a real one does."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+import yaml
+
+from nftproxy.lab.apiserver import ApiServer, Permission, Proof, permissions_of
+from tests.lab.apiserver.clients import SERVICES, SLICES, WEB, bearer, client_of, refusal, service, watching
+
+
+def test_without_a_token_there_is_nothing(guarded: ApiServer) -> None:
+    """Who shows no token is anonymous and may read the version, and a bad token isn't even good for that."""
+    with client_of(guarded) as client:
+        assert refusal(client.get(SERVICES)) == (403, "Forbidden")
+        assert refusal(client.get("/apis")) == (403, "Forbidden")
+        assert refusal(client.get(SERVICES, headers=bearer("guess"))) == (401, "Unauthorized")
+        assert client.get("/version").status_code == 200
+        assert client.get("/version", headers=bearer("guess")).status_code == 401
+        assert client.get(SERVICES, headers=bearer(guarded.token)).status_code == 200
+    assert guarded.requests(status=200)[-1].user == "system:serviceaccount:kube-system:nftproxy"
+
+
+def test_a_token_is_rotated(guarded: ApiServer) -> None:
+    """After a rotation the old token is good for so long, the new one from now on, and a watch that runs goes on."""
+    with client_of(guarded) as client:
+        old = guarded.token
+        client.headers.update(bearer(old))
+        with watching(client) as events:
+            new = guarded.rotate_token(grace=0.5)
+            assert client.get(SERVICES).status_code == 200
+            assert client.get(SERVICES, headers=bearer(new)).status_code == 200
+            time.sleep(0.5)
+            assert client.get(SERVICES).status_code == 401
+            guarded.put(service())
+            assert next(events).name == "web"
+        guarded.expire_token()
+        assert client.get(SERVICES, headers=bearer(new)).status_code == 401
+
+
+def test_a_certificate_is_as_good_as_a_token(guarded: ApiServer, tmp_path: Path) -> None:
+    """A client certificate of the server's authority says who the client is."""
+    guarded.write_kubeconfig(tmp_path / "config", proof=Proof.CERTIFICATE, embed=False)
+    with client_of(guarded, tmp_path) as client:
+        assert client.get(SERVICES).status_code == 200
+    assert guarded.requests()[-1].user == "kubernetes-admin"
+
+
+def test_the_server_is_known_by_its_authority(guarded: ApiServer) -> None:
+    """A client that trusts another authority doesn't talk to it."""
+    with (
+        ApiServer(tls=True) as other,
+        client_of(other) as client,
+        pytest.raises(httpx.ConnectError, match="CERTIFICATE"),
+    ):
+        client.get(f"{guarded.url}/version")
+
+
+def test_what_no_rule_allows_is_forbidden(server: ApiServer, client: httpx.Client) -> None:
+    """With rules, only what is in them is allowed, by group, resource and verb; the refusal says what was wanted."""
+    server.rbac = {("", "services", "list"), ("discovery.k8s.io", "*", "*")}
+    assert client.get(SERVICES).status_code == 200
+    assert client.get(SLICES).status_code == 200
+    assert client.get("/version").status_code == 200
+    response = client.get(SERVICES, params={"watch": "1"})
+    assert refusal(response) == (403, "Forbidden")
+    assert response.json()["message"] == (
+        'services is forbidden: User "system:anonymous" cannot watch resource "services" in API group "" '
+        "at the cluster scope"
+    )
+    assert client.put(f"{WEB}/status", json={}).json()["message"].endswith(
+        'cannot update resource "services/status" in API group "" in the namespace "default"'
+    )  # fmt: skip
+
+
+def test_rules_come_from_roles(server: ApiServer, client: httpx.Client) -> None:
+    """Rules are read from ClusterRoles and Roles; names count for a list with a field selector, as in RBAC."""
+    roles = """\
+    kind: ClusterRole
+    rules:
+    - {apiGroups: [""], resources: [nodes], resourceNames: [node-a], verbs: [get, list, watch]}
+    - {apiGroups: [events.k8s.io], resources: [events], verbs: [create, patch]}
+    - {nonResourceURLs: [/version], verbs: [get]}
+    ---
+    kind: Role
+    metadata: {name: reader, namespace: shop}
+    rules:
+    - {apiGroups: [""], resources: [services], verbs: [list]}
+    """
+    assert Permission("events.k8s.io", "events", "create") in server.allow(*yaml.safe_load_all(textwrap.dedent(roles)))
+    assert permissions_of([{"kind": "Service"}]) == frozenset()
+    server.put({"kind": "Node", "metadata": {"name": "node-a"}})
+    codes = {
+        path: client.get(path).status_code
+        for path in (
+            "/api/v1/nodes",
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-a",
+            "/api/v1/nodes?fieldSelector=metadata.name%3Dnode-b",
+            "/api/v1/nodes/node-a",
+            SERVICES,
+            "/api/v1/namespaces/shop/services",
+        )
+    }
+    assert list(codes.values()) == [403, 200, 403, 200, 403, 200]
+
+
+def test_a_service_account_is_written_as_kubelet_does(guarded: ApiServer, tmp_path: Path) -> None:
+    """All files of a pod's service account change at once with the token, unless it is not yet published."""
+    account = guarded.write_service_account(tmp_path / "account")
+    assert (account / "token").read_text() == guarded.token
+    assert (account / "ca.crt").read_bytes().startswith(b"-----BEGIN CERTIFICATE")
+    assert (account / "namespace").read_text() == "kube-system"
+    before = (account / "..data").readlink()
+    guarded.rotate_token(publish=False)
+    assert (account / "token").read_text() != guarded.token
+    guarded.publish_token()
+    assert (account / "token").read_text() == guarded.token
+    assert (account / "..data").readlink() != before
+    assert len(list(account.iterdir())) == 5
+    assert guarded.environment == {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(guarded.port)}
