@@ -8,13 +8,14 @@ only the difference is sent.  The same objects give the same generations in what
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from typing import TypeVar
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
+from nftproxy.model.stages import Stage
 from nftproxy.policy.compile import PortKey, compile_service, compile_table, port_keys
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
@@ -51,6 +52,7 @@ class Pipeline:
     what health-check node ports answer, `localhost_ports` what serves node ports at localhost.
     `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
     (agent/quarantine.py decides who that is).
+    `lap` is called whenever some work is done, with its stage: whoever keeps time puts a stopwatch here.
 
     Raises:
         TemplateError: a template fails.
@@ -60,6 +62,7 @@ class Pipeline:
         self, node_name: str, settings: Settings, renderer: Renderer, families: Iterable[Family] = Family
     ) -> None:
         self.settings = settings
+        self.lap: Callable[[Stage], object] = lambda _: None
         self.state = ClusterState(node_name, settings.config)
         self.generations = {family: Generation(family) for family in families}
         self.flows = Flows(settings, self.generations)
@@ -89,8 +92,11 @@ class Pipeline:
         Until the end nothing of it is to be seen but in `state`.
         """
         self._touched.merge((yield from self.state.applying(events)))
+        self.lap(Stage.STATE)
         changes = yield from self._update()
-        return {family: change_transaction(family, change) for family, change in changes.items() if change}
+        made = {family: change_transaction(family, change) for family, change in changes.items() if change}
+        self.lap(Stage.DIFF)
+        return made
 
     def full_transaction(self, installed: Mapping[Family, Installed | None]) -> Transaction:
         """The transaction after which the kernel holds exactly the generations, given what it holds now."""
@@ -159,6 +165,7 @@ class Pipeline:
             for family in self.generations:
                 yield from self._compile(family, services[start : start + STEP], blocks[family])
         changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
+        self.lap(Stage.DIFF)
         for key in services:
             self._note_ports(key)
             self._note_losses(key)
@@ -167,11 +174,18 @@ class Pipeline:
         self.localhost_ports.update(self.state, services, self.withheld)
         self._updated.update(services)
         self._touched = Touched()
+        self.lap(Stage.FOLLOW)
         return changes
 
     def _table_blocks(self, family: Family, table: bool) -> dict[Owner, Block]:
         """The skeleton, if it was touched."""
-        return {SKELETON: self._renderer.table(self._table_facts(family))} if table else {}
+        if not table:
+            return {}
+        facts = self._table_facts(family)
+        self.lap(Stage.COMPILE)
+        block = self._renderer.table(facts)
+        self.lap(Stage.RENDER)
+        return {SKELETON: block}
 
     def _compile(
         self, family: Family, services: list[ObjectKey], blocks: dict[Owner, Block]
@@ -184,7 +198,9 @@ class Pipeline:
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service):
+                    self.lap(Stage.COMPILE)
                     blocks[owner] = self._renderer.port(facts, family.table)
+                    self.lap(Stage.RENDER)
                     count += len(blocks[owner].elements)
                     if count >= STEP_ELEMENTS:
                         count = 0

@@ -16,6 +16,7 @@ from nftproxy.model.errors import TemplateError
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Settings
+from nftproxy.model.stages import Stage
 from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
@@ -87,6 +88,19 @@ def test_adding_an_endpoint_is_two_elements() -> None:
         "add element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.3 }\n"
         "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 2 : 10.1.1.6 . 8080 }\n"
     )
+
+
+def test_each_stage_is_a_lap() -> None:
+    """Who keeps time hears of each stage of a change as it ends, of compiling and rendering once for each port."""
+    made = pipeline(service(), THREE)
+    laps: list[Stage] = []
+    made.lap = laps.append
+    made.apply([Put(TWO)])
+    compiled = [Stage.COMPILE, Stage.RENDER]
+    assert laps == [Stage.STATE, *compiled, Stage.DIFF, Stage.FOLLOW, Stage.DIFF]
+    laps.clear()
+    made.apply([Put(node(internal_ips=["192.0.2.77"]))])
+    assert laps == [Stage.STATE, *compiled * 3, Stage.DIFF, Stage.FOLLOW, Stage.DIFF]
 
 
 def test_removing_an_endpoint_is_two_elements() -> None:

@@ -31,6 +31,7 @@ from nftproxy.kernel.netns import ChildDied
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.objects import ObjectKey
+from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
@@ -150,7 +151,9 @@ class Loader:
             Refused, Unavailable: as the kernel does.
         """
         with self._custody.during(transaction):
-            self._custody.changed(await self._kernel.apply(transaction), families)
+            with self._vitals.committing(transaction, families):
+                commit = await self._kernel.apply(transaction)
+            self._custody.changed(commit, families)
 
     async def load_what_is_due(self) -> bool:
         """Try to load every family that is due; whether any has been loaded."""
@@ -202,10 +205,14 @@ class Loader:
         """Bring the kernel to the present generation of some families, in one transaction."""
         await self._survive()
         installed = {table.family: await self._found(table) for table in tables}
+        self._vitals.lap()
         transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
+        self._vitals.lap(Stage.DIFF)
         began = now()
         with self._custody.during(transaction):
-            self._custody.loaded(await self._kernel.apply(transaction), installed.keys())
+            with self._vitals.committing(transaction, installed):
+                commit = await self._kernel.apply(transaction)
+            self._custody.loaded(commit, installed.keys())
         self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * (now() - began))
         self._has_loaded = True
         for table in tables:

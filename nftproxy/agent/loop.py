@@ -75,6 +75,7 @@ class Agent:
         self._check_due = 0.0
         self._stopping = asyncio.Event()
         self._loader = Loader(pipeline, kernel, vitals, custody, self._stopping.is_set)
+        pipeline.lap = vitals.lap
 
     async def run(self, sources: Mapping[str, AsyncIterator[Sequence[Event]]]) -> None:
         """Follow the sources, by name, until one ends or fails, or `stop` is called.
@@ -186,7 +187,8 @@ class Agent:
             except StopIteration as end:
                 self._loader.note(self._pipeline.take_updated())
                 return events, end.value
-            await asyncio.sleep(0)
+            with self._vitals.interrupted():
+                await asyncio.sleep(0)
 
     async def _change(self, changes: Mapping[Family, Transaction]) -> Transaction:
         """Apply a change, and return it; after a failure it isn't known what the kernel holds."""

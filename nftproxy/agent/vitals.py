@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from nftproxy.agent.health import Health, Moment, Status
 from nftproxy.agent.metrics import Metrics
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import EndpointSlice
+from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
 
 log = logging.getLogger(__name__)
 
 MOST_TRIGGERS = 10_000
 """Changes whose latency is measured once they are in the kernel; of more that wait, the latest."""
+
+SLOW = 1.0
+"""Seconds from which on the commit of a transaction is logged: a change takes some milliseconds, loading 10,000
+Services about a second."""
+SLOW_EVERY = 60.0
+"""Seconds at the least between two such lines; the next one counts those left out."""
 
 
 def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
@@ -39,6 +47,9 @@ class Vitals:
         self.metrics = metrics
         self._clocks = clocks
         self._began = clocks()
+        self._lapped = self._began.steady
+        self._spent: defaultdict[Stage, float] = defaultdict(float)
+        self._slow = SlowLog()
         self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
         self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
 
@@ -71,10 +82,38 @@ class Vitals:
     def taken(self) -> None:
         """All events that have come are being applied now."""
         self._began = self._clocks()
+        self._lapped = self._began.steady
+        self._spent.clear()
         self.health.taken()
         self.metrics.taken()
         self._taken_triggers += self._queued_triggers
         self._queued_triggers.clear()
+
+    def lap(self, stage: Stage | None = None) -> None:
+        """The time since the last lap was spent on this stage, or on none of them."""
+        now = self._clocks().steady
+        if stage:
+            self._spent[stage] += now - self._lapped
+        self._lapped = now
+
+    @contextlib.contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Around time in the midst of a stage that doesn't count: others have their turns."""
+        began = self._clocks().steady
+        yield
+        self._lapped += self._clocks().steady - began
+
+    @contextlib.contextmanager
+    def committing(self, transaction: Transaction, families: Iterable[Family]) -> Iterator[None]:
+        """Around a commit, whatever becomes of it; one that takes `SLOW` seconds is logged with its size."""
+        self.lap()
+        began = self._lapped
+        try:
+            yield
+        finally:
+            self.lap(Stage.COMMIT)
+            if self._lapped - began >= SLOW:
+                self._slow.note(transaction, families, self._lapped - began, self._lapped)
 
     def applied(self, transaction: Transaction, families: Collection[Family], *, full: bool) -> None:
         """The kernel holds what the events taken ask for in these families, by this transaction."""
@@ -87,6 +126,8 @@ class Vitals:
         self._taken_triggers = deque(waiting, MOST_TRIGGERS)
         seconds, size = now.steady - self._began.steady, len(transaction.text)
         self.metrics.synced(families, seconds, now.wall, full=full, size=size)
+        self.metrics.spent(self._spent, full=full)
+        self._spent.clear()
         log.debug(
             "applied %(bytes)d bytes to %(families)s in %(seconds).4f s",
             {
@@ -104,3 +145,31 @@ class Vitals:
     def checked(self, families: Collection[Family]) -> None:
         """The periodic check found nothing amiss in these families."""
         self.metrics.checked(families, self._clocks().wall)
+
+
+class SlowLog:
+    """Logs transactions that took long, one line each, and at most one line in `SLOW_EVERY` seconds."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+        self._left_out = 0
+
+    def note(self, transaction: Transaction, families: Iterable[Family], seconds: float, now: float) -> None:
+        """A transaction of these families took so many seconds, until `now`."""
+        if now < self._next:
+            self._left_out += 1
+            return
+        size = transaction.size()
+        log.warning(
+            "slow: the kernel took %(seconds).1f s for a transaction of %(families)s: %(statements)d statements, "
+            "%(elements)d of them elements, %(bytes)d bytes%(more)s",
+            {
+                "seconds": seconds,
+                "families": " and ".join(FAMILY_NAMES[family] for family in families),
+                "statements": size.statements,
+                "elements": size.elements,
+                "bytes": size.characters,
+                "more": f"; {self._left_out} more since the last such line" if self._left_out else "",
+            },
+        )
+        self._next, self._left_out = now + SLOW_EVERY, 0

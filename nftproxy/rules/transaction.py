@@ -7,6 +7,7 @@ containers before what refers to them, removals before additions of the same key
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,10 +33,31 @@ class Installed(msgspec.Struct, frozen=True):
     containers: tuple[Container, ...] = ()
 
 
+class Size(NamedTuple):
+    """How large a transaction is; `statements` counts declarations, elements, and what deletes or empties a container.
+
+    `elements` are those of them that are elements, `characters` the length of the text (it is ASCII: so many bytes).
+    """
+
+    statements: int
+    elements: int
+    characters: int
+
+
 class Transaction(msgspec.Struct, frozen=True):
     """nft text that happens as a whole or not at all; empty text is no transaction."""
 
     text: str = ""
+
+    def size(self) -> Size:
+        """How large it is, counted line by line: 40 ms for 100,000 elements, so only for what is reported."""
+        statements = elements = 0
+        for line in self.text.splitlines():
+            if " element " in line[:16]:
+                elements += line.count(", ") + 1
+            else:  # a command, or the head of a declaration inside a table's block; that block's head is both
+                statements += line[:1].isalpha() != line.endswith(" {")
+        return Size(statements + elements, elements, len(self.text))
 
     def __bool__(self) -> bool:
         return bool(self.text)

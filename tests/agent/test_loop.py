@@ -88,6 +88,18 @@ def test_the_first_change_after_a_quiet_time_is_applied_at_once() -> None:
     world.assert_in_step()
 
 
+def test_a_commit_takes_what_the_kernel_takes() -> None:
+    """The seconds that the kernel takes for a load and for a change are those of the stage `commit`."""
+    world = World(kernel := FakeKernel())
+    kernel.delay = 2.0
+    world.run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=20)
+    text = world.vitals.scrape().decode()
+    name = "nftproxy_sync_stage_duration_seconds"
+    for kind in ("full", "change"):
+        assert f'{name}_sum{{kind="{kind}",stage="commit"}} 2.0' in text
+        assert f'{name}_sum{{kind="{kind}",stage="diff"}} 0.0' in text
+
+
 def test_changes_soon_after_a_change_are_gathered() -> None:
     """What comes within the minimal period after a transaction is applied together, at its end."""
     changes: list[Timed] = [(10, [Put(MORE_PODS)]), (10.2, [Put(OTHER)]), (10.9, [Put(PODS)]), (11.5, [Put(MORE_PODS)])]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -13,8 +14,10 @@ from nftproxy.agent.health import Health, Moment
 from nftproxy.agent.metrics import Metrics
 from nftproxy.agent.vitals import Vitals
 from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, Service
+from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
@@ -28,6 +31,7 @@ PROGRAMMING = [
     *(str(second) for second in range(1, 60)),
     *"60 65 70 75 80 85 90 95 100 105 110 115 120 150 180 210 240 270 300 +Inf".split(),
 ]
+STAGES = "0.0001 0.0004 0.0016 0.0064 0.0256 0.1024 0.4096 1.6384 6.5536 +Inf".split()
 SIZES = "100 1000 10000 100000 1e+06 1e+07 1e+08 +Inf".split()
 BUCKETS = {
     "kubeproxy_sync_proxy_rules_duration_seconds": SYNC,
@@ -35,6 +39,7 @@ BUCKETS = {
     "kubeproxy_sync_partial_proxy_rules_duration_seconds": SYNC,
     "kubeproxy_network_programming_duration_seconds": PROGRAMMING,
     "kubeproxy_conntrack_reconciler_sync_duration_seconds": SYNC,
+    "nftproxy_sync_stage_duration_seconds": STAGES,
     "nftproxy_transaction_bytes": SIZES,
 }
 
@@ -67,6 +72,7 @@ gauge ip_family nftproxy_elements
 counter outcome nftproxy_localhost_connections_total
 counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
+histogram kind,stage nftproxy_sync_stage_duration_seconds
 counter ip_family nftproxy_repairs_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_configuration_rejected
@@ -122,6 +128,7 @@ def exercised() -> Metrics:
     made = vitals(pipeline(service(), slice_of()))
     made.queued([Put(service())])
     made.taken()
+    made.lap(Stage.DIFF)
     made.applied(Transaction("x"), BOTH, full=True)
     made.applied(Transaction("x"), BOTH, full=False)
     made.metrics.programmed(IPV4, 1, 2)
@@ -174,7 +181,7 @@ def test_our_own_metrics() -> None:
 def test_buckets(name: str, bounds: list[str]) -> None:
     """Bounds are kube-proxy's, and written as Go writes them: another text is another series."""
     lines = [line for line in exercised().text().decode().splitlines() if line.startswith(f"{name}_bucket")]
-    label = 'kind="full"' if name == "nftproxy_transaction_bytes" else 'ip_family="IPv4"'
+    label = 'kind="full"' if name.startswith("nftproxy_") else 'ip_family="IPv4"'
     assert [line.split('le="')[1].split('"')[0] for line in lines if label in line] == bounds
 
 
@@ -321,6 +328,92 @@ def test_durations(full: bool, kind: str, succeeds: bool) -> None:
         expected |= by_family(f"{name}sum", 0.5) | by_family(f"{name}count", 1)
     everything = series(made.metrics, "kubeproxy_sync_")
     assert {name: value for name, value in everything.items() if "_sum{" in name or "_count{" in name} == expected
+
+
+def stages(made: Vitals) -> Series:
+    """The seconds that metrics report of each stage, by kind and stage."""
+    found = series(made.metrics, "nftproxy_sync_stage_duration_seconds_sum")
+    return {name.split("{")[1].rstrip("}"): value for name, value in found.items()}
+
+
+def test_the_time_of_each_stage() -> None:
+    """A round's time counts for the stages in which it was spent: no others' turns, and no time between stages."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    clock.seconds = 1
+    made.taken()
+    clock.seconds = 3
+    with made.interrupted():
+        clock.seconds = 10
+    clock.seconds = 11
+    made.lap(Stage.STATE)
+    clock.seconds = 15
+    made.lap()
+    for _ in range(2):
+        clock.seconds += 0.5
+        made.lap(Stage.RENDER)
+    clock.seconds = 20
+    with made.committing(Transaction("x"), BOTH):
+        clock.seconds = 20.25
+    made.applied(Transaction("x"), BOTH, full=False)
+    assert stages(made) == {
+        'kind="change",stage="state"': 3,
+        'kind="change",stage="render"': 1,
+        'kind="change",stage="commit"': 0.25,
+    }
+
+
+def test_a_load_has_its_own_time() -> None:
+    """What a change took is not counted again for the load after it, nor what an earlier round took."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    made.lap(Stage.DIFF)
+    clock.seconds = 5
+    made.lap(Stage.DIFF)
+    made.taken()
+    clock.seconds = 6
+    made.lap(Stage.COMPILE)
+    made.applied(Transaction("x"), BOTH, full=False)
+    clock.seconds = 8
+    made.lap(Stage.DIFF)
+    made.applied(Transaction("x"), BOTH, full=True)
+    assert stages(made) == {'kind="change",stage="compile"': 1, 'kind="full",stage="diff"': 2}
+
+
+CHANGE = Transaction("add element ip nftproxy services { 1, 2 }\nflush chain ip nftproxy refuse\n")
+
+
+def commits(made: Vitals, clock: Clock, *seconds: float) -> None:
+    """Let transactions take so many seconds each, one after the other."""
+    for each in seconds:
+        with made.committing(CHANGE, [IPV4, IPV6]):
+            clock.seconds += each
+
+
+def test_a_slow_transaction_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A transaction that takes a second is logged once, with its size; a quicker one isn't."""
+    clock = Clock()
+    commits(vitals(pipeline(), clock), clock, 0.75, 1.0)
+    assert caplog.messages == [
+        "slow: the kernel took 1.0 s for a transaction of IPv4 and IPv6: 3 statements, 2 of them elements, 73 bytes"
+    ]
+
+
+def test_a_slow_refusal_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """A transaction that the kernel refuses after a second is logged, too."""
+    clock = Clock()
+    with contextlib.suppress(Refused), vitals(pipeline(), clock).committing(CHANGE, [IPV4]):
+        clock.seconds = 2
+        raise Refused("no", "statement")
+    assert len(caplog.messages) == 1
+
+
+def test_slow_transactions_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """Of slow transactions that follow each other one in a minute is logged; the next line counts the others."""
+    clock = Clock()
+    made = vitals(pipeline(), clock)
+    commits(made, clock, 2, 30, 0.5, 27, 30, 60)
+    assert [line.rpartition(" bytes")[2] for line in caplog.messages] == ["", "; 2 more since the last such line", ""]
 
 
 def test_a_bound_is_within_its_bucket() -> None:

@@ -12,6 +12,7 @@ from nftproxy.rules.transaction import (
     Commit,
     Container,
     Installed,
+    Size,
     Transaction,
     change_transaction,
     delete_transaction,
@@ -46,6 +47,19 @@ def test_a_change_leads_to_its_new_chains() -> None:
         "table ip nftproxy {\n  chain draw {\n    drop\n  }\n}\n"
         "add element ip nftproxy services { 10.96.0.10 : goto draw }\n"
     )
+
+
+def test_the_size_of_a_transaction() -> None:
+    """Each declaration, element, and command that deletes or empties something is a statement."""
+    text = (
+        "add chain ip nftproxy draw\nflush chain ip nftproxy draw\n"
+        'table ip nftproxy {\n  comment "nftproxy x"\n}\n'
+        "table ip nftproxy {\n  set vips {\n    typeof ip daddr\n  }\n  chain draw {\n    drop\n    drop\n  }\n}\n"
+        "add element ip nftproxy services { 10.96.0.10 : goto draw, 10.96.0.11 : goto draw }\n"
+        "delete element ip nftproxy vips { 10.96.0.10 }\n"
+    )
+    assert Transaction(text).size() == Size(statements=7, elements=3, characters=len(text))
+    assert Transaction().size() == Size(0, 0, 0)
 
 
 def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
