@@ -243,7 +243,12 @@ async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequ
         BadInput: there are no credentials, or they can't be read, or an address is no URL.
     """
     daemon = Daemon(pipeline)
-    cluster = Cluster(pipeline.settings.config.kubeconfig, api_servers, report_problems=daemon.metrics.skipped)
+    cluster = Cluster(
+        pipeline.settings.config.kubeconfig,
+        api_servers,
+        report_problems=daemon.metrics.skipped,
+        report_request=daemon.metrics.requested,
+    )
     sources = {**cluster.sources(pipeline.state.node.name), **_own_sources(pipeline)}
 
     def check(config: Config) -> None:

@@ -1,7 +1,8 @@
 """What Prometheus scrapes: kube-proxy's metrics, so that charts and alerts keep working, and a few of our own.
 
-Names, labels, help texts and buckets are those of kube-proxy 1.36 in nftables mode (pkg/proxy/metrics/metrics.go); the
-mark [ALPHA] is Kubernetes' own, by which it may still change them.
+Names, labels, help texts and buckets are those of kube-proxy 1.36 in nftables mode (pkg/proxy/metrics/metrics.go, and
+for requests to the API component-base's metrics/prometheus/restclient/metrics.go); the mark [ALPHA] is Kubernetes' own,
+by which it may still change them.
 
 Series are kept here and not by prometheus_client's own types, which only write them out: its histograms write the
 bound 1 as "1.0" where Go writes "1", which is another label and so another series, and each of its counters brings one
@@ -27,6 +28,7 @@ from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from nftproxy.model.stages import Stage
+from nftproxy.sources.apiserver import Asked
 
 # Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
 SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
@@ -34,12 +36,14 @@ SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
 PROGRAMMING_BUCKETS = (0, 0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
 # Seconds, 0.1 ms to 6.6 s: a stage of one endpoint's change takes about 1 ms, loading 40,000 Services seconds.
 STAGE_BUCKETS = tuple(0.0001 * 4**n for n in range(9))
+# Seconds, as client-go's.
+REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 # Bytes: one endpoint's change takes some 100, loading 40,000 Services some 10 million.
 SIZE_BUCKETS = tuple(10**n for n in range(2, 9))
 
 
 class _Row(NamedTuple):
-    """How a metric is defined; `name` is without prefix where it is kube-proxy's, `bounds` are a histogram's."""
+    """How a metric is defined; `name` is without prefix where it is kube-proxy's own, `bounds` are a histogram's."""
 
     name: str
     text: str
@@ -49,8 +53,10 @@ class _Row(NamedTuple):
     @property
     def header(self) -> tuple[str, str]:
         """Name and help text in full."""
-        is_ours = self.name.startswith("nftproxy_")
-        return (self.name, self.text) if is_ours else (f"kubeproxy_{self.name}", f"[ALPHA] {self.text}")
+        if self.name.startswith("nftproxy_"):
+            return self.name, self.text
+        is_shared = self.name.startswith("rest_client_")
+        return self.name if is_shared else f"kubeproxy_{self.name}", f"[ALPHA] {self.text}"
 
 
 _COUNTERS = (
@@ -66,6 +72,11 @@ _COUNTERS = (
         "Cumulative node ports that could not be listened on at localhost",
     ),
     _Row("nftproxy_localhost_connections_total", "Connections to node ports at localhost", ("outcome",)),
+    _Row(
+        "rest_client_requests_total",
+        "Number of HTTP requests, partitioned by status code, method, and host.",
+        ("code", "method", "host"),
+    ),
     _Row("nftproxy_transactions_total", "Transactions that the kernel took, by what they are", ("kind",)),
     _Row("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
 )
@@ -103,6 +114,12 @@ _HISTOGRAMS = (
     ),
     _Row("conntrack_reconciler_sync_duration_seconds", "ReconcileConntrackFlowsLatency latency in seconds"),
     _Row("nftproxy_sync_stage_duration_seconds", "Where a sync's time goes", ("kind", "stage"), STAGE_BUCKETS),
+    _Row(
+        "rest_client_request_duration_seconds",
+        "Request latency in seconds. Broken down by verb, and host.",
+        ("verb", "host"),
+        REQUEST_BUCKETS,
+    ),
     _Row("nftproxy_transaction_bytes", "Length of transactions that the kernel took", ("kind",), SIZE_BUCKETS),
 )
 
@@ -142,7 +159,8 @@ class _Numbers(Collector):
         self._family = family
         self._row = row
         has_all = family is CounterMetricFamily or not row.labels
-        known = product(*(_KNOWN_VALUES[label] for label in row.labels)) if has_all else ()
+        is_known = has_all and _KNOWN_VALUES.keys() >= set(row.labels)
+        known = product(*(_KNOWN_VALUES[label] for label in row.labels)) if is_known else ()
         self._values = dict.fromkeys(known, 0.0)
 
     def add(self, amount: float, *labels: str) -> None:
@@ -279,6 +297,11 @@ class Metrics:
         name = FAMILY_NAMES[family]
         self._histograms["kubeproxy_conntrack_reconciler_sync_duration_seconds"].observe(seconds, name)
         self._counters["kubeproxy_conntrack_reconciler_deleted_entries_total"].add(deleted, name)
+
+    def requested(self, asked: Asked) -> None:
+        """A request to the API was answered, or failed."""
+        self._counters["rest_client_requests_total"].add(1, asked.code, asked.method, asked.host)
+        self._histograms["rest_client_request_duration_seconds"].observe(asked.seconds, asked.method, asked.host)
 
     def waits_for(self, waiting: Iterable[str]) -> None:
         """This must happen before all rules are loaded for the first time."""

@@ -20,9 +20,10 @@ import logging
 import random
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import kr8s
@@ -52,6 +53,7 @@ _EXPECTED = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
 _LONGEST_ERROR = 64 * 1024
 """Bytes of an error answer that are read: nothing of what comes after them would be shown."""
 
+_STATUSES = frozenset(HTTPStatus)
 
 _SAY_AGAIN = 60.0
 """Seconds after which the log has again why nobody answers: attempts follow each other soon."""
@@ -75,6 +77,19 @@ class Patience(msgspec.Struct, frozen=True):
     plugin_again: float = 5.0
 
 
+class Asked(NamedTuple):
+    """A request to the API, as client-go's metrics have it.
+
+    `code` is the answer's status, "<error>" if none came, "other" for a number that is no status; `method` is HTTP's;
+    `host` is the server's, with its port; `seconds` passed until the answer began: that of a watch goes on for minutes.
+    """
+
+    code: str
+    method: str
+    host: str
+    seconds: float
+
+
 class Cluster:
     """A cluster's API: who we are to it, and the addresses that it may be reached at.
 
@@ -91,6 +106,7 @@ class Cluster:
         patience: Patience | None = None,
         account: Path = SERVICE_ACCOUNT,
         report_problems: Callable[[int], None] = lambda _count: None,
+        report_request: Callable[[Asked], None] = lambda _asked: None,
     ) -> None:
         """Find out how to reach the API; nothing is asked yet.
 
@@ -102,6 +118,7 @@ class Cluster:
             patience: how long to wait for the server.
             account: where a pod's service account is.
             report_problems: called with the number of faults that the objects have, whenever it changes.
+            report_request: called after each request.
 
         Raises:
             BadInput: there are no credentials, or they can't be read, or a URL is none.
@@ -117,6 +134,7 @@ class Cluster:
         self._is_answering = asyncio.Event()
         self._said: dict[str, tuple[str, float]] = {}
         self._report_problems = report_problems
+        self.report_request = report_request
         self._problems = Counter[str]()
         self._writer = _Connection(self)
 
@@ -269,6 +287,11 @@ def _words(error: BaseException | None) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def _code(status: int) -> str:
+    """A status for a metric, which must not get a series for each number that a server thinks of."""
+    return str(status) if status in _STATUSES else "other"
+
+
 def _now() -> float:
     """The loop's own time, in seconds."""
     return asyncio.get_running_loop().time()
@@ -371,8 +394,15 @@ class _Connection:
     @asynccontextmanager
     async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
         """Make any request, which goes to this address and no other, wherever the answer points."""
-        api = await self.current()
-        async with api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request) as response:
+        api, address = await self.current()
+        begin, code, host = _now(), "<error>", httpx.URL(address).netloc.decode()
+        call = api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request)
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(call)
+                code = _code(response.status_code)
+            finally:
+                self._cluster.report_request(Asked(code, request.get("method", "GET"), host, _now() - begin))
             self._cluster.answered()
             yield response
         if response.status_code >= 500:
@@ -385,8 +415,8 @@ class _Connection:
             self._cluster.denied(self._is_for[0])
         await self.aclose()
 
-    async def current(self) -> Api:
-        """The client for what files and names say now."""
+    async def current(self) -> tuple[Api, str]:
+        """The client for what files and names say now, and the address that it asks."""
         wanted = await self._cluster.identity(), self._cluster.address
         if self._api is None or wanted != self._is_for:
             await self.aclose()
@@ -397,7 +427,7 @@ class _Connection:
             except Exception as error:
                 raise ConnectionError(f"no credentials: {error}") from error  # kr8s may fail in any way
             self._api = api
-        return self._api
+        return self._api, wanted[1]
 
     async def aclose(self) -> None:
         """Close it; the next request opens another one."""

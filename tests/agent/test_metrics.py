@@ -20,6 +20,7 @@ from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
+from nftproxy.sources.apiserver import Asked
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
 Series = dict[str, float]
@@ -33,6 +34,7 @@ PROGRAMMING = [
 ]
 STAGES = "0.0001 0.0004 0.0016 0.0064 0.0256 0.1024 0.4096 1.6384 6.5536 +Inf".split()
 SIZES = "100 1000 10000 100000 1e+06 1e+07 1e+08 +Inf".split()
+REQUESTS = "0.005 0.025 0.1 0.25 0.5 1 2 4 8 15 30 60 +Inf".split()
 BUCKETS = {
     "kubeproxy_sync_proxy_rules_duration_seconds": SYNC,
     "kubeproxy_sync_full_proxy_rules_duration_seconds": SYNC,
@@ -40,6 +42,7 @@ BUCKETS = {
     "kubeproxy_network_programming_duration_seconds": PROGRAMMING,
     "kubeproxy_conntrack_reconciler_sync_duration_seconds": SYNC,
     "nftproxy_sync_stage_duration_seconds": STAGES,
+    "rest_client_request_duration_seconds": REQUESTS,
     "nftproxy_transaction_bytes": SIZES,
 }
 
@@ -63,6 +66,8 @@ histogram ip_family kubeproxy_conntrack_reconciler_sync_duration_seconds [ALPHA]
 counter ip_family kubeproxy_conntrack_reconciler_deleted_entries_total [ALPHA] Cumulative conntrack flows deleted by conntrack reconciler
 gauge ip_family kubeproxy_nftables_localhost_nodeport_listeners [ALPHA] Node ports that are listened on at localhost
 counter ip_family kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total [ALPHA] Cumulative node ports that could not be listened on at localhost
+counter code,host,method rest_client_requests_total [ALPHA] Number of HTTP requests, partitioned by status code, method, and host.
+histogram host,verb rest_client_request_duration_seconds [ALPHA] Request latency in seconds. Broken down by verb, and host.
 """  # noqa: E501 -- a table
 """Type, labels, name and help text of each metric, as kube-proxy 1.36 in nftables mode writes them; the last two are of
 1.37 (KEP-6032) and have texts of our own."""
@@ -135,6 +140,7 @@ def exercised() -> Metrics:
     made.metrics.reconciled(IPV4, 1, 1)
     made.metrics.neighbours({})
     made.metrics.built("1", "2", "3")
+    made.metrics.requested(Asked("200", "GET", "api.example:6443", 0.01))
     made.metrics.localhost_listeners(IPV4, 1)
     made.metrics.waits_for(["the first load of IPv6"])
     return made.metrics
@@ -171,17 +177,19 @@ def test_kube_proxys_metrics(name: str, shape: Shape) -> None:
 def test_our_own_metrics() -> None:
     """Besides these there are our own, and no others but the process's."""
     found = shapes(exercised().text().decode())
-    own = {name: shape for name, shape in found.items() if not name.startswith(("kubeproxy_", "process_"))}
+    theirs = ("kubeproxy_", "process_", "rest_client_")
+    own = {name: shape for name, shape in found.items() if not name.startswith(theirs)}
     assert {name: (kind, labels, "") for name, (kind, labels, _) in own.items()} == rows(OURS)
     assert all(text for _, _, text in own.values())
-    assert {name for name in found if name.startswith("kubeproxy_")} == rows(KUBE_PROXY).keys()
+    assert {name for name in found if name.startswith(("kubeproxy_", "rest_client_"))} == rows(KUBE_PROXY).keys()
 
 
 @pytest.mark.parametrize(("name", "bounds"), BUCKETS.items(), ids=list(BUCKETS))
 def test_buckets(name: str, bounds: list[str]) -> None:
     """Bounds are kube-proxy's, and written as Go writes them: another text is another series."""
     lines = [line for line in exercised().text().decode().splitlines() if line.startswith(f"{name}_bucket")]
-    label = 'kind="full"' if name.startswith("nftproxy_") else 'ip_family="IPv4"'
+    labels = {"nftproxy": 'kind="full"', "rest": 'verb="GET"', "kubeproxy": 'ip_family="IPv4"'}
+    label = labels[name.split("_")[0]]
     assert [line.split('le="')[1].split('"')[0] for line in lines if label in line] == bounds
 
 
@@ -193,7 +201,10 @@ def test_the_process() -> None:
 
 
 def test_counters_begin_at_zero() -> None:
-    """Counters have their series before anything has happened, so that the first increase is seen."""
+    """Counters have their series before anything has happened, so that the first increase is seen.
+
+    Those of requests to the API have none, as in kube-proxy: no host is known then.
+    """
     names = [name for name, shape in (rows(KUBE_PROXY) | rows(OURS)).items() if shape[0] == "counter"]
     assert series(Metrics(Family), *names) == {
         "kubeproxy_sync_proxy_rules_endpoint_changes_total": 0,
@@ -213,6 +224,21 @@ def test_counters_begin_at_zero() -> None:
         **by_family("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", 0),
         **by_family("nftproxy_repairs_total", 0),
     }
+
+
+def test_requests_to_the_api() -> None:
+    """Each request counts by what came of it, and its duration by its verb."""
+    metrics = Metrics(Family)
+    metrics.requested(Asked("200", "GET", "10.0.0.1:6443", 0.03))
+    metrics.requested(Asked("200", "GET", "10.0.0.1:6443", 0.3))
+    metrics.requested(Asked("<error>", "POST", "10.0.0.1:6443", 5.0))
+    get, post = 'method="GET"', 'method="POST"'
+    assert series(metrics, "rest_client_requests_total") == {
+        f'rest_client_requests_total{{code="200",host="10.0.0.1:6443",{get}}}': 2,
+        f'rest_client_requests_total{{code="<error>",host="10.0.0.1:6443",{post}}}': 1,
+    }
+    counts = series(metrics, "rest_client_request_duration_seconds_count")
+    assert list(counts.values()) == [2, 1]
 
 
 def test_metrics_are_an_objects_own() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,8 @@ import yaml
 
 from nftproxy.api.pauses import Times
 from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Proof, Respond
-from nftproxy.model.errors import BadInput
-from nftproxy.sources.apiserver import Cluster
+from nftproxy.model.errors import BadInput, Unavailable
+from nftproxy.sources.apiserver import Asked, Cluster
 from nftproxy.sources.credentials import Credentials, read_credentials
 from tests.sources.apiserver.following import (
     BOOKMARKS,
@@ -28,6 +29,49 @@ from tests.sources.apiserver.following import (
     reach,
     service,
 )
+
+# ---- what is counted ----
+
+
+def test_requests_are_reported(server: ApiServer, tmp_path: Path) -> None:
+    """Each request is reported with the status that the server answered, its method, and the server's address."""
+    asked: list[Asked] = []
+    cluster = reach(server, tmp_path, report_request=asked.append)
+
+    async def run() -> None:
+        async with following(server, cluster) as seen:
+            await seen.right()
+            server.faults.add(Fault(EndWatch(), verb="watch", count=len(PLURALS)))
+            change(server)
+            server.faults.add(Fault(Respond(503), verb="watch", resource="services", count=1))
+            server.faults.add(Fault(Respond(799, body=b"{}"), verb="watch", resource="nodes", count=1))
+            await seen.until(lambda: all(seen.requests(status=each) for each in (503, 799)))
+            change(server)
+            await seen.right()
+            await cluster.post("shop", b"{}")
+            await seen.until(lambda: reported() == answered())
+        await cluster.aclose()
+
+    def reported() -> Counter[tuple[str, str]]:
+        return Counter((each.code, each.method) for each in asked)
+
+    def answered() -> Counter[tuple[str, str]]:
+        return Counter((str(each.status).replace("799", "other"), each.method) for each in server.requests())
+
+    asyncio.run(run())
+    assert {each.host for each in asked} == {server.url.removeprefix("https://")}
+    assert all(each.seconds >= 0 for each in asked)
+
+
+def test_requests_that_nobody_answers_are_reported(server: ApiServer, tmp_path: Path) -> None:
+    """A request that fails without an answer has no status, but counts."""
+    asked: list[Asked] = []
+    cluster = reach(server, tmp_path, report_request=asked.append)
+    server.stop()
+    with pytest.raises(Unavailable):
+        asyncio.run(cluster.post("shop", b"{}"))
+    assert [(each.code, each.method) for each in asked] == [("<error>", "POST")]
+
 
 # ---- credentials ---------------------------------------------------------------------------------------------------
 
