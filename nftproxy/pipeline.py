@@ -26,6 +26,7 @@ from nftproxy.policy.state import ClusterState, Touched
 from nftproxy.rules.render import Renderer
 from nftproxy.rules.ruleset import EMPTY, Block, Change, Generation, Owner, Savepoint
 from nftproxy.rules.transaction import (
+    BESIDE_ANOTHER,
     Installed,
     Transaction,
     change_transaction,
@@ -106,13 +107,13 @@ class Pipeline:
         """The part of `full_transaction` that is about one family."""
         generation = self.generations[family]
         generation.forget_unused()
-        return load_transaction(generation, self._renderer.shape(self._table_facts(family)), installed)
+        return load_transaction(generation, self._shape(family), installed)
 
     def trial(self, family: Family, left_out: Collection[ObjectKey]) -> Transaction:
         """What would make a table anew without what some Services contribute: to be checked, not to be applied."""
         owners = {owner for key in left_out for owner in self._owned[key]}
         remaining = self.generations[family].without(owners)
-        loaded = load_transaction(remaining, self._renderer.shape(self._table_facts(family)), installed=None)
+        loaded = load_transaction(remaining, self._shape(family), installed=None)
         return join([delete_transaction(family), loaded])
 
     def contributors(self, family: Family) -> list[ObjectKey]:
@@ -205,6 +206,11 @@ class Pipeline:
                     if count >= STEP_ELEMENTS:
                         count = 0
                         yield
+
+    def _shape(self, family: Family) -> str:
+        """The shape of the table; it says, too, if another proxy serves the node's other Services."""
+        shape = self._renderer.shape(self._table_facts(family))
+        return f"{shape}{BESIDE_ANOTHER}" if self.settings.config.is_canary else shape
 
     def _table_facts(self, family: Family) -> TableFacts:
         return compile_table(self.state, self.settings, family)

@@ -33,6 +33,8 @@ from nftproxy.agent.recorder import (
 from nftproxy.agent.reload import until_changed
 from nftproxy.agent.servers import CannotListen, Servers
 from nftproxy.agent.vitals import Vitals
+from nftproxy.api.kinds import kinds_for
+from nftproxy.api.services import PROXY_NAME
 from nftproxy.kernel import memory, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.conntrack import Conntrack
@@ -144,8 +146,14 @@ class Daemon:
         self._events.report([of_start(self._pipeline.state.node.name)])
         beside = [
             asyncio.create_task(self._events.run(post)),
-            asyncio.create_task(watch_other_proxies(self._tell_of_proxies)),
         ]
+        if self._pipeline.settings.config.is_canary:
+            log.info(
+                "serving just the Services with the label %(label)s, beside another proxy that serves the others",
+                {"label": f"{PROXY_NAME}={self._pipeline.settings.config.service_proxy_name}"},
+            )
+        else:
+            beside.append(asyncio.create_task(watch_other_proxies(self._tell_of_proxies)))
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
@@ -232,7 +240,8 @@ class Daemon:
 async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
     """Run with the manifests of a directory, and say whether to start anew; Events have nowhere to go but the log."""
     daemon = Daemon(pipeline)
-    sources = {str(directory): Directory(directory).follow(), **_own_sources(pipeline)}
+    kinds = kinds_for(pipeline.settings.config.service_proxy_name)
+    sources = {str(directory): Directory(directory, kinds).follow(), **_own_sources(pipeline)}
     return await daemon.run(sources, _log_event, daemon.reconfigured(file))
 
 
@@ -243,13 +252,14 @@ async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequ
         BadInput: there are no credentials, or they can't be read, or an address is no URL.
     """
     daemon = Daemon(pipeline)
+    config = pipeline.settings.config
     cluster = Cluster(
-        pipeline.settings.config.kubeconfig,
+        config.kubeconfig,
         api_servers,
         report_problems=daemon.metrics.skipped,
         report_request=daemon.metrics.requested,
     )
-    sources = {**cluster.sources(pipeline.state.node.name), **_own_sources(pipeline)}
+    sources = {**cluster.sources(pipeline.state.node.name, config.service_proxy_name), **_own_sources(pipeline)}
 
     def check(config: Config) -> None:
         read_credentials(config.kubeconfig)

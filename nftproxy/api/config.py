@@ -23,10 +23,12 @@ import msgspec
 
 from nftproxy.api.decode import Report, Shape, convert, show
 from nftproxy.api.unused_fields import without_effect
-from nftproxy.api.validate import is_subdomain, network, node_address, several
+from nftproxy.api.validate import is_label_value, is_subdomain, network, node_address, several
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
+    CANARY_HEALTHZ_PORT,
+    CANARY_METRICS_PORT,
     HEALTHZ_PORT,
     METRICS_PORT,
     Config,
@@ -92,6 +94,7 @@ class _Nftproxy(Shape):
     masquerade_fully_random: bool | None = None
     protected_ports: list[object] | None = None
     external_ip_cidrs: list[object] | None = None
+    service_proxy_name: str | None = None
 
 
 class _KubeProxyConfiguration(Shape):
@@ -165,7 +168,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
     masquerade_bit, path_of_bit = _of_mode(given, "masquerade_bit")
     mode = _detect_local_mode(given.detect_local_mode, local, report)
     gates = _feature_gates(given.feature_gates or {}, report, warn)
-    return Config(
+    config = Config(
         masquerade_all=bool(_of_mode(given, "masquerade_all")[0]),
         masquerade_bit=_integer(masquerade_bit, _DEFAULT.masquerade_bit, range(32), path_of_bit, report),
         masquerade_fully_random=bool(own.masquerade_fully_random),
@@ -194,7 +197,27 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         logging=_logging(given.logging or _Logging(), report),
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
+        service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
     )
+    _judge_ports(config, warn)
+    return config
+
+
+def _proxy_name(name: str, report: Report) -> str:
+    if name and not is_label_value(name):
+        report("nftproxy.serviceProxyName", f"{show(name)} is not the value of a label")
+    return name
+
+
+def _judge_ports(config: Config, warn: Report) -> None:
+    """Beside another proxy the ports that every proxy has by default are that one's."""
+    for field, address, port, free in (
+        ("healthzBindAddress", config.healthz_bind_address, HEALTHZ_PORT, CANARY_HEALTHZ_PORT),
+        ("metricsBindAddress", config.metrics_bind_address, METRICS_PORT, CANARY_METRICS_PORT),
+    ):
+        host, _, own = address.rpartition(":")
+        if config.is_canary and int(own) == port:
+            warn(field, f"{address} is where kube-proxy listens, beside which this is to run: set it to {host}:{free}")
 
 
 _PORT_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")

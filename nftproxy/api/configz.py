@@ -59,6 +59,7 @@ def configz(config: Config) -> bytes:
                     "masqueradeFullyRandom": config.masquerade_fully_random,
                     "protectedPorts": list(map(str, config.protected_ports)),
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+                    "serviceProxyName": config.service_proxy_name,
                 },
             }
         }

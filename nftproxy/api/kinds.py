@@ -1,4 +1,4 @@
-"""The kinds of objects that matter to a service proxy: `KINDS`, the table of them.
+"""The kinds of objects that matter to a service proxy: `KINDS`, the table of them, and `kinds_for` one with a name.
 
 For each kind there is a reason why an object may not be for this proxy (`ignored`), and a way to build its value from
 its shape (`build`), which reports what it leaves out: a bad element costs that element alone.  Each has a module of its
@@ -7,13 +7,14 @@ own: services.py, slices.py, nodes.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from nftproxy.api import schema
 from nftproxy.api.decode import Report
 from nftproxy.api.nodes import build_node, build_service_cidr
-from nftproxy.api.services import build_service, why_not_ours
+from nftproxy.api.services import build_service, why_anothers, why_not_ours
 from nftproxy.api.slices import build_slice, why_passed_over
 from nftproxy.api.validate import is_label, is_subdomain
 from nftproxy.model.objects import ClusterObject, ObjectKey
@@ -64,3 +65,23 @@ _ALL = (
 )
 KINDS = {kind.name: kind for kind in _ALL}
 """Every kind that matters, by name."""
+
+
+def kinds_for(proxy_name: str) -> Mapping[str, Kind]:
+    """Every kind, by name, as it matters to a proxy that serves just the Services that are labelled with its name.
+
+    An EndpointSlice has the labels of its Service, since the controller copies them (k/k#94443, Kubernetes 1.20).
+    Which ClusterIPs belong to no Service is for the proxy to say that serves the others: ServiceCIDRs are ignored.
+    """
+    if not proxy_name:
+        return KINDS
+    ignored: dict[str, Callable[[Any], str]] = {
+        "Service": functools.partial(why_not_ours, proxy_name=proxy_name),
+        "EndpointSlice": functools.partial(_why_no_slice_of_ours, proxy_name=proxy_name),
+        "ServiceCIDR": lambda _given: "another proxy rejects what goes to ClusterIPs that no Service has",
+    }
+    return {name: kind._replace(ignored=ignored.get(name, kind.ignored)) for name, kind in KINDS.items()}
+
+
+def _why_no_slice_of_ours(given: schema.EndpointSlice, proxy_name: str) -> str:
+    return why_passed_over(given) or why_anothers(given.labels, proxy_name)

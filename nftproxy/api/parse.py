@@ -45,7 +45,13 @@ class _Items(schema.TypeMeta):
 
 
 def parse_object(
-    raw: object, source: str, problems: list[Problem], *, place: str = "", kind: Kind | None = None
+    raw: object,
+    source: str,
+    problems: list[Problem],
+    *,
+    place: str = "",
+    kind: Kind | None = None,
+    kinds: Mapping[str, Kind] = KINDS,
 ) -> Outcome:
     """One object from decoded JSON.
 
@@ -55,6 +61,7 @@ def parse_object(
         problems: takes what is wrong with it.
         place: where in the source it stands, as in "items[3]"; problems say so until it has a name.
         kind: taken for granted; without it, apiVersion and kind decide.
+        kinds: those that matter, by name (kinds.py).
 
     Returns:
         None also for an object of a kind that doesn't matter, which is no problem.
@@ -63,7 +70,7 @@ def parse_object(
     if not isinstance(raw, Mapping):
         report("", f"{show(raw)} is not an object")
         return None
-    kind = kind or _kind_of(raw.get("kind"), raw.get("apiVersion"), report)
+    kind = kind or _kind_of(raw.get("kind"), raw.get("apiVersion"), kinds, report)
     if kind is None:
         return None
     try:
@@ -77,18 +84,24 @@ def parse_object(
 
 
 def parse_json(
-    raw: Json, source: str, problems: list[Problem], *, place: str = "", kind: Kind | None = None
+    raw: Json,
+    source: str,
+    problems: list[Problem],
+    *,
+    place: str = "",
+    kind: Kind | None = None,
+    kinds: Mapping[str, Kind] = KINDS,
 ) -> Outcome:
     """One object from its JSON text; else as `parse_object`."""
     try:
         if kind is None:
             head = _decode(raw, schema.TypeMeta)
-            kind = _kind_of(head.kind, head.api_version, _reporter(source, place, problems))
+            kind = _kind_of(head.kind, head.api_version, kinds, _reporter(source, place, problems))
             if kind is None:
                 return None
         given = _decode(raw, kind.shape)
     except (msgspec.ValidationError, ValueError):
-        return _parse_faulty(raw, source, problems, place, kind)
+        return _parse_faulty(raw, source, problems, place, kind, kinds)
     return _understand(given, kind, source, problems, place)
 
 
@@ -107,18 +120,20 @@ def _decode(raw: Json, wanted: type[T]) -> T:
         raise ValueError(str(error)) from error
 
 
-def _parse_faulty(raw: Json, source: str, problems: list[Problem], place: str, kind: Kind | None) -> Outcome:
+def _parse_faulty(
+    raw: Json, source: str, problems: list[Problem], place: str, kind: Kind | None, kinds: Mapping[str, Kind]
+) -> Outcome:
     """What msgspec refused, perhaps only for a type in it."""
     try:
         value = _decode(raw, object)
     except ValueError as error:
         _reporter(source, place, problems)("", f"can't be read as JSON: {error}")
         return None
-    return parse_object(value, source, problems, place=place, kind=kind)
+    return parse_object(value, source, problems, place=place, kind=kind, kinds=kinds)
 
 
 def parse_manifest(
-    value: object, source: str, problems: list[Problem], *, place: str = ""
+    value: object, source: str, problems: list[Problem], *, place: str = "", kinds: Mapping[str, Kind] = KINDS
 ) -> list[ClusterObject | Ignored]:
     """All that matters in one document: the object that it is, or the items of the list that it is.
 
@@ -130,24 +145,31 @@ def parse_manifest(
     head = value if isinstance(value, Mapping) else {}
     name = head.get("kind")
     if not isinstance(name, str) or name not in _LISTS:
-        return _present([parse_object(value, source, problems, place=place)])
+        return _present([parse_object(value, source, problems, place=place, kinds=kinds)])
     report = _reporter(source, place, problems)
     items = head.get("items") or []
     if not isinstance(items, list):
         report("items", f"{show(items)} is not a list")
         return []
-    kind = _kind_of(_LISTS[name], head.get("apiVersion"), report) if _LISTS[name] else None
+    kind = _kind_of(_LISTS[name], head.get("apiVersion"), kinds, report) if _LISTS[name] else None
     if kind is None and _LISTS[name]:
         return []
     return _present(
         parse_object(
-            item, source, problems, place=f"{place}, items[{index}]" if place else f"items[{index}]", kind=kind
+            item,
+            source,
+            problems,
+            place=f"{place}, items[{index}]" if place else f"items[{index}]",
+            kind=kind,
+            kinds=kinds,
         )
         for index, item in enumerate(items)
     )
 
 
-def parse_manifest_json(data: Json, source: str, problems: list[Problem]) -> list[ClusterObject | Ignored]:
+def parse_manifest_json(
+    data: Json, source: str, problems: list[Problem], *, kinds: Mapping[str, Kind] = KINDS
+) -> list[ClusterObject | Ignored]:
     """As `parse_manifest`, from the JSON text of one document.
 
     Raises:
@@ -156,17 +178,17 @@ def parse_manifest_json(data: Json, source: str, problems: list[Problem]) -> lis
     try:
         head = _decode(data, _Items)
     except msgspec.ValidationError:
-        return parse_manifest(_decode(data, object), source, problems)
+        return parse_manifest(_decode(data, object), source, problems, kinds=kinds)
     name = head.kind or ""
     if name not in _LISTS:
-        return _present([parse_json(data, source, problems)])
+        return _present([parse_json(data, source, problems, kinds=kinds)])
     kind = None
     if _LISTS[name]:
-        kind = _kind_of(_LISTS[name], head.api_version, _reporter(source, "", problems))
+        kind = _kind_of(_LISTS[name], head.api_version, kinds, _reporter(source, "", problems))
         if kind is None:
             return []
     return _present(
-        parse_json(item, source, problems, place=f"items[{index}]", kind=kind)
+        parse_json(item, source, problems, place=f"items[{index}]", kind=kind, kinds=kinds)
         for index, item in enumerate(head.items or ())
     )
 
@@ -194,7 +216,7 @@ def _understand(given: schema.ApiObject, kind: Kind, source: str, problems: list
     return Ignored(subject, reason) if reason else kind.build(given, key, _reporter(source, subject, problems))
 
 
-def _kind_of(name: object, api_version: object, report: Report) -> Kind | None:
+def _kind_of(name: object, api_version: object, kinds: Mapping[str, Kind], report: Report) -> Kind | None:
     """The kind that matters by this name; None for others, and, reported, for a version that isn't understood.
 
     A kind of the same name in another API group (serving.knative.dev Service) is another kind.
@@ -203,7 +225,7 @@ def _kind_of(name: object, api_version: object, report: Report) -> Kind | None:
         if not isinstance(value, str) or not value:
             report(field, "is missing" if value in (None, "") else f"{show(value)} is not a string")
             return None
-    kind = KINDS.get(str(name))
+    kind = kinds.get(str(name))
     version = str(api_version)
     if name in _LISTS and kind is None:
         report("kind", f"a {name} within a list is not read")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from nftproxy.api.kinds import KINDS, Kind
-from nftproxy.api.services import OTHER_PROXY
+from nftproxy.api.kinds import Kind, kinds_for
+from nftproxy.api.services import PROXY_NAME
 from nftproxy.api.slices import HEADLESS
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 
@@ -36,11 +36,19 @@ class Resource(NamedTuple):
         return {name: value for name, value in given.items() if value}
 
 
-def resources(node_name: str) -> tuple[Resource, ...]:
-    """All that a service proxy on a node follows, what is quickly listed first."""
+def resources(node_name: str, proxy_name: str = "") -> tuple[Resource, ...]:
+    """All that a service proxy on a node follows, what is quickly listed first.
+
+    With a name it follows what is labelled with that, as Cilium and Antrea do, and no ServiceCIDRs (kinds.py).
+    """
+    kinds = kinds_for(proxy_name)
+    ours, slices = (f"{PROXY_NAME}={proxy_name}",) * 2 if proxy_name else (f"!{PROXY_NAME}", "")
+    cidrs = Resource(kinds["ServiceCIDR"], ServiceCIDR, "servicecidrs", may_be_absent=True, is_small=True)
     return (
-        Resource(KINDS["Node"], Node, "nodes", field_selector=f"metadata.name={node_name}", is_small=True),
-        Resource(KINDS["ServiceCIDR"], ServiceCIDR, "servicecidrs", may_be_absent=True, is_small=True),
-        Resource(KINDS["Service"], Service, "services", f"!{OTHER_PROXY}", "spec.clusterIP!=None"),
-        Resource(KINDS["EndpointSlice"], EndpointSlice, "endpointslices", f"!{HEADLESS}"),
+        Resource(kinds["Node"], Node, "nodes", field_selector=f"metadata.name={node_name}", is_small=True),
+        *(() if proxy_name else (cidrs,)),
+        Resource(kinds["Service"], Service, "services", ours, "spec.clusterIP!=None"),
+        Resource(
+            kinds["EndpointSlice"], EndpointSlice, "endpointslices", ",".join(filter(None, [f"!{HEADLESS}", slices]))
+        ),
     )

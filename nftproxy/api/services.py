@@ -8,7 +8,7 @@ References in parentheses are to API fields and Kubernetes enhancement proposals
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from nftproxy.api import schema
@@ -17,7 +17,10 @@ from nftproxy.api.validate import named_port, network, port_number, several, tim
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Network, Protocol, family_of, parse_network
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficDistribution, TrafficPolicy
 
-OTHER_PROXY = "service.kubernetes.io/service-proxy-name"
+PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+"""The label that says which proxy a Service is for.
+
+kube-proxy leaves every Service with it alone, whatever its value (pkg/proxy/apis/well_known_labels.go)."""
 
 DEFAULT_AFFINITY_TIMEOUT = 10800
 """Seconds (core/v1 DefaultClientIPServiceAffinitySeconds)."""
@@ -35,17 +38,25 @@ class Affinity(Enum):
     CLIENT_IP = "ClientIP"
 
 
-def why_not_ours(given: schema.Service) -> str:
-    """Why a proxy leaves this Service alone; "" if it doesn't."""
+def why_not_ours(given: schema.Service, proxy_name: str = "") -> str:
+    """Why a proxy of that name ("" for one without) leaves this Service alone; "" if it doesn't."""
     spec = given.spec or schema.ServiceSpec()
     first, *_ = spec.cluster_ips or [spec.cluster_ip]
-    if OTHER_PROXY in given.labels:
-        return f"it is for another proxy (label {OTHER_PROXY})"
+    if other := why_anothers(given.labels, proxy_name):
+        return other
     if spec.type == "ExternalName":
         return "its type is ExternalName"
     if "None" in (spec.cluster_ip, first):
         return "it is headless (clusterIP None)"
     return "" if first else "it has no clusterIP"
+
+
+def why_anothers(labels: Mapping[str, object], proxy_name: str) -> str:
+    """Why what has these labels is for another proxy than the one of that name ("" for one without); "" if it isn't."""
+    if not proxy_name:
+        return f"it is for another proxy (label {PROXY_NAME})" if PROXY_NAME in labels else ""
+    has_it = labels.get(PROXY_NAME) == proxy_name
+    return "" if has_it else f"it is for another proxy (no label {PROXY_NAME}={proxy_name})"
 
 
 def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Service | None:

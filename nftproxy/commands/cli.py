@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from nftproxy import __version__
+from nftproxy.api.kinds import kinds_for
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.listing import review
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options, renderer
@@ -24,7 +25,7 @@ from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Capabilities, Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
 from nftproxy.sources.files import Manifests, load
@@ -130,8 +131,9 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
     Exit status 1 if there is one, 0 if nothing differs.
     """
     pipeline = _pipeline(**options)
-    pipeline.apply(_loaded([old], strict).listing())
-    transaction = pipeline.apply(_loaded([new], strict).listing())
+    config = pipeline.settings.config
+    pipeline.apply(_loaded([old], config, strict).listing())
+    transaction = pipeline.apply(_loaded([new], config, strict).listing())
     sys.stdout.write(transaction.text)
     sys.exit(1 if transaction else 0)
 
@@ -156,7 +158,7 @@ def cleanup_command(config_file: Path | None, mode: str | None) -> None:
 
 def _rendered(paths: Sequence[Path], strict: bool, **options: Any) -> list[str]:
     pipeline = _pipeline(**options)
-    manifests = _loaded(paths, strict)
+    manifests = _loaded(paths, pipeline.settings.config, strict)
     pipeline.apply(manifests.listing())
     return list(review(pipeline, manifests.problems, manifests.ignored))
 
@@ -170,8 +172,8 @@ def _pipeline(
     return Pipeline(node, Settings(configuration(config_file), capabilities), renderer(templates), families)
 
 
-def _loaded(paths: Sequence[Path], strict: bool) -> Manifests:
-    manifests = load(paths)
+def _loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
+    manifests = load(paths, kinds_for(config.service_proxy_name))
     if strict and manifests.problems:
         raise BadInput(list(manifests.problems))
     for problem in manifests.problems:

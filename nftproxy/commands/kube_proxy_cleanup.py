@@ -31,9 +31,9 @@ from pyroute2.netlink.exceptions import IPSetError
 from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.other_proxies import IPVS_INTERFACE, KUBE_PROXY_TABLE
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.rules.transaction import Transaction
+from nftproxy.rules.transaction import BESIDE_ANOTHER, Transaction
 
 DUMMY_KIND = "dummy"
 IPVS_IN_KERNEL = Path("/proc/net/ip_vs")  # once its module is loaded
@@ -83,14 +83,25 @@ def remove_leftovers(mode: str) -> Iterator[str]:
     """Remove what kube-proxy left in a mode of `MODES`; yields what was removed or kept, as it happens.
 
     Raises:
-        Unavailable: something couldn't be removed, for want of a permission or because its tool said no.
+        Unavailable: something couldn't be removed, for want of a permission or because its tool said no; or nothing
+            was, as a table of ours is there that leaves all but some Services to kube-proxy.
         Refused: the kernel wouldn't delete an nftables table.
     """
     try:
+        _expect_no_canary()
         for step in _STEPS[mode]:
             yield from step()
     except (NetlinkError, OSError) as error:
         raise Unavailable(str(error)) from error
+
+
+def _expect_no_canary() -> None:
+    for family in Family:
+        if (nftables_netlink.table_comment(family, TABLE) or "").endswith(BESIDE_ANOTHER):
+            raise Unavailable(
+                f"nothing was removed: nftproxy serves just some Services on this node (the table {family.table} says "
+                "so), and kube-proxy the others; if that has ended, remove this table first: nftproxy cleanup"
+            )
 
 
 def removals(saved: str) -> list[Removal]:

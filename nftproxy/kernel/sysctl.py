@@ -29,8 +29,12 @@ ONLY_RAISED = frozenset({CONNTRACK_MAX, HASH_SIZE})
 def wanted(config: Config, cores: int) -> dict[str, int]:
     """The settings that the configuration asks for, by path; `cores` are the machine's, whatever this process may use.
 
-    Timeouts are whole seconds, at least 1.  What the configuration has at 0, or false, is not among them.
+    Timeouts are whole seconds, at least 1.  What the configuration has at 0, or false, is not among them.  Beside
+    another proxy the node's settings are that one's.
     """
+    own = {OOM_SCORE_ADJ: config.oom_score_adj}
+    if config.is_canary:
+        return own
     conntrack = config.conntrack
     most = max(conntrack.min, conntrack.max_per_core * cores) if conntrack.max_per_core else 0
     timeouts = {
@@ -42,7 +46,7 @@ def wanted(config: Config, cores: int) -> dict[str, int]:
     found = {CONNTRACK_MAX: most, HASH_SIZE: most // ENTRIES_PER_BUCKET}
     found |= {_conntrack(name): max(1, int(seconds)) for name, seconds in timeouts.items() if seconds}
     found[_conntrack("tcp_be_liberal")] = int(conntrack.tcp_be_liberal)
-    return {path: value for path, value in found.items() if value} | {OOM_SCORE_ADJ: config.oom_score_adj}
+    return {path: value for path, value in found.items() if value} | own
 
 
 def set_up(config: Config) -> None:

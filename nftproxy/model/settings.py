@@ -12,6 +12,8 @@ from nftproxy.model.addresses import Address, Family, Network
 # The ports that kube-proxy has (pkg/cluster/ports).
 HEALTHZ_PORT = 10256
 METRICS_PORT = 10249
+CANARY_HEALTHZ_PORT, CANARY_METRICS_PORT = 10356, 10349
+"""For a proxy beside one that has those: a hundred higher, which no part of Kubernetes uses, outside of node ports."""
 
 
 class DetectLocalMode(Enum):
@@ -102,7 +104,8 @@ class Config(msgspec.Struct, frozen=True):
     Of nftproxy alone, in the section `nftproxy` of the file: `protected_ports`, which no external address takes from
     the node that has the address, whatever the protocol; `external_ip_cidrs`, outside of which externalIPs are not
     served, where it has any.  `masquerade_fully_random` gives TCP
-    random source ports too, as kube-proxy does.
+    random source ports too, as kube-proxy does.  `service_proxy_name` is the value of the label
+    service.kubernetes.io/service-proxy-name that Services must have to be served; "" serves those without the label.
     """
 
     masquerade_all: bool = False
@@ -127,6 +130,12 @@ class Config(msgspec.Struct, frozen=True):
     logging: Logging = Logging()
     protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS
     external_ip_cidrs: tuple[Network, ...] = ()
+    service_proxy_name: str = ""
+
+    @property
+    def is_canary(self) -> bool:
+        """Whether another proxy serves this node's other Services, and all that is the node's is that one's."""
+        return bool(self.service_proxy_name)
 
 
 class Capabilities(msgspec.Struct, frozen=True):

@@ -52,6 +52,10 @@ _NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 _TCP_KEEPS_ITS_PORT = ("meta l4proto tcp", "masquerade")
 _RANDOM_PORTS = ("", "masquerade fully-random")
 
+# kube-proxy's chains that drop what goes to a ClusterIP that it doesn't know are at 0 (nftables mode, 1.36): ours come
+# first for Services that it leaves alone, so that these are rejected whichever proxy was started last.
+_FILTER, _BEFORE_FILTERS = 0, -1
+
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
@@ -89,6 +93,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
+        filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
     )
 
 

@@ -22,6 +22,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
     `nodeport_matches` holds the match for addresses that serve node ports; `remembered_nodeports` the same for a
     packet already translated, by its original destination.
+    `filter_priority` is that of the chains that reject what was not translated.
     """
 
     table: str
@@ -36,6 +37,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     remembered_nodeports: tuple[str, ...]
     nodeport_addresses: tuple[Address, ...]
     service_cidrs: tuple[str, ...]
+    filter_priority: int
 
 
 class ListFacts(msgspec.Struct, frozen=True):

@@ -14,6 +14,9 @@ import msgspec
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.rules.ruleset import Change, Declaration, Element, Generation, Kind
 
+BESIDE_ANOTHER = "-canary"
+"""How the shape of a table ends whose Services are some of the node's, and another proxy's the others."""
+
 
 class Container(msgspec.Struct, frozen=True, order=True):
     """A set, map or chain of our table as the kernel has it, by name only."""

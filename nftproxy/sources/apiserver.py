@@ -138,9 +138,9 @@ class Cluster:
         self._problems = Counter[str]()
         self._writer = _Connection(self)
 
-    def sources(self, node_name: str) -> dict[str, AsyncIterator[list[Event]]]:
+    def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncIterator[list[Event]]]:
         """Every resource that a service proxy on a node follows, by its plural, for `Agent.run`."""
-        return {resource.plural: self.follow(resource) for resource in resources(node_name)}
+        return {resource.plural: self.follow(resource) for resource in resources(node_name, proxy_name)}
 
     async def follow(self, resource: Resource) -> AsyncGenerator[list[Event]]:
         """One resource: first a listing of it, then changes as they come, or again a listing; ends only with the task.

@@ -18,12 +18,13 @@ import asyncio
 import contextlib
 import logging
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from asyncinotify import Event, Inotify, Mask
 
+from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event as ClusterEvent
 from nftproxy.sources.files import FileContents, manifest_files, merge, read_file
@@ -66,8 +67,10 @@ class _Signature(NamedTuple):
 class Directory:
     """The manifests of one directory, read again file by file as they change."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kinds: Mapping[str, Kind] = KINDS) -> None:
+        """Nothing is read yet; `kinds` are those that matter (kinds.py)."""
         self._path = path
+        self._kinds = kinds
         self._files: dict[Path, tuple[_Signature, FileContents]] = {}
         self._being_written: set[str] = set()
         self._has_told = False
@@ -137,7 +140,7 @@ class Directory:
         return self._files.keys() == present.keys()
 
     def _read(self, path: Path, signature: _Signature) -> None:
-        contents = read_file(path)
+        contents = read_file(path, self._kinds)
         if _signature(path) != signature:
             return  # someone has begun to write, or to replace it: events are on their way
         for problem in contents.problems:

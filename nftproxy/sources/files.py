@@ -18,6 +18,7 @@ import msgspec
 
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.api.flags import flags_by_path, other_warnings, override
+from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Event, Listed, key_of
@@ -56,12 +57,12 @@ class Manifests(NamedTuple):
         ]
 
 
-def load(paths: Sequence[Path]) -> Manifests:
+def load(paths: Sequence[Path], kinds: Mapping[str, Kind] = KINDS) -> Manifests:
     """The objects in files and directories, in that order.
 
     A directory counts with its .yaml, .yml and .json files in the order of their names, except hidden ones and without
     what is in directories below it.  A file that is named is read whatever its suffix; "-" is standard input.  Of an
-    object given twice the later one counts, and that is a Problem.
+    object given twice the later one counts, and that is a Problem.  `kinds` are those that matter (kinds.py).
     """
     problems: list[Problem] = []
     files: list[Path] = []
@@ -70,7 +71,7 @@ def load(paths: Sequence[Path]) -> Manifests:
             files += manifest_files(path) if path.is_dir() else [path]
         except OSError as error:
             problems.append(Problem(str(path), "", "", error.strerror or str(error)))
-    manifests = merge(map(read_file, files))
+    manifests = merge(read_file(file, kinds) for file in files)
     return manifests._replace(problems=problems + manifests.problems)
 
 
@@ -87,11 +88,11 @@ def manifest_files(directory: Path) -> list[Path]:
     )
 
 
-def read_file(path: Path) -> FileContents:
+def read_file(path: Path, kinds: Mapping[str, Kind] = KINDS) -> FileContents:
     """What one file holds, whatever is wrong with it."""
     faults: list[Problem] = []
     problems: list[Problem] = []
-    values = list(_load_file(path, faults, problems))
+    values = list(_load_file(path, kinds, faults, problems))
     return FileContents(str(path), values, faults + problems, bool(faults))
 
 
@@ -167,19 +168,21 @@ def _read(path: Path, problems: list[Problem], most: int = LARGEST_MANIFEST) -> 
     return data.removeprefix(b"\xef\xbb\xbf")
 
 
-def _load_file(path: Path, faults: list[Problem], problems: list[Problem]) -> Iterator[ClusterObject | Ignored]:
+def _load_file(
+    path: Path, kinds: Mapping[str, Kind], faults: list[Problem], problems: list[Problem]
+) -> Iterator[ClusterObject | Ignored]:
     data = _read(path, faults)
     if data is None:
         return
     if _may_be_json(path, data):
         try:
-            yield from parse_manifest_json(data, str(path), problems)
+            yield from parse_manifest_json(data, str(path), problems, kinds=kinds)
             return
         except ValueError:
             pass  # several documents, or a fault, or YAML's own braces: the slower ways decide
     for document in _documents(path, data, faults):
         place = f"line {document.line}" if document.line > 1 else ""
-        yield from parse_manifest(document.value, str(path), problems, place=place)
+        yield from parse_manifest(document.value, str(path), problems, place=place, kinds=kinds)
 
 
 def _may_be_json(path: Path, data: bytes) -> bool:

@@ -502,3 +502,23 @@ def test_an_interface_prefix_leaves_room_for_its_star() -> None:
     raw = {**HEAD, "detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": "p" * 15}}
     with pytest.raises(BadInput, match="1 to 14 of"):
         parse_config(raw, "config.yaml")
+
+
+def test_a_proxy_name_is_the_value_of_a_label() -> None:
+    """What no label could have is refused, and an empty name is none."""
+    with pytest.raises(BadInput, match=r"nftproxy.serviceProxyName: 'a,b' is not the value of a label"):
+        parse_config({**HEAD, "nftproxy": {"serviceProxyName": "a,b"}}, "f")
+    assert parse_config({**HEAD, "nftproxy": {"serviceProxyName": ""}}, "f") == (Config(), [])
+
+
+def test_beside_another_proxy_its_ports_are_taken() -> None:
+    """With a proxy name each default port is a warning that says which one to take instead."""
+    raw = {**HEAD, "nftproxy": {"serviceProxyName": "canary"}, "metricsBindAddress": "[::1]:10249"}
+    _, warnings = parse_config(raw, "f")
+    where = "is where kube-proxy listens, beside which this is to run: set it to"
+    assert warnings == [
+        f"f: KubeProxyConfiguration: healthzBindAddress: 0.0.0.0:10256 {where} 0.0.0.0:10356",
+        f"f: KubeProxyConfiguration: metricsBindAddress: [::1]:10249 {where} [::1]:10349",
+    ]
+    free = {"healthzBindAddress": "0.0.0.0:10356", "metricsBindAddress": "127.0.0.1:10349"}
+    assert parse_config(raw | free, "f")[1] == []

@@ -39,6 +39,7 @@ CONFIGS = {
         conntrack=Conntrack(0, 1, 0.0, 0.5, 30.0, 180.0, tcp_be_liberal=True),
         protected_ports=(PortRange(1, 65535),),
         external_ip_cidrs=(parse_network("203.0.113.0/24"),),
+        service_proxy_name="canary",
     ),
 }
 

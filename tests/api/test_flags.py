@@ -25,12 +25,14 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "masquerade-fully-random": "true",
         "protected-ports": "22, 2379-2380",
         "external-ip-cidrs": "203.0.113.0/24,2001:db8::/32",
+        "service-proxy-name": "canary",
     }
     assert given.keys() == {flag.name for flag in OWN_FLAGS}
     section = {
         "masqueradeFullyRandom": True,
         "protectedPorts": [22, "2379-2380"],
         "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+        "serviceProxyName": "canary",
     }
     assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
     bad = {"protected-ports": "ssh"}

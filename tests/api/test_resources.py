@@ -35,3 +35,13 @@ def test_each_kind_is_that_of_its_model() -> None:
 def test_only_service_cidrs_may_be_absent() -> None:
     """Every cluster knows the other kinds; ServiceCIDRs came with Kubernetes 1.33."""
     assert [each.model for each in resources("node-a") if each.may_be_absent] == [ServiceCIDR]
+
+
+def test_a_proxy_with_a_name_follows_what_is_labelled_with_it() -> None:
+    """The server selects the Services and EndpointSlices with the label, and no ServiceCIDR is asked for."""
+    label = "service.kubernetes.io/service-proxy-name=canary"
+    assert {each.model: each.selectors for each in resources("node-a", "canary")} == {
+        Node: {"fieldSelector": "metadata.name=node-a"},
+        Service: {"labelSelector": label, "fieldSelector": "spec.clusterIP!=None"},
+        EndpointSlice: {"labelSelector": f"!service.kubernetes.io/headless,{label}"},
+    }

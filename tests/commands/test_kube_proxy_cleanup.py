@@ -23,9 +23,12 @@ from nftproxy.commands.kube_proxy_cleanup import (
     remove_leftovers,
     server_of,
 )
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.rules.transaction import delete_transaction
 from tests.conftest import Run
 from tests.support.command import nftproxy
+from tests.support.factories import pipeline
 
 FOREIGN = """\
 *mangle
@@ -325,6 +328,29 @@ def test_what_iptables_saves_without_kube_proxy_needs_nothing() -> None:
 def test_chains_of_the_kubelet_are_not_kube_proxys(chain: str) -> None:
     """What the kubelet makes, and makes again, is left to it."""
     assert not CHAIN.fullmatch(chain)
+
+
+# ---- beside a canary -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("node")
+@pytest.mark.parametrize("mode", MODES)
+def test_what_kube_proxy_still_serves_is_left_alone(mode: str) -> None:
+    """Where a canary's table is, nothing is removed in any mode; once that is gone, everything is."""
+    restore("iptables-nft", IPTABLES_MODE)
+    run("nft add table ip6 kube-proxy")
+    table = pipeline(service_proxy_name="canary").load(Family.IPV6, None).text
+    run("nft -f -", table)
+    before = saved("iptables-nft")
+    with pytest.raises(Unavailable, match="nothing was removed: nftproxy serves just some Services on this node"):
+        clean(mode)
+    assert saved("iptables-nft") == before
+    assert "table ip6 kube-proxy" in run("nft list tables")
+    run("nft -f -", delete_transaction(Family.IPV6).text + pipeline().load(Family.IPV6, None).text)
+    clean("iptables")
+    clean("nftables")
+    assert "KUBE-SVC" not in saved("iptables-nft")
+    assert "kube-proxy" not in run("nft list tables")
 
 
 # ---- IPVS ----------------------------------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ def test_the_defaults_are_kube_proxys() -> None:
     }
 
 
+def test_beside_another_proxy_the_nodes_settings_are_that_ones() -> None:
+    """A proxy for just some Services asks for nothing that would change the node for the others."""
+    assert wanted(Config(service_proxy_name="canary"), 8) == {"/proc/self/oom_score_adj": -999}
+
+
 @pytest.mark.parametrize(
     ("per_core", "least", "cores", "most"),
     [(32768, 131072, 2, 131072), (32768, 131072, 4, 131072), (32768, 131072, 64, 2097152), (1000, 0, 3, 3000)],

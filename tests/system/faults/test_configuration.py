@@ -9,10 +9,11 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
-from nftproxy.lab import Origin, Outcome, Probe, endpoint
+from nftproxy.lab import UNTOUCHED, Origin, Outcome, Probe, endpoint
 from nftproxy.lab.apiserver import ApiServer
-from tests.system.faults.bench import Bench, pod, vip
+from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.test_life import LOADED
+from tests.system.packets.manifests import labelled
 
 ANEW = "the configuration has changed: starting anew over the rules that are there"
 REJECTED = "nftproxy_configuration_rejected"
@@ -128,6 +129,43 @@ def test_the_log_can_be_made_to_have_each_request(configured: Bench) -> None:
     assert all({"ts", "level", "msg"} <= line.keys() for line in lines)
     assert any(line["msg"].startswith("HTTP Request: GET") and "services" in line["msg"] for line in lines)
     assert any(line["level"] == "debug" and line["msg"].startswith("applied") and line["bytes"] for line in lines)
+
+
+def test_it_becomes_a_canary_beside_another_proxy(configured: Bench, server: ApiServer) -> None:
+    """With a name it asks for nothing but what is labelled so, follows labels, and doesn't mind the other proxy."""
+    bench = configured
+    bench.lab.node.run(["nft", "add", "table", "ip", "kube-proxy"])
+    label = "service.kubernetes.io/service-proxy-name"
+    labels = {label.replace("/", "__").replace("-", "_"): "canary"}
+    labelled_objects = [labelled(each, **labels) for each in (service(1), endpoints(1))]
+    server.put(*labelled_objects)
+    ports = {"healthzBindAddress": "0.0.0.0:10356", "metricsBindAddress": "127.0.0.1:10349"}
+    size, loads = len(bench.log()), bench.log().count(LOADED)
+    bench.count_anew()
+    try:
+        configure(bench, nftproxy={"serviceProxyName": "canary"}, **ports)
+        bench.wait_until(lambda: bench.log().count(LOADED) == loads + 1, PATIENCE)
+        assert outcomes(bench) == {1: endpoint(pod(1), 8080)} | dict.fromkeys(range(2, 6), UNTOUCHED)
+        server.put(labelled(service(2), **labels), labelled(endpoints(2), **labels), service(1), endpoints(1))
+        wanted = {number: endpoint(pod(2), 8080) if number == 2 else UNTOUCHED for number in range(1, 6)}
+        bench.wait_until(lambda: outcomes(bench) == wanted, PATIENCE)
+        assert b"warnings" not in bench.ask("/healthz", 10356).body
+        new = bench.log()[size:]
+        assert f"serving just the Services with the label {label}=canary" in new
+        assert "kube-proxy serves Services on this node" not in new
+        asked = [each for each in bench.requests() if f"{label}=canary" in each.query.get("labelSelector", "")]
+        assert {(each.resource, each.verb) for each in asked} == {
+            (plural, verb) for plural in ("services", "endpointslices") for verb in ("list", "watch")
+        }
+    finally:
+        bench.lab.node.run(["nft", "delete", "table", "ip", "kube-proxy"])
+        server.put(*(each for number in (1, 2) for each in (service(number), endpoints(number))))
+
+
+def outcomes(bench: Bench) -> dict[int, Outcome]:
+    """What becomes of a connection to each of the five Services, by their numbers."""
+    found = bench.lab.connect_many([Probe(Origin.POD, vip(number), 80) for number in range(1, 6)])
+    return dict(enumerate(found, 1))
 
 
 def test_sigterm_is_heard_while_it_starts_anew(configured: Bench) -> None:
