@@ -25,8 +25,9 @@ MAY_IMPORT = {
     "kernel": "policy rules",
     "agent": "api policy rules pipeline sources kernel",
     "lab": "rules kernel",
+    "trace": "policy rules pipeline kernel lab",
     "conformance": "api policy rules pipeline sources kernel lab",
-    "commands": "api policy rules pipeline sources kernel agent conformance templates_dir",
+    "commands": "api policy rules pipeline sources kernel agent trace conformance templates_dir",
     "__main__": "commands",
 }
 """What each folder, or module beside them, may import, itself and those in `EVERYONE_MAY_IMPORT` aside.
@@ -37,7 +38,7 @@ EVERYONE_MAY_IMPORT = frozenset({"model", "__init__"})
 
 PURE_FOLDERS = frozenset({"__init__", "model", "api", "policy", "rules", "pipeline"})
 PURE_ELSEWHERE = frozenset(
-    {"agent/event_series", "agent/health", "agent/inbox", "agent/quarantine", "commands/listing"}
+    {"agent/event_series", "agent/health", "agent/inbox", "agent/quarantine", "commands/listing", "trace/words"}
 )
 PURE_MAY_IMPORT = frozenset(
     "__future__ abc bisect collections contextlib copy dataclasses datetime enum functools hashlib heapq "

@@ -234,6 +234,15 @@ class Kernel:
         """
         return self._ask(f"list table {family.table}", as_json=False)
 
+    def listing_of_rules(self, family: Family) -> str:
+        """The same without elements, and with a handle behind each rule.
+
+        Raises:
+            Refused: there is no table.
+            Unavailable: there is no libnftables, or no permission.
+        """
+        return self._ask(f"list table {family.table}", as_json=False, with_handles=True)
+
     def version(self) -> str:
         """The version of libnftables, as in "1.0.6".
 
@@ -247,10 +256,12 @@ class Kernel:
         """The objects of a JSON listing, except the one about libnftables itself."""
         yield from msgspec.json.decode(self._ask(command, as_json=True))["nftables"][1:]
 
-    def _ask(self, command: str, *, as_json: bool) -> str:
+    def _ask(self, command: str, *, as_json: bool, with_handles: bool = False) -> str:
         with self._lock, _unavailable():
             context = _new_context()  # its own, so that no output flag outlives the question
             context.set_json_output(as_json)
+            context.set_handle_output(with_handles)
+            context.set_terse_output(with_handles)
             context.set_numeric_proto_output(as_json)
             code, output, error = context.cmd(command)
         if code:

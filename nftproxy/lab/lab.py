@@ -27,7 +27,7 @@ from nftproxy.lab.links import add_addresses, join
 from nftproxy.lab.namespace import LabError, Namespace
 from nftproxy.lab.node import Node
 from nftproxy.lab.outcome import Address, Outcome, Probe
-from nftproxy.lab.topology import PODS, UPLINK, Origin
+from nftproxy.lab.topology import PODS, SITE, UPLINK, Origin, Site
 from nftproxy.lab.wire import BATCH, FAR_MAC, NODE_MAC, OWN, Sending, Wire
 
 FIRST_PORT, LAST_PORT = 20000, 65535  # source ports that are handed out: those below are the tests' own
@@ -52,6 +52,7 @@ class Lab:
 
     Args:
         pods_interface: the name of the node's interface to its pods.
+        site: the node's addresses and routes, which aren't those above if somebody else's node is to be played.
         memory: after how many connections conntrack is made to forget all of them, at most three quarters of what
             the machine lets it remember.
 
@@ -62,7 +63,7 @@ class Lab:
         node: the node's namespace, to run functions and processes in.
     """
 
-    def __init__(self, pods_interface: str = PODS, *, memory: int = MEMORY) -> None:
+    def __init__(self, pods_interface: str = PODS, *, site: Site = SITE, memory: int = MEMORY) -> None:
         self._interfaces = {
             Origin.POD: pods_interface,
             Origin.NODE: OWN,
@@ -78,7 +79,7 @@ class Lab:
             self.node = stack.enter_context(Node(topology.NODE_NAME))
             self._far = stack.enter_context(Namespace("far"))
             self._far.sysctl({"ipv6/conf/default/disable_ipv6": "1"})
-            _connect_wires(self.node, self._far, pods_interface)
+            _connect_wires(self.node, self._far, pods_interface, site)
             self._wire = Wire(self.node, self._far, (UPLINK, pods_interface))
             stack.callback(self._wire.close)
             self._far.call(self._wire.tie_to_cpu)
@@ -240,13 +241,13 @@ def _alone(address: str) -> str:
     return f"{address}/{128 if ':' in address else 32}"
 
 
-def _connect_wires(node: Node, far: Namespace, pods_interface: str) -> None:
+def _connect_wires(node: Node, far: Namespace, pods_interface: str, site: Site) -> None:
     """Give the node its interfaces, addresses and routes; the far ends have the same names."""
-    addresses = {
-        UPLINK: (f"{topology.NODE_IP}/24", f"{topology.NODE_IP6}/64"),
-        pods_interface: (f"{topology.NODE_POD_IP}/24", f"{topology.NODE_POD_IP6}/64"),
-    }
-    for name, pair in addresses.items():
+    for name, addresses in ((UPLINK, site.uplink), (pods_interface, site.pods)):
         join(node, name, far, name, macs=(NODE_MAC.hex(":"), FAR_MAC.hex(":")))
-        add_addresses(node, name, *pair)
-    node.ip(*(f"route add default via {gateway} dev {UPLINK}" for gateway in (topology.GATEWAY, topology.GATEWAY6)))
+        add_addresses(node, name, *addresses)
+    defaults = [f"default via {gateway}" for gateway in site.gateways] or ["0.0.0.0/0", "::/0"]
+    node.ip(
+        *(f"route add {way} dev {UPLINK}" for way in defaults),
+        *(f"route add {network} dev {pods_interface}" for network in site.pod_networks),
+    )

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
+from typing import NamedTuple
 
 NODE_NAME = "node-a"
 UPLINK = "eth0"  # the node's interface to everything that isn't one of its pods
@@ -43,6 +44,21 @@ class Origin(Enum):
     def __repr__(self) -> str:
         return self.name
 
+
+class Site(NamedTuple):
+    """What a lab's node has: addresses with prefix lengths, and which networks are among its own pods.
+
+    Everything else leaves through the uplink, by way of the gateways if there are any.
+    """
+
+    uplink: tuple[str, ...] = (f"{NODE_IP}/24", f"{NODE_IP6}/64")
+    pods: tuple[str, ...] = (f"{NODE_POD_IP}/24", f"{NODE_POD_IP6}/64")
+    pod_networks: tuple[str, ...] = ()
+    gateways: tuple[str, ...] = (GATEWAY, GATEWAY6)
+
+
+SITE = Site()
+"""The lab's own, as in the picture above."""
 
 # The address that connections have unless they say another; the node's is the kernel's choice.
 DEFAULT_SOURCES: Mapping[Origin, tuple[str, str]] = MappingProxyType(

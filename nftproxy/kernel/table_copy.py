@@ -1,0 +1,226 @@
+"""An exact copy of a table that the kernel holds, for another network namespace.
+
+nft's text would not do: nft 1.0.6 prints `dnat ip to` for a rule that it takes only as `dnat ip addr . port to`, and it
+dies of sets that 1.1.2 or later has made.  So the kernel's own description of each table, chain, set, element and rule
+is read over nfnetlink and sent back as it came, except what only the kernel may give: handles, positions and counts.
+
+Reading takes no lock that packets need.  100,000 elements are some 10 MB.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel.netlink import (
+    ACKNOWLEDGE,
+    ATTRIBUTE,
+    DONE,
+    DUMP,
+    ERROR,
+    FAMILY_NUMBER,
+    GENERAL,
+    HEADER,
+    NESTED,
+    REQUEST,
+    attribute,
+    attributes_of,
+    messages_of,
+    open_socket,
+    request,
+)
+from nftproxy.kernel.nftables_netlink import BATCH_BEGIN, BUFFER_SIZE, CREATE, SUBSYSTEM
+from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.errors import Unavailable
+
+NEW_TABLE, GET_TABLE, NEW_CHAIN, GET_CHAIN, NEW_RULE, GET_RULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_*
+NEW_SET, GET_SET, NEW_ELEMENTS, GET_ELEMENTS = 9, 10, 12, 13
+BATCH_END, APPEND = 0x11, 0x800  # NFNL_MSG_BATCH_END, NLM_F_APPEND
+SO_SNDBUFFORCE = 32
+ATTEMPTS = 10  # at a table that others keep changing
+
+OF_TABLE = 1  # the attribute that names the table: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_TABLE and so on
+SET_NAME, SET_ID, ELEMENTS_SET = 2, 10, 2
+CHAIN_NAME, CHAIN_HOOK, HOOK_NUMBER, HOOK_PRIORITY = 3, 4, 1, 2
+HOOKS = ("prerouting", "input", "forward", "output", "postrouting")  # NF_INET_*
+
+# What may be sent back, by NFTA_* numbers.
+TABLE_ATTRIBUTES = frozenset({1, 6})  # name and user data: not the flags, as one gives a table to whoever makes it
+CHAIN_ATTRIBUTES = frozenset({1, 3, 4, 5, 7, 12})  # table, name, hook, policy, type, user data
+SET_ATTRIBUTES = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 18})  # all but ID, handle, type and count
+ELEMENT_ATTRIBUTES = frozenset({1, 2, 3})  # table, set, elements
+RULE_ATTRIBUTES = frozenset({1, 2, 4, 7})  # table, chain, expressions, user data
+
+
+class TableCopy(NamedTuple):
+    """A table of one family, as the messages that make it: table, chains and sets, elements, and rules last."""
+
+    family: Family
+    messages: tuple[bytes, ...]
+
+
+class Hook(NamedTuple):
+    """Where a base chain is called: the hook's name as in nft, and the priority."""
+
+    name: str
+    priority: int
+
+
+def read_table(family: Family) -> TableCopy | None:
+    """What the kernel holds of our table, in the network namespace of this thread; None if it has none.
+
+    Raises:
+        Unavailable: the kernel does not answer, or the table changes all the time.
+    """
+    for _ in range(ATTEMPTS):
+        before = nftables_netlink.generation()
+        if nftables_netlink.table_comment(family, TABLE) is None:
+            return None
+        try:
+            copy = _read(family)
+        except InterruptedError:
+            continue
+        except OSError as error:
+            raise Unavailable(f"the kernel's table {family.table} can't be read: {error.strerror}") from error
+        if nftables_netlink.generation() == before:
+            return copy
+    raise Unavailable(f"the table {family.table} changed {ATTEMPTS} times while it was being read")
+
+
+def write_table(copy: TableCopy) -> None:
+    """Make the table in the network namespace of this thread, which should have none, in one transaction.
+
+    Raises:
+        Unavailable: the kernel refuses it.
+    """
+    try:
+        _send(copy.messages)
+    except OSError as error:
+        raise Unavailable(f"a copy of the table {copy.family.table} can't be made: {error.strerror}") from error
+
+
+def rules_of(family: Family, chain: str) -> list[int]:
+    """The handles of a chain's rules, in their order.
+
+    Raises:
+        OSError: the kernel does not answer.
+    """
+    named = _text_attribute(OF_TABLE, TABLE) + _text_attribute(2, chain)
+    dumped = _dump(GET_RULE, family, named)
+    return [int.from_bytes(dict(attributes_of(body, GENERAL.size))[3], "big") for body in dumped]
+
+
+def hooks(family: Family) -> dict[str, Hook]:
+    """The base chains of our table, and where each is called.
+
+    Raises:
+        OSError: the kernel does not answer.
+    """
+    found = {}
+    for body in _dump(GET_CHAIN, family):
+        held = dict(attributes_of(body, GENERAL.size))
+        if _text(held[OF_TABLE]) == TABLE and CHAIN_HOOK in held:
+            hook = dict(attributes_of(held[CHAIN_HOOK]))
+            number = int.from_bytes(hook[HOOK_NUMBER], "big")
+            priority = int.from_bytes(hook[HOOK_PRIORITY], "big", signed=True)
+            found[_text(held[CHAIN_NAME])] = Hook(HOOKS[number], priority)
+    return found
+
+
+def _read(family: Family) -> TableCopy:
+    number = FAMILY_NUMBER[family]
+    named = _text_attribute(OF_TABLE, TABLE)
+    chains = [body for body in _dump(GET_CHAIN, family) if _is_ours(body)]
+    sets = [body for body in _dump(GET_SET, family, named) if _is_ours(body)]
+    rules = [body for body in _dump(GET_RULE, family, named) if _is_ours(body)]
+    tables = [body for body in _dump(GET_TABLE, family) if _is_ours(body)]
+    identities = itertools.count(1)  # a new set has an ID in its batch, even if nothing refers to it by that
+    return TableCopy(
+        family,
+        (
+            *(_again(NEW_TABLE, number, body, TABLE_ATTRIBUTES) for body in tables),
+            *(_again(NEW_CHAIN, number, body, CHAIN_ATTRIBUTES) for body in chains),
+            *(_again(NEW_SET, number, body, SET_ATTRIBUTES, _identity(next(identities))) for body in sets),
+            *(
+                _again(NEW_ELEMENTS, number, body, ELEMENT_ATTRIBUTES)
+                for each in sets
+                for body in _elements(family, each)
+            ),
+            *(_again(NEW_RULE, number, body, RULE_ATTRIBUTES, flags=APPEND) for body in rules),
+        ),
+    )
+
+
+def _elements(family: Family, described: bytes) -> list[bytes]:
+    name = _text_attribute(ELEMENTS_SET, _held(described, SET_NAME))
+    return _dump(GET_ELEMENTS, family, _text_attribute(OF_TABLE, TABLE) + name)
+
+
+def _identity(number: int) -> bytes:
+    return attribute(SET_ID, number.to_bytes(4, "big"))
+
+
+def _again(kind: int, family: int, body: bytes, wanted: frozenset[int], more: bytes = b"", *, flags: int = 0) -> bytes:
+    """The request that makes anew what a message describes, with those attributes only."""
+    kept = b"".join(raw for number, raw in _raw_attributes(body) if number in wanted)
+    return request(SUBSYSTEM, kind, CREATE | flags, family, kept + more)
+
+
+def _raw_attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
+    """The number of each attribute of a message, and all its bytes with the flags."""
+    start = GENERAL.size
+    while start < len(body):
+        length, kind = ATTRIBUTE.unpack_from(body, start)
+        end = start + (length + 3 & ~3)
+        yield kind & ~NESTED, body[start:end].ljust(end - start, b"\0")
+        start = end
+
+
+def _dump(kind: int, family: Family, attributes: bytes = b"") -> list[bytes]:
+    """The bodies of the messages in which the kernel answers."""
+    with open_socket() as kernel:
+        kernel.sendto(request(SUBSYSTEM, kind, DUMP, FAMILY_NUMBER[family], attributes), (0, 0))
+        found: list[bytes] = []
+        while True:
+            for answer, body in messages_of(kernel.recv(BUFFER_SIZE)):
+                if answer in (DONE, ERROR):
+                    return found
+                found.append(body)
+
+
+def _send(messages: tuple[bytes, ...]) -> None:
+    """One transaction; the last message asks for an answer, which comes after every error."""
+    general = GENERAL.pack(0, 0, socket.htons(SUBSYSTEM))
+    begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + general
+    end = HEADER.pack(HEADER.size + GENERAL.size, BATCH_END, REQUEST, 0, 0) + general
+    data = b"".join([begin, *messages[:-1], _acknowledged(messages[-1]), end])
+    with open_socket() as kernel:
+        kernel.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 2 * len(data))
+        kernel.sendto(data, (0, 0))
+        for _ in messages_of(kernel.recv(BUFFER_SIZE)):
+            return
+
+
+def _acknowledged(message: bytes) -> bytes:
+    (flags,) = struct.unpack_from("=H", message, 6)
+    return message[:6] + struct.pack("=H", flags | ACKNOWLEDGE) + message[8:]
+
+
+def _is_ours(body: bytes) -> bool:
+    return _held(body, OF_TABLE) == TABLE
+
+
+def _held(body: bytes, number: int) -> str:
+    return _text(dict(attributes_of(body, GENERAL.size))[number])
+
+
+def _text_attribute(kind: int, text: str) -> bytes:
+    return attribute(kind, text.encode() + b"\0")
+
+
+def _text(value: bytes) -> str:
+    return value.rstrip(b"\0").decode(errors="replace")

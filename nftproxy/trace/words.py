@@ -1,0 +1,198 @@
+"""What each chain of the templates does with a packet, in words, rule by rule.
+
+A rule is known by its chain and by what it names or does, in the text of nft, whose versions write matches differently.
+Every chain and every rule of the templates has its words here (tests/trace/test_words.py); other people's templates may
+have more, and those show as the nft text that they are.
+
+A sentence says what is so, and after a colon what follows from it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MARK = "marks the packet for masquerading"
+
+
+class ChainWords(NamedTuple):
+    """What to say of a chain's rules, each as the pattern that finds it and a sentence; the first that fits counts.
+
+    `otherwise` is for a packet that none of them matches; "" where that means nothing.  Sentences may use the
+    groups of the pattern of the chain's name.
+    """
+
+    rules: tuple[tuple[str, str], ...]
+    otherwise: str = ""
+
+
+_LIST = r"(?P<list>(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints)"
+
+_LOCAL_POLICY = (
+    (r"type local .*mark set", f"the node's own connection: {MARK}"),
+    (r"type local .*vmap @", "the node's own connection: every endpoint may serve it, on any node"),
+    (r"vmap @", "a local source: every endpoint may serve it, on any node, and its address is kept"),
+)
+_UNTRANSLATED = (
+    (r"goto refuse", "the front has no endpoint on any node: rejects the connection"),
+    (r"drop", "the front has endpoints, but none that this packet may use: drops the packet"),
+)
+_ASK_GUARD = ChainWords(((r"jump guard", "a new connection: looks for source ranges first"),))
+_TRANSLATE = ChainWords(((r"jump services", "the first packet of a connection: looks for its Service"),))
+_TRANSLATED = ChainWords(
+    (
+        (r"jump guard-translated", "was translated: looks for source ranges again, as they may just have come"),
+        (r"jump remember", "was translated: looks for session affinity"),
+    )
+)
+_FILTER = ChainWords(
+    (
+        (r"jump untranslated-nodeports", "was not translated: looks whether this is a node port"),
+        (r"jump untranslated", "was not translated: looks whether this is a front"),
+        (r"jump unused-cluster-ips", "a new connection: looks whether the destination is an address for Services"),
+    )
+)
+
+CHAINS: dict[str, ChainWords] = {
+    "guard-prerouting": _ASK_GUARD,
+    "guard-output": _ASK_GUARD,
+    "guard": ChainWords(
+        ((r"jump admit", "source ranges guard this front: writes the list's name over the packet's address"),),
+        otherwise="no source ranges guard this front",
+    ),
+    "admit": ChainWords(
+        (
+            (r"drop", "the list doesn't have the source: drops the packet"),
+            (r"set ct original", "the list has the source: admits the packet, and puts its address back"),
+        )
+    ),
+    "guard-translated": ChainWords(
+        ((r"jump admit-translated", "source ranges guard this front: writes the list's name over the address"),),
+        otherwise="no source ranges guard this front",
+    ),
+    "admit-translated": ChainWords(
+        (
+            (r"drop", "the list doesn't have the source: drops the packet"),
+            (r"set ct reply", "the list has the source: admits the packet, and puts the endpoint's address back"),
+        )
+    ),
+    "nat-prerouting": _TRANSLATE,
+    "nat-output": _TRANSLATE,
+    "services": ChainWords(
+        (
+            (r"@cluster-ips (?:meta )?mark set", f"a ClusterIP, and every source is to be hidden: {MARK}"),
+            (r"@cluster-ips", f"a ClusterIP, and a source that isn't local: {MARK}"),
+            (r"@masqueraded", f"an external address with policy Cluster: {MARK}"),
+            (r"@local-policy", "an external address with policy Local: looks who asks"),
+            (r"vmap @services", "the front is a Service's: goes to its list of endpoints"),
+            (r"jump nodeports", "the node's own address: looks for a node port"),
+        ),
+        otherwise="no Service has this address and port",
+    ),
+    "local-policy": ChainWords(_LOCAL_POLICY, otherwise="a source from elsewhere: endpoints of this node serve it"),
+    "nodeports": ChainWords(
+        (
+            (r"@nodeport-masqueraded", f"a node port with policy Cluster: {MARK}"),
+            (r"@nodeport-local-policy", "a node port with policy Local: looks who asks"),
+            (r"vmap @nodeport-services", "the node port is a Service's: goes to its list of endpoints"),
+        ),
+        otherwise="no Service has this node port",
+    ),
+    "nodeport-local-policy": ChainWords(
+        _LOCAL_POLICY, otherwise="a source from elsewhere: endpoints of this node serve it"
+    ),
+    rf"draw-{_LIST}(?:-by-client)?": ChainWords(
+        (
+            (r"vmap @", "finds how many endpoints there are: goes to the chain that draws one of so many"),
+            (r"drop", "the chain for so many endpoints has just gone: drops the packet"),
+        ),
+        otherwise="this list has no endpoint: the packet goes on untranslated",
+    ),
+    rf"draw-{_LIST}-sticky-\d+": ChainWords(
+        (
+            (r"jump follow-", "the client is remembered: writes its pod over the packet's address"),
+            (r"goto draw-", "no pod is to be used again: draws an endpoint"),
+        )
+    ),
+    rf"follow-{_LIST}-\d+": ChainWords(
+        (
+            (r"dnat", "the remembered pod may be used still: translates to it"),
+            (r"set ct original", "the remembered pod may no longer be used: puts the address back"),
+            (r"delete @", "forgets that pod"),
+        )
+    ),
+    rf"{_LIST}-of-(?P<count>\d+)(?:-by-client)?": ChainWords(
+        (
+            (r"set ct original", "puts the packet's address back"),
+            (r"jhash", "chooses by the client's address, of {count}: translates to that endpoint"),
+            (r"numgen random mod (?!1\b)", "draws one of {count}: translates to that endpoint"),
+            (r"dnat", "takes the first of {count}: translates to that endpoint"),
+            (r"drop", "the endpoints have just gone: drops the packet"),
+        )
+    ),
+    "remember-prerouting": _TRANSLATED,
+    "remember-output": _TRANSLATED,
+    "remember": ChainWords(
+        (
+            (r"vmap @affinity", "the front has session affinity: goes to remember the client"),
+            (r"vmap @nodeport-affinity", "the node port has session affinity: goes to remember the client"),
+        ),
+        otherwise="no session affinity",
+    ),
+    r"remember-(?:tcp|udp|sctp)-(?P<seconds>\d+)": ChainWords(
+        ((r"update @", "remembers this client's pod for {seconds} s"),),
+        otherwise="the map of clients is full: remembers nothing",
+    ),
+    "filter-input": _FILTER,
+    "filter-forward": _FILTER,
+    "filter-output": _FILTER,
+    "untranslated": ChainWords(_UNTRANSLATED, otherwise="this is no front"),
+    "untranslated-nodeports": ChainWords(_UNTRANSLATED, otherwise="this is no Service's node port"),
+    "unused-cluster-ips": ChainWords(
+        (
+            (r"goto refuse", "a ClusterIP, but no port of its Service: rejects the connection"),
+            (r"drop", "an address for Services that none has: drops the packet"),
+        ),
+        otherwise="no address of Services",
+    ),
+    "refuse": ChainWords(
+        (
+            (r"reject with tcp reset", "answers with a TCP reset"),
+            (r"reject", "answers with an ICMP error, port unreachable"),
+        )
+    ),
+    "nat-postrouting": ChainWords(((r"jump hide-source", "leaves the node: looks whether to hide its source"),)),
+    "hide-source": ChainWords(
+        (
+            (r"mark", "marked for masquerading: clears the mark"),
+            (r"@hairpin", "a pod that reaches itself through a Service: its source must be hidden"),
+        ),
+        otherwise="keeps its source",
+    ),
+    "take-node-address": ChainWords(
+        (
+            (r"random", "masquerades: the source is the node's address and a random port"),
+            (r"masquerade", "masquerades: the source is the node's address, with the client's port if that is free"),
+        )
+    ),
+}
+
+
+class Spoken(NamedTuple):
+    """What is said of a chain of the templates: its words, and what its name says."""
+
+    words: ChainWords
+    names: dict[str, str]
+
+    def rule(self, text: str) -> str:
+        """The sentence for a rule, given as nft prints it; "" if there is none."""
+        found = (sentence for pattern, sentence in self.words.rules if re.search(pattern, text))
+        return next(found, "").format(**self.names)
+
+
+def of_chain(name: str) -> Spoken | None:
+    """What is said of a chain; None if it isn't one of the templates'."""
+    for pattern, words in CHAINS.items():
+        if found := re.fullmatch(pattern, name):
+            return Spoken(words, found.groupdict())
+    return None

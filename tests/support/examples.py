@@ -1,0 +1,31 @@
+"""The clusters in examples/, as pipelines that have seen them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.pipeline import Pipeline
+from nftproxy.sources.files import load, load_config
+from tests.support.factories import renderer
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
+NODE = "node-a"
+
+
+def example_pipeline(name: str, *, wide_maps: bool = False, **tweaks: object) -> Pipeline:
+    """The pipeline of an example, with its configuration and tweaks to that.
+
+    Args:
+        name: the example's directory.
+        wide_maps: whether IPv6 clients are remembered in maps, which nft 1.0.6 can't do.
+        tweaks: fields of `Config`.
+    """
+    where = CHECKOUT / "examples" / name
+    config = msgspec.structs.replace(load_config(where / "config.yaml")[0], **tweaks)
+    made = Pipeline(NODE, Settings(config, Capabilities(wide_maps=wide_maps)), renderer())
+    made.apply(load([where / "manifests"]).listing())
+    return made
