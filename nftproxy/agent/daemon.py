@@ -115,11 +115,13 @@ class Daemon:
         for number in SIGNALS:
             asyncio.get_running_loop().add_signal_handler(number, end)
         restarting.add_done_callback(stop)
+        lock: AgentLock | None = None
         with ends_in_any_case():
             try:
                 await asyncio.wait([waiting])
                 if not waiting.cancelled():
-                    await self._work(waiting.result(), sources, post)
+                    lock = waiting.result()
+                    await self._work(lock, sources, post)
                 if restarting.done():
                     await restarting  # which raises what went wrong in it
                     return True
@@ -129,12 +131,7 @@ class Daemon:
                 self._notifications.close()
                 self._conntrack.close()
                 self._kernel.close()
-                if (
-                    waiting.done()
-                    and not waiting.cancelled()
-                    and not waiting.exception()
-                    and (lock := waiting.result())
-                ):
+                if lock:
                     lock.close()
 
     async def _work(self, lock: AgentLock | None, sources: Sources, post: Post) -> None:
