@@ -1,4 +1,4 @@
-"""The command line: `render`, `diff`, `check`, `conformance`, `run` and `cleanup`.
+"""The command line: `render`, `diff`, `check`, `explain`, `conformance`, `run` and `cleanup`.
 
 Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
 difference or `check` or `conformance` a fault; 2 bad input or usage, with the file, object and field at fault.
@@ -6,7 +6,6 @@ difference or `check` or `conformance` a fault; 2 bad input or usage, with the f
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,22 +14,18 @@ from typing import Any, NoReturn
 import click
 
 from nftproxy import __version__
-from nftproxy.api.kinds import kinds_for
+from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.listing import review
-from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options, renderer
+from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_pipeline
+from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, renderer
 from nftproxy.commands.run import run_command
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
-from nftproxy.model.settings import Capabilities, Config, Settings
-from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
-from nftproxy.sources.files import Manifests, load
-
-AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
 
 
 def main() -> NoReturn:
@@ -57,28 +52,9 @@ def _commands() -> None:
     """A Kubernetes service proxy for Linux nodes: Services and EndpointSlices in, one nftables table a family out."""
 
 
-_OFFLINE = options(
-    click.option("--node", required=True, help="The node whose rules these are.", metavar="NAME"),
-    CONFIG,
-    TEMPLATES,
-    click.option("--family", type=click.Choice([family.value for family in Family]), help="One family only."),
-    click.option("--strict", is_flag=True, help="Exit 2 if anything in the input is bad, instead of leaving it out."),
-    click.option(
-        "--ipv6-affinity",
-        type=click.Choice(["auto", *AFFINITY_MODES]),
-        default="auto",
-        show_default=True,
-        help="How IPv6 clients stick to a pod: remembered in a map, which nft 1.0.6 dies of, or hashed; auto does "
-        "what the nft library of this machine can.",
-    ),
-)
-_EXISTING = click.Path(exists=True, path_type=Path, allow_dash=True)
-_PATHS = click.argument("paths", nargs=-1, required=True, type=_EXISTING)
-
-
 @_commands.command("render")
-@_PATHS
-@_OFFLINE
+@PATHS
+@OFFLINE
 def render_command(paths: tuple[Path, ...], **options: Any) -> None:
     """Render manifests to a whole ruleset, commented for review, that `nft -f` loads into an empty namespace.
 
@@ -89,8 +65,8 @@ def render_command(paths: tuple[Path, ...], **options: Any) -> None:
 
 
 @_commands.command("check")
-@_PATHS
-@_OFFLINE
+@PATHS
+@OFFLINE
 def check_command(paths: tuple[Path, ...], **options: Any) -> None:
     """Load the rendered rules into a throw-away network namespace and say what the kernel says.
 
@@ -122,23 +98,24 @@ def conformance_command(templates: Path | None, examples: int, seed: int) -> Non
 
 
 @_commands.command("diff")
-@click.argument("old", type=_EXISTING)
-@click.argument("new", type=_EXISTING)
-@_OFFLINE
+@click.argument("old", type=EXISTING)
+@click.argument("new", type=EXISTING)
+@OFFLINE
 def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
     """Print the transaction from one set of manifests to another, as nft text.
 
     Exit status 1 if there is one, 0 if nothing differs.
     """
-    pipeline = _pipeline(**options)
+    pipeline = offline_pipeline(**options)
     config = pipeline.settings.config
-    pipeline.apply(_loaded([old], config, strict).listing())
-    transaction = pipeline.apply(_loaded([new], config, strict).listing())
+    pipeline.apply(loaded([old], config, strict).listing())
+    transaction = pipeline.apply(loaded([new], config, strict).listing())
     sys.stdout.write(transaction.text)
     sys.exit(1 if transaction else 0)
 
 
 _commands.add_command(run_command)
+_commands.add_command(explain_command)
 
 
 @_commands.command("cleanup")
@@ -157,25 +134,7 @@ def cleanup_command(config_file: Path | None, mode: str | None) -> None:
 
 
 def _rendered(paths: Sequence[Path], strict: bool, **options: Any) -> list[str]:
-    pipeline = _pipeline(**options)
-    manifests = _loaded(paths, pipeline.settings.config, strict)
+    pipeline = offline_pipeline(**options)
+    manifests = loaded(paths, pipeline.settings.config, strict)
     pipeline.apply(manifests.listing())
     return list(review(pipeline, manifests.problems, manifests.ignored))
-
-
-def _pipeline(
-    node: str, config_file: Path | None, templates: Path | None, family: str | None, ipv6_affinity: str
-) -> Pipeline:
-    gc.disable()  # an offline command ends before garbage would count: a fifth of its time at 10,000 Services
-    families = [Family(family)] if family else list(Family)
-    capabilities = AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities
-    return Pipeline(node, Settings(configuration(config_file), capabilities), renderer(templates), families)
-
-
-def _loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
-    manifests = load(paths, kinds_for(config.service_proxy_name))
-    if strict and manifests.problems:
-        raise BadInput(list(manifests.problems))
-    for problem in manifests.problems:
-        click.echo(f"warning: {problem}", err=True)
-    return manifests

@@ -21,8 +21,8 @@ from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_network
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
-from nftproxy.model.objects import Node, ObjectKey, Service, TrafficPolicy
-from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, Settings
+from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.policy.endpoints import Candidate, Choice, choose, gather, offers
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.policy.fronts import (
@@ -33,6 +33,7 @@ from nftproxy.policy.fronts import (
     restricting_ranges,
     serves_every_address,
 )
+from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
@@ -76,6 +77,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
     ip = family.value
     bit = 1 << config.masquerade_bit
     everywhere = serves_every_address(config, family)
+    local = local_sources(state.node, config, family)
     return TableFacts(
         table=family.table,
         ip=ip,
@@ -83,8 +85,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         mark=f"{bit:#x}",
         unmark=f"{bit ^ 0xFFFFFFFF:#x}",
         masquerades=(_RANDOM_PORTS,) if config.masquerade_fully_random else (_TCP_KEEPS_ITS_PORT, _RANDOM_PORTS),
-        local_sources=_local_sources(state.node, config, family, "{} {}"),
-        masqueraded_sources=("",) if config.masquerade_all else _local_sources(state.node, config, family, "{} != {}"),
+        local_sources=(local.match(family),) if local else (),
+        masqueraded_sources=("",) if config.masquerade_all else (local.match(family, "!= "),) if local else (),
         nodeport_matches=(
             (f"{ip} daddr != {_LOOPBACK[family]} fib daddr type local",)
             if everywhere
@@ -95,17 +97,6 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
     )
-
-
-def _local_sources(node: Node, config: Config, family: Family, match: str) -> tuple[str, ...]:
-    """The match for a local source by detectLocalMode (KEP-2450), in the form `match`; nothing without a detector."""
-    cidrs = {DetectLocalMode.CLUSTER_CIDR: config.cluster_cidrs, DetectLocalMode.NODE_CIDR: node.pod_cidrs}
-    if config.detect_local_mode is DetectLocalMode.BRIDGE_INTERFACE:
-        return (match.format("iifname", f'"{config.bridge_interface}"'),)
-    if config.detect_local_mode is DetectLocalMode.INTERFACE_NAME_PREFIX:
-        return (match.format("iifname", f'"{config.interface_name_prefix}*"'),)
-    own = [str(cidr) for cidr in cidrs[config.detect_local_mode] if family_of(cidr) is family]
-    return tuple(match.format(f"{family.value} saddr", cidr) for cidr in own[:1])
 
 
 def _collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
@@ -126,9 +117,9 @@ def port_keys(service: Service) -> list[PortKey]:
 
 
 def compile_service(
-    state: ClusterState, settings: Settings, family: Family, service: Service
+    state: ClusterState, settings: Settings, family: Family, service: Service, only: ServicePort | None = None
 ) -> Iterator[tuple[PortKey, PortFacts]]:
-    """The facts for each port of a Service in one family; none if the Service is not of the family."""
+    """The facts for each port of a Service in one family, or for one of them; none if it is not of the family."""
     cluster_ips = of_family(service.cluster_ips, family)
     if not cluster_ips:
         return
@@ -137,6 +128,8 @@ def compile_service(
     own = _OwnSources.of(service, state, family)
     offered = offers(state.slices_of(service.key), family)
     for port, claimed in reaches(state, settings.config, family, service):
+        if only is not None and port != only:
+            continue
         had = [reach for reach in claimed if not reach.denial]
         choice = choose(gather(offered, port, state.node.name), state.node)
         shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)

@@ -6,13 +6,13 @@ in proportion to the change.  Whatever order events come in, the same objects ma
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from nftproxy.model.addresses import Address, Network
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
-from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.model.objects import ClusterObject, Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import Claims
 from nftproxy.policy.limits import excess
@@ -56,6 +56,18 @@ class ClusterState:
     def slices_of(self, service: ObjectKey) -> Collection[EndpointSlice]:
         """The EndpointSlices that belong to a Service."""
         return self._slices_of.get(service, {}).values()
+
+    def endpoints_at(self, address: Address) -> Iterator[tuple[ObjectKey, Endpoint]]:
+        """Every endpoint with this address and its Service: looked for among all, so never while rules are made."""
+        for each in self._slices.values():
+            for endpoint in each.endpoints:
+                if endpoint.address == address:
+                    yield each.service, endpoint
+
+    def asks_for(self, service: ObjectKey, address: Address) -> bool:
+        """Whether a Service names an address as its own, be it one that exceeds a limit."""
+        given = self._given.get(service)
+        return given is not None and address in given.cluster_ips + given.external_ips + given.load_balancer_ips
 
     @property
     def service_cidrs(self) -> list[Network]:

@@ -206,6 +206,10 @@ class Generation:
         yield from _entries(self.declarations)
         yield from self._union()
 
+    def value(self, container: str, key: str) -> str | None:
+        """The value of an element, "" in a set; None if there is no such element."""
+        return self._values.get(container, {}).get(key)
+
     def used_elements(self) -> Iterator[Element]:
         """Every element, except those that lead to chains that are kept although no block uses them any more."""
         yield from _entries(self.used_declarations())

@@ -1,0 +1,167 @@
+"""Whose an address and port is: the front that rules serve there, who lost it, and which places a question is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nftproxy.explain.answer import Loser, Owner
+from nftproxy.explain.clients import own_addresses
+from nftproxy.explain.question import ToNode, ToService
+from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, family_of, is_loopback, of_family
+from nftproxy.model.objects import ObjectKey, Service, ServicePort
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.claims import NODE, Claim, Denial
+from nftproxy.policy.compile import compile_service
+from nftproxy.policy.endpoints import Choice, choose, gather, offers
+from nftproxy.policy.facts import PortFacts
+from nftproxy.policy.fronts import Reach, health_check_port, nodeport_addresses, reaches, serves_every_address
+
+
+class Spot(NamedTuple):
+    """An address, protocol and port to explain."""
+
+    address: Address
+    protocol: Protocol
+    port: int
+
+    @property
+    def family(self) -> Family:
+        """The address's."""
+        return family_of(self.address)
+
+    @property
+    def claim(self) -> Claim:
+        """What a Service claims that wants this address and port."""
+        return Claim(self.address, self.protocol, self.port)
+
+    @property
+    def node_claim(self) -> Claim:
+        """What a Service claims that wants this port of the node."""
+        return Claim(NODE, self.protocol, self.port)
+
+
+class Served(NamedTuple):
+    """A Service port that has a front: the same values that its rules are made of."""
+
+    service: Service
+    port: ServicePort
+    reach: Reach
+    facts: PortFacts
+    choice: Choice
+
+    @property
+    def owner(self) -> Owner:
+        """The Service port by its name."""
+        return owner(self.service.key, self.port.name)
+
+
+def owner(key: ObjectKey, port: str) -> Owner:
+    """A Service port by its name."""
+    return Owner(key.namespace, key.name, port)
+
+
+def serves_node_ports(pipeline: Pipeline, address: Address) -> bool:
+    """Whether rules serve node ports at an address."""
+    state, config, family = pipeline.state, pipeline.settings.config, family_of(address)
+    if is_loopback(address):
+        return False
+    if serves_every_address(config, family):
+        return address in own_addresses(state)
+    return address in nodeport_addresses(state, config, family)
+
+
+def served_at(pipeline: Pipeline, spot: Spot) -> Served | None:
+    """The Service port that has a place: an address goes before a node port; quarantined Services have nothing."""
+    found = _holder_of(pipeline, spot.claim, spot.family)
+    if found is None and serves_node_ports(pipeline, spot.address):
+        found = _holder_of(pipeline, spot.node_claim, spot.family)
+    if found is None or found[0].key in pipeline.withheld[spot.family]:
+        return None
+    return _served(pipeline, spot.family, *found)
+
+
+def _holder_of(pipeline: Pipeline, claim: Claim, family: Family) -> tuple[Service, ServicePort, Reach] | None:
+    state = pipeline.state
+    key = state.claims.winner(claim)
+    service = state.services.get(key) if key else None
+    for port, claimed in reaches(state, pipeline.settings.config, family, service) if service else ():
+        for reach in claimed:
+            if reach.claim == claim and not reach.denial:
+                assert service
+                return service, port, reach
+    return None
+
+
+def _served(pipeline: Pipeline, family: Family, service: Service, port: ServicePort, reach: Reach) -> Served:
+    state = pipeline.state
+    ((_, facts),) = compile_service(state, pipeline.settings, family, service, only=port)
+    choice = choose(gather(offers(state.slices_of(service.key), family), port, state.node.name), state.node)
+    return Served(service, port, reach, facts, choice)
+
+
+def health_check_at(pipeline: Pipeline, spot: Spot) -> Service | None:
+    """The Service whose health-check node port this is."""
+    state = pipeline.state
+    key = state.claims.winner(spot.node_claim) if spot.protocol is Protocol.TCP else None
+    service = state.services.get(key) if key else None
+    check = health_check_port(state, service) if service else None
+    return service if check and check.claim == spot.node_claim and not check.denial else None
+
+
+def kind_of_front(served: Served) -> str:
+    """What a front is, in the API's words."""
+    address = served.reach.claim.address
+    if address == NODE:
+        return "node port"
+    if not served.reach.is_external:
+        return "ClusterIP"
+    return "load balancer IP" if address in served.service.load_balancer_ips else "external IP"
+
+
+def losers_at(pipeline: Pipeline, spot: Spot) -> Iterator[Loser]:
+    """Who claims a place and doesn't get it, with the reason that the log and the Events have."""
+    claims = {spot.claim}
+    if serves_node_ports(pipeline, spot.address) or spot.address in LOCALHOST.values():
+        claims.add(spot.node_claim)
+    for key in sorted(pipeline.losses):
+        for lost in pipeline.losses[key]:
+            if lost.claim in claims and lost.denial is not Denial.CLOSED:
+                yield Loser(owner(lost.service, lost.port_name), lost.why(pipeline.state.claims))
+
+
+# Which places a question is about
+
+
+def spots_of_service(pipeline: Pipeline, service: Service, to: ToService) -> Iterator[Spot]:
+    """All places of a Service's ports, or of one of them."""
+    for family in pipeline.generations:
+        for port, claimed in reaches(pipeline.state, pipeline.settings.config, family, service):
+            if to.port in ("", port.name, str(port.port)) and to.protocol in (None, port.protocol):
+                for reach in claimed:
+                    for address in _addresses(pipeline, family, reach.claim):
+                        yield Spot(address, port.protocol, reach.claim.port)
+
+
+def _addresses(pipeline: Pipeline, family: Family, claim: Claim) -> tuple[Address, ...]:
+    return node_port_addresses(pipeline, family, claim.protocol) if claim.address == NODE else (claim.address,)
+
+
+def spots_of_node(pipeline: Pipeline, to: ToNode) -> Iterator[Spot]:
+    """A port of the node at all addresses that serve node ports; where none does, at the node's own."""
+    for family in pipeline.generations:
+        own = of_family(pipeline.state.node.addresses, family)[:1]
+        for address in node_port_addresses(pipeline, family, to.protocol) or own:
+            yield Spot(address, to.protocol, to.port)
+
+
+def node_port_addresses(pipeline: Pipeline, family: Family, protocol: Protocol) -> tuple[Address, ...]:
+    """Where node ports of a protocol are served, localhost included."""
+    state, config = pipeline.state, pipeline.settings.config
+    if serves_every_address(config, family):
+        own = sorted(own_addresses(state))
+        found = tuple(a for a in of_family(own, family) if not is_loopback(a))
+    else:
+        found = nodeport_addresses(state, config, family)
+    forwards = protocol is Protocol.TCP and family in config.node_port_addresses.localhost
+    return (*found, LOCALHOST[family]) if forwards else found

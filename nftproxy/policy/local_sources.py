@@ -1,0 +1,51 @@
+"""Which sources are local, as detectLocalMode says: pods of this cluster, or of this node (KEP-2450).
+
+The rules match a packet by it (compile.py), and explain/ judges a client by the same value.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nftproxy.model.addresses import Family, Network, family_of
+from nftproxy.model.objects import Node
+from nftproxy.model.settings import Config, DetectLocalMode
+
+
+class LocalSources(msgspec.Struct, frozen=True):
+    """How local sources of one family are recognised: by `network`, or by the interface that they come in through.
+
+    `interface` is a name as nft has it: with `*` at its end it stands for all that begin with the rest.  `origin` names
+    the field that says so.
+    """
+
+    origin: str
+    network: Network | None = None
+    interface: str = ""
+
+    def match(self, family: Family, operator: str = "") -> str:
+        """The nft match for local sources, or with the operator `!= ` for all others."""
+        if self.network is None:
+            return f'iifname {operator}"{self.interface}"'
+        return f"{family.value} saddr {operator}{self.network}"
+
+    def comes_in_by(self, interface: str) -> bool:
+        """Whether what comes in through an interface is local; "" is what the node itself sends."""
+        if self.interface.endswith("*"):
+            return interface.startswith(self.interface[:-1])
+        return interface == self.interface
+
+    def __str__(self) -> str:
+        return f"{self.origin} {self.interface if self.network is None else self.network}"
+
+
+def local_sources(node: Node, config: Config, family: Family) -> LocalSources | None:
+    """How this node recognises the local sources of a family; None if it has no way to."""
+    mode = config.detect_local_mode
+    if mode is DetectLocalMode.BRIDGE_INTERFACE:
+        return LocalSources("detectLocal.bridgeInterface", interface=config.bridge_interface)
+    if mode is DetectLocalMode.INTERFACE_NAME_PREFIX:
+        return LocalSources("detectLocal.interfaceNamePrefix", interface=f"{config.interface_name_prefix}*")
+    by_node = mode is DetectLocalMode.NODE_CIDR
+    cidrs = [cidr for cidr in (node.pod_cidrs if by_node else config.cluster_cidrs) if family_of(cidr) is family]
+    return LocalSources("the Node's podCIDR" if by_node else "clusterCIDR", cidrs[0]) if cidrs else None

@@ -1,0 +1,67 @@
+"""What an explanation says of a connection, in the words of the lab, so that the oracle and packets can judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nftproxy.conformance.oracle import INTERFACES, World
+from nftproxy.conformance.trial import events
+from nftproxy.explain.answer import Case, Fate
+from nftproxy.explain.explain import explain
+from nftproxy.explain.question import Kind, Question, Source, ToAddress
+from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
+from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.pipeline import Pipeline
+from tests.support.factories import renderer
+
+KINDS = {
+    Origin.POD: Kind.POD,
+    Origin.NODE: Kind.NODE,
+    Origin.REMOTE_POD: Kind.REMOTE_POD,
+    Origin.OUTSIDE: Kind.OUTSIDE,
+}
+_REJECTED = {"tcp reset": TCP_RESET, "icmp port-unreachable": PORT_UNREACHABLE}
+_OTHERS = {Fate.DROPPED: DROPPED, Fate.PASSED: UNTOUCHED, Fate.NODE: NODE}
+
+
+def pipeline_of(world: World, capabilities: Capabilities = Capabilities()) -> Pipeline:  # noqa: B008  # a value
+    """A pipeline that has seen a world."""
+    made = Pipeline(world.node.name, Settings(world.config, capabilities), renderer())
+    made.apply(events(world))
+    return made
+
+
+def as_known(world: World) -> World:
+    """A world whose node has the addresses that the proxy takes for its own, which is all that it can know."""
+    return world if world.knows_interfaces else world._replace(interfaces=frozenset(world.node.addresses))
+
+
+def question(probe: Probe) -> Question:
+    """The question that a probe asks with packets."""
+    assert probe.source
+    to = ToAddress(Address(probe.address), Protocol(probe.protocol), probe.port)
+    return Question(to, Source(KINDS[probe.origin], Address(probe.source), INTERFACES[probe.origin]))
+
+
+def case_of(pipeline: Pipeline, probe: Probe) -> Case:
+    """The one case that explains a probe."""
+    (place,) = explain(pipeline, question(probe)).places
+    (case,) = place.cases
+    return case
+
+
+def outcomes(case: Case) -> frozenset[Outcome]:
+    """All that may become of a connection by an explanation."""
+    if case.fate is Fate.ENDPOINT:
+        chosen = [each for each in case.endpoints if each.share]
+        return frozenset(endpoint(each.address, each.port, masqueraded=each.is_masqueraded) for each in chosen)
+    return frozenset({_REJECTED[case.rejection] if case.fate is Fate.REJECTED else _OTHERS[case.fate]})
+
+
+def disagreements(
+    pipeline: Pipeline, probes: Sequence[Probe], expected: Sequence[frozenset[Outcome]]
+) -> list[tuple[Probe, frozenset[Outcome], Case]]:
+    """The probes that are explained otherwise than expected."""
+    cases = [case_of(pipeline, probe) for probe in probes]
+    return [row for row in zip(probes, expected, cases, strict=True) if outcomes(row[2]) != row[1]]
