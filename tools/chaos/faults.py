@@ -41,6 +41,8 @@ from tools.chaos.agent import ChaosAgent
 from tools.chaos.cluster import ANCHORS, Cluster, external_ip, node_port
 
 Manifest = dict[str, Any]
+LONGEST_ABSENCE = 30.0
+"""Seconds for which an agent that was killed at the same time is waited for."""
 NOISE = 3000
 """Elements of another program's set: their notifications are more than a socket's buffer takes."""
 
@@ -89,13 +91,29 @@ def api_forgets(scene: Scene, rng: Random) -> None:
 
 
 def api_restored(scene: Scene, rng: Random) -> None:
-    """The server's objects and versions go back to what they were a while ago, as from a backup of etcd."""
+    """The server's objects and versions go back to what they were a while ago, as from a backup of etcd.
+
+    Nothing is written before the agent has asked: as much as was lost, written again by then, would hide the loss from
+    everybody (docs/architecture.md), and here only a few seconds are lost.
+    """
     with scene.changing:
         revision, objects = scene.server.revision, scene.cluster.histories.latest()
     _wait(rng, 3.0)
     with scene.changing:
+        restored = time.time()
         scene.cluster.restore(revision, objects, time.monotonic())
         scene.agent.forget_wanted()
+        _wait_until_asked(scene.server, restored)
+
+
+def _wait_until_asked(server: ApiServer, since: float) -> None:
+    """Wait until each resource was asked for, or for so long that the agent is nowhere."""
+
+    def is_asked(plural: str) -> bool:
+        return any(each.time > since and each.status == 200 for each in server.requests(resource=plural))
+
+    with contextlib.suppress(TimeoutError):
+        server.wait_until(lambda: all(map(is_asked, PLURALS)), LONGEST_ABSENCE)
 
 
 def _end_watches(server: ApiServer) -> None:
@@ -378,20 +396,24 @@ def thieves(scene: Scene, rng: Random) -> None:
 
 def _come_and_go(scene: Scene, rng: Random, objects: list[Manifest]) -> None:
     rng.shuffle(objects)
-    scene.server.put(*objects)
+    with scene.changing:
+        scene.server.put(*objects)
     try:
         _wait(rng)
     finally:
-        for each in objects:
-            scene.server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
+        with scene.changing:
+            for each in objects:
+                scene.server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
 
 
 def node_changes(scene: Scene, rng: Random) -> None:
     """The Node moves through zones, is tainted, and all that depends on it is decided anew each time."""
     for zone in rng.choices("abcd", k=5):
-        scene.server.put(node(zone=zone) | {"spec": {"taints": [{"key": zone, "effect": "NoSchedule"}]}})
+        with scene.changing:
+            scene.server.put(node(zone=zone) | {"spec": {"taints": [{"key": zone, "effect": "NoSchedule"}]}})
         time.sleep(rng.uniform(0.0, 0.3))
-    scene.server.put(node())
+    with scene.changing:
+        scene.server.put(node())
 
 
 FAULTS: Mapping[str, Row] = MappingProxyType(
