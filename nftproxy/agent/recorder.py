@@ -86,11 +86,6 @@ def of_configuration(node: str, fault: str) -> Happening:
     return Happening("", node, "InvalidConfiguration", "Configure", note)
 
 
-def of_startup_taint(node: str, why: str) -> Happening:
-    """The startup taint can't be taken off the Node."""
-    return Happening("", node, "StartupTaintStays", "RemoveTaint", why)
-
-
 def of_start(node: str) -> Happening:
     """The proxy begins its work on the node, as kube-proxy says it."""
     return Happening("", node, "Starting", "StartKubeProxy", "nftproxy is starting", is_warning=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,20 @@ import click
 import msgspec
 
 from nftproxy.commands.offline import OFFLINE, PATHS, loaded, offline_pipeline
+from nftproxy.explain.answer import Explanation
 from nftproxy.explain.explain import explain
+from nftproxy.explain.packets import plan
 from nftproxy.explain.question import Question, parse_source, parse_to
 from nftproxy.explain.text import text
+from nftproxy.trace.follow import Trace, follow
+from nftproxy.trace.text import text as trace_text
+
+
+class Traced(msgspec.Struct, frozen=True):
+    """An explanation, and what the kernel did with such packets."""
+
+    explanation: Explanation
+    traces: tuple[Trace, ...]
 
 
 @click.command("explain")
@@ -19,20 +31,34 @@ from nftproxy.explain.text import text
 @PATHS
 @OFFLINE
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
+@click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain_command(
-    to: str, paths: tuple[Path, ...], source: str | None, output: str, strict: bool, **options: Any
+    to: str,
+    paths: tuple[Path, ...],
+    source: str | None,
+    wants_trace: bool,
+    output: str,
+    strict: bool,
+    **options: Any,
 ) -> None:
     """Say what becomes of a connection to TO, and why.
 
     TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
     number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render.
+
+    With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
     """
     question = Question(parse_to(to), parse_source(source) if source else None)
     pipeline = offline_pipeline(**options)
     pipeline.apply(loaded(paths, pipeline.settings.config, strict).listing())
     explanation = explain(pipeline, question)
+    traces = follow(plan(pipeline, question), pipeline.full_transaction({})) if wants_trace else None
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(explanation)))
+        answer = explanation if traces is None else Traced(explanation, traces)
+        click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
         click.echo("\n".join(text(explanation)))
+        if traces is not None:
+            click.echo("\n".join(trace_text(traces, "the rules that these manifests render to")))
+    sys.exit(1 if any(trace.differences for trace in traces or ()) else 0)

@@ -67,8 +67,8 @@ class Lab:
         self._interfaces = {
             Origin.POD: pods_interface,
             Origin.NODE: OWN,
-            Origin.OUTSIDE: UPLINK,
-            Origin.REMOTE_POD: UPLINK,
+            Origin.OUTSIDE: site.uplink,
+            Origin.REMOTE_POD: site.uplink,
         }
         self._tokens = itertools.count(1)
         self._ports: dict[tuple[str, str], int] = {}  # (source address, protocol) -> the next source port
@@ -80,7 +80,7 @@ class Lab:
             self._far = stack.enter_context(Namespace("far"))
             self._far.sysctl({"ipv6/conf/default/disable_ipv6": "1"})
             _connect_wires(self.node, self._far, pods_interface, site)
-            self._wire = Wire(self.node, self._far, (UPLINK, pods_interface))
+            self._wire = Wire(self.node, self._far, (site.uplink, pods_interface))
             stack.callback(self._wire.close)
             self._far.call(self._wire.tie_to_cpu)
             self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
@@ -243,11 +243,11 @@ def _alone(address: str) -> str:
 
 def _connect_wires(node: Node, far: Namespace, pods_interface: str, site: Site) -> None:
     """Give the node its interfaces, addresses and routes; the far ends have the same names."""
-    for name, addresses in ((UPLINK, site.uplink), (pods_interface, site.pods)):
+    for name, addresses in ((site.uplink, site.addresses), (pods_interface, site.pods)):
         join(node, name, far, name, macs=(NODE_MAC.hex(":"), FAR_MAC.hex(":")))
         add_addresses(node, name, *addresses)
     defaults = [f"default via {gateway}" for gateway in site.gateways] or ["0.0.0.0/0", "::/0"]
     node.ip(
-        *(f"route add {way} dev {UPLINK}" for way in defaults),
+        *(f"route add {way} dev {site.uplink}" for way in defaults),
         *(f"route add {network} dev {pods_interface}" for network in site.pod_networks),
     )

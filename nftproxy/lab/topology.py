@@ -48,10 +48,11 @@ class Origin(Enum):
 class Site(NamedTuple):
     """What a lab's node has: addresses with prefix lengths, and which networks are among its own pods.
 
-    Everything else leaves through the uplink, by way of the gateways if there are any.
+    Everything else leaves through the interface `uplink`, by way of the gateways if there are any.
     """
 
-    uplink: tuple[str, ...] = (f"{NODE_IP}/24", f"{NODE_IP6}/64")
+    uplink: str = UPLINK
+    addresses: tuple[str, ...] = (f"{NODE_IP}/24", f"{NODE_IP6}/64")
     pods: tuple[str, ...] = (f"{NODE_POD_IP}/24", f"{NODE_POD_IP6}/64")
     pod_networks: tuple[str, ...] = ()
     gateways: tuple[str, ...] = (GATEWAY, GATEWAY6)

@@ -13,23 +13,17 @@ from ipaddress import ip_interface
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from nftproxy.explain.packets import NodeFacts
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.netns import ChildDied, in_child
 from nftproxy.kernel.nftrace import TraceListener
 from nftproxy.kernel.table_copy import TableCopy, hooks, write_table
 from nftproxy.lab import Lab, LabError, Outcome, Probe, obstacle
-from nftproxy.lab.topology import PODS, UPLINK, Site
-from nftproxy.model.addresses import Address, Family, Network, family_of
+from nftproxy.lab.topology import Site
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.rules.transaction import Transaction, join
 from nftproxy.trace.steps import RuleBook, Step, rules_by_handle, steps
-
-STAND_INS = {Family.IPV4: Address("192.0.0.8"), Family.IPV6: Address("100::1")}
-"""What the node is called where its own address isn't known: the dummy address (RFC 7600) and one of the prefix that
-discards (RFC 6666), which nothing else has."""
-
-INTERFACE_LENGTH = 15  # characters: IFNAMSIZ - 1
 
 # After connection tracking, at -200, and before everything of ours.  Only what opens a connection is traced, not the
 # rejection that the node itself may send back.
@@ -47,30 +41,11 @@ table {family} nftproxy-trace {{
 """
 
 
-class NodeFacts(NamedTuple):
-    """What a copy must know of the node: its own addresses, its pods' networks, and its interface to them."""
-
-    addresses: tuple[Address, ...]
-    pod_networks: tuple[Network, ...]
-    pods_interface: str
-
-
 class Traced(NamedTuple):
     """The way of one packet: its steps, and what became of it."""
 
     steps: list[Step]
     outcome: Outcome
-
-
-def pods_interface(config: Config) -> str:
-    """An interface that the rules take for that of a pod, if they go by interfaces (detectLocalMode)."""
-    match config.detect_local_mode:
-        case DetectLocalMode.BRIDGE_INTERFACE:
-            return config.bridge_interface
-        case DetectLocalMode.INTERFACE_NAME_PREFIX:
-            return f"{config.interface_name_prefix}0"[:INTERFACE_LENGTH]
-        case _:
-            return PODS
 
 
 class Scene:
@@ -86,16 +61,8 @@ class Scene:
     def __init__(self, facts: NodeFacts) -> None:
         if why := obstacle():
             raise Unavailable(f"a trace takes a throw-away node: {why}")
-        if facts.pods_interface == UPLINK:
-            raise Unavailable(f"a throw-away node's interface to its pods can't be {UPLINK}: its uplink is called so")
-        own = {family: [each for each in facts.addresses if family_of(each) is family] for family in Family}
-        addresses = [address for family in Family for address in own[family] or [STAND_INS[family]]]
-        site = Site(
-            uplink=tuple(str(ip_interface(address)) for address in addresses),
-            pods=(),
-            pod_networks=tuple(map(str, facts.pod_networks)),
-            gateways=(),
-        )
+        addresses = tuple(str(ip_interface(address)) for address in facts.addresses)
+        site = Site(facts.uplink, addresses, pods=(), pod_networks=facts.pod_networks, gateways=())
         with _as_unavailable():
             self._lab = Lab(facts.pods_interface, site=site)
         self._kernel = Kernel()
@@ -132,10 +99,6 @@ class Scene:
             self._read_rules(self._lab.node.call(in_child, printed_rules))
         except ChildDied:  # of what a newer nft has made; then steps have words, but not the rules themselves
             self._read_rules({family: {} for family in Family})
-
-    def source_for(self, address: Address) -> Address:
-        """The source address of the node's own connections to an address."""
-        return Address(self._lab.node.source_for(address))
 
     def send(self, probe: Probe) -> Traced:
         """Send the packet that opens a connection, and follow it.

@@ -6,22 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
+from nftproxy.explain.packets import NodeFacts
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.table_copy import read_table
 from nftproxy.lab import DROPPED, TCP_RESET, Kind, Namespace, Origin, Probe, obstacle
-from nftproxy.lab.topology import UPLINK
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.rules.transaction import Transaction
-from nftproxy.trace.scene import STAND_INS, NodeFacts, Scene, Traced, pods_interface
+from nftproxy.trace.scene import Scene, Traced
 from tests.support.examples import example_pipeline
-from tests.support.factories import networks
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
-FACTS = NodeFacts((Address("192.168.0.2"), Address("fd00:c0a8::2")), networks(["10.1.0.0/24", "fd00:1::/64"]), "cni0")
+FACTS = NodeFacts((Address("192.168.0.2"), Address("fd00:c0a8::2")), ("10.1.0.0/24", "fd00:1::/64"))
 WEB = Probe(Origin.POD, "10.96.0.10", 80, source="10.1.0.200")
 
 
@@ -135,39 +133,6 @@ def test_the_policy_of_a_chain_that_drops_is_a_step(scene: Scene) -> None:
     found = scene.send(WEB)
     assert found.outcome == DROPPED
     assert found.steps[-1].words == "the chain's policy: drops the packet"
-
-
-def test_a_node_without_an_address_gets_one() -> None:
-    """Where the Node's address isn't known a stand-in is what masqueraded packets come from."""
-    with Scene(NodeFacts((), (), "cni0")) as bare:
-        bare.load(example_pipeline("cluster-ip").full_transaction({}))
-        outcome = bare.send(Probe(Origin.OUTSIDE, "10.96.0.10", 80, source="198.51.100.7")).outcome
-        assert outcome.source
-        assert outcome.source.ip == STAND_INS[Family.IPV4]
-        assert bare.source_for(Address("10.96.0.10")) == STAND_INS[Family.IPV4]
-
-
-@pytest.mark.parametrize(
-    ("config", "name"),
-    [
-        (Config(), "cni0"),
-        (Config(detect_local_mode=DetectLocalMode.BRIDGE_INTERFACE, bridge_interface="docker0"), "docker0"),
-        (Config(detect_local_mode=DetectLocalMode.INTERFACE_NAME_PREFIX, interface_name_prefix="veth"), "veth0"),
-        (
-            Config(detect_local_mode=DetectLocalMode.INTERFACE_NAME_PREFIX, interface_name_prefix="a23456789012345"),
-            "a23456789012345",
-        ),
-    ],
-)
-def test_the_pods_interface_is_one_that_the_rules_take_for_it(config: Config, name: str) -> None:
-    """Where local sources are known by interfaces, pods' packets come in by such a one; its name isn't too long."""
-    assert pods_interface(config) == name
-
-
-def test_an_uplink_for_the_pods_is_denied() -> None:
-    """A configuration that calls the pods' interface as the throw-away node calls its uplink is an error, in words."""
-    with pytest.raises(Unavailable, match="its uplink is called so"):
-        Scene(NodeFacts((), (), UPLINK))
 
 
 def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

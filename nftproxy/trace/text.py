@@ -1,0 +1,50 @@
+"""The ways of packets for people: a paragraph for each packet, a line for each step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nftproxy.explain.answer import Fate
+from nftproxy.trace.follow import FATE_WORDS, Trace, place_text
+
+NO_STEP = "no rule of ours had anything to say"
+
+
+def text(traces: Iterable[Trace], rules: str) -> Iterator[str]:
+    """The lines of traces, without their ends; `rules` says what was copied."""
+    yield ""
+    yield f"traced through a throw-away copy of {rules}"
+    for trace in traces:
+        yield ""
+        yield from _trace(trace)
+
+
+def _trace(trace: Trace) -> Iterator[str]:
+    to = place_text(trace.address, trace.port)
+    yield f"{trace.source} ({trace.kind.value}) to {to}/{trace.protocol.value}:"
+    hook = ""
+    wide = max((len(step.chain) for step in trace.steps), default=0)
+    for step in trace.steps:
+        here = f"{step.hook} {step.priority}"
+        yield f"  {'' if here == hook else here:<17} {step.chain:<{wide}}  {_plain(step.words)}"
+        hook = here
+    if not trace.steps:
+        yield f"  {NO_STEP}"
+    yield f"  => {_result(trace)}"
+    yield from (f"  DIFFERS: {difference}" for difference in trace.differences)
+    if not trace.differences:
+        yield "  as explained"
+
+
+def _result(trace: Trace) -> str:
+    if trace.rejection:
+        return f"{FATE_WORDS[trace.fate]} ({trace.rejection})"
+    if trace.fate is not Fate.ENDPOINT:
+        return FATE_WORDS[trace.fate]
+    source = "its source masqueraded" if trace.is_masqueraded else "its source kept"
+    return f"{trace.endpoint or 'the server at this very place'}, {source}: {trace.source_there}"
+
+
+def _plain(words: str) -> str:
+    """Text that may come from other people's templates, with whatever could end a line spelt out."""
+    return words if words.isprintable() else repr(words)[1:-1]

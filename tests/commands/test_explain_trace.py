@@ -1,0 +1,62 @@
+"""`nftproxy explain --trace`, as people and programs use it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nftproxy.lab import obstacle
+from nftproxy.templates_dir import templates_dir
+from tests.support.command import Done, nftproxy
+from tests.support.examples import CHECKOUT
+
+WHERE = CHECKOUT / "examples" / "cluster-ip"
+OPTIONS = (WHERE / "manifests", "--config", WHERE / "config.yaml", "--node", "node-a", "--trace")
+
+needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+def explain(to: str, *more: str | Path) -> Done:
+    """Explain and trace a connection in an example."""
+    return nftproxy("explain", to, *OPTIONS, *more)
+
+
+@needs_lab
+def test_a_trace_follows_the_explanation() -> None:
+    """After the explanation each step is a line, with what came of it, and that it is as explained."""
+    done = explain("10.96.0.20:80", "--from", "node")
+    lines = done.out.splitlines()
+    assert done.status == 0
+    assert lines[0] == "10.96.0.20:80/tcp from the node itself, on node node-a"
+    assert "  output -101       nat-output          the first packet of a connection: looks for its Service" in lines
+    assert lines[-2:] == ["  => rejected (tcp reset)", "  as explained"]
+
+
+@needs_lab
+def test_programs_get_both_as_json() -> None:
+    """The JSON has the explanation and the traces, with steps and differences."""
+    answer = json.loads(explain("10.96.0.10:80", "--from", "10.1.0.200", "--output", "json").out)
+    assert answer["explanation"]["to"] == "10.96.0.10:80/tcp"
+    (trace,) = answer["traces"]
+    assert (trace["source"], trace["fate"], trace["differences"]) == ("10.1.0.200", "endpoint", [])
+    assert {"hook", "priority", "chain", "rule", "verdict", "words"} == set(trace["steps"][0])
+
+
+@needs_lab
+def test_templates_that_do_something_else_differ(tmp_path: Path) -> None:
+    """Templates that masquerade nothing are found out, and the exit status is 1."""
+    for template in templates_dir().glob("*.j2"):
+        (tmp_path / template.name).write_text(template.read_text().replace("jump hide-source", "accept"))
+    done = explain("10.96.0.10:80", "--from", "outside", "--templates", tmp_path)
+    assert done.status == 1
+    assert done.out.splitlines()[-1] == "  DIFFERS: its source is explained as masqueraded, but kept by the kernel"
+
+
+def test_without_root_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without root's rights the error says that they are missing, and for what."""
+    monkeypatch.setattr("os.geteuid", lambda: 65534)
+    done = explain("10.96.0.10:80")
+    assert done.status == 1
+    assert done.err.startswith("error: a trace takes a throw-away node: the lab needs root")
