@@ -43,6 +43,7 @@ from nftproxy.kernel.libnftables import AsyncKernel, Kernel
 from nftproxy.kernel.notifications import Notifications
 from nftproxy.kernel.other_proxies import Traces
 from nftproxy.model.addresses import Family, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
@@ -195,7 +196,7 @@ class Daemon:
 
     def _tell_of_configuration(self, fault: str) -> None:
         self.metrics.configured(is_good=not fault)
-        self._vitals.health.warn("configuration", *filter(None, [fault]))
+        self._vitals.health.warn(Code.CONFIGURATION_NOT_APPLIED, *filter(None, [fault]))
         self._events.report([of_configuration(self._pipeline.state.node.name, fault)] if fault else [])
 
     def _tell_excess(self, excessive: Mapping[ObjectKey, str]) -> None:
@@ -204,7 +205,9 @@ class Daemon:
             why = excessive[service]
             what = {"service": service, "reason": why}
             log.warning(
-                "Service %(service)s is quarantined: %(reason)s; it is served once it has changed to less", what
+                "Service %(service)s is quarantined: %(reason)s; it is served once it has changed to less",
+                what,
+                extra={"code": Code.LIMIT_EXCEEDED},
             )
         for service in self._excessive - excessive.keys():
             log.info("Service %(service)s exceeds no limit any more", {"service": service})
@@ -220,12 +223,13 @@ class Daemon:
             log.warning(
                 "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s",
                 {"service": service, "what": first.what, "why": why, "more": more},
+                extra={"code": first.denial.code},
             )
         self._events.report(map(of_conflict, losses))
 
     def _tell_of_proxies(self, traces: Traces) -> None:
         self.metrics.neighbours(traces)
-        self._vitals.health.warn("other proxies", *(in_words(proxy, each) for proxy, each in traces.items()))
+        self._vitals.health.warn(Code.OTHER_PROXY, *(in_words(proxy, each) for proxy, each in traces.items()))
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.report([of_listener(failure, self._pipeline.state.node.name)])

@@ -18,6 +18,8 @@ import threading
 import time
 from collections.abc import Iterator
 
+from nftproxy.model.codes import Code
+
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -56,6 +58,8 @@ def _hear(hearing: socket.socket, loops: int, grace: float) -> None:
             if any(number in SIGNALS for number in numbers):
                 asked_to_end.set()
                 time.sleep(grace)
-                log.warning("something hangs: ending without waiting for it; the rules stay")
+                log.warning(
+                    "something hangs: ending without waiting for it; the rules stay", extra={"code": Code.HANGING_END}
+                )
                 logging.shutdown()
                 os._exit(0)

@@ -20,6 +20,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from nftproxy.model.codes import Code
+
 BURST = 25
 """Events about one object in a row (client-go, tools/record: defaultSpamBurst)."""
 REFILL = 300.0
@@ -35,7 +37,7 @@ MOST = 4096
 
 
 class Happening(NamedTuple):
-    """What there is to report: about a Service, or with a namespace of "" about the Node of that name.
+    """What there is to report, by its code: about a Service, or with a namespace of "" about the Node of that name.
 
     What `lasts` is reported again and again, and counts once as long as it is the same.
     """
@@ -45,6 +47,7 @@ class Happening(NamedTuple):
     reason: str
     action: str
     note: str
+    code: Code
     is_warning: bool = True
     lasts: bool = False
 

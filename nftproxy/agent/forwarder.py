@@ -27,6 +27,7 @@ from nftproxy.agent.relay import CHUNK, connect, relay, reset
 from nftproxy.agent.servers import FIRST_PAUSE, LONGEST_PAUSE, Place
 from nftproxy.kernel.rlimits import allowed_files
 from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
@@ -60,6 +61,8 @@ def affordable(files: int) -> Limits:
 
 class CannotForward(NftproxyError):
     """A node port can't be listened on at localhost."""
+
+    code = Code.LOCALHOST_PORT_TAKEN
 
     def __init__(self, place: Place, service: ObjectKey, reason: str) -> None:
         super().__init__(f"can't listen on {place} for the node port of Service {service}: {reason}")
@@ -143,7 +146,7 @@ class Forwarder:
         service = self._wanted[port].service
         if reason and self._failed.get(port) != service:
             failure = CannotForward(Place(*port), service, reason)
-            log.warning("%(failure)s; trying again", {"failure": failure})
+            log.warning("%(failure)s; trying again", {"failure": failure}, extra={"code": failure.code})
             self._metrics.localhost_listener_failed(family_of(port.address))
             self._report(failure)
         self._failed[port] = service
@@ -182,6 +185,7 @@ class Forwarder:
                 log.warning(
                     "can't accept connections on %(place)s, trying again soon: %(error)s",
                     {"place": Place(*port), "error": error},
+                    extra={"code": Code.LOCALHOST_ACCEPT_FAILED},
                 )
                 self._rest(port)
                 return
@@ -221,6 +225,7 @@ class Forwarder:
             log.warning(
                 "Service %(service)s: new connections at localhost are reset: %(whose)s %(most)d, the most",
                 {"service": service, "whose": whose, "most": most},
+                extra={"code": Code.LOCALHOST_FULL},
             )
         return True
 
@@ -233,7 +238,12 @@ class Forwarder:
         if not self._counts[service]:
             del self._counts[service]
         if not task.cancelled() and (error := task.exception()):
-            log.error("a connection at localhost to Service %(service)s was lost", {"service": service}, exc_info=error)
+            log.error(
+                "a connection at localhost to Service %(service)s was lost",
+                {"service": service},
+                exc_info=error,
+                extra={"code": Code.DEFECT},
+            )
 
     def _choose(self, port: LocalPort) -> tuple[Address, int]:
         """An endpoint at random, or the one of session affinity: to it all clients on the node are one."""

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import Node
 from nftproxy.policy.health_checks import JSON, Answer
 
@@ -98,7 +99,7 @@ class Health:
         self._patience = PATIENCE * sync_period
         self._families = {family: _Progress() for family in families}
         self._sources: tuple[str, ...] = ("all sources",)
-        self._warnings: dict[str, tuple[str, ...]] = {}
+        self._warnings: dict[Code, tuple[str, ...]] = {}
 
     def waits_for(self, sources: Iterable[str], at: Moment) -> None:
         """These sources have yet to deliver their first listing; nothing is loaded before, and so no change is late."""
@@ -107,9 +108,9 @@ class Health:
             for progress in self._families.values():
                 progress.waiting = progress.untaken = at.steady
 
-    def warn(self, topic: str, *warnings: str) -> None:
-        """What operators should know about a topic, though the rules follow; no warning takes back earlier ones."""
-        self._warnings[topic] = warnings
+    def warn(self, code: Code, *warnings: str) -> None:
+        """What operators should know, though the rules follow; no warning takes back earlier ones of that code."""
+        self._warnings[code] = tuple(f"{code}: {warning}" for warning in warnings)
 
     def queued(self, at: Moment) -> None:
         """A change has come that the rules must follow."""

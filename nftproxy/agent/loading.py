@@ -29,6 +29,7 @@ from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.netns import ChildDied
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
@@ -163,7 +164,7 @@ class Loader:
                 await self._load(due)
             except Refused as error:
                 text = "the kernel refuses the rules of all families together, loading each by itself: %(error)s"
-                log.warning(text, {"error": error})
+                log.warning(text, {"error": error}, extra={"code": Code.FAMILIES_REFUSED_TOGETHER})
             except Unavailable as error:
                 self._note_failure(due, error)
         for table in due:
@@ -245,7 +246,7 @@ class Loader:
         for table in tables:
             pause = table.failed(was_refused=isinstance(error, Refused))
             text = "loading the rules of %(family)s failed, retrying in %(seconds).1f s: %(error)s"
-            log.error(text, {"family": table.name, "seconds": pause, "error": error})
+            log.error(text, {"family": table.name, "seconds": pause, "error": error}, extra={"code": Code.LOAD_FAILED})
 
     async def _quarantine_culprits(self, quarantine: Quarantine) -> None:
         """Find the Services that rules are refused for, and leave them out."""
@@ -289,10 +290,11 @@ class Loader:
                 quarantine.keep(service, str(error))
                 if str(error) != before:
                     text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
-                    log.error(text, {"service": service, "family": FAMILY_NAMES[family], "error": error})
+                    what = {"service": service, "family": FAMILY_NAMES[family], "error": error}
+                    log.error(text, what, extra={"code": Code.QUARANTINED})
             except Unavailable as error:
                 text = "retrying Service %(service)s failed, loading everything instead: %(error)s"
-                log.warning(text, {"service": service, "error": error})
+                log.warning(text, {"service": service, "error": error}, extra={"code": Code.CHANGE_FAILED})
                 self.lost([family])
                 return
             else:

@@ -28,6 +28,7 @@ from nftproxy.agent.quarantine import MOST_RETRIED
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
 from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
@@ -101,7 +102,11 @@ class Agent:
             results = await asyncio.gather(*readers, return_exceptions=True)
         if self._loader.missing:
             missing = " and ".join(self._loader.missing)
-            log.warning("stopping before the rules of %(families)s were loaded", {"families": missing})
+            log.warning(
+                "stopping before the rules of %(families)s were loaded",
+                {"families": missing},
+                extra={"code": Code.STOPPED_EARLY},
+            )
         for result in results:
             if isinstance(result, Exception):
                 raise result
@@ -139,7 +144,7 @@ class Agent:
                 await asyncio.wait_for(self._wake.wait(), max(0.0, began + note - now()))
             except TimeoutError:
                 text = "no rules are loaded yet: waiting for the first listing of %(sources)s"
-                log.warning(text, {"sources": ", ".join(waiting)})
+                log.warning(text, {"sources": ", ".join(waiting)}, extra={"code": Code.WAITING_FOR_LISTING})
                 note += min(note, LONGEST_NOTE)
 
     async def _pause(self, seconds: float) -> None:
@@ -161,7 +166,9 @@ class Agent:
     def _look(self) -> None:
         """If others have touched our tables, check them as soon as a load may follow the last one."""
         if self._loader.known and (reason := self._custody.alarm()):
-            log.warning("our tables will be loaded again: %(reason)s", {"reason": reason})
+            log.warning(
+                "our tables will be loaded again: %(reason)s", {"reason": reason}, extra={"code": Code.TABLES_TOUCHED}
+            )
             self._check_due = min(self._check_due, max(now(), self._loader.quiet_until))
 
     async def _sync(self) -> bool:
@@ -198,8 +205,13 @@ class Agent:
         try:
             await self._loader.commit(transaction, changes.keys())
         except (Refused, Unavailable) as error:
-            what = "the kernel refuses a change" if isinstance(error, Refused) else "a change could not be applied"
-            log.warning("%(what)s, loading everything instead: %(error)s", {"what": what, "error": error})
+            is_refused = isinstance(error, Refused)
+            code = Code.CHANGE_REFUSED if is_refused else Code.CHANGE_FAILED
+            what = {
+                "what": "the kernel refuses a change" if is_refused else "a change could not be applied",
+                "error": error,
+            }
+            log.warning("%(what)s, loading everything instead: %(error)s", what, extra={"code": code})
             self._vitals.failed(changes.keys(), full=False)
             self._loader.lost(changes.keys())
             return Transaction()
@@ -227,12 +239,20 @@ class Agent:
                 return
             found = {family: await self._kernel.read_back(family) for family in known}
         except Unavailable as error:
-            log.warning("the periodic check failed, the next is made when it is due: %(error)s", {"error": error})
+            log.warning(
+                "the periodic check failed, the next is made when it is due: %(error)s",
+                {"error": error},
+                extra={"code": Code.CHECK_FAILED},
+            )
             return
         self._loader.lost(known)
         for family in known:
             if not _has_all(found[family], self._pipeline.generations[family]):
-                log.warning("table %(table)s is damaged, loading everything", {"table": family.table})
+                log.warning(
+                    "table %(table)s is damaged, loading everything",
+                    {"table": family.table},
+                    extra={"code": Code.TABLE_DAMAGED},
+                )
                 self._vitals.damaged(family)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from nftproxy.kernel.agent_lock import AgentLock, holder
 from nftproxy.kernel.other_proxies import CILIUM, KUBE_PROXY, KUBE_ROUTER, Traces, other_proxies
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,11 @@ async def until_alone() -> AgentLock | None:
         while not lock.acquire():
             found = holder()
             if found and not found.is_trusted:
-                log.error("user %(user)d has taken the name by which agents find each other: going on", found._asdict())
+                log.error(
+                    "user %(user)d has taken the name by which agents find each other: going on",
+                    found._asdict(),
+                    extra={"code": Code.LOCK_NAME_TAKEN},
+                )
                 lock.close()
                 return None
             if found and found != known:
@@ -44,6 +49,7 @@ async def until_alone() -> AgentLock | None:
                 log.warning(
                     "another nftproxy (process %(process)d) looks after this node: waiting until it has ended",
                     found._asdict(),
+                    extra={"code": Code.OTHER_AGENT},
                 )
             await asyncio.sleep(PAUSE)
     except BaseException:
@@ -59,11 +65,19 @@ async def watch_other_proxies(report: Callable[[Traces], None]) -> None:
         try:
             found = await asyncio.to_thread(other_proxies)
         except Unavailable as error:
-            log.warning("looking for other proxies failed: %(error)s", {"error": error})
+            log.warning(
+                "looking for other proxies failed: %(error)s",
+                {"error": error},
+                extra={"code": Code.PROXY_SEARCH_FAILED},
+            )
         else:
             for proxy, traces in found.items():
                 if traces != known.get(proxy):
-                    log.warning("%(warning)s", {"warning": in_words(proxy, traces), "proxy": proxy, "traces": traces})
+                    log.warning(
+                        "%(warning)s",
+                        {"warning": in_words(proxy, traces), "proxy": proxy, "traces": traces},
+                        extra={"code": Code.OTHER_PROXY},
+                    )
             for proxy in known.keys() - found.keys():
                 log.info("there is no trace of %(proxy)s any more", {"proxy": proxy})
             if found != known:

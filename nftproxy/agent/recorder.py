@@ -20,6 +20,7 @@ from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.servers import CannotListen
 from nftproxy.api.responses import ErrorStatus
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.fronts import Lost
@@ -50,45 +51,48 @@ def of_conflict(lost: Lost) -> Happening:
     """A Service doesn't get an address or port that it claims; who has it is not for every namespace to know."""
     port = f" of port {lost.port_name}" if lost.port_name else ""
     note = f"{lost.what}{port} is not served: {lost.denial.sentence()}"
-    return Happening(lost.service.namespace, lost.service.name, "AddressConflict", "Claim", note)
+    return Happening(lost.service.namespace, lost.service.name, "AddressConflict", "Claim", note, lost.denial.code)
 
 
 def of_refusal(family: Family, service: ObjectKey, why: str) -> Happening:
     """A Service has no rules of a family, as the kernel refuses them."""
     note = f"the kernel refuses its rules for {FAMILY_NAMES[family]}: {why}"
-    return Happening(service.namespace, service.name, "RulesRefused", "Load", note, lasts=True)
+    return Happening(service.namespace, service.name, "RulesRefused", "Load", note, Code.QUARANTINED, lasts=True)
 
 
 def of_excess(service: ObjectKey, why: str) -> Happening:
     """A Service has no rules, as it exceeds a limit of what one may cost."""
-    return Happening(service.namespace, service.name, "LimitExceeded", "Load", f"not served: {why}", lasts=True)
+    note = f"not served: {why}"
+    return Happening(service.namespace, service.name, "LimitExceeded", "Load", note, Code.LIMIT_EXCEEDED, lasts=True)
 
 
 def of_listener(failure: CannotListen, node: str) -> Happening:
     """A health-check node port, or one of the agent's own, can't be listened on (reasons are kube-proxy's)."""
     if failure.service is None:
-        return Happening("", node, "FailedToStartProxierHealthcheck", "StartKubeProxy", str(failure))
+        return Happening("", node, "FailedToStartProxierHealthcheck", "StartKubeProxy", str(failure), failure.code)
     check = f'healthcheck "{failure.service}" on port {failure.place.port}'
     note = f"node {node} failed to start {check}: {failure.reason}"
-    return Happening(failure.service.namespace, failure.service.name, "FailedToStartServiceHealthcheck", "Listen", note)
+    namespace, name = failure.service.namespace, failure.service.name
+    return Happening(namespace, name, "FailedToStartServiceHealthcheck", "Listen", note, failure.code)
 
 
 def of_forwarder(failure: CannotForward, node: str) -> Happening:
     """A node port can't be listened on at localhost."""
     service = failure.service
     note = f"node {node} can't listen on {failure.place} for a node port: {failure.reason}"
-    return Happening(service.namespace, service.name, "FailedToListenOnLocalhost", "Listen", note)
+    return Happening(service.namespace, service.name, "FailedToListenOnLocalhost", "Listen", note, failure.code)
 
 
 def of_configuration(node: str, fault: str) -> Happening:
     """The configuration has changed to one that can't be used."""
     note = f"the configuration has changed and can't be used, the old one stays in force: {fault}"
-    return Happening("", node, "InvalidConfiguration", "Configure", note)
+    return Happening("", node, "InvalidConfiguration", "Configure", note, Code.CONFIGURATION_NOT_APPLIED)
 
 
 def of_start(node: str) -> Happening:
     """The proxy begins its work on the node, as kube-proxy says it."""
-    return Happening("", node, "Starting", "StartKubeProxy", "nftproxy is starting", is_warning=False)
+    note = "nftproxy is starting"
+    return Happening("", node, "Starting", "StartKubeProxy", note, Code.STARTING, is_warning=False)
 
 
 def event_json(series: Series, node: str) -> tuple[str, bytes]:
@@ -110,7 +114,7 @@ def event_json(series: Series, node: str) -> tuple[str, bytes]:
         "action": happening.action,
         "reason": happening.reason,
         "regarding": regarding,
-        "note": happening.note.encode()[:NOTE_LENGTH].decode(errors="ignore"),
+        "note": f"{happening.code}: {happening.note}".encode()[:NOTE_LENGTH].decode(errors="ignore"),
         "type": "Warning" if happening.is_warning else "Normal",
     }
     return namespace, msgspec.json.encode(event | (_count(series) if series.count > 1 else {}))
@@ -162,6 +166,7 @@ class Events:
             log.warning(
                 "dropped %(count)d Events, the oldest of those that waited to be sent: too many objects have some",
                 {"count": self._correlator.dropped},
+                extra={"code": Code.EVENTS_DROPPED},
             )
             self._correlator.dropped = 0
 
@@ -173,7 +178,7 @@ class Events:
                 await self._send(post, series)
             except Unavailable as error:
                 text = "an Event could not be sent and is dropped: %(error)s: %(note)s"
-                log.warning(text, {"error": error, "note": series.happening.note})
+                log.warning(text, {"error": error, "note": series.happening.note}, extra={"code": Code.EVENT_NOT_SENT})
 
     async def _next(self) -> Series:
         """The next series that may be sent, once there is one."""
@@ -206,7 +211,9 @@ def _warn(series: Series, failure: ErrorStatus | None) -> None:
         happening = series.happening
         about = f"Service {happening.namespace}/{happening.name}" if happening.namespace else f"Node {happening.name}"
         text = "the API denies an Event about %(about)s, which is dropped: %(reason)s: %(note)s"
-        log.warning(text, {"about": about, "reason": failure.message, "note": happening.note})
+        log.warning(
+            text, {"about": about, "reason": failure.message, "note": happening.note}, extra={"code": Code.EVENT_DENIED}
+        )
 
 
 @tenacity.retry(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_file import ConfigFile
@@ -38,13 +39,14 @@ async def until_changed(
             log.error(
                 "the configuration has changed and can't be used, the old one stays in force: %(error)s",
                 {"error": error},
+                extra={"code": Code.CONFIGURATION_NOT_APPLIED},
             )
             report(str(error))
             continue
         report("")
         if config != current:
             for warning in warnings:
-                log.warning("%s", warning)
+                log.warning("%s", warning, extra={"code": warning.code})
             log.info("the configuration has changed: starting anew over the rules that are there")
             return
         log.info("the configuration's file has changed, its meaning has not")

@@ -32,6 +32,7 @@ from nftproxy.agent.vitals import Vitals
 from nftproxy.api.configz import configz
 from nftproxy.kernel.rlimits import allowed_files
 from nftproxy.model.addresses import ANY, Address, Family, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import Node, ObjectKey
 from nftproxy.model.settings import Config
@@ -83,6 +84,7 @@ class CannotListen(NftproxyError):
         self.place = place
         self.service = service
         self.reason = reason
+        self.code = Code.HEALTH_CHECK_PORT_TAKEN if service else Code.OWN_PORT_TAKEN
 
 
 class _Server(web.Server):
@@ -248,7 +250,8 @@ class Servers:
     async def _open(self, listener: _Listener) -> None:
         await listener.open()
         if listener.failure:
-            log.warning("%(failure)s; retrying until it works", {"failure": listener.failure})
+            what = {"failure": listener.failure}
+            log.warning("%(failure)s; retrying until it works", what, extra={"code": listener.failure.code})
             self._report(listener.failure)
 
     async def _close(self) -> None:

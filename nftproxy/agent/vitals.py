@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from nftproxy.agent.health import Health, Moment, Status
 from nftproxy.agent.metrics import Metrics
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import EndpointSlice
 from nftproxy.model.stages import Stage
@@ -171,5 +172,6 @@ class SlowLog:
                 "bytes": size.characters,
                 "more": f"; {self._left_out} more since the last such line" if self._left_out else "",
             },
+            extra={"code": Code.SLOW_TRANSACTION},
         )
         self._next, self._left_out = now + SLOW_EVERY, 0

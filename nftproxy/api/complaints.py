@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 
@@ -28,7 +29,7 @@ class Complaints:
         """How many faults there are now."""
         self._known: dict[Key, Sequence[Problem]] = {}
         self._listed: set[Key] = set()
-        self._fresh: list[str] = []
+        self._fresh: list[Problem] = []
         self._unsaid = 0
 
     def begin(self) -> None:
@@ -52,19 +53,19 @@ class Complaints:
             self._listed.add(key)
             for problem in kept:
                 if problem not in old:
-                    self.say(str(problem))
+                    self.say(problem)
 
-    def say(self, text: str) -> None:
+    def say(self, problem: Problem) -> None:
         """Have something said with the rest."""
         if len(self._fresh) < MOST_AT_ONCE:
-            self._fresh.append(text)
+            self._fresh.append(problem)
         else:
             self._unsaid += 1
 
-    def fresh(self) -> list[str]:
+    def fresh(self) -> list[Problem]:
         """What is to be said now, and never again."""
         said, self._fresh = self._fresh, []
         if self._unsaid:
-            said.append(f"and {self._unsaid} more problems like these")
+            said.append(Problem("", "", "", f"and {self._unsaid} more problems like these", Code.MORE_PROBLEMS))
             self._unsaid = 0
         return said

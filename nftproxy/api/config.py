@@ -22,9 +22,10 @@ from typing import Any
 import msgspec
 
 from nftproxy.api.decode import Report, Shape, convert, show
-from nftproxy.api.unused_fields import without_effect
+from nftproxy.api.unused_fields import UNKNOWN, without_effect
 from nftproxy.api.validate import is_label_value, is_subdomain, network, node_address, several
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
     CANARY_HEALTHZ_PORT,
@@ -121,7 +122,9 @@ class _KubeProxyConfiguration(Shape):
     nftproxy: _Nftproxy | None = None
 
 
-def parse_config(raw: object, source: str, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[str]]:
+def parse_config(
+    raw: object, source: str, flags: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Config, list[Problem]]:
     """The configuration in a decoded file, and a warning for each field in it that isn't used or known.
 
     `flags` are the names of the flags that have taken a field's place, by the field's path: they are named instead.
@@ -132,18 +135,18 @@ def parse_config(raw: object, source: str, flags: Mapping[str, str] = MappingPro
     faults: list[Problem] = []
     warnings: list[Problem] = []
 
-    def problem(field: str, message: str) -> Problem:
+    def problem(field: str, message: str, code: Code) -> Problem:
         flag = flags.get(field.partition("[")[0])
-        return Problem(f"--{flag}", "", "", message) if flag else Problem(source, KIND, field, message)
+        return Problem(f"--{flag}", "", "", message, code) if flag else Problem(source, KIND, field, message, code)
 
-    def report(field: str, message: str) -> None:
-        faults.append(problem(field, message))
+    def report(field: str, message: str, code: Code | None = None, /) -> None:
+        faults.append(problem(field, message, code or Code.CONFIGURATION_INVALID))
 
-    def warn(field: str, message: str) -> None:
-        warnings.append(problem(field, message))
+    def warn(field: str, message: str, code: Code | None = None, /) -> None:
+        warnings.append(problem(field, message, code or Code.CONFIGURATION_UNUSED))
 
     if not isinstance(raw, Mapping):
-        raise BadInput([Problem(source, "", "", f"{show(raw)} is not a {KIND}")])
+        raise BadInput([Problem(source, "", "", f"{show(raw)} is not a {KIND}", Code.CONFIGURATION_INVALID)])
     for field, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if raw.get(field) != wanted:
             report(field, f"{show(raw.get(field))} is not {wanted}")
@@ -154,8 +157,8 @@ def parse_config(raw: object, source: str, flags: Mapping[str, str] = MappingPro
     if faults:
         raise BadInput(faults)
     for field, message in without_effect(raw, _KubeProxyConfiguration, given.mode or ""):
-        warn(field, message)
-    return config, [str(warning) for warning in warnings]
+        warn(field, message, Code.CONFIGURATION_UNKNOWN_FIELD if message == UNKNOWN else None)
+    return config, warnings
 
 
 def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Config:
@@ -217,7 +220,8 @@ def _judge_ports(config: Config, warn: Report) -> None:
     ):
         host, _, own = address.rpartition(":")
         if config.is_canary and int(own) == port:
-            warn(field, f"{address} is where kube-proxy listens, beside which this is to run: set it to {host}:{free}")
+            text = f"{address} is where kube-proxy listens, beside which this is to run: set it to {host}:{free}"
+            warn(field, text, Code.PORT_OF_KUBE_PROXY)
 
 
 _PORT_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -285,7 +289,11 @@ def _judge_mode(mode: str, report: Report, warn: Report) -> None:
     if mode not in _SECTIONS:
         report("mode", f"{show(mode)} is not a mode of Linux: set it to nftables, or leave it out")
     elif mode not in ("", "nftables"):
-        warn("mode", f"{mode} runs as nftables: by default node ports are served on the node's primary addresses alone")
+        warn(
+            "mode",
+            f"{mode} runs as nftables: by default node ports are served on the node's primary addresses alone",
+            Code.MODE_AS_NFTABLES,
+        )
 
 
 def _of_mode(given: _KubeProxyConfiguration, name: str) -> tuple[Any, str]:
@@ -342,8 +350,8 @@ def _node_port_addresses(given: list[object], allows_localhost: bool, report: Re
     words = [word for word in ("primary", "localhost", "all") if word in given]
     networks = list(_EVERY_ADDRESS) if "all" in words else []
 
-    def fault(path: str, message: str) -> None:
-        report(path, f"{message}, nor primary, localhost or all")
+    def fault(path: str, message: str, code: Code | None = None, /) -> None:
+        report(path, f"{message}, nor primary, localhost or all", code)
 
     for i, item in enumerate(given):
         if item not in words and (cidr := network(item, f"nodePortAddresses[{i}]", fault)) is not None:

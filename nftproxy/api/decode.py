@@ -17,13 +17,24 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Final, TypeVar, cast, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final, Protocol, TypeVar, cast, get_args, get_origin
 
 import msgspec
 
-Report = Callable[[str, str], None]
-"""Takes note of one fault: the path of what was lost, as in "spec.ports[0].port", and what is wrong with it."""
+from nftproxy.model.codes import Code
+
+
+class Report(Protocol):
+    """Takes note of one fault.
+
+    That is the path of what was lost, as in "spec.ports[0].port", what is wrong with it, and the code where it is
+    another than that of every part of the object or file.
+    """
+
+    def __call__(self, field: str, message: str, code: Code | None = None, /) -> None:
+        """Take note of it."""
+
 
 MISFITS = (msgspec.ValidationError, UnicodeError)
 """What msgspec raises for a value that doesn't fit: UnicodeError for half a surrogate pair in a key of a dict."""

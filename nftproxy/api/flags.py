@@ -11,6 +11,9 @@ import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+
 
 class Flag(NamedTuple):
     """One flag: its field's path, and how its text becomes what the file would have there.
@@ -169,6 +172,7 @@ def flags_by_path(given: Mapping[str, str]) -> dict[str, str]:
     return {flag.path: flag.name for flag in (*FLAGS, *OWN_FLAGS) if flag.name in given}
 
 
-def other_warnings(given: Mapping[str, str]) -> Iterator[str]:
+def other_warnings(given: Mapping[str, str]) -> Iterator[Problem]:
     """One warning for each flag that is given and that no field stands for."""
-    return (f"--{flag.name}: {flag.help}" for flag in OTHER_FLAGS if flag.name in given)
+    given_ones = (flag for flag in OTHER_FLAGS if flag.name in given)
+    return (Problem(f"--{flag.name}", "", "", flag.help, Code.CONFIGURATION_UNUSED) for flag in given_ones)

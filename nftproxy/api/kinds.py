@@ -17,6 +17,7 @@ from nftproxy.api.nodes import build_node, build_service_cidr
 from nftproxy.api.services import build_service, why_anothers, why_not_ours
 from nftproxy.api.slices import build_slice, why_passed_over
 from nftproxy.api.validate import is_label, is_subdomain
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import ClusterObject, ObjectKey
 
 
@@ -29,6 +30,7 @@ class Kind(NamedTuple):
 
     `api_versions` are those understood, all of one group.  `is_name` judges metadata.name.  `ignored` says why an
     object is not for this proxy ("" if it is); `build` makes the value, or None where too little can be read.
+    `code` is that of a fault in a part of one.
     """
 
     name: str
@@ -36,29 +38,32 @@ class Kind(NamedTuple):
     is_namespaced: bool
     is_name: Callable[[str], bool]
     shape: type[schema.ApiObject]
+    code: Code
     # Each takes what `shape` says; a table of several such pairs can't be typed any closer.
     ignored: Callable[[Any], str]
     build: Callable[[Any, ObjectKey, Report], ClusterObject | None]
 
 
 _ALL = (
-    Kind("Service", ("v1",), True, is_label, schema.Service, why_not_ours, build_service),
+    Kind("Service", ("v1",), True, is_label, schema.Service, Code.SERVICE_FIELD, why_not_ours, build_service),
     Kind(
         "EndpointSlice",
         ("discovery.k8s.io/v1",),
         True,
         is_subdomain,
         schema.EndpointSlice,
+        Code.SLICE_FIELD,
         why_passed_over,
         build_slice,
     ),
-    Kind("Node", ("v1",), False, is_subdomain, schema.Node, _never_ignored, build_node),
+    Kind("Node", ("v1",), False, is_subdomain, schema.Node, Code.NODE_FIELD, _never_ignored, build_node),
     Kind(
         "ServiceCIDR",
         ("networking.k8s.io/v1", "networking.k8s.io/v1beta1"),
         False,
         is_subdomain,
         schema.ServiceCIDR,
+        Code.SERVICE_CIDR_FIELD,
         _never_ignored,
         build_service_cidr,
     ),

@@ -22,6 +22,7 @@ from nftproxy.api import schema
 from nftproxy.api.decode import MISFITS, Report, convert, salvage, show
 from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.validate import is_label
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
 
@@ -76,7 +77,7 @@ def parse_object(
     try:
         given = msgspec.convert(raw, kind.shape)
     except MISFITS:
-        salvaged = salvage(raw, kind.shape, _reporter(source, _subject_of(raw, kind, place), problems))
+        salvaged = salvage(raw, kind.shape, _reporter(source, _subject_of(raw, kind, place), problems, kind.code))
         if salvaged is None:
             return None
         given = salvaged
@@ -213,7 +214,9 @@ def _understand(given: schema.ApiObject, kind: Kind, source: str, problems: list
         return None
     subject = _subject(kind, key, place)
     reason = kind.ignored(given)
-    return Ignored(subject, reason) if reason else kind.build(given, key, _reporter(source, subject, problems))
+    return (
+        Ignored(subject, reason) if reason else kind.build(given, key, _reporter(source, subject, problems, kind.code))
+    )
 
 
 def _kind_of(name: object, api_version: object, kinds: Mapping[str, Kind], report: Report) -> Kind | None:
@@ -263,11 +266,16 @@ def _subject_of(raw: Mapping[object, object], kind: Kind, place: str) -> str:
     return _subject(kind, _key(metadata, kind, _nowhere), place)
 
 
-def _reporter(source: str, subject: str, problems: list[Problem]) -> Report:
-    return lambda field, message: problems.append(Problem(source, subject, field, message))
+def _reporter(source: str, subject: str, problems: list[Problem], usual: Code = Code.OBJECT_UNREADABLE) -> Report:
+    """A way to report what is wrong with an object; `usual` is the code where a fault has none of its own."""
+
+    def report(field: str, message: str, code: Code | None = None, /) -> None:
+        problems.append(Problem(source, subject, field, message, code or usual))
+
+    return report
 
 
-def _nowhere(_field: str, _message: str) -> None:
+def _nowhere(_field: str, _message: str, _code: Code | None = None, /) -> None:
     """Report nothing."""
 
 

@@ -21,6 +21,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from nftproxy.model.codes import Code
+
 
 class Times(msgspec.Struct, frozen=True):
     """What following a resource takes its time for, in seconds.
@@ -50,8 +52,8 @@ class Times(msgspec.Struct, frozen=True):
 class Pause(NamedTuple):
     """How long to wait before the next request, in seconds: any time between `shortest` and `longest`.
 
-    `reason` is for the log, "" if all is well; `is_fault`: it is worth a warning.  `awaits_server`: nobody answered, so
-    the pause ends when the server answers any other request of this node.
+    `reason` is for the log, "" if all is well; `is_fault`: it is worth a warning, under this `code`.  `awaits_server`:
+    nobody answered, so the pause ends when the server answers any other request of this node.
     """
 
     shortest: float = 0.0
@@ -59,6 +61,7 @@ class Pause(NamedTuple):
     reason: str = ""
     is_fault: bool = True
     awaits_server: bool = False
+    code: Code = Code.API_UNHELPFUL
 
     def seconds(self, chance: float) -> float:
         """The time to wait, by a random number from 0 up to 1."""
@@ -96,13 +99,19 @@ class Failures:
             self._away_since = now
         self._unanswered += 1
         longest = _doubled(self._times.first_attempt, self._unanswered, self._times.longest_attempt)
-        return Pause(max(longest / 2 - spent, 0.0), max(longest - spent, 0.0), reason, awaits_server=True)
+        return Pause(
+            max(longest / 2 - spent, 0.0),
+            max(longest - spent, 0.0),
+            reason,
+            awaits_server=True,
+            code=Code.API_UNREACHABLE,
+        )
 
-    def unhelpful(self, reason: str, at_least: float = 0.0) -> Pause:
+    def unhelpful(self, reason: str, at_least: float = 0.0, code: Code = Code.API_UNHELPFUL) -> Pause:
         """The server gave an answer that doesn't help; `at_least` are the seconds that it asked for."""
         self._unhelpful += 1
         longest = _doubled(self._times.first_error, self._unhelpful, self._times.longest_error)
-        return Pause(at_least + longest / 2, at_least + longest, reason)
+        return Pause(at_least + longest / 2, at_least + longest, reason, code=code)
 
 
 def _doubled(first: float, count: int, longest: float) -> float:

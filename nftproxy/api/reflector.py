@@ -44,6 +44,7 @@ from nftproxy.api.responses import (
     read_error,
     read_page,
 )
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
@@ -259,7 +260,8 @@ class Reflector:
             self._unknown_versions = 0
             self._list(Basis.NOT_OLDER)
         is_clear = is_gone or failure.code == 429
-        self._fail(self._failures.unhelpful(failure.message, failure.retry_after), is_doubtful=not is_clear)
+        code = Code.API_DENIED if failure.code in _DENIED else Code.API_UNHELPFUL
+        self._fail(self._failures.unhelpful(failure.message, failure.retry_after, code), is_doubtful=not is_clear)
         return self._go_without() if failure.code == 403 else []
 
     def _go_without(self) -> list[Event]:
@@ -267,7 +269,9 @@ class Reflector:
         if not self.resource.may_be_absent or self._version or self._is_absent:
             return []
         self._is_absent = True
-        self.complaints.say(f"{self.resource.plural} may not be listed: going on without them")
+        self.complaints.say(
+            Problem("", self.resource.plural, "", "may not be listed: going on without them", Code.API_GOING_WITHOUT)
+        )
         return [Listed(self.resource.model, ())]
 
     def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False) -> None:
@@ -344,7 +348,8 @@ class Reflector:
             return self.receive_error(read_error(change.object), now)
         if change.type not in _TYPES:
             if not self._has_been_surprised:
-                self.complaints.say(f"events of type {show(change.type)} are not understood, and passed over")
+                text = f"events of type {show(change.type)} are not understood, and passed over"
+                self.complaints.say(Problem("", self.resource.plural, "", text, Code.API_UNKNOWN_EVENT))
             self._has_been_surprised = True
             return []
         self._doubts = 0
@@ -374,6 +379,9 @@ class Reflector:
         self.complaints.note(key, found)
         return key, value
 
+
+_DENIED = (401, 403)
+"""Status codes by which the API says that it doesn't know who asks, or that they may not."""
 
 _TYPES = {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}
 """Types of events (meta/v1 WatchEvent) that are understood, beside ERROR."""

@@ -15,6 +15,7 @@ from nftproxy.api import schema
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import named_port, network, port_number, several, timestamp, virtual_address, word
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Network, Protocol, family_of, parse_network
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficDistribution, TrafficPolicy
 
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
@@ -130,12 +131,12 @@ def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) 
             continue
         claims: set[tuple[str | int, Protocol]] = {(port.name, port.protocol), (port.port, port.protocol)}
         if taken & claims:
-            report(path, "repeats the name or the number of an earlier port with the same protocol")
+            report(path, "repeats the name or the number of an earlier port with the same protocol", Code.PORT_REPEATED)
             continue
         taken |= claims
         node_port = 0 if kind is ServiceType.CLUSTER_IP else _optional_port(given.node_port, f"{path}.nodePort", report)
         if node_port and (node_port, port.protocol) in taken_on_nodes:
-            report(f"{path}.nodePort", f"{node_port} is an earlier port's with the same protocol")
+            report(f"{path}.nodePort", f"{node_port} is an earlier port's with the same protocol", Code.PORT_REPEATED)
             node_port = 0
         taken_on_nodes.add((node_port, port.protocol))
         yield ServicePort(port.name, port.protocol, port.port, node_port)
@@ -188,7 +189,11 @@ def _source_ranges(value: object, report: Report) -> tuple[Network, ...]:
 def _closed(families: set[Family], path: str, report: Report) -> Iterator[Network]:
     for family in Family:
         if family in families:
-            report(path, f"no {FAMILY_NAMES[family]} range can be read: the load balancer's addresses admit nobody")
+            report(
+                path,
+                f"no {FAMILY_NAMES[family]} range can be read: the load balancer's addresses admit nobody",
+                Code.SOURCE_RANGES_CLOSED,
+            )
             yield NOBODY[family]
 
 

@@ -14,6 +14,7 @@ from nftproxy.api import schema
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import is_label, is_label_value, is_subdomain, named_port, timestamp, virtual_address
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Family, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, ObjectKey
 
 HEADLESS = "service.kubernetes.io/headless"
@@ -67,7 +68,7 @@ def _slice_ports(given: schema.EndpointSlice, report: Report) -> Iterator[Endpoi
         if port is None:
             continue
         if (port.name, port.protocol) in taken:
-            report(f"ports[{index}]", "repeats the name of an earlier port with the same protocol")
+            report(f"ports[{index}]", "repeats the name of an earlier port with the same protocol", Code.PORT_REPEATED)
             continue
         taken.add((port.name, port.protocol))
         yield port

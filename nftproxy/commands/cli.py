@@ -39,10 +39,10 @@ def main() -> NoReturn:
         sys.exit(130)
     except BadInput as error:
         for problem in error.problems:
-            click.echo(f"error: {problem}", err=True)
+            click.echo(f"error: {problem.coded}", err=True)
         sys.exit(2)
     except NftproxyError as error:
-        click.echo(f"error: {error}", err=True)
+        click.echo(f"error: {error.code}: {error}", err=True)
         sys.exit(1)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from nftproxy.commands.codes import print_article
 from nftproxy.commands.offline import OFFLINE, PATHS, loaded, offline_pipeline
 from nftproxy.explain.answer import Explanation
 from nftproxy.explain.explain import explain
@@ -27,7 +28,7 @@ class Traced(msgspec.Struct, frozen=True):
 
 
 @click.command("explain")
-@click.argument("to", metavar="TO")
+@click.argument("to", metavar="TO", is_eager=True, callback=print_article)
 @PATHS
 @OFFLINE
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
@@ -48,6 +49,9 @@ def explain_command(
     number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render.
 
     With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
+
+    TO may also be a code that a warning or an Event names, as NFT012, or the word codes for a list of them all; these
+    need nothing else.
     """
     question = Question(parse_to(to), parse_source(source) if source else None)
     pipeline = offline_pipeline(**options)

@@ -12,6 +12,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import Ignored, TrafficDistribution
 from nftproxy.model.settings import Settings
@@ -40,13 +41,13 @@ def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ig
 def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
     """What a reader can't see in the rules, a line each."""
     yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
-    yield from (f"bad input: {problem}" for problem in problems)
+    yield from (f"bad input: {problem.coded}" for problem in problems)
     for key in sorted(pipeline.losses):
         for lost in pipeline.losses[key]:
             name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
-            yield f"conflict: {name} does not get {lost.what}: {lost.why(pipeline.state.claims)}"
+            yield f"conflict: {lost.denial.code}: {name} does not get {lost.what}: {lost.why(pipeline.state.claims)}"
     for key, reason in sorted(pipeline.state.excessive.items()):
-        yield f"quarantined: {key}: {reason}"
+        yield f"quarantined: {Code.LIMIT_EXCEEDED}: {key}: {reason}"
     yield from _topology_notes(pipeline)
     yield from _localhost_notes(pipeline)
     yield from _affinity_notes(pipeline, pipeline.settings)
@@ -62,7 +63,8 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
             why = why_not_near(gather(offered[family], port, state.node.name), state.node)
             if why:
                 wish = f"trafficDistribution {service.traffic_distribution.value}"
-                yield f"topology: {service.key}, port {port.port}: uses all endpoints in spite of {wish}: {why}"
+                which = f"{service.key}, port {port.port}"
+                yield f"topology: {Code.TOPOLOGY_UNUSED}: {which}: uses all endpoints in spite of {wish}: {why}"
                 break
 
 
@@ -72,7 +74,8 @@ def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
         places = ", ".join(map(str, itertools.starmap(LocalPort, each.endpoints)))
         yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
     for service, port, protocol in pipeline.localhost_ports.unserved(pipeline.state):
-        yield f"localhost: nothing serves {protocol.value} port {port} of {service}: only TCP is forwarded"
+        what = f"{protocol.value} port {port} of {service}"
+        yield f"localhost: {Code.LOCALHOST_TCP_ONLY}: nothing serves {what}: only TCP is forwarded"
 
 
 def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
@@ -80,7 +83,8 @@ def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
     if ipv6 is None or settings.capabilities.wide_maps:
         return
     if any("-by-client" in name for _, name in ipv6.used_declarations()):
-        yield "session affinity, IPv6: by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
+        how = "by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
+        yield f"session affinity, IPv6: {Code.AFFINITY_BY_HASH}: {how}"
 
 
 def _table(generation: Generation) -> Iterator[str]:

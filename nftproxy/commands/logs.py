@@ -5,6 +5,8 @@ standard library allows: in a line of text they stand where they are named, in o
 
 A message that is one value and nothing else, `log.warning("%s", problem)`, has the fields of that value.
 
+A warning has a code (model/codes.py): before the message, or as the field `code`.
+
 A JSON line has what those of Kubernetes' components have (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
 {"ts":1580306777.04,"level":"info","msg":"set /proc/sys/net/... to 1","path":"/proc/sys/net/...","value":1}
 """
@@ -17,9 +19,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from nftproxy.agent.coding import coding
 from nftproxy.model.settings import LogFormat, Logging
 
-TEXT = "%(asctime)s %(levelname)s %(message)s"
+TEXT = "%(asctime)s %(levelname)s %(before)s%(message)s"
 
 DEBUG_FROM, REQUESTS_FROM, ALL_FROM = 4, 6, 8
 """The verbosities from which on each step is logged, each request to the API, and all that libraries say.
@@ -33,6 +36,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record as a line, without a line feed within it."""
         line: dict[str, object] = {"ts": record.created, "level": record.levelname.lower(), "msg": record.getMessage()}
+        line |= {"code": str(code)} if (code := getattr(record, "code", "")) else {}
         line = {name: _plain(value) for name, value in _fields(record.args).items()} | line
         if record.exc_info:
             line["err"] = self.formatException(record.exc_info)
@@ -61,6 +65,7 @@ def _plain(value: object) -> object:
 def set_up(wanted: Logging) -> None:
     """Write the log to standard error as the configuration says, from now on."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(coding)
     handler.setFormatter(JsonFormatter() if wanted.format is LogFormat.JSON else logging.Formatter(TEXT))
     logging.basicConfig(handlers=[handler], level=_level_of_libraries(wanted.verbosity), force=True)
     own = logging.DEBUG if wanted.verbosity >= DEBUG_FROM else logging.INFO

@@ -62,5 +62,5 @@ def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
     if strict and manifests.problems:
         raise BadInput(list(manifests.problems))
     for problem in manifests.problems:
-        click.echo(f"warning: {problem}", err=True)
+        click.echo(f"warning: {problem.coded}", err=True)
     return manifests

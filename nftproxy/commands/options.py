@@ -44,7 +44,7 @@ def configuration(file: Path | None) -> Config:
     """
     config, warnings = load_config(file)
     for warning in warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {warning.coded}", err=True)
     return config
 
 

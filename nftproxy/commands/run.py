@@ -31,6 +31,7 @@ from nftproxy.kernel.capabilities import missing_features, probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.rlimits import raise_file_limit
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
@@ -109,7 +110,7 @@ def run_command(
     config, warnings = file.load()
     logs.set_up(config.logging)
     for warning in warnings:
-        log.warning("%s", warning)
+        log.warning("%s", warning, extra={"code": warning.code})
     if write_config_to:
         _write(config, write_config_to)
     elif _is_true(cleanup, "cleanup"):
@@ -156,13 +157,17 @@ def _run(
     found = probe()
     if found.reason:
         log.warning(
-            "session affinity for IPv6 goes by a hash of the client's address: %(reason)s", {"reason": found.reason}
+            "session affinity for IPv6 goes by a hash of the client's address: %(reason)s",
+            {"reason": found.reason},
+            extra={"code": Code.AFFINITY_BY_HASH},
         )
     node = config.hostname_override or platform.node().lower()
     families = nftables_netlink.families()
     for family in set(Family) - set(families):
         log.warning(
-            "this kernel's nftables has no %(family)s: its Services are not served", {"family": FAMILY_NAMES[family]}
+            "this kernel's nftables has no %(family)s: its Services are not served",
+            {"family": FAMILY_NAMES[family]},
+            extra={"code": Code.FAMILY_MISSING},
         )
     pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates), families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
@@ -192,4 +197,8 @@ def _report_missing_features() -> None:
     except Unavailable as error:
         missing = [str(error)]
     for feature in missing:
-        log.error("this machine lacks what the rules need: %(feature)s", {"feature": feature})
+        log.error(
+            "this machine lacks what the rules need: %(feature)s",
+            {"feature": feature},
+            extra={"code": Code.FEATURE_MISSING},
+        )

@@ -11,6 +11,7 @@ from enum import Enum
 import msgspec
 
 from nftproxy.model.addresses import Address, Protocol, parse_address
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ObjectKey
 
@@ -163,4 +164,4 @@ def _key(name: str, text: str) -> ObjectKey:
 
 
 def _bad(field: str, text: str, message: str) -> BadInput:
-    return BadInput([Problem("", repr(text[:100]), field, message)])
+    return BadInput([Problem("", repr(text[:100]), field, message, Code.QUESTION_UNREADABLE)])

@@ -12,6 +12,7 @@ import msgspec
 from nftproxy.kernel.libnftables import Kernel, TooLarge
 from nftproxy.kernel.netns import ChildDied, in_scratch_namespace
 from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused
 from nftproxy.rules.ruleset import Kind
 from nftproxy.rules.transaction import Transaction
@@ -43,7 +44,7 @@ class CheckResult(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         by = f"libnftables {self.libnftables} on Linux {self.kernel}"
         if not self.ok:
-            return f"refused by {by}: {Refused(self.message, self.statement)}"
+            return f"{Code.RULES_REFUSED}: refused by {by}: {Refused(self.message, self.statement)}"
         counts = f"{self.sets} sets, {self.maps} maps, {self.chains} chains, {self.elements} elements"
         return f"loaded in {self.seconds:.2f} s by {by}: {counts}"
 

@@ -47,6 +47,7 @@ from nftproxy.kernel.netlink import (
     request,
 )
 from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.policy.flows import Sweeps, is_stale
 
@@ -125,7 +126,9 @@ class Conntrack:
             retry=tenacity.retry_if_exception_type(Unavailable),
             wait=tenacity.wait_exponential(multiplier=FIRST_PAUSE, max=LONGEST_PAUSE),
             before_sleep=lambda state: log.warning(
-                "%(error)s; retrying", {"error": state.outcome and state.outcome.exception()}
+                "%(error)s; retrying",
+                {"error": state.outcome and state.outcome.exception()},
+                extra={"code": Code.SWEEP_FAILED},
             ),
         )(self._try, sweeps)
 

@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ def apply(settings: Mapping[str, int]) -> None:
             log.warning(
                 "%(path)s can't be set to %(value)d: %(error)s",
                 {"path": path, "value": value, "error": getattr(error, "strerror", None) or error},
+                extra={"code": Code.SYSCTL_FAILED},
             )
 
 

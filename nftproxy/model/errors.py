@@ -11,32 +11,43 @@ from __future__ import annotations
 
 import msgspec
 
+from nftproxy.model.codes import Code
+
 
 class NftproxyError(Exception):
-    """Base of every error that nftproxy raises on purpose."""
+    """Base of every error that nftproxy raises on purpose; `code` is what a command shows with one that ends it."""
+
+    code = Code.NOT_POSSIBLE
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
     """One thing wrong with the input, which cost only the element that it names.
 
     `source` is a file name or "" for the API, `object` reads "Service shop/web" (or "" for a whole file), `field` is
-    a path as in "spec.ports[0].port" (or "" for the object), `message` says what is wrong with it.
+    a path as in "spec.ports[0].port" (or "" for the object), `message` says what is wrong with it.  `code` is what
+    to look up for more; a log has it beside the text, and everything else that is for people shows `coded`.
     """
 
     source: str
     object: str
     field: str
     message: str
+    code: Code
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.source, self.object, self.field, self.message) if part)
+
+    @property
+    def coded(self) -> str:
+        """The text with the code before it."""
+        return f"{self.code}: {self}"
 
 
 class BadInput(NftproxyError):
     """Input that can't be used at all; `problems` lists every fault found, not only the first."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        super().__init__("\n".join(map(str, problems)))
+        super().__init__("\n".join(problem.coded for problem in problems))
         self.problems = problems
 
 
@@ -49,6 +60,8 @@ class Refused(NftproxyError):
 
     `statement` is the nft text at fault, "" if that isn't known.
     """
+
+    code = Code.RULES_REFUSED
 
     def __init__(self, message: str, statement: str = "") -> None:
         super().__init__(f"{message}\n  in: {statement}" if statement else message)

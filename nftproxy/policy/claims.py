@@ -23,6 +23,7 @@ from typing import TypeVar
 import msgspec
 
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Config
 
@@ -62,6 +63,21 @@ class Denial(Enum):
     def sentence(self, holder: ObjectKey | None = None) -> str:
         """The reason in words; `holder` names who has it, which not everyone may know."""
         return self.value.format(f"Service {holder}" if holder else "another Service")
+
+    @property
+    def code(self) -> Code:
+        """The code under which it is reported."""
+        return _CODES[self]
+
+
+_CODES = {
+    Denial.TAKEN: Code.CONFLICT_TAKEN,
+    Denial.CLUSTER_IP: Code.CONFLICT_CLUSTER_IP,
+    Denial.PROTECTED: Code.CONFLICT_PROTECTED,
+    Denial.NODE_PORT: Code.CONFLICT_NODE_PORT,
+    Denial.NOT_ALLOWED: Code.EXTERNAL_IP_NOT_ALLOWED,
+    Denial.CLOSED: Code.CONFLICT_SHARED_CLUSTER_IP,
+}
 
 
 class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping
 import jinja2
 import msgspec
 
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.policy.facts import DrawFacts, ListFacts, PortFacts, TableFacts
 from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
@@ -92,7 +93,13 @@ class Renderer:
         block = self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts))
         if len(block.declarations) != 1 or len(block.elements) != 1:
             found = f"{len(block.declarations)} declarations and {len(block.elements)} elements"
-            raise TemplateError([Problem(DRAW_TEMPLATE, "", "", f"is to have one chain and one element, not {found}")])
+            raise TemplateError(
+                [
+                    Problem(
+                        DRAW_TEMPLATE, "", "", f"is to have one chain and one element, not {found}", Code.TEMPLATE_FAULT
+                    )
+                ]
+            )
         return msgspec.structs.replace(block.declarations[0], entry=block.elements[0])
 
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
@@ -107,16 +114,20 @@ def _compiled(environment: jinja2.Environment, name: str) -> jinja2.Template:
     try:
         return environment.get_template(name)
     except jinja2.TemplateSyntaxError as error:
-        problem = Problem(error.name or name, "", f"line {error.lineno}", error.message or "syntax error")
+        problem = Problem(
+            error.name or name, "", f"line {error.lineno}", error.message or "syntax error", Code.TEMPLATE_FAULT
+        )
         raise TemplateError([problem]) from error
     except jinja2.TemplateNotFound as error:
-        raise TemplateError([Problem(name, "", "", "no such template")]) from error
+        raise TemplateError([Problem(name, "", "", "no such template", Code.TEMPLATE_FAULT)]) from error
 
 
 def _fault(name: str, error: Exception) -> Problem:
     """Where in a template an error arose: Jinja rewrites tracebacks to the template's own lines."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
-    return Problem(name, "", f"line {lines[-1]}" if lines else "", f"{type(error).__name__}: {error}")
+    return Problem(
+        name, "", f"line {lines[-1]}" if lines else "", f"{type(error).__name__}: {error}", Code.TEMPLATE_FAULT
+    )
 
 
 def read_statements(text: str, table: str, name: str) -> Block:
@@ -172,7 +183,9 @@ def _read_body(lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:
 
 def _no_statement(name: str, number: int, line: str) -> TemplateError:
     where = f"rendered line {number}" if number else "rendered text"
-    return TemplateError([Problem(name, "", where, f"neither a declaration nor an element: {line[:200]!r}")])
+    return TemplateError(
+        [Problem(name, "", where, f"neither a declaration nor an element: {line[:200]!r}", Code.TEMPLATE_FAULT)]
+    )
 
 
 def _shape_line(declaration: Declaration) -> str:

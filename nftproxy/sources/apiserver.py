@@ -36,6 +36,7 @@ from nftproxy.api.pauses import Pause, Times
 from nftproxy.api.reflector import LARGEST_LIST, Reflector, Request
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import ErrorStatus, read_error
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
@@ -200,7 +201,11 @@ class Cluster:
             self._credentials, self._fault = self._read(), ""
         except BadInput as error:
             if self._fault != str(error):
-                log.warning("keeping the current credentials: %(reason)s", {"reason": error})
+                log.warning(
+                    "keeping the current credentials: %(reason)s",
+                    {"reason": error},
+                    extra={"code": Code.CREDENTIALS_KEPT},
+                )
             self._fault = str(error)
         return self._credentials
 
@@ -241,7 +246,12 @@ class Cluster:
 
     def _note_failure(self, reflector: Reflector, error: Exception) -> None:
         if not isinstance(error, _EXPECTED):
-            log.error("a defect while following %(resource)s", {"resource": reflector.resource.plural}, exc_info=error)
+            log.error(
+                "a defect while following %(resource)s",
+                {"resource": reflector.resource.plural},
+                exc_info=error,
+                extra={"code": Code.DEFECT},
+            )
         cause = error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
         if isinstance(cause, httpx.ReadTimeout):
             reflector.receive_silence(_now())
@@ -249,8 +259,8 @@ class Cluster:
             reflector.receive_failure(_words(cause), _now())
 
     def _complain(self, reflector: Reflector) -> None:
-        for text in reflector.complaints.fresh():
-            log.warning("%s", text)
+        for problem in reflector.complaints.fresh():
+            log.warning("%s", problem, extra={"code": problem.code})
         if self._problems[reflector.resource.plural] != reflector.complaints.count:
             self._problems[reflector.resource.plural] = reflector.complaints.count
             self._report_problems(self._problems.total())
@@ -269,7 +279,9 @@ class Cluster:
         if pause.reason and self._is_news(reflector.resource.plural, pause):
             level = logging.WARNING if pause.is_fault else logging.INFO
             what = {"resource": reflector.resource.plural, "reason": pause.reason, "seconds": seconds}
-            log.log(level, "%(resource)s: %(reason)s; trying again in %(seconds).1f s", what)
+            log.log(
+                level, "%(resource)s: %(reason)s; trying again in %(seconds).1f s", what, extra={"code": pause.code}
+            )
         if not pause.awaits_server:
             await asyncio.sleep(seconds)
             return

@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 from asyncinotify import Inotify, Mask
 
+from nftproxy.model.errors import Problem
 from nftproxy.model.settings import Config
 from nftproxy.sources.files import load_config
 from nftproxy.sources.inotify import InotifyEvents
@@ -50,7 +51,7 @@ class ConfigFile:
         self._flags = flags
         self._content = self._read()
 
-    def load(self) -> tuple[Config, list[str]]:
+    def load(self) -> tuple[Config, list[Problem]]:
         """The configuration as it is now, and the warnings about it.
 
         Raises:

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from nftproxy.api.decode import show
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import yaml_documents
 from nftproxy.sources.plugins import Plugin
@@ -60,7 +61,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this is no pod either"
-        raise BadInput([Problem("", "", "clientConnection.kubeconfig", message)])
+        raise BadInput([Problem("", "", "clientConnection.kubeconfig", message, Code.CREDENTIALS_UNUSABLE)])
     return Credentials(
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         authority=_read(account / "ca.crt"),
@@ -78,7 +79,9 @@ def other_address(text: str, configured: str) -> str:
         parts = urlsplit(text)
         if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
             return text.rstrip("/")
-    raise BadInput([Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}")])
+    raise BadInput(
+        [Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}", Code.CREDENTIALS_UNUSABLE)]
+    )
 
 
 def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
@@ -181,7 +184,7 @@ def _of_kubeconfig(path: Path) -> Credentials:
     config = _kubeconfig(path)
 
     def fail(field: str, message: str) -> BadInput:
-        return BadInput([Problem(str(path), "", field, message)])
+        return BadInput([Problem(str(path), "", field, message, Code.CREDENTIALS_UNUSABLE)])
 
     try:
         context = {each.name: each.context for each in config.contexts}[config.current_context]
@@ -219,7 +222,7 @@ def _kubeconfig(path: Path) -> _Kubeconfig:
             raise ValueError(documents[0].fault if documents else "is empty")
         return msgspec.convert(documents[0].value, _Kubeconfig)
     except ValueError as error:  # also what msgspec raises, and UnicodeDecodeError
-        raise BadInput([Problem(str(path), "kubeconfig", "", str(error))]) from error
+        raise BadInput([Problem(str(path), "kubeconfig", "", str(error), Code.CREDENTIALS_UNUSABLE)]) from error
 
 
 def _pem(path: Path, file: str | None, data: str | None) -> bytes:
@@ -228,7 +231,15 @@ def _pem(path: Path, file: str | None, data: str | None) -> bytes:
         return base64.b64decode(data, validate=True) if data else _read(path.parent / file) if file else b""
     except binascii.Error as error:
         raise BadInput(
-            [Problem(str(path), "kubeconfig", "", f"a certificate or key is not base64: {error}")]
+            [
+                Problem(
+                    str(path),
+                    "kubeconfig",
+                    "",
+                    f"a certificate or key is not base64: {error}",
+                    Code.CREDENTIALS_UNUSABLE,
+                )
+            ]
         ) from error
 
 
@@ -236,11 +247,13 @@ def _token(path: Path) -> str:
     try:
         return _read(path).decode("ascii").strip()
     except UnicodeDecodeError as error:
-        raise BadInput([Problem(str(path), "", "", "is not a token")]) from error
+        raise BadInput([Problem(str(path), "", "", "is not a token", Code.CREDENTIALS_UNUSABLE)]) from error
 
 
 def _read(path: Path) -> bytes:
     try:
         return read_bounded(path, LARGEST_CONFIG)
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
-        raise BadInput([Problem(str(path), "", "", getattr(error, "strerror", None) or str(error))]) from error
+        raise BadInput(
+            [Problem(str(path), "", "", getattr(error, "strerror", None) or str(error), Code.CREDENTIALS_UNUSABLE)]
+        ) from error

@@ -144,7 +144,7 @@ class Directory:
         if _signature(path) != signature:
             return  # someone has begun to write, or to replace it: events are on their way
         for problem in contents.problems:
-            log.warning("%s", problem)
+            log.warning("%s", problem, extra={"code": problem.code})
         if contents.is_broken and path in self._files:
             contents = self._files[path][1]
         self._files[path] = signature, contents
@@ -154,7 +154,7 @@ class Directory:
         manifests = merge(self._files[path][1] for path in sorted(self._files))
         doubles = set(manifests.problems).difference(*(contents.problems for _, contents in self._files.values()))
         for problem in sorted(doubles - self._doubles):
-            log.warning("%s", problem)
+            log.warning("%s", problem, extra={"code": problem.code})
         self._doubles = doubles
         return manifests.listing()
 

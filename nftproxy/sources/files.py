@@ -20,6 +20,7 @@ from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.api.flags import flags_by_path, other_warnings, override
 from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
@@ -70,7 +71,7 @@ def load(paths: Sequence[Path], kinds: Mapping[str, Kind] = KINDS) -> Manifests:
         try:
             files += manifest_files(path) if path.is_dir() else [path]
         except OSError as error:
-            problems.append(Problem(str(path), "", "", error.strerror or str(error)))
+            problems.append(Problem(str(path), "", "", error.strerror or str(error), Code.FILE_UNREADABLE))
     manifests = merge(read_file(file, kinds) for file in files)
     return manifests._replace(problems=problems + manifests.problems)
 
@@ -105,7 +106,8 @@ def merge(files: Iterable[FileContents]) -> Manifests:
         for value in file.values:
             name = value.object if isinstance(value, Ignored) else f"{type(value).__name__} {key_of(value)}"
             if name in found:
-                problems.append(Problem(file.source, name, "", f"was in {found[name][1]} already: this one counts"))
+                text = f"was in {found[name][1]} already: this one counts"
+                problems.append(Problem(file.source, name, "", text, Code.OBJECT_TWICE))
             found[name] = (value, file.source)
     values = [value for value, _ in found.values()]
     return Manifests(
@@ -115,7 +117,7 @@ def merge(files: Iterable[FileContents]) -> Manifests:
     )
 
 
-def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[str]]:
+def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[Problem]]:
     """The KubeProxyConfiguration in a YAML or JSON file, and warnings about fields that aren't known.
 
     Args:
@@ -141,15 +143,22 @@ def write_config(path: Path, config: bytes) -> None:
     try:
         path.write_text(to_yaml([document]))
     except OSError as error:
-        raise BadInput([Problem(str(path), "", "", error.strerror or str(error))]) from error
+        raise BadInput([_unusable(path, error.strerror or str(error))]) from error
+
+
+def _unusable(path: Path, why: str) -> Problem:
+    return Problem(str(path), "", "", why, Code.CONFIGURATION_UNREADABLE)
 
 
 def _config_document(path: Path) -> object:
     problems: list[Problem] = []
-    data = _read(path, problems, LARGEST_CONFIG)
-    documents = [] if data is None else [it.value for it in _documents(path, data, problems) if it.value is not None]
+    code = Code.CONFIGURATION_UNREADABLE
+    data = _read(path, problems, code, LARGEST_CONFIG)
+    documents = (
+        [] if data is None else [it.value for it in _documents(path, data, problems, code) if it.value is not None]
+    )
     if not problems and len(documents) != 1:
-        problems.append(Problem(str(path), "", "", f"holds {len(documents)} documents where one is needed"))
+        problems.append(_unusable(path, f"holds {len(documents)} documents where one is needed"))
     if problems:
         raise BadInput(problems)
     return documents[0]
@@ -158,12 +167,12 @@ def _config_document(path: Path) -> object:
 # Files
 
 
-def _read(path: Path, problems: list[Problem], most: int = LARGEST_MANIFEST) -> bytes | None:
+def _read(path: Path, problems: list[Problem], code: Code, most: int = LARGEST_MANIFEST) -> bytes | None:
     try:
         is_input = path == STANDARD_INPUT
         data = read_stream(sys.stdin.buffer, most) if is_input else read_bounded(path, most, may_wait=True)
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
-        problems.append(Problem(str(path), "", "", getattr(error, "strerror", None) or str(error)))
+        problems.append(Problem(str(path), "", "", getattr(error, "strerror", None) or str(error), code))
         return None
     return data.removeprefix(b"\xef\xbb\xbf")
 
@@ -171,7 +180,7 @@ def _read(path: Path, problems: list[Problem], most: int = LARGEST_MANIFEST) -> 
 def _load_file(
     path: Path, kinds: Mapping[str, Kind], faults: list[Problem], problems: list[Problem]
 ) -> Iterator[ClusterObject | Ignored]:
-    data = _read(path, faults)
+    data = _read(path, faults, Code.FILE_UNREADABLE)
     if data is None:
         return
     if _may_be_json(path, data):
@@ -180,7 +189,7 @@ def _load_file(
             return
         except ValueError:
             pass  # several documents, or a fault, or YAML's own braces: the slower ways decide
-    for document in _documents(path, data, faults):
+    for document in _documents(path, data, faults, Code.FILE_UNREADABLE):
         place = f"line {document.line}" if document.line > 1 else ""
         yield from parse_manifest(document.value, str(path), problems, place=place, kinds=kinds)
 
@@ -189,17 +198,17 @@ def _may_be_json(path: Path, data: bytes) -> bool:
     return path.suffix == ".json" or data[:100].lstrip().startswith(b"{")
 
 
-def _documents(path: Path, data: bytes, problems: list[Problem]) -> Iterator[Document]:
+def _documents(path: Path, data: bytes, problems: list[Problem], code: Code) -> Iterator[Document]:
     """The documents of a YAML or JSON file; one that doesn't parse is a Problem instead."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
         line = 1 + data.count(b"\n", 0, error.start)
-        problems.append(Problem(str(path), f"line {line}", "", "is not UTF-8"))
+        problems.append(Problem(str(path), f"line {line}", "", "is not UTF-8", code))
         return
     for document in _split(path, data, text):
         if document.fault:
-            problems.append(Problem(str(path), f"line {document.line}", "", document.fault))
+            problems.append(Problem(str(path), f"line {document.line}", "", document.fault, code))
         else:
             yield document
 

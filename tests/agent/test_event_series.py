@@ -18,13 +18,14 @@ from nftproxy.agent.event_series import (
     Series,
     TokenBucket,
 )
+from nftproxy.model.codes import Code
 
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
 
 
 def happening(note: str, name: str = "web", reason: str = "AddressConflict") -> Happening:
     """Something about a Service."""
-    return Happening("shop", name, reason, "Claim", note)
+    return Happening("shop", name, reason, "Claim", note, Code.CONFLICT_TAKEN)
 
 
 def observed(correlator: Correlator, *notes: str, now: float = 0.0, name: str = "web") -> None:

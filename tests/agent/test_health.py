@@ -18,6 +18,7 @@ from nftproxy.agent.health import (
     livez,
 )
 from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
 from tests.support.factories import IPV4, IPV6, node
 
 PERIOD = 30.0
@@ -249,19 +250,19 @@ def test_answers_say_what_is_waited_for() -> None:
 
 
 def test_answers_say_what_operators_should_know() -> None:
-    """Warnings are in both answers, by topic, and change neither code nor health; without any there is no field."""
+    """Warnings are in both answers, with codes, and change neither status nor health; without any there is no field."""
     health = Health(30.0)
     health.waits_for((), Moment(0, 0))
     health.applied(Moment(0, 0), Family)
-    health.warn("configuration", "is bad")
-    health.warn("proxies", "one", "two")
-    health.warn("configuration", "is worse")
+    health.warn(Code.CONFIGURATION_NOT_APPLIED, "is bad")
+    health.warn(Code.OTHER_PROXY, "one", "two")
+    health.warn(Code.CONFIGURATION_NOT_APPLIED, "is worse")
     status = health.status(Moment(1, 1))
     for answer in (livez(status), healthz(status, node_eligible=True)):
         assert answer.status == 200
-        assert json.loads(answer.body)["warnings"] == ["is worse", "one", "two"]
-    health.warn("configuration")
-    health.warn("proxies")
+        assert json.loads(answer.body)["warnings"] == ["NFT105: is worse", "NFT007: one", "NFT007: two"]
+    health.warn(Code.CONFIGURATION_NOT_APPLIED)
+    health.warn(Code.OTHER_PROXY)
     assert "warnings" not in json.loads(livez(health.status(Moment(2, 2))).body)
 
 

@@ -130,7 +130,7 @@ def test_a_lost_address_is_a_warning_on_the_service() -> None:
         "action": "Claim",
         "reason": "AddressConflict",
         "regarding": {"apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web"},
-        "note": "203.0.113.7 . tcp . 80 of port http is not served: "
+        "note": "NFT301: 203.0.113.7 . tcp . 80 of port http is not served: "
         "it belongs to another Service, which takes precedence",
         "type": "Warning",
     }
@@ -169,7 +169,7 @@ def test_a_port_that_is_taken_at_localhost_is_told_of_the_service() -> None:
     found = document(of_forwarder(CannotForward(place, key("shop/web"), "Address already in use"), "node-a"))
     assert (found["type"], found["reason"]) == ("Warning", "FailedToListenOnLocalhost")
     assert (found["regarding"]["namespace"], found["regarding"]["name"]) == ("shop", "web")
-    assert found["note"] == "node node-a can't listen on [::1]:30080 for a node port: Address already in use"
+    assert found["note"] == "NFT011: node node-a can't listen on [::1]:30080 for a node port: Address already in use"
 
 
 def test_a_note_is_bounded() -> None:
@@ -179,7 +179,7 @@ def test_a_note_is_bounded() -> None:
 
 def test_sending_is_tried_again() -> None:
     """An API that is away for a moment gets the event later."""
-    assert sent(CONFLICT, failures=1) == [CONFLICT.note]
+    assert sent(CONFLICT, failures=1) == [f"NFT301: {CONFLICT.note}"]
 
 
 WEB = objects.service()
@@ -227,7 +227,7 @@ def test_what_happens_again_raises_a_count(tmp_path: Path) -> None:
         tell(rounds)
         (event,) = server.objects("Event")
         requests = server.requests(resource="events")
-    assert (event["note"], event["series"]["count"]) == ("0 0 (and 999 more)", 20)
+    assert (event["note"], event["series"]["count"]) == ("NFT301: 0 0 (and 999 more)", 20)
     assert [request.method for request in requests] == ["POST"] + ["PATCH"] * 19
     assert {request.status for request in requests} == {200, 201}
     assert len({request.port for request in requests}) == 1
@@ -271,7 +271,7 @@ def test_an_event_that_the_api_has_forgotten_is_created_again(tmp_path: Path) ->
         (event,) = server.objects("Event")
         methods = [(request.method, request.status) for request in server.requests(resource="events")]
     assert methods == [("POST", 201), ("PATCH", 404), ("POST", 201)]
-    assert (event["note"], event["series"]["count"]) == (CONFLICT.note, 2)
+    assert (event["note"], event["series"]["count"]) == (f"NFT301: {CONFLICT.note}", 2)
 
 
 def test_an_event_that_was_sent_before_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from nftproxy.api.config import parse_config, parse_duration
 from nftproxy.model.addresses import Address, Family, parse_network
-from nftproxy.model.errors import BadInput
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
     PROTECTED_PORTS,
     Config,
@@ -355,23 +356,24 @@ def test_all_faults_in_one_go() -> None:
     with pytest.raises(BadInput) as caught:
         parse_config(HEAD | {"mode": "win", "oomScoreAdj": 5000, "nftables": {"masqueradeAll": 1}}, "proxy.yaml")
     assert str(caught.value).splitlines() == [
-        "proxy.yaml: KubeProxyConfiguration: nftables.masqueradeAll: 1 is not true or false",
-        "proxy.yaml: KubeProxyConfiguration: mode: 'win' is not a mode of Linux: set it to nftables, or leave it out",
-        "proxy.yaml: KubeProxyConfiguration: oomScoreAdj: 5000 is not from -1000 to 1000",
+        "NFT102: proxy.yaml: KubeProxyConfiguration: nftables.masqueradeAll: 1 is not true or false",
+        "NFT102: proxy.yaml: KubeProxyConfiguration: mode: 'win' is not a mode of Linux: "
+        "set it to nftables, or leave it out",
+        "NFT102: proxy.yaml: KubeProxyConfiguration: oomScoreAdj: 5000 is not from -1000 to 1000",
     ]
 
 
 @pytest.mark.parametrize(
     ("raw", "problems"),
     [
-        ([], ["f: a list is not a KubeProxyConfiguration"]),
-        (None, ["f: null is not a KubeProxyConfiguration"]),
+        ([], ["NFT102: f: a list is not a KubeProxyConfiguration"]),
+        (None, ["NFT102: f: null is not a KubeProxyConfiguration"]),
         (
             {"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "mode": "x"},
             [
-                "f: KubeProxyConfiguration: apiVersion: 'kubelet.config.k8s.io/v1beta1' is not "
+                "NFT102: f: KubeProxyConfiguration: apiVersion: 'kubelet.config.k8s.io/v1beta1' is not "
                 "kubeproxy.config.k8s.io/v1alpha1",
-                "f: KubeProxyConfiguration: kind: 'KubeletConfiguration' is not KubeProxyConfiguration",
+                "NFT102: f: KubeProxyConfiguration: kind: 'KubeletConfiguration' is not KubeProxyConfiguration",
             ],
         ),
     ],
@@ -392,14 +394,12 @@ def test_unknown_fields_are_warned_of() -> None:
         "a\nb": 1,
         "logging": {"options": {"y": {}}},
     }
+    fields = ("Mode", "nftables.fast", "winkernel.x", r"'a\nb'", "logging.options.y")
     assert parse_config(raw, "f") == (
         Config(),
         [
-            "f: KubeProxyConfiguration: Mode: unknown field",
-            "f: KubeProxyConfiguration: nftables.fast: unknown field",
-            "f: KubeProxyConfiguration: winkernel.x: unknown field",
-            "f: KubeProxyConfiguration: 'a\\nb': unknown field",
-            "f: KubeProxyConfiguration: logging.options.y: unknown field",
+            Problem("f", "KubeProxyConfiguration", field, "unknown field", Code.CONFIGURATION_UNKNOWN_FIELD)
+            for field in fields
         ],
     )
 
@@ -434,13 +434,13 @@ def test_a_field_that_a_flag_overrides_is_named_by_the_flag() -> None:
     with pytest.raises(BadInput) as caught:
         parse_config(HEAD | {"nodePortAddresses": ["x"], "oomScoreAdj": 2000}, "f", flags)
     assert str(caught.value).splitlines() == [
-        "--nodeport-addresses: 'x' is not a CIDR, nor primary, localhost or all",
-        "f: KubeProxyConfiguration: oomScoreAdj: 2000 is not from -1000 to 1000",
+        "NFT102: --nodeport-addresses: 'x' is not a CIDR, nor primary, localhost or all",
+        "NFT102: f: KubeProxyConfiguration: oomScoreAdj: 2000 is not from -1000 to 1000",
     ]
     _, warnings = parse_config(HEAD | {"portRange": "1-2", "profiling": None}, "f", flags)
-    assert warnings == [
-        "--proxy-port-range: has no effect: no port is opened on behalf of Services",
-        "f: KubeProxyConfiguration: profiling: unknown field",
+    assert [warning.coded for warning in warnings] == [
+        "NFT103: --proxy-port-range: has no effect: no port is opened on behalf of Services",
+        "NFT104: f: KubeProxyConfiguration: profiling: unknown field",
     ]
 
 
@@ -492,9 +492,9 @@ def test_anything_at_all(field: str, value: object, section: str, data: st.DataO
     try:
         _, warnings = parse_config(raw, "f")
     except BadInput as error:
-        warnings = list(map(str, error.problems))
+        warnings = error.problems
         assert warnings
-    assert all(warning.isprintable() and len(warning) < 400 for warning in warnings)
+    assert all(str(warning).isprintable() and len(str(warning)) < 400 for warning in warnings)
 
 
 def test_an_interface_prefix_leaves_room_for_its_star() -> None:
@@ -516,9 +516,9 @@ def test_beside_another_proxy_its_ports_are_taken() -> None:
     raw = {**HEAD, "nftproxy": {"serviceProxyName": "canary"}, "metricsBindAddress": "[::1]:10249"}
     _, warnings = parse_config(raw, "f")
     where = "is where kube-proxy listens, beside which this is to run: set it to"
-    assert warnings == [
-        f"f: KubeProxyConfiguration: healthzBindAddress: 0.0.0.0:10256 {where} 0.0.0.0:10356",
-        f"f: KubeProxyConfiguration: metricsBindAddress: [::1]:10249 {where} [::1]:10349",
+    assert [warning.coded for warning in warnings] == [
+        f"NFT110: f: KubeProxyConfiguration: healthzBindAddress: 0.0.0.0:10256 {where} 0.0.0.0:10356",
+        f"NFT110: f: KubeProxyConfiguration: metricsBindAddress: [::1]:10249 {where} [::1]:10349",
     ]
     free = {"healthzBindAddress": "0.0.0.0:10356", "metricsBindAddress": "127.0.0.1:10349"}
     assert parse_config(raw | free, "f")[1] == []

@@ -36,7 +36,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
     }
     assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
     bad = {"protected-ports": "ssh"}
-    with pytest.raises(BadInput, match=r"^--protected-ports: 'ssh' is not a port"):
+    with pytest.raises(BadInput, match=r"^NFT102: --protected-ports: 'ssh' is not a port"):
         parse_config(override(HEAD, bad), "f", flags_by_path(bad))
 
 

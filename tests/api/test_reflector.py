@@ -26,6 +26,7 @@ from nftproxy.api.responses import (
     read_error,
     read_page,
 )
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
@@ -273,7 +274,8 @@ def test_what_may_be_absent_and_may_not_be_listed() -> None:
     reflector = Reflector(CIDRS)
     reflector.request(0.0, 0.5)
     assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
-    assert list(reflector.complaints.fresh()) == ["servicecidrs may not be listed: going on without them"]
+    text = "may not be listed: going on without them"
+    assert reflector.complaints.fresh() == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
     for _ in range(3):
         reflector.request(1.0, 0.5)
         assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 1.0) == []
@@ -413,7 +415,8 @@ def test_refused_watches(failure: ErrorStatus, then: str) -> None:
     reflector = watching("5")
     assert reflector.receive_error(failure, 0.0) == []
     assert not reflector.is_open
-    assert reflector.pause == Pause(failure.retry_after + 0.5, failure.retry_after + 1.0, failure.message)
+    code = Code.API_DENIED if failure.code in (401, 403) else Code.API_UNHELPFUL
+    assert reflector.pause == Pause(failure.retry_after + 0.5, failure.retry_after + 1.0, failure.message, code=code)
     assert asked(reflector) == then
 
 
@@ -814,7 +817,7 @@ def test_messages_for_the_log(body: bytes) -> None:
 
 def problem(text: str) -> Problem:
     """A fault of a Service."""
-    return Problem("", "Service shop/web", "", text)
+    return Problem("", "Service shop/web", "", text, Code.SERVICE_FIELD)
 
 
 def test_complains_once_of_each_fault() -> None:
@@ -823,7 +826,7 @@ def test_complains_once_of_each_fault() -> None:
     said = []
     for texts in (["a"], ["a"], ["a", "b"], ["b"], [], ["b"]):
         complaints.note(WEB, [problem(text) for text in texts])
-        said.append([text.rpartition(" ")[2] for text in complaints.fresh()])
+        said.append([each.message for each in complaints.fresh()])
         assert complaints.count == len(texts)
     assert said == [["a"], [], ["b"], [], [], ["b"]]
 
@@ -850,7 +853,10 @@ def test_complaints_are_bounded() -> None:
         complaints.note(ObjectKey("shop", f"s{number}"), [problem("x")])
     said = complaints.fresh()
     assert len(said) == MOST_AT_ONCE + 1
-    assert said[-1] == f"and {1000 - MOST_AT_ONCE} more problems like these"
+    assert (said[-1].message, said[-1].code) == (
+        f"and {1000 - MOST_AT_ONCE} more problems like these",
+        Code.MORE_PROBLEMS,
+    )
     assert complaints.fresh() == []
 
 

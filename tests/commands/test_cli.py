@@ -104,8 +104,8 @@ def test_what_is_bad_is_a_warning(web: Path) -> None:
     done = render(web)
     problem = f"{web}: EndpointSlice shop/web-1: endpoints[1].addresses[0]: '10.1.0.05' "
     assert done.status == 0
-    assert done.err.startswith(f"warning: {problem}")
-    assert f"# bad input: {problem}" in done.out
+    assert done.err.startswith(f"warning: NFT205: {problem}")
+    assert f"# bad input: NFT205: {problem}" in done.out
     assert "10.1.0.4 . 8080" in done.out
 
 
@@ -116,7 +116,7 @@ def test_what_is_bad_is_an_error_if_strict(tmp_path: Path, web: Path, command: s
     bad.write_text(BAD)
     done = nftproxy(command, web, bad, "--node", "node-a", "--strict")
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"error: {bad}: EndpointSlice shop/web-1: endpoints[1].addresses[0]: ")
+    assert done.err.startswith(f"error: NFT205: {bad}: EndpointSlice shop/web-1: endpoints[1].addresses[0]: ")
 
 
 def test_strict_takes_what_is_good(web: Path) -> None:
@@ -201,21 +201,23 @@ def test_a_bad_configuration_is_told_in_full(web: Path, command: str) -> None:
     lines = done.err.splitlines()
     assert len(lines) == 3
     for field in ("mode", "clusterCIDR", "oomScoreAdj"):
-        assert any(line.startswith(f"error: {file}: KubeProxyConfiguration: {field}: ") for line in lines), field
+        assert any(line.startswith(f"error: NFT102: {file}: KubeProxyConfiguration: {field}: ") for line in lines), (
+            field
+        )
 
 
 def test_an_unknown_field_of_a_configuration_is_a_warning(web: Path) -> None:
     """A field that this version does not know is told, and no more."""
     file, done = configured("render", web, f"{CONFIG}nextGeneration: true\n")
     assert done.status == 0
-    assert done.err == f"warning: {file}: KubeProxyConfiguration: nextGeneration: unknown field\n"
+    assert done.err == f"warning: NFT104: {file}: KubeProxyConfiguration: nextGeneration: unknown field\n"
 
 
 def test_a_configuration_that_is_not_there_is_told(web: Path) -> None:
     """A configuration file that can't be read is an error that names it."""
     done = render(web, "--config", web.with_name("none"))
     assert (done.status, done.out) == (2, "")
-    assert done.err == f"error: {web.with_name('none')}: No such file or directory\n"
+    assert done.err == f"error: NFT101: {web.with_name('none')}: No such file or directory\n"
 
 
 def test_a_configuration_counts(web: Path) -> None:
@@ -256,7 +258,7 @@ def test_a_missing_template_is_named(web: Path, templates: Path, name: str) -> N
     """A directory that lacks a template is no directory of templates."""
     (templates / name).unlink()
     done = render(web, "--templates", templates)
-    assert (done.status, done.out, done.err) == (2, "", f"error: {name}: no such template\n")
+    assert (done.status, done.out, done.err) == (2, "", f"error: NFT108: {name}: no such template\n")
 
 
 def test_a_template_that_does_not_parse_is_told(web: Path, templates: Path) -> None:
@@ -264,7 +266,7 @@ def test_a_template_that_does_not_parse_is_told(web: Path, templates: Path) -> N
     line = change(templates / SERVICE_TEMPLATE, "{% endfor %}\n", "{% endfour %}\n")
     done = render(web, "--templates", templates)
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"error: {SERVICE_TEMPLATE}: line {line}: Encountered unknown tag 'endfour'.")
+    assert done.err.startswith(f"error: NFT108: {SERVICE_TEMPLATE}: line {line}: Encountered unknown tag 'endfour'.")
 
 
 def test_a_template_that_fails_is_told(web: Path, templates: Path) -> None:
@@ -272,7 +274,7 @@ def test_a_template_that_fails_is_told(web: Path, templates: Path) -> None:
     line = change(templates / ENDPOINTS_TEMPLATE, "map {{ list }} {", "map {{ liste }} {")
     done = render(web, "--templates", templates)
     assert (done.status, done.out) == (2, "")
-    assert done.err == f"error: {ENDPOINTS_TEMPLATE}: line {line}: UndefinedError: 'liste' is undefined\n"
+    assert done.err == f"error: NFT108: {ENDPOINTS_TEMPLATE}: line {line}: UndefinedError: 'liste' is undefined\n"
 
 
 def test_a_template_that_renders_something_else_is_told(web: Path, templates: Path) -> None:
@@ -281,7 +283,8 @@ def test_a_template_that_renders_something_else_is_told(web: Path, templates: Pa
     done = render(web, "--templates", templates)
     assert (done.status, done.out) == (2, "")
     assert re.fullmatch(
-        rf"error: {SERVICE_TEMPLATE}: rendered line 1: .*'add elements ip nftproxy cluster-ips {{ 10.96.0.10 }}'\n",
+        rf"error: NFT108: {SERVICE_TEMPLATE}: rendered line 1: .*"
+        r"'add elements ip nftproxy cluster-ips { 10\.96\.0\.10 }'\n",
         done.err,
     )
 
@@ -303,7 +306,7 @@ def test_check_reports_what_was_refused(web: Path, templates: Path) -> None:
     change(templates / TABLE_TEMPLATE, "@fronts drop", "@fronts goto nowhere")
     done = nftproxy("check", web, "--node", "node-a", "--templates", templates)
     assert (done.status, done.err) == (1, "")
-    assert done.out.startswith("refused by libnftables ")
+    assert done.out.startswith("NFT413: refused by libnftables ")
     assert "in: table ip nftproxy { chain untranslated { " in done.out
     assert "@fronts goto nowhere" in done.out
 

@@ -46,8 +46,8 @@ def run(*arguments: str | Path) -> Done:
 
 
 def warnings(err: str) -> list[str]:
-    """The warnings in a log of text."""
-    return [line.partition(" WARNING ")[2] for line in err.splitlines() if " WARNING " in line]
+    """The warnings in a log of text, without their codes."""
+    return [line.partition(" WARNING ")[2].partition(": ")[2] for line in err.splitlines() if " WARNING " in line]
 
 
 def at(document: Any, path: str) -> Any:
@@ -215,9 +215,9 @@ def test_a_bad_flag_is_named() -> None:
     done = run("--oom-score-adj=low", "--masquerade-all=maybe", "--cluster-cidr=10.0.0.0")
     assert done.status == 2
     assert sorted(done.err.splitlines()) == [
-        "error: --cluster-cidr: '10.0.0.0' is not a CIDR",
-        "error: --masquerade-all: 'maybe' is not true or false",
-        "error: --oom-score-adj: 'low' is not an integer",
+        "error: NFT102: --cluster-cidr: '10.0.0.0' is not a CIDR",
+        "error: NFT102: --masquerade-all: 'maybe' is not true or false",
+        "error: NFT102: --oom-score-adj: 'low' is not an integer",
     ]
     assert run("--speed=high").status == 2
 
@@ -235,7 +235,9 @@ def test_master_is_another_address_of_the_server(tmp_path: Path) -> None:
     kubeconfig.write_text(json.dumps({"current-context": "x", **sections}))
     done = run(f"--kubeconfig={kubeconfig}", "--master=http://two.example.com")
     assert done.status == 2
-    assert "error: --api-server: 'http://two.example.com' is not a URL like https://one.example.com\n" in done.err
+    assert (
+        "error: NFT106: --api-server: 'http://two.example.com' is not a URL like https://one.example.com\n" in done.err
+    )
 
 
 COMMAND_LINES = {
@@ -441,7 +443,7 @@ def test_version() -> None:
 def test_a_configuration_that_can_not_be_written_is_an_error() -> None:
     """--write-config-to names the file that it can't write."""
     done = run("--write-config-to=/none/such")
-    assert (done.status, done.err) == (2, "error: /none/such: No such file or directory\n")
+    assert (done.status, done.err) == (2, "error: NFT101: /none/such: No such file or directory\n")
 
 
 @pytest.mark.usefixtures("namespace")

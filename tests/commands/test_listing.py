@@ -20,6 +20,7 @@ from nftproxy.conformance.strategies import (
     quick,
     survivors,
 )
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Ignored, ObjectKey, ServicePort, TrafficDistribution
@@ -59,13 +60,15 @@ def test_what_was_left_out_is_said_at_the_top() -> None:
     made = pipeline(service(created=1), service("blog/api", created=2))
     told = comments(
         made,
-        problems=(Problem("web.yaml", "Service shop/web", "spec.ports[0].port", "0 is not a port"),),
+        problems=(
+            Problem("web.yaml", "Service shop/web", "spec.ports[0].port", "0 is not a port", Code.SERVICE_FIELD),
+        ),
         ignored=(Ignored("Service shop/headless", "it is headless (clusterIP None)"),),
     )
     assert told[1:] == [
         "# skipped: Service shop/headless: it is headless (clusterIP None)",
-        "# bad input: web.yaml: Service shop/web: spec.ports[0].port: 0 is not a port",
-        "# conflict: blog/api:http does not get 10.96.0.10 . tcp . 80: "
+        "# bad input: NFT204: web.yaml: Service shop/web: spec.ports[0].port: 0 is not a port",
+        "# conflict: NFT301: blog/api:http does not get 10.96.0.10 . tcp . 80: "
         "it belongs to Service shop/web, which takes precedence",
     ]
 
@@ -77,7 +80,7 @@ def test_a_conflict_is_told_once() -> None:
         service("shop/zoo", cluster_ips=["10.96.0.20", "fd00:96::20"], ports=["80:30080"]),
     )
     assert comments(made)[1:] == [
-        "# conflict: shop/zoo does not get tcp . 30080: it belongs to Service shop/web, which takes precedence"
+        "# conflict: NFT301: shop/zoo does not get tcp . 30080: it belongs to Service shop/web, which takes precedence"
     ]
 
 
@@ -95,7 +98,8 @@ def test_affinity_by_hash_is_said(wide_maps: bool, cluster_ip: str, pod: str, to
     made = pipeline(
         service(cluster_ips=[cluster_ip], affinity_timeout=60), slice_of(endpoints=[pod]), wide_maps=wide_maps
     )
-    line = "session affinity, IPv6: by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
+    how = "by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
+    line = f"session affinity, IPv6: NFT310: {how}"
     assert list(notes(made, [], [])) == ([line] if told else [])
 
 
@@ -127,7 +131,8 @@ PARTLY = ["10.1.0.4@node-a zone=a", "10.1.1.4@node-b"]
 def test_a_preference_that_is_not_followed_is_explained(endpoints: list[str], why: str) -> None:
     """A Service that asks for near endpoints and gets all of them has a line that says why; no other has."""
     wish = TrafficDistribution.PREFER_SAME_ZONE
-    told = f"topology: shop/web, port 80: uses all endpoints in spite of trafficDistribution PreferSameZone: {why}"
+    what = "uses all endpoints in spite of trafficDistribution PreferSameZone"
+    told = f"topology: NFT308: shop/web, port 80: {what}: {why}"
     made = pipeline(service(traffic_distribution=wish), slice_of(endpoints=endpoints))
     assert list(notes(made, [], [])) == ([told] if why else [])
     made.apply([Put(service())])
@@ -167,8 +172,8 @@ def test_node_ports_at_localhost_are_said() -> None:
     assert said == [
         "# localhost: the agent forwards 127.0.0.1:30053, of shop/web, TCP only, to 10.1.0.4:5353, 10.1.1.4:5353",
         "# localhost: the agent forwards [::1]:30053, of shop/web, TCP only, to [fd00:1::4]:5353",
-        "# localhost: nothing serves udp port 127.0.0.1:30053 of shop/web: only TCP is forwarded",
-        "# localhost: nothing serves udp port [::1]:30053 of shop/web: only TCP is forwarded",
+        "# localhost: NFT309: nothing serves udp port 127.0.0.1:30053 of shop/web: only TCP is forwarded",
+        "# localhost: NFT309: nothing serves udp port [::1]:30053 of shop/web: only TCP is forwarded",
     ]
     assert not [line for line in comments(pipeline(service(ports=ports))) if line.startswith("# localhost")]
 
@@ -266,18 +271,18 @@ def test_each_family_is_a_table() -> None:
 @pytest.mark.parametrize(
     ("message", "line"),
     [
-        ("plain", "# bad input: plain"),
-        ("two\nlines", r"# bad input: two\nlines"),
-        ("a\u2028b", r"# bad input: a\u2028b"),
-        ("a\x1b[2Jb", r"# bad input: a\x1b[2Jb"),
-        ("\u00fcber", "# bad input: \u00fcber"),
-        ("x" * 300, f"# bad input: {'x' * 286}..."),
-        ("x" * 289, f"# bad input: {'x' * 289}"),
+        ("plain", "# bad input: NFT204: plain"),
+        ("two\nlines", r"# bad input: NFT204: two\nlines"),
+        ("a\u2028b", r"# bad input: NFT204: a\u2028b"),
+        ("a\x1b[2Jb", r"# bad input: NFT204: a\x1b[2Jb"),
+        ("\u00fcber", "# bad input: NFT204: \u00fcber"),
+        ("x" * 300, f"# bad input: NFT204: {'x' * 278}..."),
+        ("x" * 281, f"# bad input: NFT204: {'x' * 281}"),
     ],
 )
 def test_a_comment_is_one_short_line(message: str, line: str) -> None:
     """What could end a line or move a terminal's cursor is spelt out, and what is too long is cut."""
-    assert comments(pipeline(), problems=(Problem("", "", "", message),))[1:] == [line]
+    assert comments(pipeline(), problems=(Problem("", "", "", message, Code.SERVICE_FIELD),))[1:] == [line]
 
 
 @quick(100)
@@ -288,7 +293,7 @@ def test_names_are_no_nft(name: str, port: str, message: str) -> None:
     tame = named(key("shop/web"), "http", "node-a")
     told = text_of(
         hostile,
-        problems=(Problem(message, name, port, message),),
+        problems=(Problem(message, name, port, message, Code.SERVICE_FIELD),),
         ignored=(Ignored(name, message),),
     )
     assert without_comments(told) == without_comments(text_of(tame))

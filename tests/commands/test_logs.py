@@ -12,6 +12,7 @@ import pytest
 
 from nftproxy.commands import logs
 from nftproxy.commands.logs import JsonFormatter
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import LogFormat, Logging
@@ -59,7 +60,7 @@ def test_other_values_are_as_the_text_shows_them() -> None:
 
 def test_a_message_that_is_one_value_has_its_fields() -> None:
     """A Problem has its file, its object and its field."""
-    problem = Problem("f.yaml", "Service shop/web", "spec.ports", "is bad")
+    problem = Problem("f.yaml", "Service shop/web", "spec.ports", "is bad", Code.SERVICE_FIELD)
     assert line("%s", problem, level=logging.WARNING) == {
         "level": "warning",
         "msg": "f.yaml: Service shop/web: spec.ports: is bad",
@@ -67,6 +68,7 @@ def test_a_message_that_is_one_value_has_its_fields() -> None:
         "object": "Service shop/web",
         "field": "spec.ports",
         "message": "is bad",
+        "code": "NFT204",
     }
 
 
@@ -114,7 +116,7 @@ def test_verbosity(verbosity: int, own: int, libraries: int, capsys: pytest.Capt
     assert logging.getLogger("nftproxy.agent.loop").getEffectiveLevel() == own
     assert logging.getLogger("httpx").getEffectiveLevel() == libraries
     logging.getLogger("nftproxy").warning("so %(it)s", {"it": "is"})
-    assert capsys.readouterr().err.endswith(" WARNING so is\n")
+    assert capsys.readouterr().err.endswith(" WARNING NFT015: so is\n")
 
 
 def calls(tree: ast.AST) -> Iterator[ast.Call]:

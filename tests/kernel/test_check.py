@@ -58,7 +58,7 @@ def test_a_refused_ruleset_is_explained() -> None:
     assert result.statement == (
         "table ip nftproxy { map services { elements = { 10.96.0.11 . tcp . 80 : goto nowhere,  # shop/web"
     )
-    assert str(result).startswith(f"refused by libnftables {Kernel().version()} on Linux ")
+    assert str(result).startswith(f"NFT413: refused by libnftables {Kernel().version()} on Linux ")
 
 
 def test_a_ruleset_that_loads_only_once_is_refused() -> None:

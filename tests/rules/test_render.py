@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.policy.compile import compile_table
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
@@ -128,7 +129,7 @@ def test_what_is_no_statement_is_refused(text: str, where: str, quoted: str) -> 
     with pytest.raises(TemplateError) as caught:
         read_statements(text, TABLE, NAME)
     assert caught.value.problems == [
-        Problem(NAME, "", where, f"neither a declaration nor an element: {quoted!r}"),
+        Problem(NAME, "", where, f"neither a declaration nor an element: {quoted!r}", Code.TEMPLATE_FAULT),
     ]
 
 
@@ -145,20 +146,26 @@ def test_a_syntax_error_names_the_template_and_the_line() -> None:
 def test_an_undefined_name_names_the_template_and_the_line() -> None:
     """A template that uses a fact which doesn't exist is refused when it is rendered."""
     problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ tabel }}\n")
-    assert problem == Problem("table.nft.j2", "", "line 3", "UndefinedError: 'tabel' is undefined")
+    assert problem == Problem("table.nft.j2", "", "line 3", "UndefinedError: 'tabel' is undefined", Code.TEMPLATE_FAULT)
 
 
 def test_a_failing_expression_names_the_template_and_the_line() -> None:
     """Whatever an expression raises is the template's fault, at that line."""
     problem = problem_of(TABLE_TEMPLATE, "{% for address in nodeport_addresses %}\n{% endfor %}\n{{ 1 // 0 }}\n")
-    assert problem == Problem("table.nft.j2", "", "line 3", "ZeroDivisionError: integer division or modulo by zero")
+    assert problem == Problem(
+        "table.nft.j2", "", "line 3", "ZeroDivisionError: integer division or modulo by zero", Code.TEMPLATE_FAULT
+    )
 
 
 def test_a_line_that_is_no_statement_names_the_template_and_the_line() -> None:
     """A template that renders anything but statements is refused, with the rendered line."""
     problem = problem_of(TABLE_TEMPLATE, "{# a comment #}\n\nflush ruleset\n")
     assert problem == Problem(
-        "table.nft.j2", "", "rendered line 2", "neither a declaration nor an element: 'flush ruleset'"
+        "table.nft.j2",
+        "",
+        "rendered line 2",
+        "neither a declaration nor an element: 'flush ruleset'",
+        Code.TEMPLATE_FAULT,
     )
 
 
@@ -166,7 +173,7 @@ def test_a_line_that_is_no_statement_names_the_template_and_the_line() -> None:
 def test_a_template_that_is_missing_is_named(name: str) -> None:
     """Each of the templates is needed, and its absence is told."""
     given = {known: text for known, text in templates().items() if known != name}
-    with pytest.raises(TemplateError, match=rf"^{name}: no such template$"):
+    with pytest.raises(TemplateError, match=rf"^NFT108: {name}: no such template$"):
         Renderer(given)
 
 
@@ -174,7 +181,7 @@ def test_a_template_that_is_missing_is_named(name: str) -> None:
 def test_the_template_at_fault_is_named(name: str) -> None:
     """Of the templates that make a Service port's block, the bad one is told."""
     bad = Renderer({**templates(), name: "\n{{ nothing }}\n"})
-    with pytest.raises(TemplateError, match=rf"^{name}: line 2: UndefinedError: 'nothing' is undefined$"):
+    with pytest.raises(TemplateError, match=rf"^NFT108: {name}: line 2: UndefinedError: 'nothing' is undefined$"):
         bad.port(PORT, TABLE)
 
 
@@ -286,7 +293,9 @@ def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
 def test_drawing_is_one_chain_and_one_element(text: str, found: str) -> None:
     """Another number of either is refused, and named."""
     bad = Renderer({**templates(), DRAW_TEMPLATE: text})
-    with pytest.raises(TemplateError, match=rf"^draw.nft.j2: is to have one chain and one element, not {found}$"):
+    with pytest.raises(
+        TemplateError, match=rf"^NFT108: draw.nft.j2: is to have one chain and one element, not {found}$"
+    ):
         bad.port(PORT, TABLE)
 
 

@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from nftproxy.api.kinds import kinds_for
-from nftproxy.model.errors import BadInput
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Listed, key_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
@@ -249,20 +250,21 @@ def test_configuration(tmp_path: Path, name: str, text: str) -> None:
 def test_configuration_warnings(tmp_path: Path) -> None:
     """Unknown fields are warnings that name the file."""
     path = write(tmp_path / "config.yaml", CONFIG + "speed: 1\n")
-    assert load_config(path) == (Config(), [f"{path}: KubeProxyConfiguration: speed: unknown field"])
+    problem = Problem(str(path), "KubeProxyConfiguration", "speed", "unknown field", Code.CONFIGURATION_UNKNOWN_FIELD)
+    assert load_config(path) == (Config(), [problem])
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (None, "config.yaml: No such file or directory"),
-        ("", "config.yaml: holds 0 documents where one is needed"),
-        (CONFIG + "---\n" + CONFIG, "config.yaml: holds 2 documents where one is needed"),
-        ("a: [", "config.yaml: line 1: is not YAML: did not find expected node content"),
-        (CONFIG + "mode: on\n", "config.yaml: KubeProxyConfiguration: mode: true is not a string"),
+        (None, "NFT101: config.yaml: No such file or directory"),
+        ("", "NFT101: config.yaml: holds 0 documents where one is needed"),
+        (CONFIG + "---\n" + CONFIG, "NFT101: config.yaml: holds 2 documents where one is needed"),
+        ("a: [", "NFT101: config.yaml: line 1: is not YAML: did not find expected node content"),
+        (CONFIG + "mode: on\n", "NFT102: config.yaml: KubeProxyConfiguration: mode: true is not a string"),
         (
             "kind: Config\n",
-            "config.yaml: KubeProxyConfiguration: apiVersion: null is not kubeproxy.config.k8s.io/v1alpha1",
+            "NFT102: config.yaml: KubeProxyConfiguration: apiVersion: null is not kubeproxy.config.k8s.io/v1alpha1",
         ),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_port_that_another_program_has(it: Node, ip: Ip) -> None:
 def _times_reported(it: Node) -> int:
     """How often Events on Services say that a port can't be listened on: one Event for a Service, with a count."""
     found = [each for each in it.server.objects("Event") if each["reason"] == "FailedToListenOnLocalhost"]
-    assert all(each["note"].startswith("node node-a can't listen on ") for each in found)
+    assert all(each["note"].startswith("NFT011: node node-a can't listen on ") for each in found)
     return sum(each.get("series", {"count": 1})["count"] for each in found)
 
 

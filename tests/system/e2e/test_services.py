@@ -382,7 +382,7 @@ def test_a_protected_port_is_named_in_log_and_event(world: World) -> None:
     why = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
     line = f"shop/web does not get {IP.node} . tcp . 22, and is served without it: {why}"
     eventually(lambda: line in world.agent.log, True)
-    note = f"{IP.node} . tcp . 22 of port ssh is not served: {why}"
+    note = f"NFT303: {IP.node} . tcp . 22 of port ssh is not served: {why}"
     eventually(lambda: note in [each["note"] for each in world.server.objects("Event")], True)
 
 
@@ -394,6 +394,6 @@ def test_a_service_beyond_a_limit_harms_nobody(world: World) -> None:
     assert world.outcomes(Origin.POD, IP.vip) == at(IP.here)
     why = "its addresses and ports come to 160800 fronts, and 10000 are allowed"
     eventually(lambda: f"Service shop/other is quarantined: {why}" in world.agent.log, True)
-    eventually(lambda: f"not served: {why}" in [each["note"] for each in world.server.objects("Event")], True)
+    eventually(lambda: f"NFT307: not served: {why}" in [each["note"] for each in world.server.objects("Event")], True)
     world.put(service("other", ports=["80"]), slice_of(IP.away, name="other"))
     assert world.outcomes(Origin.POD, IP.vip2) == at(IP.away)

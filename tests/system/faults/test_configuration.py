@@ -86,12 +86,12 @@ def test_a_bad_configuration_changes_nothing_and_is_reported(configured: Bench, 
     bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
     where = f"{bench.config_map.path}: KubeProxyConfiguration"
     faults = [
-        f"{where}: nodePortAddresses[0]: 'x' is not a CIDR, nor primary, localhost or all",
-        f"{where}: oomScoreAdj: 5000 is not from -1000 to 1000",
+        f"NFT102: {where}: nodePortAddresses[0]: 'x' is not a CIDR, nor primary, localhost or all",
+        f"NFT102: {where}: oomScoreAdj: 5000 is not from -1000 to 1000",
     ]
     health = bench.healthz()
     assert health.status == 200
-    assert json.loads(health.body)["warnings"] == ["\n".join(faults)]
+    assert json.loads(health.body)["warnings"] == ["NFT105: " + "\n".join(faults)]
     for fault in faults:
         assert fault in bench.log()
     bench.wait_until(

@@ -371,8 +371,8 @@ class Ways:
 def assert_complaints_readable(reflector: Reflector) -> None:
     """What is said of what came in is one line each, of bounded length."""
     for complaint in reflector.complaints.fresh():
-        assert len(complaint) <= 600
-        assert complaint.isprintable()
+        assert len(str(complaint)) <= 600
+        assert str(complaint).isprintable()
 
 
 def _page(kind: str, items: list[Raw]) -> bytes:

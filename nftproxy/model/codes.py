@@ -1,0 +1,100 @@
+"""The codes of everything that nftproxy warns of: in logs, in Events, in what it says about its input.
+
+A code is for searching, for alerts and for `nftproxy explain NFT012`, which says what it means and what to do.  Its
+number never changes its meaning, and that of a code that is gone is not used again.  The hundreds say what it is about:
+0 this process and its node, 1 the configuration and what a command is given, 2 objects and files that can't be used,
+3 what a Service asks for and doesn't get, 4 the kernel, 5 the API server.  What else there is to say about each is in
+commands/codes.toml, where a new code needs an article.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """What is warned of; the value is its number, and `summary` says it in a line."""
+
+    summary: str
+
+    def __new__(cls, number: str, summary: str) -> Code:
+        """A member, which is its number."""
+        code = str.__new__(cls, number)
+        code._value_ = number
+        code.summary = summary
+        return code
+
+    STARTING = "NFT001", "nftproxy is starting"
+    STOPPED_EARLY = "NFT002", "nftproxy was stopped before all rules were loaded"
+    WAITING_FOR_LISTING = "NFT003", "No rules are loaded yet, as something has not been listed"
+    HANGING_END = "NFT004", "The process had to end without waiting for its own work"
+    OTHER_AGENT = "NFT005", "Another nftproxy looks after this node"
+    LOCK_NAME_TAKEN = "NFT006", "A program that is no agent has the name by which agents find each other"
+    OTHER_PROXY = "NFT007", "Another service proxy works on this node, or has left rules"
+    PROXY_SEARCH_FAILED = "NFT008", "nftproxy can't find out whether other proxies work on this node"
+    OWN_PORT_TAKEN = "NFT009", "A port on which nftproxy answers for health or metrics can't be opened"
+    HEALTH_CHECK_PORT_TAKEN = "NFT010", "A Service's health-check node port can't be opened"
+    LOCALHOST_PORT_TAKEN = "NFT011", "A node port can't be served at localhost"
+    LOCALHOST_FULL = "NFT012", "New connections at localhost are reset, as there are too many"
+    LOCALHOST_ACCEPT_FAILED = "NFT013", "Connections at localhost can't be accepted"
+    DEFECT = "NFT014", "Something went wrong that nobody foresaw: a defect in nftproxy or a library"
+    LIBRARY_WARNING = "NFT015", "A library that nftproxy uses has logged a warning"
+
+    CONFIGURATION_UNREADABLE = "NFT101", "The configuration file can't be read"
+    CONFIGURATION_INVALID = "NFT102", "A value in the configuration can't be used"
+    CONFIGURATION_UNUSED = "NFT103", "A field or flag that kube-proxy has is without effect here"
+    CONFIGURATION_UNKNOWN_FIELD = "NFT104", "The configuration has a field that nobody knows"
+    CONFIGURATION_NOT_APPLIED = "NFT105", "The configuration has changed and can't be used"
+    CREDENTIALS_UNUSABLE = "NFT106", "The credentials for the API server can't be used"
+    CREDENTIALS_KEPT = "NFT107", "Changed credentials can't be read, so the current ones stay in use"
+    TEMPLATE_FAULT = "NFT108", "A rule template doesn't work"
+    MODE_AS_NFTABLES = "NFT109", "Another mode of kube-proxy runs as nftables"
+    PORT_OF_KUBE_PROXY = "NFT110", "A proxy that is to run beside kube-proxy has kube-proxy's port"
+    QUESTION_UNREADABLE = "NFT111", "What `explain` is asked can't be read"
+
+    FILE_UNREADABLE = "NFT201", "A manifest, or a document in it, can't be read"
+    OBJECT_UNREADABLE = "NFT202", "An object can't be used at all"
+    OBJECT_TWICE = "NFT203", "An object is in the manifests more than once"
+    SERVICE_FIELD = "NFT204", "A part of a Service can't be used"
+    SLICE_FIELD = "NFT205", "A part of an EndpointSlice can't be used"
+    NODE_FIELD = "NFT206", "A part of the Node can't be used"
+    SERVICE_CIDR_FIELD = "NFT207", "A range of a ServiceCIDR can't be used"
+    SOURCE_RANGES_CLOSED = "NFT208", "A load balancer's addresses admit nobody, as no source range can be read"
+    PORT_REPEATED = "NFT209", "A port repeats another one's name or number"
+    MORE_PROBLEMS = "NFT210", "There are more problems than are logged"
+
+    CONFLICT_TAKEN = "NFT301", "Another Service that takes precedence has the same address and port"
+    CONFLICT_CLUSTER_IP = "NFT302", "An external address is another Service's ClusterIP"
+    CONFLICT_PROTECTED = "NFT303", "A Service asks for a protected port on the node's own address"
+    CONFLICT_NODE_PORT = "NFT304", "A Service asks for another Service's node port on the node's own address"
+    EXTERNAL_IP_NOT_ALLOWED = "NFT305", "An external IP is in none of the ranges that are allowed"
+    CONFLICT_SHARED_CLUSTER_IP = "NFT306", "A Service has source ranges, and another Service has the same ClusterIP"
+    LIMIT_EXCEEDED = "NFT307", "A Service exceeds a limit, and is quarantined"
+    TOPOLOGY_UNUSED = "NFT308", "A Service asks for near endpoints, and uses all of them"
+    LOCALHOST_TCP_ONLY = "NFT309", "A node port of UDP or SCTP isn't served at localhost"
+    AFFINITY_BY_HASH = "NFT310", "Session affinity for IPv6 goes by a hash of the client's address"
+
+    FEATURE_MISSING = "NFT401", "The kernel or nft lacks something that the rules need"
+    FAMILY_MISSING = "NFT402", "The kernel's nftables doesn't know IPv4 or IPv6"
+    CHANGE_REFUSED = "NFT403", "The kernel refuses a change, so everything is loaded"
+    CHANGE_FAILED = "NFT404", "A change could not be applied, so everything is loaded"
+    FAMILIES_REFUSED_TOGETHER = "NFT405", "The kernel refuses the rules of both families together"
+    LOAD_FAILED = "NFT406", "The rules could not be loaded"
+    QUARANTINED = "NFT407", "The kernel refuses the rules of a Service, and it is quarantined"
+    TABLES_TOUCHED = "NFT408", "Another program has changed our tables"
+    TABLE_DAMAGED = "NFT409", "A part of our table is missing"
+    CHECK_FAILED = "NFT410", "The periodic check could not be made"
+    SYSCTL_FAILED = "NFT411", "A kernel setting can't be made"
+    SWEEP_FAILED = "NFT412", "Stale UDP flows can't be deleted"
+    RULES_REFUSED = "NFT413", "The kernel refuses the rules that a command has sent"
+    NOT_POSSIBLE = "NFT414", "This machine can't do what a command needs"
+    SLOW_TRANSACTION = "NFT415", "The kernel took long for a transaction"
+
+    API_UNREACHABLE = "NFT501", "The API server doesn't answer"
+    API_UNHELPFUL = "NFT502", "The API server's answer can't be used"
+    API_DENIED = "NFT503", "The API server denies what nftproxy asks for"
+    API_GOING_WITHOUT = "NFT504", "A kind of objects may not be listed, and nftproxy goes on without it"
+    API_UNKNOWN_EVENT = "NFT505", "The API server sends something that nftproxy doesn't know"
+    EVENTS_DROPPED = "NFT506", "There were more Events to send than may be"
+    EVENT_NOT_SENT = "NFT507", "An Event could not be sent"
+    EVENT_DENIED = "NFT508", "The API server denies an Event"
