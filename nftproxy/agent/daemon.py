@@ -8,7 +8,7 @@ import itertools
 import logging
 import platform
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -29,9 +29,11 @@ from nftproxy.agent.recorder import (
     of_listener,
     of_refusal,
     of_start,
+    of_startup_taint,
 )
 from nftproxy.agent.reload import until_changed
 from nftproxy.agent.servers import CannotListen, Servers
+from nftproxy.agent.startup_taint import Nodes, StartupTaint
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.kinds import kinds_for
 from nftproxy.api.services import PROXY_NAME
@@ -92,15 +94,18 @@ class Daemon:
             sync_period=config.sync_period,
             min_sync_period=config.min_sync_period,
         )
+        self._startup_taint = StartupTaint(config.startup_taint, node, self._tell_taint)
         self._has_settled = False
         self._excessive: set[ObjectKey] = set()
         self._sweeps: Sweeps = {}
 
-    async def run(self, sources: Sources, post: Post, reason_to_restart: Awaitable[None]) -> bool:
+    async def run(
+        self, sources: Sources, post: Post, reason_to_restart: Awaitable[None], nodes: Nodes | None = None
+    ) -> bool:
         """Follow the sources, by name, until SIGTERM, SIGINT or a reason to restart; the rules stay.
 
         While there is another agent in this network namespace this waits for it to end, and does nothing else.
-        `post` sends an Event.  The result says whether to start anew.
+        `post` sends an Event; from `nodes` the startup taint is removed.  The result says whether to start anew.
         """
         waiting = asyncio.ensure_future(until_alone())
         restarting = asyncio.ensure_future(reason_to_restart)
@@ -122,7 +127,7 @@ class Daemon:
                 await asyncio.wait([waiting])
                 if not waiting.cancelled():
                     lock = waiting.result()
-                    await self._work(lock, sources, post)
+                    await self._work(lock, sources, post, nodes)
                 if restarting.done():
                     await restarting  # which raises what went wrong in it
                     return True
@@ -135,23 +140,14 @@ class Daemon:
                 if lock:
                     lock.close()
 
-    async def _work(self, lock: AgentLock | None, sources: Sources, post: Post) -> None:
+    async def _work(self, lock: AgentLock | None, sources: Sources, post: Post, nodes: Nodes | None) -> None:
         """What there is to do for the only agent of this network namespace, until it is stopped."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._notifications, self._agent.noticed)
         if lock:
             loop.add_reader(lock, lock.answer)
         self._events.report([of_start(self._pipeline.state.node.name)])
-        beside = [
-            asyncio.create_task(self._events.run(post)),
-        ]
-        if self._pipeline.settings.config.is_canary:
-            log.info(
-                "serving just the Services with the label %(label)s, beside another proxy that serves the others",
-                {"label": f"{PROXY_NAME}={self._pipeline.settings.config.service_proxy_name}"},
-            )
-        else:
-            beside.append(asyncio.create_task(watch_other_proxies(self._tell_of_proxies)))
+        beside = [asyncio.create_task(each) for each in (self._events.run(post), *self._beside(nodes))]
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
@@ -166,6 +162,17 @@ class Daemon:
             if lock:
                 loop.remove_reader(lock)
 
+    def _beside(self, nodes: Nodes | None) -> Iterator[Coroutine[None, None, None]]:
+        """What there is to do beside the rules, by the configuration."""
+        config = self._pipeline.settings.config
+        if config.is_canary:
+            text = "serving just the Services with the label %(label)s, beside another proxy that serves the others"
+            log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
+        else:
+            yield watch_other_proxies(self._tell_of_proxies)
+        if config.startup_taint and nodes is not None:
+            yield self._startup_taint.remove(nodes)
+
     async def _follow_rules(self, families: Collection[Family]) -> None:
         """After the kernel, in the families that it follows in: conntrack, health-check node ports, and Events."""
         state, config = self._pipeline.state, self._pipeline.settings.config
@@ -173,6 +180,8 @@ class Daemon:
             self._has_settled = True
             sysctl.set_up(config)  # conntrack's settings exist only once rules have made the kernel load it
             memory.keep_all()
+        if set(families) == self._pipeline.generations.keys():
+            self._startup_taint.loaded()
         if sweeps := self._sweeps_of(families):
             self._conntrack.begin(sweeps)
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
@@ -231,6 +240,9 @@ class Daemon:
         self.metrics.neighbours(traces)
         self._vitals.health.warn(Code.OTHER_PROXY, *(in_words(proxy, each) for proxy, each in traces.items()))
 
+    def _tell_taint(self, why: str) -> None:
+        self._events.report([of_startup_taint(self._pipeline.state.node.name, why)])
+
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.report([of_listener(failure, self._pipeline.state.node.name)])
 
@@ -243,6 +255,9 @@ async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path
     daemon = Daemon(pipeline)
     kinds = kinds_for(pipeline.settings.config.service_proxy_name)
     sources = {str(directory): Directory(directory, kinds).follow(), **_own_sources(pipeline)}
+    if taint := pipeline.settings.config.startup_taint:
+        text = "the taint %(key)s stays on the Node: there is no API to remove it from"
+        log.warning(text, {"key": taint}, extra={"code": Code.STARTUP_TAINT_STAYS})
     return await daemon.run(sources, _log_event, daemon.reconfigured(file))
 
 
@@ -266,7 +281,7 @@ async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequ
         read_credentials(config.kubeconfig)
 
     async with aclosing(cluster):
-        return await daemon.run(sources, cluster.post, daemon.reconfigured(file, check))
+        return await daemon.run(sources, cluster.post, daemon.reconfigured(file, check), cluster)
 
 
 def _own_sources(pipeline: Pipeline) -> Sources:

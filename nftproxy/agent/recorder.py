@@ -89,6 +89,11 @@ def of_configuration(node: str, fault: str) -> Happening:
     return Happening("", node, "InvalidConfiguration", "Configure", note, Code.CONFIGURATION_NOT_APPLIED)
 
 
+def of_startup_taint(node: str, why: str) -> Happening:
+    """The startup taint can't be taken off the Node."""
+    return Happening("", node, "StartupTaintStays", "RemoveTaint", why, Code.STARTUP_TAINT_STAYS)
+
+
 def of_start(node: str) -> Happening:
     """The proxy begins its work on the node, as kube-proxy says it."""
     note = "nftproxy is starting"

@@ -96,6 +96,7 @@ class _Nftproxy(Shape):
     protected_ports: list[object] | None = None
     external_ip_cidrs: list[object] | None = None
     service_proxy_name: str | None = None
+    startup_taint: str | None = None
 
 
 class _KubeProxyConfiguration(Shape):
@@ -201,6 +202,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
+        startup_taint=_taint_key(own.startup_taint or "", report),
     )
     _judge_ports(config, warn)
     return config
@@ -210,6 +212,19 @@ def _proxy_name(name: str, report: Report) -> str:
     if name and not is_label_value(name):
         report("nftproxy.serviceProxyName", f"{show(name)} is not the value of a label")
     return name
+
+
+_KUBERNETES_OWN = re.compile(r"(.*\.)?(kubernetes|k8s)\.io")
+
+
+def _taint_key(key: str, report: Report) -> str:
+    """The key of a taint, which isn't one that Kubernetes sets itself: nobody else may remove those."""
+    prefix, _, name = key.rpartition("/")
+    if key and not (is_label_value(name) and (is_subdomain(prefix) or key == name)):
+        report("nftproxy.startupTaint", f"{show(key)} is not the key of a taint, as in nftproxy.dev/not-ready")
+    elif _KUBERNETES_OWN.fullmatch(prefix):
+        report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which are not ours to remove")
+    return key
 
 
 def _judge_ports(config: Config, warn: Report) -> None:

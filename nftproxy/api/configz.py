@@ -60,6 +60,7 @@ def configz(config: Config) -> bytes:
                     "protectedPorts": list(map(str, config.protected_ports)),
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
                     "serviceProxyName": config.service_proxy_name,
+                    "startupTaint": config.startup_taint,
                 },
             }
         }

@@ -147,6 +147,7 @@ OWN_FLAGS = (
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "CIDRs: outside of them no externalIPs are served."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),
+    Flag("startup-taint", "nftproxy.startupTaint", str, "The key of a taint to remove once all rules are loaded."),
     Flag("protected-ports", "nftproxy.protectedPorts", _words, "Ports that no external address takes from its node."),
 )
 """Flags of nftproxy alone."""

@@ -39,6 +39,7 @@ class Code(StrEnum):
     LOCALHOST_ACCEPT_FAILED = "NFT013", "Connections at localhost can't be accepted"
     DEFECT = "NFT014", "Something went wrong that nobody foresaw: a defect in nftproxy or a library"
     LIBRARY_WARNING = "NFT015", "A library that nftproxy uses has logged a warning"
+    STARTUP_TAINT_STAYS = "NFT016", "The startup taint can't be taken off the Node"
 
     CONFIGURATION_UNREADABLE = "NFT101", "The configuration file can't be read"
     CONFIGURATION_INVALID = "NFT102", "A value in the configuration can't be used"

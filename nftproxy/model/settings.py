@@ -106,6 +106,7 @@ class Config(msgspec.Struct, frozen=True):
     served, where it has any.  `masquerade_fully_random` gives TCP
     random source ports too, as kube-proxy does.  `service_proxy_name` is the value of the label
     service.kubernetes.io/service-proxy-name that Services must have to be served; "" serves those without the label.
+    `startup_taint` is the key of the taint that is removed from the Node once all rules are loaded, "" for none.
     """
 
     masquerade_all: bool = False
@@ -131,6 +132,7 @@ class Config(msgspec.Struct, frozen=True):
     protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS
     external_ip_cidrs: tuple[Network, ...] = ()
     service_proxy_name: str = ""
+    startup_taint: str = ""
 
     @property
     def is_canary(self) -> bool:

@@ -24,6 +24,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import httpx
 import kr8s
@@ -53,6 +54,8 @@ _EXPECTED = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
 
 _LONGEST_ERROR = 64 * 1024
 """Bytes of an error answer that are read: nothing of what comes after them would be shown."""
+_LARGEST_OBJECT = 3 * 2**20
+"""Bytes of an object: what kube-apiserver takes at the most in one request."""
 
 _STATUSES = frozenset(HTTPStatus)
 
@@ -173,26 +176,54 @@ class Cluster:
         Raises:
             Unavailable: the API can't be reached, or is not able to take it now.
         """
-        media_type = "application/merge-patch+json" if name else "application/json"
+        url = f"namespaces/{namespace}/events" + (f"/{name}" if name else "")
+        status, answer = await self._ask("PATCH" if name else "POST", "events.k8s.io/v1", url, body)
+        if status >= 500 or status in (401, 429):
+            raise Unavailable(f"the API answered {status}")
+        return read_error(answer, status) if status >= 300 else None
+
+    async def read_node(self, name: str) -> bytes:
+        """The JSON of a Node.
+
+        Raises:
+            Unavailable: the API can't be reached, or doesn't give it.
+        """
+        return await self._expect("GET", f"nodes/{quote(name, safe='')}", b"")
+
+    async def patch_node(self, name: str, patch: bytes) -> None:
+        """Change a Node by a JSON merge patch.
+
+        Raises:
+            Unavailable: the API can't be reached, or denies it.
+        """
+        await self._expect("PATCH", f"nodes/{quote(name, safe='')}", patch)
+
+    async def _expect(self, method: str, url: str, body: bytes) -> bytes:
+        """What the API answers, if it is what was asked for."""
+        status, answer = await self._ask(method, "v1", url, body)
+        if status >= 300:
+            raise Unavailable(f"the API denies it: {read_error(answer, status).message}")
+        return answer
+
+    async def _ask(self, method: str, version: str, url: str, body: bytes) -> tuple[int, bytes]:
+        """The status and content of an answer, over the connection that all these requests share."""
+        media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
             async with self._writer.answer(
-                method="PATCH" if name else "POST",
-                version="events.k8s.io/v1",
-                url=f"namespaces/{namespace}/events" + (f"/{name}" if name else ""),
+                method=method,
+                version=version,
+                url=url,
                 content=body,
                 headers=_HEADERS | {"content-type": media_type},
                 timeout=self.patience.connect,
             ) as response:
-                status, failure = response.status_code, await _error_status(response, self.patience.page)
+                return response.status_code, await _bounded(response, _LARGEST_OBJECT, self.patience.page)
         except _EXPECTED as error:
             await self._writer.lost()
             raise Unavailable(_words(error)) from error
-        if status >= 500 or status in (401, 429):
-            raise Unavailable(f"the API answered {status}")
-        return failure if status >= 300 else None
 
     async def aclose(self) -> None:
-        """Close the connection that Events go over."""
+        """Close the connection that Events, and what is asked of Nodes, go over."""
         await self._writer.aclose()
 
     def credentials(self) -> Credentials:
@@ -330,16 +361,22 @@ async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGener
 
 async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus:
     """What an answer says that isn't what was asked for; a redirection leads nowhere."""
+    body = await _bounded(response, _LONGEST_ERROR, seconds)
+    code, target = response.status_code, response.headers.get("location", "")
+    if response.is_redirect:
+        return ErrorStatus(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
+    return read_error(body, code, response.headers.get("retry-after", ""))
+
+
+async def _bounded(response: httpx.Response, most: int, seconds: float) -> bytes:
+    """The content of an answer, or where it is longer the first bytes of it, `most` at the least."""
     body = bytearray()
     async with asyncio.timeout(seconds):
         async for chunk in response.aiter_bytes():
             body += chunk
-            if len(body) > _LONGEST_ERROR:
+            if len(body) > most:
                 break
-    code, target = response.status_code, response.headers.get("location", "")
-    if response.is_redirect:
-        return ErrorStatus(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
-    return read_error(bytes(body), code, response.headers.get("retry-after", ""))
+    return bytes(body)
 
 
 async def _body(response: httpx.Response, reflector: Reflector, seconds: float) -> bytearray | None:

@@ -522,3 +522,27 @@ def test_beside_another_proxy_its_ports_are_taken() -> None:
     ]
     free = {"healthzBindAddress": "0.0.0.0:10356", "metricsBindAddress": "127.0.0.1:10349"}
     assert parse_config(raw | free, "f")[1] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "fault"),
+    [
+        ("nftproxy.dev/not-ready", ""),
+        ("not-ready", ""),
+        ("not ready", "'not ready' is not the key of a taint"),
+        ("/not-ready", "'/not-ready' is not the key of a taint"),
+        ("a/b/c", "'a/b/c' is not the key of a taint"),
+        ("node.kubernetes.io/not-ready", "is one of Kubernetes' own taints"),
+        ("kubernetes.io/x", "is one of Kubernetes' own taints"),
+        ("x.k8s.io/x", "is one of Kubernetes' own taints"),
+        ("my-kubernetes.io/x", ""),
+    ],
+)
+def test_a_startup_taint_has_a_key_that_is_ours_to_remove(key: str, fault: str) -> None:
+    """A key is a name, with a domain or without, and Kubernetes' own are nobody else's to remove."""
+    raw = {**HEAD, "nftproxy": {"startupTaint": key}}
+    if fault:
+        with pytest.raises(BadInput, match=rf"nftproxy\.startupTaint: .*{fault}"):
+            parse_config(raw, "f")
+    else:
+        assert parse_config(raw, "f") == (Config(startup_taint=key), [])

@@ -40,6 +40,7 @@ CONFIGS = {
         protected_ports=(PortRange(1, 65535),),
         external_ip_cidrs=(parse_network("203.0.113.0/24"),),
         service_proxy_name="canary",
+        startup_taint="nftproxy.dev/not-ready",
     ),
 }
 

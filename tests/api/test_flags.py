@@ -26,6 +26,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "protected-ports": "22, 2379-2380",
         "external-ip-cidrs": "203.0.113.0/24,2001:db8::/32",
         "service-proxy-name": "canary",
+        "startup-taint": "nftproxy.dev/not-ready",
     }
     assert given.keys() == {flag.name for flag in OWN_FLAGS}
     section = {
@@ -33,6 +34,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "protectedPorts": [22, "2379-2380"],
         "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
         "serviceProxyName": "canary",
+        "startupTaint": "nftproxy.dev/not-ready",
     }
     assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
     bad = {"protected-ports": "ssh"}

@@ -1,0 +1,98 @@
+"""A node that is registered with the startup taint: it goes once the agent has loaded all rules, and not before."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+import yaml
+
+from nftproxy.kernel import netlink
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.model.addresses import Family
+from tests.system.faults.bench import PERMISSIONS, Bench, node
+from tests.system.faults.test_life import LOADED
+from tests.system.faults.test_start import BATCH_BEGIN, BATCH_END, NEW_TABLE, command, named, number
+
+KEY = "nftproxy.dev/not-ready"
+TAINT = {"key": KEY, "effect": "NoSchedule"}
+OTHER = {"key": "example.org/maintenance", "effect": "NoExecute"}
+ALLOWED = [*PERMISSIONS, ("", "nodes", "get"), ("", "nodes", "patch")]
+PATIENCE = 60.0
+AGENT = "tests.system.faults.hasty"
+OWNER = 2
+"""NFT_TABLE_F_OWNER."""
+
+
+def start(bench: Bench, server: ApiServer, key: str) -> None:
+    """Start the agent with the option, and the rights that it takes."""
+    server.rbac = ALLOWED
+    bench.config_map.update(yaml.safe_dump(bench.configuration | {"nftproxy": {"startupTaint": key}}))
+    bench.start()
+
+
+def taints(server: ApiServer) -> list[Any]:
+    """The Node's taints."""
+    (found,) = server.objects("Node")
+    result = found["spec"]["taints"]
+    assert isinstance(result, list)
+    return result
+
+
+def patches(bench: Bench) -> list[int]:
+    """The statuses of all writes to Nodes."""
+    return [each.status for each in bench.requests(verb="patch", resource="nodes")]
+
+
+def own_the_table() -> socket.socket:
+    """Make `ip nftproxy` a table that nobody else may change as long as this socket is open (NFT_TABLE_F_OWNER)."""
+    kernel = netlink.open_socket()
+    table = command(10 << 8 | NEW_TABLE, named(1, "nftproxy") + number(2, OWNER))
+    kernel.sendto(command(BATCH_BEGIN, b"", resource=10) + table + command(BATCH_END, b"", resource=10), (0, 0))
+    return kernel
+
+
+def test_without_the_option_a_node_is_only_watched(bench: Bench, server: ApiServer) -> None:
+    """An agent without the option asks for nothing that it hasn't always asked for, and leaves the taint."""
+    server.put(node() | {"spec": {"taints": [OTHER, TAINT]}})
+    bench.wait_until_right(PATIENCE)
+    assert {each.verb for each in server.requests(resource="nodes")} == {"list", "watch"}
+    assert taints(server) == [OTHER, TAINT]
+
+
+def test_it_stays_until_the_first_load_is_done(bench: Bench, server: ApiServer) -> None:
+    """While something can't be listed, and while the kernel takes one family alone, it stays; it is removed once."""
+    bench.stop()
+    server.put(node() | {"spec": {"taints": [OTHER, TAINT]}})
+    for family in Family:
+        bench.lab.node.run(["nft", "delete", "table", family.value, "nftproxy"])
+    owner = bench.lab.node.call(own_the_table)
+    loads = bench.log().count(LOADED)
+    start(bench, server, KEY)
+    server.rbac = [each for each in ALLOWED if each[1] != "endpointslices"]
+    bench.wait_until(lambda: "the first listing of endpointslices" in waits_for(bench), PATIENCE)
+    assert (taints(server), patches(bench)) == ([OTHER, TAINT], [])
+    server.rbac = ALLOWED
+    bench.wait_until(lambda: waits_for(bench) == ["the first load of IPv4"], PATIENCE)
+    bench.wait_until(lambda: bench.held()[Family.IPV6], PATIENCE)
+    assert bench.log().count(LOADED) == loads + 1, "that of IPv6"
+    assert (taints(server), bench.requests(resource="nodes", verb="get")) == ([OTHER, TAINT], [])
+    owner.close()
+    bench.wait_until(lambda: taints(server) == [OTHER], PATIENCE)
+    bench.wait_until_right(PATIENCE)
+    assert patches(bench) == [200]
+    assert f"removed the taint {KEY} from Node node-a" in bench.log()
+    server.put(node() | {"spec": {"taints": [TAINT]}})
+    bench.wait_until_right(PATIENCE)
+    assert (taints(server), patches(bench)) == ([TAINT], [200]), "who sets it again means something else by it"
+
+
+def waits_for(bench: Bench) -> list[str]:
+    """What the agent says that must happen before all rules are loaded."""
+    try:
+        found = json.loads(bench.healthz().body).get("waitingFor", [])
+    except OSError:
+        return []
+    assert isinstance(found, list)
+    return found
