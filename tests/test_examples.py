@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
+from nftproxy.conformance.probes import INTERFACES
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.lab import (
@@ -27,9 +29,15 @@ from nftproxy.lab import (
     endpoint,
     topology,
 )
-from nftproxy.model.objects import Node
+from nftproxy.model.events import HostAddresses, Put
+from nftproxy.model.objects import Node, Service
+from nftproxy.model.settings import Settings
+from nftproxy.pipeline import Pipeline
 from nftproxy.sources.files import load, load_config
 from tests.support.command import nftproxy
+from tests.support.explained import case_of
+from tests.support.explained import outcomes as outcomes_of
+from tests.support.factories import renderer
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
@@ -68,11 +76,50 @@ def test_an_example_renders_to_what_is_expected(example: str, affinity: str, mon
     assert done.out == expected(example, affinity).read_text()
 
 
+def questions(example: str) -> list[list[str]]:
+    """What is explained of an example: all of each Service, and each connection that is claimed below."""
+    objects = load([CHECKOUT / "examples" / example / "manifests"]).objects
+    keys = sorted(each.key for each in objects if isinstance(each, Service))
+    ways = [[f"{bracketed(way.address)}:{way.port}/{way.protocol}", *client(way)] for way in CLAIMS.get(example, ())]
+    return [*([f"svc/{key}"] for key in keys), *ways]
+
+
+def bracketed(address: str) -> str:
+    """An address as it stands before a port."""
+    return f"[{address}]" if ":" in address else address
+
+
+def client(way: Way) -> list[str]:
+    """The option that says where a connection comes from."""
+    if way.origin is Origin.NODE and way.source is None:
+        return ["--from", "node"]
+    return ["--from", way.source or topology.DEFAULT_SOURCES[way.origin][":" in way.address]]
+
+
+@each_example
+def test_an_example_is_explained(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `explain` says of an example's Services, and of the connections below, is written beside the manifests."""
+    monkeypatch.chdir(CHECKOUT)
+    where = f"examples/{example}"
+    options = ["--node", "node-a", "--config", f"{where}/config.yaml", "--ipv6-affinity", "hash"]
+    texts = []
+    for question in questions(example):
+        done = nftproxy("explain", *question, f"{where}/manifests", *options)
+        assert done.status == 0, done.err
+        texts.append(f"$ nftproxy explain {' '.join(question)} ...\n{done.out}")
+    file = CHECKOUT / where / "explained.txt"
+    if os.environ.get("UPDATE_EXAMPLES"):
+        file.write_text("\n".join(texts))
+    assert "\n".join(texts) == file.read_text()
+
+
 @each_example
 def test_an_example_has_all_parts(example: str) -> None:
-    """An example is manifests, a configuration and what they render to, and nothing else."""
+    """An example is manifests, a configuration, what they render to and how that is explained, and nothing else."""
     directory = CHECKOUT / "examples" / example
-    parts = {"manifests", "config.yaml"} | {file for (name, _), file in EXPECTED.items() if name == example}
+    parts = {"manifests", "config.yaml", "explained.txt"} | {
+        file for (name, _), file in EXPECTED.items() if name == example
+    }
     assert {path.name for path in directory.iterdir()} == parts
     assert {path.suffix for path in (directory / "manifests").iterdir()} == {".yaml"}
 
@@ -253,6 +300,25 @@ def outcomes(lab: Lab, way: Way) -> set[Outcome]:
 def test_packets_are_sent_through_every_example() -> None:
     """Each example has claims to prove; what session affinity claims is about more than one connection."""
     assert sorted([*CLAIMS, "session-affinity"]) == EXAMPLES
+
+
+@pytest.mark.parametrize("example", CLAIMS)
+def test_explanations_say_what_an_example_says(example: str) -> None:
+    """Each connection below is explained as it goes: to those pods, with its source kept or hidden, or to none."""
+    directory = CHECKOUT / "examples" / example
+    config, _ = load_config(directory / "config.yaml")
+    pipeline = Pipeline(topology.NODE_NAME, Settings(config), renderer())
+    pipeline.apply([*load([directory / "manifests"]).listing(), Put(HostAddresses(INTERFACES))])
+    asked = {way: replace(Probe(*way), source=source_of(way)) for way in CLAIMS[example]}
+    assert {way: set(outcomes_of(case_of(pipeline, probe))) for way, probe in asked.items()} == CLAIMS[example]
+
+
+def source_of(way: Way) -> str:
+    """The address that a connection comes from, which of the node is one of those that it has."""
+    is_ipv6 = ":" in way.address
+    if way.origin is Origin.NODE:
+        return way.source or (topology.NODE_IP6 if is_ipv6 else topology.NODE_IP)
+    return way.source or topology.DEFAULT_SOURCES[way.origin][is_ipv6]
 
 
 @pytest.mark.parametrize("example", CLAIMS)

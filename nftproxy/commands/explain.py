@@ -13,9 +13,12 @@ from nftproxy.commands.codes import print_article
 from nftproxy.commands.offline import OFFLINE, PATHS, loaded, offline_pipeline
 from nftproxy.explain.answer import Explanation
 from nftproxy.explain.explain import explain
+from nftproxy.explain.kernel import with_kernel
 from nftproxy.explain.packets import plan
 from nftproxy.explain.question import Question, parse_source, parse_to
 from nftproxy.explain.text import text
+from nftproxy.kernel.elements import Elements
+from nftproxy.sources.files import load_pods
 from nftproxy.trace.follow import Trace, follow
 from nftproxy.trace.text import text as trace_text
 
@@ -32,12 +35,14 @@ class Traced(msgspec.Struct, frozen=True):
 @PATHS
 @OFFLINE
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
+@click.option("--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and whom it remembers.")
 @click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain_command(
     to: str,
     paths: tuple[Path, ...],
     source: str | None,
+    kernel: bool,
     wants_trace: bool,
     output: str,
     strict: bool,
@@ -56,7 +61,10 @@ def explain_command(
     question = Question(parse_to(to), parse_source(source) if source else None)
     pipeline = offline_pipeline(**options)
     pipeline.apply(loaded(paths, pipeline.settings.config, strict).listing())
-    explanation = explain(pipeline, question)
+    explanation = explain(pipeline, question, load_pods(paths))
+    if kernel:
+        with Elements() as elements:
+            explanation = with_kernel(explanation, elements.find)
     traces = follow(plan(pipeline, question), pipeline.full_transaction({})) if wants_trace else None
     if output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)

@@ -13,11 +13,12 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.explain.answer import Admission, Admits, Case, Endpoint, Fate, List
-from nftproxy.explain.clients import Client, Pods, is_local, own_addresses
+from nftproxy.explain.clients import Client, is_local, own_addresses
 from nftproxy.explain.fronts import Served, Spot
 from nftproxy.explain.question import Kind
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.objects import TrafficPolicy
+from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
@@ -173,7 +174,7 @@ def _endpoints(pipeline: Pipeline, served: Served, choice: Choice, client: Clien
         place = candidate.address, candidate.port
         yield Endpoint(
             *place,
-            pods.get(candidate.address, ""),
+            pods.name_at(candidate.address),
             candidate.is_local,
             100 / len(rows) if place in rows else 0.0,
             _reason(verdict, choice.list),

@@ -7,18 +7,15 @@ it comes in through.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from nftproxy.explain.question import Kind, Source
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of, is_loopback, of_family
+from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.local_sources import LocalSources, local_sources
 from nftproxy.policy.state import ClusterState
-
-Pods = Mapping[Address, str]
-"""The names of pods ("shop/web-1") by their addresses, as far as they are known."""
 
 
 class Client(NamedTuple):
@@ -52,8 +49,8 @@ def clients(pipeline: Pipeline, family: Family, source: Source | None, pods: Pod
     if source is None:
         return tuple(_of_kind(pipeline.state, family, kind, None) for kind in Kind)
     if source.pod is not None:
-        own = [address for address, name in pods.items() if name == str(source.pod)]
-        return tuple(_one(pipeline, address, source) for address in of_family(own, family)[:1])
+        own = of_family(pods.addresses.get(source.pod, ()), family)
+        return tuple(_one(pipeline, address, source) for address in own[:1])
     if source.address is None:
         return (_of_kind(pipeline.state, family, source.kind or Kind.OUTSIDE, source.interface),)
     return (_one(pipeline, source.address, source),) if family_of(source.address) is family else ()

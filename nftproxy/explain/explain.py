@@ -7,14 +7,13 @@ and what becomes of a packet from the facts that the rules are rendered from: an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from types import MappingProxyType
 
 import msgspec
 
 from nftproxy.explain.affinity import affinity_of
 from nftproxy.explain.answer import Affinity, Case, Explanation, Place
 from nftproxy.explain.cases import merged, served_case, unserved_case
-from nftproxy.explain.clients import Client, Pods, clients
+from nftproxy.explain.clients import Client, clients
 from nftproxy.explain.expected import expected_at
 from nftproxy.explain.fronts import (
     Served,
@@ -30,16 +29,15 @@ from nftproxy.explain.fronts import (
 )
 from nftproxy.explain.localhost import localhost_case
 from nftproxy.explain.question import Kind, Question, Source, To, ToAddress, ToNode, ToService
-from nftproxy.model.addresses import Address, Family, is_loopback
+from nftproxy.model.addresses import Address, Family, Protocol, is_loopback
 from nftproxy.model.objects import Service, TrafficDistribution
+from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.endpoints import gather, offers, why_not_near
 from nftproxy.policy.fronts import restricting_ranges
 
 MAX_PLACES = 100
 """Places that one answer has: a Service may have 10,000 (policy/limits.py), and nobody reads these."""
-
-NO_PODS: Pods = MappingProxyType({})
 
 
 def explain(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Explanation:
@@ -48,12 +46,12 @@ def explain(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Exp
     Args:
         pipeline: has seen the cluster.
         question: to where, and from whom.
-        pods: names of pods by their addresses, to be shown with the endpoints.
+        pods: what is known of pods: for a question that names one, and to name endpoints.
     """
     spots = list(dict.fromkeys(_spots(pipeline, question.to)))
     places = tuple(_place(pipeline, spot, question.source, pods) for spot in spots[:MAX_PLACES])
     notes = list(_notes(pipeline, question.to, found=bool(spots)))
-    if question.source and question.source.pod and str(question.source.pod) not in pods.values():
+    if question.source and question.source.pod and question.source.pod not in pods.addresses:
         notes.append(f"the address of pod {question.source.pod} is not known")
     if len(spots) > MAX_PLACES:
         notes.append(f"{len(spots) - MAX_PLACES} more addresses and ports are left out: ask for one port")
@@ -121,15 +119,16 @@ def _served(
     field = "externalTrafficPolicy" if reach.is_external else "internalTrafficPolicy"
     is_guarded = any(front == reach.front for front, _ in served.facts.guarded)
     ranges = restricting_ranges(service, spot.family) if is_guarded else []
+    cases = [served_case(pipeline, spot, served, client, pods) for client in asking]
     return msgspec.structs.replace(
         place,
         front=kind_of_front(served),
         owner=served.owner,
         policy=f"{field} {reach.policy.value}",
-        cases=merged(served_case(pipeline, spot, served, client, pods) for client in asking),
+        cases=merged(cases),
         source_ranges=tuple(map(str, ranges)),
         affinity=affinity_of(pipeline, spot, served, asking),
-        notes=(*place.notes, *_topology(pipeline, served, spot.family)),
+        notes=(*place.notes, *_topology(pipeline, served, spot.family), *_hairpin(served, asking, cases)),
     )
 
 
@@ -148,7 +147,7 @@ def _forwarded(place: Place, service: Service, port: str, case: Case) -> Place:
 def _unserved(place: Place, pipeline: Pipeline, spot: Spot) -> Place:
     service = health_check_at(pipeline, spot) if serves_node_ports(pipeline, spot.address) else None
     if not service:
-        return place
+        return msgspec.structs.replace(place, notes=(*place.notes, *_other_protocols(pipeline, spot)))
     check = pipeline.health_checks.by_port.get(spot.port)
     count = check.local_endpoints if check else 0
     status = "200, while the proxy is healthy" if count else "503"
@@ -156,6 +155,14 @@ def _unserved(place: Place, pipeline: Pipeline, spot: Spot) -> Place:
     return msgspec.structs.replace(
         place, front="health-check node port", owner=owner(service.key, ""), notes=(*place.notes, note)
     )
+
+
+def _other_protocols(pipeline: Pipeline, spot: Spot) -> Iterator[str]:
+    """Who is asking for the wrong protocol."""
+    for protocol in Protocol:
+        served = served_at(pipeline, spot._replace(protocol=protocol))
+        if served:
+            yield f"by {protocol.value.upper()} this is Service {served.owner}: ask for {spot.port}/{protocol.value}"
 
 
 def _quarantined(pipeline: Pipeline, spot: Spot) -> Iterator[str]:
@@ -169,6 +176,15 @@ def _quarantined(pipeline: Pipeline, spot: Spot) -> Iterator[str]:
     for key, reason in sorted(state.excessive.items()):
         if state.asks_for(key, spot.address):
             yield f"Service {key} asks for this address but is quarantined, so it has nothing: {reason}"
+
+
+def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) -> Iterator[str]:
+    """What is particular about one pod, where the question is about pods as such."""
+    kept = {
+        client.kind for client, case in zip(asking, cases, strict=True) if not (client.is_one or case.is_masqueraded)
+    }
+    if served.facts.hairpins and Kind.POD in kept:
+        yield "a pod of this node that reaches itself is masqueraded, or it would not recognise its own answer"
 
 
 def _topology(pipeline: Pipeline, served: Served, family: Family) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from nftproxy.explain.answer import Case, Endpoint, Fate, List
-from nftproxy.explain.clients import Pods
 from nftproxy.explain.fronts import Spot
 from nftproxy.explain.question import Kind
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.objects import Service, TrafficPolicy
+from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.endpoints import choose, gather, offers
 from nftproxy.policy.localhost import LocalPort
@@ -30,7 +30,7 @@ def localhost_case(pipeline: Pipeline, spot: Spot, pods: Pods) -> tuple[Service,
         Endpoint(
             each.candidate.address,
             each.candidate.port,
-            pods.get(each.candidate.address, ""),
+            pods.name_at(each.candidate.address),
             each.candidate.is_local,
             100 / len(wanted.endpoints) if (each.candidate.address, each.candidate.port) in wanted.endpoints else 0.0,
             (each.local if is_local else each.cluster).value,

@@ -87,9 +87,9 @@ def generation_by(kernel: socket.socket) -> int:
         Unavailable: the kernel does not answer; the socket is of no use any more.
     """
     try:
-        (attributes,) = _exchange(kernel, GET_GENERATION, 0, b"", ACKNOWLEDGE)
+        (attributes,) = exchange(kernel, GET_GENERATION, 0, b"", ACKNOWLEDGE)
     except OSError as error:
-        raise Unavailable(_why(error)) from error
+        raise Unavailable(why(error)) from error
     return _number(attributes[1])
 
 
@@ -105,7 +105,7 @@ def has_family(number: int) -> bool:
     begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + GENERAL.pack(
         0, 0, socket.htons(SUBSYSTEM)
     )
-    table = request(SUBSYSTEM, NEW_TABLE, ACKNOWLEDGE | CREATE, number, _named(TABLE_NAME, "nftproxy-probe"))
+    table = request(SUBSYSTEM, NEW_TABLE, ACKNOWLEDGE | CREATE, number, named(TABLE_NAME, "nftproxy-probe"))
     try:
         with open_socket() as kernel:
             kernel.sendto(begin + table, (0, 0))
@@ -113,7 +113,7 @@ def has_family(number: int) -> bool:
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
             return False
-        raise Unavailable(_why(error)) from error
+        raise Unavailable(why(error)) from error
     return True
 
 
@@ -131,7 +131,7 @@ def table_comment(family: Family, table: str) -> str | None:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    answers = _ask(GET_TABLE, FAMILY_NUMBER[family], _named(TABLE_NAME, table))
+    answers = _ask(GET_TABLE, FAMILY_NUMBER[family], named(TABLE_NAME, table))
     return _comment(answers[0].get(TABLE_USERDATA, b"")) if answers else None
 
 
@@ -141,7 +141,7 @@ def chains(family: Family, table: str) -> list[str]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], _named(CHAIN_TABLE, table), flags=DUMP)
+    answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], named(CHAIN_TABLE, table), flags=DUMP)
     # The kernel names every chain of the family, whichever table it is asked for (6.18).
     return [_text(each[CHAIN_NAME]) for each in answers if _text(each[CHAIN_TABLE]) == table]
 
@@ -166,7 +166,7 @@ def sets(family: Family, table: str) -> list[NamedSet]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    answers = _ask(GET_SET, FAMILY_NUMBER[family], _named(SET_TABLE, table), flags=DUMP)
+    answers = _ask(GET_SET, FAMILY_NUMBER[family], named(SET_TABLE, table), flags=DUMP)
     ours = [each for each in answers if _text(each[SET_TABLE]) == table]
     return [_named_set(each) for each in ours if not _flags(each) & ANONYMOUS]
 
@@ -201,23 +201,24 @@ def _ask(
     for _ in range(ATTEMPTS):
         try:
             with open_socket() as kernel:
-                return _exchange(kernel, kind, family, attributes, flags, is_wanted)
+                return exchange(kernel, kind, family, attributes, flags, is_wanted)
         except InterruptedError:
             continue
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return []
-            raise Unavailable(_why(error)) from error
+            raise Unavailable(why(error)) from error
     raise Unavailable(f"the nftables ruleset changed {ATTEMPTS} times while it was being read")
 
 
-def _why(error: OSError) -> str:
+def why(error: OSError) -> str:
+    """Why the kernel's nftables can't be asked, in words."""
     if error.errno == errno.EPERM:
         return "no permission to use nftables: it takes CAP_NET_ADMIN in the network namespace"
     return f"the kernel's nftables can't be reached: {error.strerror or error}"
 
 
-def _exchange(
+def exchange(
     kernel: socket.socket,
     kind: int,
     family: int,
@@ -225,6 +226,11 @@ def _exchange(
     flags: int,
     is_wanted: Callable[[bytes], bool] = lambda _: True,
 ) -> list[Attributes]:
+    """The attributes of each object that the kernel answers a request with.
+
+    Raises:
+        OSError: the kernel says why not.
+    """
     kernel.sendto(request(SUBSYSTEM, kind, flags, family, attributes), (0, 0))
     return list(_answers(kernel, is_wanted))
 
@@ -249,7 +255,8 @@ def _comment(userdata: bytes) -> str:
     return ""
 
 
-def _named(kind: int, name: str) -> bytes:
+def named(kind: int, name: str) -> bytes:
+    """An attribute that is a name."""
     return attribute(kind, name.encode() + b"\0")
 
 

@@ -8,6 +8,7 @@ JSON is handed on as bytes, and never becomes dicts unless it is faulty (parse.p
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,10 +21,12 @@ from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.api.flags import flags_by_path, other_warnings, override
 from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
+from nftproxy.api.pods import pods_in
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
+from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import Document, json_documents, to_yaml, yaml_documents
 from nftproxy.sources.reading import LARGEST_CONFIG, LARGEST_MANIFEST, read_bounded, read_stream
@@ -74,6 +77,24 @@ def load(paths: Sequence[Path], kinds: Mapping[str, Kind] = KINDS) -> Manifests:
             problems.append(Problem(str(path), "", "", error.strerror or str(error), Code.FILE_UNREADABLE))
     manifests = merge(read_file(file, kinds) for file in files)
     return manifests._replace(problems=problems + manifests.problems)
+
+
+def load_pods(paths: Sequence[Path]) -> Pods:
+    """The pods that files and directories know of; what can't be read is passed over, as `load` reports it.
+
+    Standard input isn't read: it can be read once only.
+    """
+    files: list[Path] = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            files += manifest_files(path) if path.is_dir() else [path]
+    return Pods.of(
+        known
+        for file in files
+        if file != STANDARD_INPUT and (data := _read(file, [])) is not None
+        for document in _documents(file, data, [])
+        for known in pods_in(document.value)
+    )
 
 
 def manifest_files(directory: Path) -> list[Path]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 from nftproxy.conformance.oracle import INTERFACES, World
+from nftproxy.conformance.probes import probes
 from nftproxy.conformance.trial import events
 from nftproxy.explain.answer import Case, Fate
 from nftproxy.explain.explain import explain
@@ -35,6 +37,13 @@ def pipeline_of(world: World, capabilities: Capabilities = Capabilities()) -> Pi
 def as_known(world: World) -> World:
     """A world whose node has the addresses that the proxy takes for its own, which is all that it can know."""
     return world if world.knows_interfaces else world._replace(interfaces=frozenset(world.node.addresses))
+
+
+def some_questions(world: World, start: int, most: int) -> list[Probe]:
+    """At most so many of the connections worth trying, from all over the list; others for another `start`."""
+    all_of_them = list(probes(world))
+    step = max(1, len(all_of_them) // most)
+    return list(itertools.islice(all_of_them, start % step, None, step))[:most]
 
 
 def question(probe: Probe) -> Question:

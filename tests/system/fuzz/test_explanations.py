@@ -1,0 +1,51 @@
+"""Random questions about made-up clusters: explanation, specification and packets answer them alike.
+
+What `nftproxy explain` says must become of a connection is compared with the oracle, word for word: endpoints, hidden
+sources, rejections.  Then the connection is made, in a kernel that has the rules: each outcome is one that was named,
+and all that were named are seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nftproxy.conformance import strategies
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.trial import Trial
+from nftproxy.kernel.capabilities import probe as probe_capabilities
+from nftproxy.lab import obstacle
+from tests.support.explained import disagreements, pipeline_of, some_questions
+from tests.support.factories import renderer
+from tests.system.fuzz.effort import IS_LONG, Tally, effort
+
+QUESTIONS = 10
+"""Questions about each cluster."""
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+@pytest.fixture(scope="module")
+def trial(tally: Tally) -> Iterator[Trial]:
+    """One lab for the whole module, which counts its connections."""
+    with Trial(renderer(), probe_capabilities().capabilities) as made:
+        yield made
+        tally.count("connections", made.connections)
+
+
+@given(world=strategies.worlds, start=st.integers(0, 10_000))
+@settings(effort(25, 1100), derandomize=not IS_LONG, database=None)
+def test_questions_are_answered_as_connections_go(trial: Trial, tally: Tally, world: World, start: int) -> None:
+    """To each question, the explanation says what the specification says, and what packets do."""
+    world = world._replace(knows_interfaces=True)  # packets meet those of the lab's node, whatever the proxy knows
+    asked = some_questions(world, start, QUESTIONS)
+    oracle = Oracle(world)
+    expected = [oracle.expected(probe) for probe in asked]
+    tally.count("questions", len(asked))
+    tally.count("clusters")
+    assert disagreements(pipeline_of(world, probe_capabilities().capabilities), asked, expected) == []
+    trial.load(world)
+    assert trial.differences(world, asked) == []
