@@ -11,12 +11,12 @@ import msgspec
 
 from nftproxy.commands.codes import print_article
 from nftproxy.commands.offline import OFFLINE, PATHS, loaded, offline_pipeline
-from nftproxy.explain.answer import Explanation
-from nftproxy.explain.explain import explain
-from nftproxy.explain.kernel import with_kernel
-from nftproxy.explain.packets import plan
-from nftproxy.explain.question import Question, parse_source, parse_to
-from nftproxy.explain.text import text
+from nftproxy.explanation.answer import Explanation
+from nftproxy.explanation.explain import explain
+from nftproxy.explanation.kernel import with_kernel
+from nftproxy.explanation.packets import plan
+from nftproxy.explanation.question import Question, parse_source, parse_to
+from nftproxy.explanation.text import text
 from nftproxy.kernel.elements import Elements
 from nftproxy.sources.files import load_pods
 from nftproxy.trace.follow import Trace, follow
@@ -61,11 +61,12 @@ def explain_command(
     question = Question(parse_to(to), parse_source(source) if source else None)
     pipeline = offline_pipeline(**options)
     pipeline.apply(loaded(paths, pipeline.settings.config, strict).listing())
-    explanation = explain(pipeline, question, load_pods(paths))
+    pods = load_pods(paths)
+    explanation = explain(pipeline, question, pods)
     if kernel:
         with Elements() as elements:
             explanation = with_kernel(explanation, elements.find)
-    traces = follow(plan(pipeline, question), pipeline.full_transaction({})) if wants_trace else None
+    traces = follow(plan(pipeline, question, pods), pipeline.full_transaction({})) if wants_trace else None
     if output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)
         click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())

@@ -1,6 +1,6 @@
 """Which sources are local, as detectLocalMode says: pods of this cluster, or of this node (KEP-2450).
 
-The rules match a packet by it (compile.py), and explain/ judges a client by the same value.
+The rules match a packet by it (compile.py), and explanation/ judges a client by the same value.
 """
 
 from __future__ import annotations

@@ -91,8 +91,8 @@ def load_pods(paths: Sequence[Path]) -> Pods:
     return Pods.of(
         known
         for file in files
-        if file != STANDARD_INPUT and (data := _read(file, [])) is not None
-        for document in _documents(file, data, [])
+        if file != STANDARD_INPUT and (data := _read(file, [], Code.FILE_UNREADABLE)) is not None
+        for document in _documents(file, data, [], Code.FILE_UNREADABLE)
         for known in pods_in(document.value)
     )
 

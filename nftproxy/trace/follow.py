@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from nftproxy.explain.answer import Case, Endpoint, Fate
-from nftproxy.explain.packets import Packet, Plan
-from nftproxy.explain.question import Kind
+from nftproxy.explanation.answer import Case, Endpoint, Fate
+from nftproxy.explanation.packets import Packet, Plan
+from nftproxy.explanation.question import Kind
 from nftproxy.kernel.table_copy import TableCopy
 from nftproxy.lab import Kind as Became
 from nftproxy.lab import Origin, Outcome, Probe

@@ -13,7 +13,7 @@ from ipaddress import ip_interface
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from nftproxy.explain.packets import NodeFacts
+from nftproxy.explanation.packets import NodeFacts
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.netns import ChildDied, in_child
 from nftproxy.kernel.nftrace import TraceListener

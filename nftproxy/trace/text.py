@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nftproxy.explain.answer import Fate
+from nftproxy.explanation.answer import Fate
 from nftproxy.trace.follow import FATE_WORDS, Trace, place_text
 
 NO_STEP = "no rule of ours had anything to say"

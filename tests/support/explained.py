@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from nftproxy.conformance.oracle import INTERFACES, World
 from nftproxy.conformance.probes import probes
 from nftproxy.conformance.trial import events
-from nftproxy.explain.answer import Case, Fate
-from nftproxy.explain.explain import explain
-from nftproxy.explain.question import Kind, Question, Source, ToAddress
+from nftproxy.explanation.answer import Case, Fate
+from nftproxy.explanation.explain import explain
+from nftproxy.explanation.question import Kind, Question, Source, ToAddress
 from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.settings import Capabilities, Settings

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from nftproxy.explain.answer import Fate
-from nftproxy.explain.packets import Packet, node_facts, plan
-from nftproxy.explain.question import Kind, Question, Source, ToService, parse_to
+from nftproxy.explanation.answer import Fate
+from nftproxy.explanation.packets import Packet, node_facts, plan
+from nftproxy.explanation.question import Kind, Question, Source, ToService, parse_to
 from nftproxy.kernel.capabilities import probe
 from nftproxy.lab import obstacle
 from nftproxy.model.addresses import Family, of_family

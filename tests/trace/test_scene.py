@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nftproxy.explain.packets import NodeFacts
+from nftproxy.explanation.packets import NodeFacts
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.table_copy import read_table

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import NamedTuple
 
-from nftproxy.explain.question import Kind, Source
+from nftproxy.explanation.question import Kind, Source
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of, is_loopback, of_family
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config, DetectLocalMode

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import msgspec
 
-from nftproxy.explain.answer import Affinity, Expected, Explanation, Place, Remembered
+from nftproxy.explanation.answer import Affinity, Expected, Explanation, Place, Remembered
 from nftproxy.model.addresses import Address, Family
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from nftproxy.explain.answer import Affinity
-from nftproxy.explain.clients import Client
-from nftproxy.explain.fronts import Served, Spot
+from nftproxy.explanation.answer import Affinity
+from nftproxy.explanation.clients import Client
+from nftproxy.explanation.fronts import Served, Spot
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Declaration
 

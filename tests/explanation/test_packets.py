@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from nftproxy.explain.clients import kind_of
-from nftproxy.explain.packets import OUTSIDERS, STAND_INS, STRAY_PODS, NodeFacts, node_facts, plan
-from nftproxy.explain.question import Kind, Question, Source, parse_source, parse_to
+from nftproxy.explanation.clients import kind_of
+from nftproxy.explanation.packets import OUTSIDERS, STAND_INS, STRAY_PODS, NodeFacts, node_facts, plan
+from nftproxy.explanation.question import Kind, Question, Source, parse_source, parse_to
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import HostAddresses
 from nftproxy.model.settings import DetectLocalMode

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from nftproxy.explain.affinity import affinity_of
-from nftproxy.explain.answer import Affinity, Case, Explanation, Place
-from nftproxy.explain.cases import merged, served_case, unserved_case
-from nftproxy.explain.clients import Client, clients
-from nftproxy.explain.expected import expected_at
-from nftproxy.explain.fronts import (
+from nftproxy.explanation.affinity import affinity_of
+from nftproxy.explanation.answer import Affinity, Case, Explanation, Place
+from nftproxy.explanation.cases import merged, served_case, unserved_case
+from nftproxy.explanation.clients import Client, clients
+from nftproxy.explanation.expected import expected_at
+from nftproxy.explanation.fronts import (
     Served,
     Spot,
     health_check_at,
@@ -27,8 +27,8 @@ from nftproxy.explain.fronts import (
     spots_of_node,
     spots_of_service,
 )
-from nftproxy.explain.localhost import localhost_case
-from nftproxy.explain.question import Kind, Question, Source, To, ToAddress, ToNode, ToService
+from nftproxy.explanation.localhost import localhost_case
+from nftproxy.explanation.question import Kind, Question, Source, To, ToAddress, ToNode, ToService
 from nftproxy.model.addresses import Address, Family, Protocol, is_loopback
 from nftproxy.model.objects import Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from nftproxy.explain.answer import Admits, Affinity, Case, Endpoint, Expected, Explanation, Fate, Place
-from nftproxy.explain.question import Kind
+from nftproxy.explanation.answer import Admits, Affinity, Case, Endpoint, Expected, Explanation, Fate, Place
+from nftproxy.explanation.question import Kind
 
 MOST_ENDPOINTS = 40
 """Endpoints that are shown of a list: JSON has all."""

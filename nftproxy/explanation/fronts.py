@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nftproxy.explain.answer import Loser, Owner
-from nftproxy.explain.clients import own_addresses
-from nftproxy.explain.question import ToNode, ToService
+from nftproxy.explanation.answer import Loser, Owner
+from nftproxy.explanation.clients import own_addresses
+from nftproxy.explanation.question import ToNode, ToService
 from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, family_of, is_loopback, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.pipeline import Pipeline

@@ -15,11 +15,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from nftproxy.explain.answer import Case, Place
-from nftproxy.explain.clients import Client, Pods, clients, kind_of, own_addresses
-from nftproxy.explain.explain import NO_PODS, explain
-from nftproxy.explain.question import Kind, Question, Source, ToAddress
+from nftproxy.explanation.answer import Case, Place
+from nftproxy.explanation.clients import Client, clients, kind_of, own_addresses
+from nftproxy.explanation.explain import explain
+from nftproxy.explanation.question import Kind, Question, Source, ToAddress
 from nftproxy.model.addresses import Address, Family, Network, family_of, is_loopback, of_family, parse_virtual_address
+from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.pipeline import Pipeline
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nftproxy.explain.answer import Case, Endpoint, Fate, List
-from nftproxy.explain.fronts import Spot
-from nftproxy.explain.question import Kind
+from nftproxy.explanation.answer import Case, Endpoint, Fate, List
+from nftproxy.explanation.fronts import Spot
+from nftproxy.explanation.question import Kind
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.pods import Pods

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from nftproxy.explain.answer import Expected
-from nftproxy.explain.fronts import Served, Spot, serves_node_ports
+from nftproxy.explanation.answer import Expected
+from nftproxy.explanation.fronts import Served, Spot, serves_node_ports
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import PortKey

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.explain.answer import Admission, Admits, Case, Endpoint, Fate, List
-from nftproxy.explain.clients import Client, is_local, own_addresses
-from nftproxy.explain.fronts import Served, Spot
-from nftproxy.explain.question import Kind
+from nftproxy.explanation.answer import Admission, Admits, Case, Endpoint, Fate, List
+from nftproxy.explanation.clients import Client, is_local, own_addresses
+from nftproxy.explanation.fronts import Served, Spot
+from nftproxy.explanation.question import Kind
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.objects import TrafficPolicy
 from nftproxy.model.pods import Pods

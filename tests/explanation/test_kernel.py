@@ -1,0 +1,108 @@
+"""What the kernel holds of an explanation: all of it, or what is missing, other or too much; and whom it remembers."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.explanation.answer import Explanation
+from nftproxy.explanation.explain import explain
+from nftproxy.explanation.kernel import with_kernel
+from nftproxy.explanation.question import Question, parse_source, parse_to
+from nftproxy.explanation.text import text
+from nftproxy.kernel.elements import Elements
+from nftproxy.lab import Lab, Origin, Probe
+from nftproxy.pipeline import Pipeline
+from tests.support.factories import pipeline, service, slice_of
+
+SHOP = (
+    service(
+        type="LoadBalancer",
+        load_balancer_ips=["203.0.113.7"],
+        source_ranges=["198.51.100.0/24"],
+        ports=["http:80:30080"],
+        affinity_timeout=600,
+    ),
+    slice_of(),
+)
+
+
+@pytest.fixture
+def loaded(lab: Lab) -> tuple[Lab, Pipeline]:
+    """A lab whose node has the rules of a Service with everything, and what made them."""
+    made = pipeline(*SHOP, wide_maps=False)
+    lab.load(made.full_transaction({}).text)
+    return lab, made
+
+
+def asked(lab: Lab, made: Pipeline, to: str, source: str = "") -> Explanation:
+    """An explanation with what the lab's node holds."""
+
+    def answer() -> Explanation:
+        with Elements() as elements:
+            question = Question(parse_to(to), parse_source(source) if source else None)
+            return with_kernel(explain(made, question), elements.find)
+
+    return lab.node.call(answer)
+
+
+def words(explanation: Explanation) -> list[str]:
+    """What people read of the kernel."""
+    return [line.strip() for line in text(explanation) if line.startswith("  kernel:")]
+
+
+@pytest.mark.parametrize("to", ["svc/shop/web", "node:30080", "10.96.0.10:81", "10.96.7.7:80", "[fd00:96::7]:80"])
+def test_a_kernel_with_the_rules_holds_all_of_it(loaded: tuple[Lab, Pipeline], to: str) -> None:
+    """Wherever a question leads, a kernel that has the rules holds exactly what it must, and says so."""
+    explanation = asked(*loaded, to)
+    assert all(each.is_held for place in explanation.places for each in place.expected)
+    assert len(words(explanation)) == len(explanation.places)
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (
+            "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 1 }",
+            "kernel: tcp-endpoints must have { 10.96.0.10 . 80 . 1 : 10.1.1.4 . 8080 }, and has nothing",
+        ),
+        (
+            "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }",
+            "kernel: no-endpoints must have nothing, and has { 10.96.0.10 . tcp . 80 }",
+        ),
+        (
+            "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.2 }; "
+            "add element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.9 }",
+            "kernel: tcp-endpoints-count must have { 10.96.0.10 . 80 : 0.0.0.2 }, "
+            "and has { 10.96.0.10 . 80 : 0.0.0.9 }",
+        ),
+    ],
+)
+def test_what_a_kernel_holds_otherwise_is_named(loaded: tuple[Lab, Pipeline], damage: str, complaint: str) -> None:
+    """An element that is missing, too much, or has another value is named with what must be and what is."""
+    lab, made = loaded
+    lab.node.load(damage)
+    assert words(asked(lab, made, "10.96.0.10:80")) == [complaint]
+
+
+def test_without_rules_all_of_it_is_missing(lab: Lab) -> None:
+    """A kernel without the table holds nothing that it must."""
+    (place,) = asked(lab, pipeline(*SHOP), "10.96.0.10:80").places
+    wanted = [each for each in place.expected if each.value is not None]
+    assert wanted
+    assert not any(each.is_held for each in wanted)
+
+
+def test_a_remembered_client_is_named_with_its_pod(loaded: tuple[Lab, Pipeline]) -> None:
+    """A client that has connected is sent to its pod for up to the timeout; one that hasn't isn't remembered."""
+    lab, made = loaded
+    (outcome,) = lab.connect_many([Probe(Origin.POD, "10.96.0.10", 80, source="10.1.0.200")])
+    (place,) = asked(lab, made, "10.96.0.10:80", "10.1.0.200").places
+    assert place.affinity
+    assert place.affinity.remembered
+    assert outcome.endpoint
+    assert place.affinity.remembered.pod == outcome.endpoint.ip
+    assert 500 < place.affinity.remembered.seconds <= 600
+    (other,) = asked(lab, made, "10.96.0.10:80", "10.1.0.201").places
+    assert other.affinity
+    assert other.affinity.is_known
+    assert other.affinity.remembered is None
