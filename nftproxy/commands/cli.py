@@ -1,7 +1,8 @@
-"""The command line: `render`, `diff`, `check`, `explain`, `conformance`, `run` and `cleanup`.
+"""The command line: `render`, `diff`, `check`, `explain`, `conformance`, `run`, `doctor` and `cleanup`.
 
 Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
-difference or `check` or `conformance` a fault; 2 bad input or usage, with the file, object and field at fault.
+difference, `check` or `conformance` a fault, or `doctor` more than notes; 2 bad input or usage, with the file, object
+and field at fault.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from nftproxy import __version__
+from nftproxy.commands.doctor import doctor_command
 from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.listing import review
@@ -116,6 +118,7 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
 
 _commands.add_command(run_command)
 _commands.add_command(explain_command)
+_commands.add_command(doctor_command)
 
 
 @_commands.command("cleanup")

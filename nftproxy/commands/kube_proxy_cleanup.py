@@ -15,20 +15,17 @@ Names are those in kube-proxy's own cleanup (CleanupLeftovers in pkg/proxy/iptab
 from __future__ import annotations
 
 import errno
-import os
 import re
 import shlex
-import shutil
 import socket
-import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pyroute2 import IPVS, IPRoute, IPSet, IPVSService, NetlinkError
 from pyroute2.netlink.exceptions import IPSetError
 
-from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel import iptables, nftables_netlink
+from nftproxy.kernel.ipvs import IPVS_IN_KERNEL
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.other_proxies import IPVS_INTERFACE, KUBE_PROXY_TABLE
 from nftproxy.model.addresses import TABLE, Family
@@ -36,7 +33,6 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import BESIDE_ANOTHER, Transaction
 
 DUMMY_KIND = "dummy"
-IPVS_IN_KERNEL = Path("/proc/net/ip_vs")  # once its module is loaded
 
 CHAIN = re.compile(
     "KUBE-(?:SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY"
@@ -60,10 +56,8 @@ SETS = frozenset(f"{prefix}{name}"[:LONGEST_SET_NAME] for prefix in ("KUBE-", "K
 NODE_PORT_SET = re.compile("KUBE-(?:6-)?NODE-PORT-(TCP|UDP|SCTP)")
 PROTOCOLS = {"TCP": socket.IPPROTO_TCP, "UDP": socket.IPPROTO_UDP, "SCTP": socket.IPPROTO_SCTP}
 
-LOCK_SECONDS = 10  # that legacy iptables waits for others who hold its lock
 NOT_IN_THIS_KERNEL = frozenset({errno.ENOENT, errno.EINVAL, errno.EPROTONOSUPPORT, errno.EOPNOTSUPP})
 Server = dict[str, Any]  # af, addr, protocol and port
-COMMANDS = {Family.IPV4: "iptables", Family.IPV6: "ip6tables"}
 INCOMPATIBLE = re.compile("^# Table `([a-z]+)' is incompatible", re.MULTILINE)  # iptables-nft-save, with exit status 0
 
 
@@ -156,10 +150,10 @@ def _led_to(wanted: set[str], lines: Iterable[str]) -> set[str]:
 
 def _iptables() -> Iterator[str]:
     faults = []
-    for family, tool in _tools():
+    for tool in iptables.tools():
         try:
-            saved = _run([f"{tool}-save"])
-            _expect_readable(saved, family, tool)
+            saved = iptables.save(tool)
+            _expect_readable(saved, tool)
             found = removals(saved)
         except Unavailable as error:
             faults.append(str(error))
@@ -173,44 +167,23 @@ def _iptables() -> Iterator[str]:
         raise Unavailable("\n".join(faults))
 
 
-def _removed(tool: str, removal: Removal) -> Iterator[str]:
-    _run([f"{tool}-restore", "--noflush", f"--wait={LOCK_SECONDS}"], removal.text)
-    name = Path(tool).name
-    yield f"removed kube-proxy's chains ({removal.removed}) from the table {removal.table} of {name}"
+def _removed(tool: iptables.Tool, removal: Removal) -> Iterator[str]:
+    iptables.restore(tool, removal.text)
+    where = f"the table {removal.table} of {tool.name}"
+    yield f"removed kube-proxy's chains ({removal.removed}) from {where}"
     for chain in removal.kept:
-        yield f"kept the chain {chain} in the table {removal.table} of {name}: rules that are not kube-proxy's use it"
+        yield f"kept the chain {chain} in {where}: rules that are not kube-proxy's use it"
 
 
-def _tools() -> Iterator[tuple[Family, str]]:
-    """Every iptables here, by the part of its path that its commands share; one that has two names only once."""
-    path = os.pathsep.join([os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
-    for family, command in COMMANDS.items():
-        programs = set()
-        for name in (f"{command}-nft", f"{command}-legacy", command):
-            save = shutil.which(f"{name}-save", path=path)
-            if save and shutil.which(f"{name}-restore", path=path) and (real := Path(save).resolve()) not in programs:
-                programs.add(real)
-                yield family, save.removesuffix("-save")
-
-
-def _expect_readable(saved: str, family: Family, tool: str) -> None:
+def _expect_readable(saved: str, tool: iptables.Tool) -> None:
     """A table into which someone wrote what iptables can't say is not printed: it matters if chains of ours are in it.
 
     Raises:
         Unavailable: there is such a table.
     """
     for table in INCOMPATIBLE.findall(saved):
-        if any(CHAIN.fullmatch(chain) for chain in nftables_netlink.chains(family, table)):
-            raise Unavailable(
-                f"{Path(tool).name} can't read the table {table}: another program wrote nft rules into it"
-            )
-
-
-def _run(command: list[str], text: str = "") -> str:
-    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise Unavailable(f"{Path(command[0]).name}: {done.stderr.strip() or f'status {done.returncode}'}")
-    return done.stdout
+        if any(CHAIN.fullmatch(chain) for chain in nftables_netlink.chains(tool.family, table)):
+            raise Unavailable(f"{tool.name} can't read the table {table}: another program wrote nft rules into it")
 
 
 def is_kube_proxys(server: Server, addresses: frozenset[str], node_ports: frozenset[tuple[int, int]]) -> bool:

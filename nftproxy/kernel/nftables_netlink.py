@@ -38,6 +38,7 @@ from nftproxy.kernel.netlink import (
 )
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.kernel import BaseChain
 
 SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
 NEW_TABLE, GET_TABLE, GET_CHAIN, GET_SET, GET_GENERATION = 0, 1, 4, 10, 16
@@ -45,7 +46,11 @@ BATCH_BEGIN, CREATE = 0x10, 0x400  # NFNL_MSG_BATCH_BEGIN, NLM_F_CREATE
 
 TABLE_NAME, TABLE_USERDATA = 1, 6
 COMMENT = 0  # NFTNL_UDATA_TABLE_COMMENT, of libnftnl
-CHAIN_TABLE, CHAIN_NAME = 1, 3
+CHAIN_TABLE, CHAIN_NAME, CHAIN_HOOK, CHAIN_POLICY = 1, 3, 4, 5
+HOOK_NUMBER = 1  # NFTA_HOOK_HOOKNUM
+HOOKS = ("prerouting", "input", "forward", "output", "postrouting")  # enum nf_inet_hooks, from 0
+FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_NUMBER, by nft's words
+DROP = 0  # NF_DROP
 SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_COUNT = 1, 2, 3, 4, 6, 20
 ANONYMOUS, MAP, DYNAMIC = 0x01, 0x08, 0x20  # NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_EVAL
 
@@ -157,6 +162,36 @@ def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[st
     answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
     return [
         (_text(each[CHAIN_TABLE]), _text(each[CHAIN_NAME])) for each in answers if pattern.fullmatch(each[CHAIN_NAME])
+    ]
+
+
+def tables() -> list[str]:
+    """All tables of inet, ip and ip6, each as nft names it: the family, and the table's name.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    return [
+        f"{family} {_text(each[TABLE_NAME])}"
+        for family, number in FAMILIES.items()
+        for each in _ask(GET_TABLE, number, flags=DUMP)
+    ]
+
+
+def base_chains() -> list[BaseChain]:
+    """The base chains of all tables of inet, ip and ip6, whoever made them.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    return [
+        BaseChain(family, _text(each[CHAIN_TABLE]), _text(each[CHAIN_NAME]), HOOKS[hook], policy == DROP)
+        for family, number in FAMILIES.items()
+        for each in _ask(GET_CHAIN, number, flags=DUMP)
+        if CHAIN_HOOK in each
+        for hook in [_number(dict(attributes_of(each[CHAIN_HOOK]))[HOOK_NUMBER])]
+        for policy in [_number(each.get(CHAIN_POLICY, b"\1"))]
+        if hook < len(HOOKS)
     ]
 
 

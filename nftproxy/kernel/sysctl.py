@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nftproxy.model.codes import Code
@@ -16,7 +16,8 @@ from nftproxy.model.settings import Config
 
 log = logging.getLogger(__name__)
 
-NETFILTER = "/proc/sys/net/netfilter"
+NETWORK = "/proc/sys/net"
+NETFILTER = f"{NETWORK}/netfilter"
 CONNTRACK_MAX = f"{NETFILTER}/nf_conntrack_max"
 HASH_SIZE = "/sys/module/nf_conntrack/parameters/hashsize"
 OOM_SCORE_ADJ = "/proc/self/oom_score_adj"
@@ -53,6 +54,17 @@ def wanted(config: Config, cores: int) -> dict[str, int]:
 def set_up(config: Config) -> None:
     """Make the settings that the configuration asks for, on this machine."""
     apply(wanted(config, os.cpu_count() or 1))
+
+
+def read_all(paths: Iterable[str]) -> dict[str, int]:
+    """The settings below /proc/sys/net that are there, in this thread's network namespace, by their paths below it."""
+    found = {}
+    for path in paths:
+        try:
+            found[path] = int(Path(NETWORK, path).read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            continue  # this kernel doesn't have it, or its module isn't loaded
+    return found
 
 
 def _conntrack(name: str) -> str:

@@ -35,13 +35,18 @@ def legacy_chains(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str,
     Raises:
         OSError: the kernel doesn't hand a table out.
     """
-    try:
-        tables = _NAMES[family].read_text().split()
-    except OSError:
-        return []
+    tables = legacy_tables(family)
     head = re.compile(HEAD + b"(" + pattern.pattern + b")")
     found = ((table, chain) for table in tables for chain in head.findall(_table(family, table)))
     return sorted((table, chain.rstrip(b"\0").decode()) for table, chain in found)
+
+
+def legacy_tables(family: Family) -> list[str]:
+    """The tables that are there; none where nobody may know."""
+    try:
+        return _NAMES[family].read_text().split()
+    except OSError:
+        return []
 
 
 def _table(family: Family, table: str) -> bytes:

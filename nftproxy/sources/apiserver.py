@@ -177,7 +177,7 @@ class Cluster:
             Unavailable: the API can't be reached, or is not able to take it now.
         """
         url = f"namespaces/{namespace}/events" + (f"/{name}" if name else "")
-        status, answer = await self._ask("PATCH" if name else "POST", "events.k8s.io/v1", url, body)
+        status, answer = await self.ask("PATCH" if name else "POST", "events.k8s.io/v1", url, body)
         if status >= 500 or status in (401, 429):
             raise Unavailable(f"the API answered {status}")
         return read_error(answer, status) if status >= 300 else None
@@ -200,13 +200,17 @@ class Cluster:
 
     async def _expect(self, method: str, url: str, body: bytes) -> bytes:
         """What the API answers, if it is what was asked for."""
-        status, answer = await self._ask(method, "v1", url, body)
+        status, answer = await self.ask(method, "v1", url, body)
         if status >= 300:
             raise Unavailable(f"the API denies it: {read_error(answer, status).message}")
         return answer
 
-    async def _ask(self, method: str, version: str, url: str, body: bytes) -> tuple[int, bytes]:
-        """The status and content of an answer, over the connection that all these requests share."""
+    async def ask(self, method: str, version: str, url: str, body: bytes = b"", **params: str) -> tuple[int, bytes]:
+        """The status and content of an answer, over the connection that all these requests share.
+
+        Raises:
+            Unavailable: the API can't be reached, or its answer has no end.
+        """
         media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         try:
             async with self._writer.answer(
@@ -214,6 +218,7 @@ class Cluster:
                 version=version,
                 url=url,
                 content=body,
+                params=params,
                 headers=_HEADERS | {"content-type": media_type},
                 timeout=self.patience.connect,
             ) as response:

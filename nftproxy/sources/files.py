@@ -18,6 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
+from nftproxy.api.config_map import text_in_config_map
 from nftproxy.api.flags import flags_by_path, other_warnings, override
 from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
@@ -148,7 +149,7 @@ def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({
     Raises:
         BadInput: the file can't be read, or isn't one document, or the configuration is wrong; with every fault.
     """
-    raw = EMPTY_CONFIG if path is None else _config_document(path)
+    raw = EMPTY_CONFIG if path is None else _only_document(path)
     overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
     config, warnings = parse_config(overridden, "flags" if path is None else str(path), flags_by_path(flags))
     return config, [*warnings, *other_warnings(flags)]
@@ -171,7 +172,23 @@ def _unusable(path: Path, why: str) -> Problem:
     return Problem(str(path), "", "", why, Code.CONFIGURATION_UNREADABLE)
 
 
-def _config_document(path: Path) -> object:
+def config_document(path: Path) -> object:
+    """The one document of a configuration file, decoded; of a ConfigMap the configuration that it holds.
+
+    Raises:
+        BadInput: the file can't be read, or isn't one document.
+    """
+    document = _only_document(path)
+    text = text_in_config_map(document)
+    if text is None:
+        return document
+    (inner, *_) = yaml_documents(text)
+    if inner.fault:
+        raise BadInput([Problem(str(path), "ConfigMap", f"line {inner.line} of the configuration", inner.fault)])
+    return inner.value
+
+
+def _only_document(path: Path) -> object:
     problems: list[Problem] = []
     code = Code.CONFIGURATION_UNREADABLE
     data = _read(path, problems, code, LARGEST_CONFIG)

@@ -35,6 +35,12 @@ async def follow_addresses() -> AsyncIterator[list[Event]]:
             await asyncio.sleep(SILENCE)
 
 
+async def host_addresses() -> HostAddresses:
+    """The same addresses, as they are now."""
+    async with AsyncIPRoute() as requests:
+        return await _addresses(requests)
+
+
 async def _addresses(requests: AsyncIPRoute) -> HostAddresses:
     found = set()
     async for message in await requests.get_addr():

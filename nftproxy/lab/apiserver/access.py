@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from nftproxy.lab.apiserver.resources import Target
@@ -125,8 +125,9 @@ class Access:
         """
         if self._is_stranger(user):
             raise forbidden(target, verb, user)
-        if self.rbac is None:
-            return
-        wanted = (target.resource.group, target.rbac_resource, verb, name, target.namespace)
-        if not any(Permission(*allowed).covers(wanted) for allowed in self.rbac):
+        if not self.allows([target.resource.group, target.rbac_resource, verb, name, target.namespace]):
             raise forbidden(target, verb, user)
+
+    def allows(self, wanted: Sequence[str]) -> bool:
+        """Whether RBAC allows something: a group, a resource, a verb, a name and a namespace, "" for any of them."""
+        return self.rbac is None or any(Permission(*allowed).covers(wanted) for allowed in self.rbac)

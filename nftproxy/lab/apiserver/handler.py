@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from aiohttp import web
 
+from nftproxy.lab.apiserver import reviews
 from nftproxy.lab.apiserver.access import Access
 from nftproxy.lab.apiserver.discovery import NOT_FOUND, discovery_body, is_of_known_group
 from nftproxy.lab.apiserver.faults import Faults, Parting, Respond, Slow, Stale
@@ -112,6 +113,9 @@ class Handler:
         exchange.form = negotiated(request.headers.get("accept", ""))
         if request.path == "/metrics":
             return await exchange.answer(200, self._journal.metrics(), **{"Content-Type": "text/plain"})
+        if request.path == reviews.PATH and request.method == "POST":
+            reviews.check_may_ask(self._access, request.user)
+            return await exchange.answer(201, reviews.answer(self._access, await exchange.body()))
         if target is None:
             return await self._discover(exchange)
         if not request.verb:

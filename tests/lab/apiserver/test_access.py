@@ -123,3 +123,24 @@ def test_a_service_account_is_written_as_kubelet_does(guarded: ApiServer, tmp_pa
     assert (account / "..data").readlink() != before
     assert len(list(account.iterdir())) == 5
     assert guarded.environment == {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(guarded.port)}
+
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+def test_a_client_may_ask_what_it_may_do(guarded: ApiServer) -> None:
+    """A review says of each right whether RBAC allows it; nobody in particular may not ask, nor for nothing."""
+    guarded.rbac = [Permission("", "services", "list"), Permission("", "nodes", "list", "node-a")]
+
+    def review(**attributes: str) -> bool:
+        answer = client.post(REVIEWS, json={"spec": {"resourceAttributes": attributes}}, headers=bearer(guarded.token))
+        assert answer.status_code == 201
+        return bool(answer.json()["status"]["allowed"])
+
+    with client_of(guarded) as client:
+        assert review(verb="list", resource="services")
+        assert not review(verb="watch", resource="services")
+        assert not review(verb="list", resource="nodes")
+        assert review(verb="list", resource="nodes", name="node-a")
+        assert refusal(client.post(REVIEWS, json={"spec": {}}, headers=bearer(guarded.token))) == (422, "Invalid")
+        assert refusal(client.post(REVIEWS, json={})) == (403, "Forbidden")

@@ -1,0 +1,73 @@
+"""All checks, and what they come to, as text for people and as JSON for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator
+
+import msgspec
+
+from nftproxy.doctor import cluster, kube_proxy, neighbours, node
+from nftproxy.doctor.facts import Facts
+from nftproxy.doctor.findings import Diagnosis, Finding, Stage, ordered, stage_of
+
+CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
+    *kube_proxy.CHECKS,
+    *neighbours.CHECKS,
+    *node.CHECKS,
+    *cluster.CHECKS,
+)
+KINDS = (*kube_proxy.KINDS, *neighbours.KINDS, *node.KINDS, *cluster.KINDS)
+"""Every kind of finding that there is."""
+
+_WIDTH = 120
+_STAGES = {
+    Stage.BEFORE: "another service proxy's rules are here, nftproxy's are not",
+    Stage.CANARY: "nftproxy serves just some Services here, another service proxy the others",
+    Stage.BESIDE: "nftproxy's rules are here, and another service proxy's",
+    Stage.AFTER: "nftproxy's rules are here, and no other service proxy's",
+    Stage.FRESH: "no service proxy's rules are here",
+}
+
+
+def diagnose(facts: Facts) -> Diagnosis:
+    """What follows from the facts."""
+    findings = (finding for check in CHECKS for finding in check(facts))
+    return Diagnosis(facts.node, stage_of(facts), facts.mode, tuple(ordered(findings)), facts.unseen)
+
+
+def as_json(diagnosis: Diagnosis) -> str:
+    """One JSON object, as docs/cli.md describes it."""
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
+
+
+def as_text(diagnosis: Diagnosis) -> Iterator[str]:
+    """Lines for people: findings with their evidence, then what couldn't be looked at."""
+    mode = f"; kube-proxy's mode: {diagnosis.mode}" if diagnosis.mode else ""
+    yield f"node {diagnosis.node}: {_STAGES[diagnosis.stage]}{mode}"
+    for finding in diagnosis.findings:
+        yield ""
+        yield f"{finding.severity.value} {finding.code}: {finding.title}"
+        yield from (line for text in finding.evidence for line in _wrapped("seen", text))
+        yield from _wrapped("then", finding.follows)
+        yield from _wrapped("do", finding.do)
+    if diagnosis.unseen:
+        yield ""
+        yield "not seen:"
+        yield from (line for each in diagnosis.unseen for line in _wrapped("", f"{each.what}: {each.why}"))
+    yield ""
+    yield _summary(diagnosis)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    start = f"  {f'{label}:':6}" if label else "  "
+    return textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False)
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    counts = {
+        finding.severity: sum(each.severity is finding.severity for each in diagnosis.findings)
+        for finding in diagnosis.findings
+    }
+    found = ", ".join(f"{count} {severity.value}{'s' * (count > 1)}" for severity, count in counts.items())
+    return f"{found or 'nothing found'}; {len(diagnosis.unseen)} not seen"

@@ -1,0 +1,227 @@
+"""What kube-proxy does and nftproxy doesn't, in the configuration, rules and metrics that kube-proxy has on this node.
+
+The measure is docs/semantics.md.  In each check the rules and counters in the kernel count for more than what is
+configured: they show what is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nftproxy.doctor.facts import Facts
+from nftproxy.doctor.findings import Finding, Kind, Severity, Stage, stage_of
+from nftproxy.doctor.iptables import SavedTables
+
+NODE_PORT_ADDRESSES = Kind(
+    "NFT601",
+    Severity.WARNING,
+    "Node ports will be served on the node's primary addresses alone",
+    "Without nodePortAddresses kube-proxy serves node ports on every address of the node in this mode; nftproxy serves "
+    "them on the node's first InternalIP of each family.  Connections to the other addresses reach nothing.",
+    "If anybody uses the others, set `nodePortAddresses` to the ranges that are meant, or to `[all]`.",
+)
+LOCALHOST_NODE_PORTS = Kind(
+    "NFT602",
+    Severity.WARNING,
+    "Node ports at localhost will not be served unless you ask for it",
+    "In iptables mode kube-proxy serves node ports on 127.0.0.1.  nftproxy does so only where nodePortAddresses says "
+    "`localhost`, for TCP, and the endpoint then sees the node as its client.",
+    "Add `localhost` to `nodePortAddresses`, as in `[primary, localhost]`, if programs on the node use it.",
+)
+INVALID = Kind(
+    "NFT603",
+    Severity.WARNING,
+    "Packets that connection tracking finds invalid will no longer be dropped",
+    "nftproxy has no such rule, as nftables mode of kube-proxy has none.  Where the network delays packets so "
+    "much that they fall out of the window, such a packet reaches the client untranslated, and the client resets its "
+    "connection (kubernetes/kubernetes#74839; kernels before 6.1 find more packets invalid than they should).",
+    "Set `conntrack.tcpBeLiberal: true`: connection tracking then translates such packets, and no connection is reset.",
+)
+IPVS_SCHEDULER = Kind(
+    "NFT604",
+    Severity.WARNING,
+    "Connections will be spread at random, whatever the IPVS scheduler",
+    "nftproxy draws an endpoint for each new connection, all with the same chance.  Endpoints with fewer connections "
+    "are not preferred, and `sh` and `mh` no longer keep a client with its endpoint.",
+    "Where clients must stay with an endpoint, set `sessionAffinity: ClientIP` on the Service.",
+)
+IPVS_INTERFACE = Kind(
+    "NFT605",
+    Severity.NOTE,
+    "No interface will have the Services' addresses",
+    "In IPVS mode the interface kube-ipvs0 has them, so that the node answers pings to a ClusterIP, and with strictARP "
+    "not set ARP requests for load balancer addresses.  nftproxy needs no such interface: a ping to a ClusterIP is "
+    "rejected, and nobody answers ARP requests.",
+    "Nothing, unless something pings ClusterIPs to see if a Service is well.",
+)
+WITHOUT_EFFECT = Kind(
+    "NFT606",
+    Severity.NOTE,
+    "Fields of kube-proxy's configuration have no effect in nftproxy",
+    "Each is named with what happens instead.",
+    "Nothing, if that is as well.  To have a log without these warnings, leave the fields out.",
+)
+UNUSABLE = Kind(
+    "NFT607",
+    Severity.ERROR,
+    "nftproxy can't start with kube-proxy's configuration",
+    "nftproxy ends at start, and the node's rules stay as they are.",
+    "Correct the fields that are named.",
+)
+BOTH_VARIANTS = Kind(
+    "NFT608",
+    Severity.WARNING,
+    "Both variants of iptables have rules of kube-proxy",
+    "kube-proxy writes one variant; the other has what an earlier version or image left.  Both are in force, and "
+    "the older ones are stale.",
+    "Remove them with `nftproxy cleanup --kube-proxy iptables`, which looks at both variants, once "
+    "nftproxy's rules are loaded.",
+)
+
+RANDOM_ENOUGH = frozenset({"", "rr"})
+"""Schedulers for which a random choice is no other service: without weights, round robin gives everybody as much."""
+LOCALHOST_COUNTER = "localhost_nps_accepted_pkts"
+INVALID_COUNTER = "ct_state_invalid_dropped_pkts"
+"""The names under which kube-proxy's rules count, for its two metrics (pkg/proxy/metrics)."""
+
+
+def node_port_addresses(facts: Facts) -> Iterator[Finding]:
+    """Modes in which kube-proxy serves node ports on all addresses by default."""
+    configuration = facts.configuration
+    if facts.mode not in ("iptables", "ipvs") or stage_of(facts) is Stage.AFTER:
+        return
+    if configuration is None:
+        yield NODE_PORT_ADDRESSES.seen(
+            f"kube-proxy's rules are those of {facts.mode} mode",
+            "its configuration isn't known, and may name addresses",
+            severity=Severity.NOTE,
+        )
+    elif not configuration.node_port_addresses:
+        where = f"mode {configuration.mode} without nodePortAddresses, in {configuration.source}"
+        several = [str(address) for address in facts.addresses or ()]
+        if facts.addresses is not None and len({":" in text for text in several}) == len(several):
+            yield NODE_PORT_ADDRESSES.seen(where, _addresses(several), severity=Severity.NOTE)
+        else:
+            yield NODE_PORT_ADDRESSES.seen(where, _addresses(several))
+
+
+def _addresses(texts: list[str]) -> str:
+    return f"addresses on this node's interfaces: {', '.join(sorted(texts)) or 'not known'}"
+
+
+def localhost_node_ports(facts: Facts) -> Iterator[Finding]:
+    """Packets to node ports at localhost that kube-proxy has counted; or that it may have had without counting."""
+    accepted = facts.metrics.localhost_accepted if facts.metrics else None
+    counter = facts.accounts.get(LOCALHOST_COUNTER, 0)
+    counted = [f"the counter {LOCALHOST_COUNTER} of kube-proxy's rules has {counter} packets"] if counter else []
+    if accepted and facts.metrics:
+        counted.append(
+            f"kubeproxy_iptables_localhost_nodeports_accepted_packets_total is {accepted}, at {facts.metrics.source}"
+        )
+    if counted:
+        yield LOCALHOST_NODE_PORTS.seen(*counted)
+    elif accepted is None and LOCALHOST_COUNTER not in facts.accounts and _serves_localhost(facts):
+        assert facts.configuration
+        yield LOCALHOST_NODE_PORTS.seen(
+            f"mode iptables without localhostNodePorts: false, in {facts.configuration.source}",
+            "whether anybody uses it isn't known: kube-proxy's metric is not to be had here",
+            severity=Severity.NOTE,
+        )
+
+
+def _serves_localhost(facts: Facts) -> bool:
+    given = facts.configuration
+    if given is None or given.mode != "iptables" or not given.localhost_node_ports:
+        return False
+    return not given.node_port_addresses or any(
+        text.startswith(("127.", "0.0.0.0/0", "localhost", "all")) for text in given.node_port_addresses
+    )
+
+
+def invalid_packets(facts: Facts) -> Iterator[Finding]:
+    """Rules with which kube-proxy drops invalid packets, unless tcpBeLiberal is set."""
+    if facts.sysctls.get("netfilter/nf_conntrack_tcp_be_liberal") or (
+        facts.configuration and facts.configuration.tcp_be_liberal
+    ):
+        return
+    rules = [
+        (saved.tool, rule)
+        for saved in facts.saved
+        if (table := saved.table("filter"))
+        for rule in table.of("KUBE-FORWARD")
+        if "--ctstate INVALID" in rule.matches and rule.target == "DROP"
+    ]
+    dropped = facts.metrics.invalid_dropped if facts.metrics else None
+    evidence = [f"{tool}-save: KUBE-FORWARD has dropped {rule.packets} invalid packets" for tool, rule in rules]
+    counter = facts.accounts.get(INVALID_COUNTER, 0)
+    if counter:
+        evidence.append(f"the counter {INVALID_COUNTER} of kube-proxy's rules has {counter} packets")
+    if dropped and facts.metrics:
+        evidence.append(
+            f"kubeproxy_iptables_ct_state_invalid_dropped_packets_total is {dropped}, at {facts.metrics.source}"
+        )
+    if evidence:
+        used = bool(dropped or counter) or any(rule.packets for _, rule in rules)
+        evidence += ["net.netfilter.nf_conntrack_tcp_be_liberal is 0", f"Linux {facts.kernel}"]
+        yield INVALID.seen(*evidence, severity=Severity.WARNING if used else Severity.NOTE)
+
+
+def schedulers(facts: Facts) -> Iterator[Finding]:
+    """How IPVS spreads connections: as configured, and as the virtual servers have it."""
+    given = facts.configuration
+    evidence = []
+    if given is not None and given.mode == "ipvs":
+        evidence.append((given.scheduler, f"ipvs.scheduler: {given.scheduler or 'rr, by default'}, in {given.source}"))
+    evidence += [(name, f"virtual servers with the scheduler {name}") for name in sorted(set(facts.schedulers))]
+    if evidence:
+        matters = any(name not in RANDOM_ENOUGH for name, _ in evidence)
+        severity = Severity.WARNING if matters else Severity.NOTE
+        yield IPVS_SCHEDULER.seen(*(text for _, text in evidence), severity=severity)
+
+
+def ipvs_interface(facts: Facts) -> Iterator[Finding]:
+    """The interface that has every address."""
+    if "kube-ipvs0" in facts.interfaces and stage_of(facts) is not Stage.AFTER:
+        yield IPVS_INTERFACE.seen("the interface kube-ipvs0")
+
+
+def fields(facts: Facts) -> Iterator[Finding]:
+    """What nftproxy would say when it is started with kube-proxy's configuration."""
+    given = facts.configuration
+    if given is not None and given.faults:
+        yield UNUSABLE.seen(*given.faults)
+    if given is not None and given.problems:
+        yield WITHOUT_EFFECT.seen(*given.problems)
+
+
+def both_variants(facts: Facts) -> Iterator[Finding]:
+    """kube-proxy's chains in legacy iptables and in nftables' at once."""
+    for prefix in ("iptables", "ip6tables"):
+        having = [saved.tool for saved in facts.saved if saved.tool.startswith(f"{prefix}-") and _has_services(saved)]
+        if len(having) > 1:
+            yield BOTH_VARIANTS.seen(*(f"{tool}-save: the chain KUBE-SERVICES" for tool in having))
+
+
+def _has_services(saved: SavedTables) -> bool:
+    return any("KUBE-SERVICES" in table.chains for table in saved.tables)
+
+
+CHECKS = (
+    node_port_addresses,
+    localhost_node_ports,
+    invalid_packets,
+    schedulers,
+    ipvs_interface,
+    fields,
+    both_variants,
+)
+KINDS = (
+    NODE_PORT_ADDRESSES,
+    LOCALHOST_NODE_PORTS,
+    INVALID,
+    IPVS_SCHEDULER,
+    IPVS_INTERFACE,
+    WITHOUT_EFFECT,
+    UNUSABLE,
+    BOTH_VARIANTS,
+)

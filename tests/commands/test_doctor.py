@@ -1,0 +1,636 @@
+"""Each finding of `nftproxy doctor` is provoked by what it is about, in a real namespace, and by nothing else."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from nftproxy.commands import doctor
+from nftproxy.doctor.diagnosis import KINDS
+from nftproxy.kernel import accounting, capabilities, ipvs, sysctl
+from nftproxy.kernel.agent_lock import AgentLock
+from nftproxy.kernel.capabilities import Feature, missing_features
+from nftproxy.kernel.netlink import ACKNOWLEDGE, attribute, messages_of, open_socket, request
+from nftproxy.lab.apiserver import ApiServer, Fault, Permission, Respond
+from nftproxy.model.addresses import Family
+from tests.commands.test_kube_proxy_cleanup import FakeIPVS
+from tests.conftest import Run
+from tests.support.command import Done, nftproxy
+from tests.support.factories import pipeline
+from tests.support.kube_proxy_rules import IPTABLES_MODE, IPVS_MODE, TOOLS, restore, run
+
+CONFIG = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
+EVERYWHERE = {"NFT623"}
+"""What every machine with nft 1.0.6 has, whatever else is on it."""
+INVALID_DROPPED = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
+LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"
+
+Finding = dict[str, Any]
+
+
+@pytest.fixture(autouse=True)
+def node(namespace: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 -- that is where everything is
+    """A node that forwards and reaches itself, on which nobody tries for a second what nftables lacks."""
+    run("ip link set lo up")
+    setting("ipv4/ip_forward", 1)
+    monkeypatch.setattr(capabilities, "missing_features", list)
+
+
+def setting(path: str, value: int) -> None:
+    """Make a setting of the namespace."""
+    Path("/proc/sys/net", path).write_text(str(value))
+
+
+def diagnosis(*arguments: str | Path) -> dict[str, Any]:
+    """What doctor says as JSON."""
+    done = nftproxy("doctor", "--output", "json", "--node", "node-a", *arguments)
+    assert done.out, done.err
+    said: dict[str, Any] = json.loads(done.out)
+    matters = any(finding["severity"] != "note" for finding in said["findings"])
+    assert done.status == int(matters)
+    return said
+
+
+def found(*arguments: str | Path) -> dict[str, Finding]:
+    """Its findings by their codes, except what is everywhere."""
+    return {each["code"]: each for each in diagnosis(*arguments)["findings"] if each["code"] not in EVERYWHERE}
+
+
+def seen(finding: Finding) -> str:
+    """All evidence of a finding."""
+    return "\n".join(finding["evidence"])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Any:
+    """Gives a function that writes a configuration, and returns its file."""
+
+    def write(text: str) -> Path:
+        file = tmp_path / "config.conf"
+        file.write_text(CONFIG + text)
+        return file
+
+    return write
+
+
+@pytest.fixture
+def answers() -> Iterator[Any]:
+    """Gives a function that answers HTTP with these texts by their paths, and returns the URL."""
+    servers = []
+
+    def start(texts: Mapping[str, str]) -> str:
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                body = texts.get(self.path)
+                self.send_response(404 if body is None else 200)
+                self.end_headers()
+                self.wfile.write((body or "").encode())
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_node_without_anything_has_nothing_to_say() -> None:
+    """On a node that nobody has touched there is no finding; what couldn't be looked at is named."""
+    said = diagnosis()
+    assert {each["code"] for each in said["findings"]} <= EVERYWHERE
+    assert (said["stage"], said["mode"]) == ("fresh", "")
+    assert [each["what"] for each in said["unseen"]] == [
+        "kube-proxy's configuration",
+        "kube-proxy's metrics",
+        "the API server",
+    ]
+
+
+def test_looking_changes_nothing() -> None:
+    """A look leaves no table behind, in either variant of iptables or in nftables."""
+    found()
+    assert run("nft list tables") == ""
+    assert run("iptables-legacy-save") == ""
+
+
+# ---- kube-proxy ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["", "iptables", "ipvs"])
+def test_node_ports_on_all_addresses(config: Any, mode: str) -> None:
+    """A mode that serves node ports on all addresses is a warning where the node has several, and a note with one."""
+    run("ip link add eth0 type bridge")
+    run("ip link set eth0 up")
+    run("ip address add 192.168.0.2/24 dev eth0")
+    file = config(f"mode: '{mode}'\n")
+    assert found("--config", file)["NFT601"]["severity"] == "note"
+    run("ip address add 192.168.0.3/24 dev eth0")
+    finding = found("--config", file)["NFT601"]
+    assert finding["severity"] == "warning"
+    assert "192.168.0.2, 192.168.0.3" in seen(finding)
+    assert "NFT601" not in found("--config", config(f"mode: '{mode}'\nnodePortAddresses: [192.168.0.0/24]\n"))
+
+
+def test_nftables_mode_serves_as_we_do(config: Any) -> None:
+    """kube-proxy in nftables mode serves node ports on the primary addresses too."""
+    assert found("--config", config("mode: nftables\n")) == {}
+
+
+def test_node_ports_at_localhost_by_the_metric(config: Any, answers: Any) -> None:
+    """Packets that kube-proxy has counted are a warning; none are nothing, and without the metric it is a note."""
+    file = config("mode: iptables\nnodePortAddresses: [127.0.0.0/8]\n")
+    for text, severity in ((f"{LOCALHOST_ACCEPTED} 7\n", "warning"), (f"{LOCALHOST_ACCEPTED} 0\n", None), ("", "note")):
+        url = answers({"/metrics": f"# HELP {LOCALHOST_ACCEPTED} x\n{text}"})
+        finding = found("--config", file, "--kube-proxy-metrics", url).get("NFT602")
+        assert (finding or {}).get("severity") == severity
+        if severity == "warning":
+            assert finding
+            assert f"{LOCALHOST_ACCEPTED} is 7, at {url}/metrics" in seen(finding)
+
+
+def counter(name: str, packets: int) -> None:
+    """Make one of the counters that rules of iptables count in."""
+    attributes = attribute(accounting.NAME, name.encode() + b"\0") + attribute(
+        accounting.PACKETS, packets.to_bytes(8, "big")
+    )
+    with open_socket() as kernel:
+        kernel.sendto(request(accounting.SUBSYSTEM, accounting.NEW, ACKNOWLEDGE | 0x400, 0, attributes), (0, 0))
+        list(messages_of(kernel.recv(4096)))
+
+
+def test_node_ports_at_localhost_by_the_counter() -> None:
+    """Where kube-proxy's metrics aren't to be had, the kernel's own counter shows it."""
+    counter("localhost_nps_accepted_pkts", 7)
+    finding = found()["NFT602"]
+    assert finding["severity"] == "warning"
+    assert seen(finding) == "the counter localhost_nps_accepted_pkts of kube-proxy's rules has 7 packets"
+
+
+@pytest.mark.parametrize("tool", [tool for tool in TOOLS if tool != "ip6tables-nft"])  # 1.8.9 restores no counters
+def test_invalid_packets_by_the_rule(tool: str) -> None:
+    """A rule that drops invalid packets is a note, a warning once it has dropped some, nothing with tcpBeLiberal."""
+    restore(tool, IPTABLES_MODE)
+    assert found()["NFT603"]["severity"] == "note"
+    text = run(f"{tool}-save -c -t filter")
+    run(f"{tool}-restore -c", re.sub(r"^\[0:0\] (-A KUBE-FORWARD .*INVALID)", r"[5:200] \1", text, flags=re.MULTILINE))
+    finding = found()["NFT603"]
+    assert finding["severity"] == "warning"
+    assert f"{tool}-save: KUBE-FORWARD has dropped 5 invalid packets" in seen(finding)
+    setting("netfilter/nf_conntrack_tcp_be_liberal", 1)
+    assert "NFT603" not in found()
+
+
+def test_invalid_packets_by_metric_and_counter(answers: Any, config: Any) -> None:
+    """kube-proxy's metric, and the kernel's counter behind it, count as much; not if the configuration is liberal."""
+    restore("iptables-nft", IPTABLES_MODE)
+    url = answers({"/metrics": f"{INVALID_DROPPED} 12\n"})
+    counter("ct_state_invalid_dropped_pkts", 11)
+    finding = found("--kube-proxy-metrics", url)["NFT603"]
+    assert finding["severity"] == "warning"
+    assert f"{INVALID_DROPPED} is 12, at {url}/metrics" in seen(finding)
+    assert "the counter ct_state_invalid_dropped_pkts of kube-proxy's rules has 11 packets" in seen(finding)
+    assert "NFT603" not in found("--config", config("conntrack: {tcpBeLiberal: true}\n"))
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "severity"), [("''", "note"), ("rr", "note"), ("lc", "warning"), ("sh", "warning")]
+)
+def test_the_scheduler_that_is_configured(config: Any, scheduler: str, severity: str) -> None:
+    """A scheduler that chooses otherwise than by turns is a warning."""
+    finding = found("--config", config(f"mode: ipvs\nipvs: {{scheduler: {scheduler}}}\n"))["NFT604"]
+    assert finding["severity"] == severity
+
+
+def test_the_scheduler_of_virtual_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the kernel's virtual servers choose by counts without a configuration (of a kernel that has IPVS)."""
+    monkeypatch.setattr(ipvs, "IPVS_IN_KERNEL", tmp_path)
+    monkeypatch.setattr(ipvs, "IPVS", FakeIPVS("10.96.0.10", "10.96.0.11", scheduler="wlc"))
+    finding = found()["NFT604"]
+    assert (finding["severity"], seen(finding)) == ("warning", "virtual servers with the scheduler wlc")
+
+
+def test_the_interface_of_ipvs_mode() -> None:
+    """kube-ipvs0 is noted, and tells of the mode."""
+    run("ip link add kube-ipvs0 type bridge")
+    said = diagnosis()
+    assert "NFT605" in {each["code"] for each in said["findings"]}
+    assert (said["stage"], said["mode"]) == ("before", "ipvs")
+
+
+def test_fields_without_effect(config: Any) -> None:
+    """Each field that nftproxy doesn't use is named with what happens instead; one that it can't use is an error."""
+    finding = found("--config", config("mode: ipvs\nipvs: {strictARP: true, excludeCIDRs: [10.0.0.0/8]}\n"))["NFT606"]
+    assert finding["severity"] == "note"
+    assert "ipvs.strictARP: has no effect: no interface gets the Services' addresses" in seen(finding)
+    assert "ipvs.excludeCIDRs: has no effect" in seen(finding)
+    broken = found("--config", config("mode: nftables\nclusterCIDR: 10.0.0.0/40\n"))["NFT607"]
+    assert broken["severity"] == "error"
+    assert "clusterCIDR" in seen(broken)
+
+
+def test_rules_in_both_variants() -> None:
+    """kube-proxy's chains in both variants of iptables at once are a warning."""
+    restore("iptables-nft", IPTABLES_MODE)
+    assert "NFT608" not in found()
+    restore("iptables-legacy", IPTABLES_MODE)
+    assert "iptables-legacy-save: the chain KUBE-SERVICES" in seen(found()["NFT608"])
+
+
+@pytest.mark.parametrize(("dump", "mode"), [(IPTABLES_MODE, "iptables"), (IPVS_MODE, "ipvs")])
+def test_the_mode_shows_in_the_rules(dump: str, mode: str) -> None:
+    """Without a configuration kube-proxy's own chains tell iptables mode from IPVS mode."""
+    run("ipset create KUBE-CLUSTER-IP hash:ip,port")
+    run("ipset create KUBE-NODE-PORT-TCP bitmap:port range 0-65535")
+    restore("iptables-nft", dump)
+    said = diagnosis()
+    assert (said["stage"], said["mode"]) == ("before", mode)
+    assert "NFT601" in {each["code"] for each in said["findings"]}
+
+
+# ---- where the configuration comes from ----------------------------------------------------------------------------
+
+
+def test_a_config_map_on_standard_input() -> None:
+    """What `kubectl get configmap kube-proxy --output yaml` prints is taken as it is."""
+    inner = "".join(f"    {line}\n" for line in (CONFIG + "mode: ipvs\nipvs:\n  scheduler: lc\n").splitlines())
+    text = (
+        f"apiVersion: v1\nkind: ConfigMap\ndata:\n  config.conf: |-\n{inner}  kubeconfig.conf: |-\n    apiVersion: v1\n"
+    )
+    done = nftproxy("doctor", "--output", "json", "--config", "-", stdin=text)
+    assert {"NFT604"} <= {each["code"] for each in json.loads(done.out)["findings"]}
+
+
+def test_a_file_that_cannot_be_read_is_bad_input(tmp_path: Path) -> None:
+    """A configuration that was named and isn't there, or is none, ends with status 2."""
+    assert nftproxy("doctor", "--config", tmp_path / "nothing").status == 2
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    assert nftproxy("doctor", "--config", tmp_path / "list.yaml").status == 2
+
+
+def test_a_running_kube_proxy_shows_its_file_and_flags(config: Any) -> None:
+    """The process that runs in this network tells where its file is; its flags go before that."""
+    file = config("mode: iptables\nipvs: {scheduler: sh}\n")
+    wait = "import sys; print(flush=True); sys.stdin.read()"
+    arguments = ["kube-proxy", "-c", wait, "--proxy-mode", "ipvs", f"--config={file}"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(arguments, executable=sys.executable, stdin=pipe, stdout=pipe) as process:
+        assert process.stdout
+        process.stdout.readline()
+        said = diagnosis()
+        process.communicate()
+    assert said["mode"] == "ipvs", said["unseen"]
+    (finding,) = (each for each in said["findings"] if each["code"] == "NFT604")
+    assert seen(finding) == f"ipvs.scheduler: sh, in /proc/{process.pid}/root{file}"
+
+
+def test_configz(answers: Any) -> None:
+    """Without a file or a process kube-proxy's own answer counts, with Go's names; ours is no kube-proxy's."""
+    values = {"Mode": "ipvs", "IPVS": {"Scheduler": "lc"}, "NodePortAddresses": None}
+    url = answers({"/configz": json.dumps({"kubeproxy.config.k8s.io": values})})
+    finding = found("--kube-proxy-metrics", url)["NFT604"]
+    assert seen(finding) == f"ipvs.scheduler: lc, in {url}/configz"
+    ours = answers({"/configz": json.dumps({"kubeproxy.config.k8s.io": {"mode": "nftables", "nftproxy": {}}})})
+    (unseen, *_) = diagnosis("--kube-proxy-metrics", ours)["unseen"]
+    assert unseen["why"] == f"no --config, and it isn't kube-proxy that answers at {ours}/configz"
+
+
+# ---- other programs ------------------------------------------------------------------------------------------------
+
+UFW = """\
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:ufw-before-forward - [0:0]
+:ufw-user-forward - [0:0]
+-A FORWARD -j ufw-before-forward
+-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+-A ufw-before-forward -j ufw-user-forward
+COMMIT
+"""
+DOCKER = """\
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD DROP [0:0]
+:OUTPUT ACCEPT [0:0]
+:DOCKER-USER - [0:0]
+-A FORWARD -j DOCKER-USER
+COMMIT
+"""
+FIREWALLD = """\
+*filter
+:INPUT ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:FORWARD_direct - [0:0]
+-A FORWARD -j FORWARD_direct
+-A FORWARD -j REJECT --reject-with icmp-host-prohibited
+COMMIT
+"""
+FIREWALLS = {"ufw": UFW, "Docker": DOCKER, "firewalld": FIREWALLD}
+
+
+@pytest.mark.parametrize("tool", ["iptables-nft", "iptables-legacy"])
+@pytest.mark.parametrize("firewall", FIREWALLS)
+def test_forward_accepts_that_vanish(tool: str, firewall: str) -> None:
+    """Accepts of kube-proxy's above a firewall that drops are a warning that names it; the firewall alone is one."""
+    restore(tool, FIREWALLS[firewall], "")
+    alone = found()
+    assert "NFT611" not in alone
+    assert alone["NFT612"]["severity"] == "warning"
+    restore(tool, IPTABLES_MODE)
+    both = found()
+    assert "NFT612" not in both
+    assert f"({firewall})" in seen(both["NFT611"])
+    assert "KUBE-FORWARD has 1 accepts" in seen(both["NFT611"])
+
+
+def test_no_firewall_no_finding() -> None:
+    """kube-proxy's accepts are nothing to speak of where the policy accepts anyway."""
+    restore("iptables-nft", IPTABLES_MODE)
+    assert not {"NFT611", "NFT612", "NFT613"} & found().keys()
+
+
+def test_a_firewall_in_a_table_of_its_own() -> None:
+    """A table of firewalld's own drops with or without kube-proxy, so that nothing changes: a note."""
+    rules = "chain filter_FORWARD { type filter hook forward priority 10; policy drop; }\n"
+    run("nft -f -", f"table inet firewalld {{ {rules} }}\n")
+    finding = found()["NFT613"]
+    assert (finding["severity"], seen(finding)) == ("note", "the chain filter_FORWARD in the table inet firewalld")
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    """An API server in the node's network, which knows the node."""
+    with ApiServer(tls=True, authenticate=True) as made:
+        made.put({"kind": "Node", "metadata": {"name": "node-a"}})
+        yield made
+
+
+@pytest.fixture
+def kubeconfig(server: ApiServer, tmp_path: Path) -> Path:
+    """How to reach it."""
+    return server.write_kubeconfig(tmp_path / "kubeconfig")
+
+
+FELIX = "/apis/crd.projectcalico.org/v1/felixconfigurations/default"
+
+
+@pytest.mark.parametrize(("mode", "is_found"), [("Auto", True), (None, True), ("Enabled", False)])
+def test_calico_that_follows_kube_proxy(server: ApiServer, kubeconfig: Path, mode: str | None, is_found: bool) -> None:
+    """Calico in nftables on account of kube-proxy's tables is a warning, unless its mode is fixed."""
+    body = json.dumps({"spec": {"nftablesMode": mode} if mode else {}}).encode()
+    server.faults.add(Fault(Respond(200, body=body), resource=FELIX, count=2))
+    run("nft add table ip calico")
+    assert "NFT614" not in found("--kubeconfig", kubeconfig)
+    run("nft add table ip kube-proxy")
+    finding = found("--kubeconfig", kubeconfig).get("NFT614")
+    assert (finding is not None) is is_found
+    if finding:
+        assert seen(finding) == "the table ip calico\nnftablesMode: Auto, in felixconfiguration/default"
+
+
+def test_calico_whose_mode_is_not_known() -> None:
+    """Without the API the mode isn't known, and the finding says so; it stays once our tables are there alone."""
+    run("nft add table ip calico")
+    run("nft add table ip nftproxy")
+    assert "nftablesMode couldn't be read" in seen(found()["NFT614"])
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("ip link add cilium_host type bridge", "NFT616"),
+        ("iptables-nft -t nat -N CILIUM_PRE_nat", "NFT616"),
+        ("ip link add kube-dummy-if type bridge", "NFT617"),
+        ("ip6tables-legacy -t nat -N KUBE-ROUTER-SERVICES", "NFT617"),
+    ],
+)
+def test_other_proxies(command: str, code: str) -> None:
+    """Cilium and kube-router are a warning, by their interfaces and their chains."""
+    run(command)
+    assert found()[code]["severity"] == "warning"
+
+
+def test_what_kube_proxy_has_left() -> None:
+    """kube-proxy's rules are no finding before ours are there, and a warning beside them."""
+    run("nft add table ip kube-proxy")
+    assert "NFT615" not in found()
+    run("nft add table ip nftproxy")
+    said = diagnosis()
+    assert said["stage"] == "beside"
+    (finding,) = (each for each in said["findings"] if each["code"] == "NFT615")
+    assert seen(finding) == "the table ip kube-proxy (nftables mode)"
+
+
+def test_a_canary_beside_kube_proxy_is_as_it_should_be() -> None:
+    """A canary's tables beside kube-proxy's are a stage of their own, in which nothing has to be removed."""
+    run("nft add table ip6 kube-proxy")
+    run("nft -f -", pipeline(service_proxy_name="canary").load(Family.IPV6, None).text)
+    said = diagnosis()
+    assert said["stage"] == "canary"
+    assert "NFT615" not in {each["code"] for each in said["findings"]}
+
+
+def test_rules_without_an_agent() -> None:
+    """Our rules alone are a warning, until an agent keeps them."""
+    run("nft add table ip nftproxy")
+    assert found()["NFT618"]["severity"] == "warning"
+    lock = AgentLock()
+    try:
+        assert lock.acquire()
+        assert "NFT618" not in found()
+        assert diagnosis()["stage"] == "after"
+    finally:
+        lock.close()
+
+
+def test_a_setting_that_outlives_kube_proxy() -> None:
+    """route_localnet is kube-proxy's business while its rules are there, and a warning once they are gone."""
+    setting("ipv4/conf/all/route_localnet", 1)
+    run("iptables-nft -t nat -N KUBE-SERVICES")
+    assert "NFT619" not in found()
+    run("iptables-nft -t nat -X KUBE-SERVICES")
+    assert seen(found()["NFT619"]) == "net.ipv4.conf.all.route_localnet is 1"
+
+
+# ---- the node ------------------------------------------------------------------------------------------------------
+
+
+def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel or nft refuses is an error, with where it comes from."""
+    nonsense = Feature("teleporting", "CONFIG_NFT_TELEPORT", "chain c { teleport }")
+    monkeypatch.setattr(capabilities, "missing_features", functools.partial(missing_features, [nonsense]))
+    finding = found()["NFT621"]
+    assert finding["severity"] == "error"
+    assert "teleporting for ip (CONFIG_NFT_TELEPORT)" in seen(finding)
+
+
+def test_families(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A family that the kernel's nftables doesn't know is a warning (number 12 is DECnet, which is gone)."""
+    monkeypatch.setattr(doctor, "FAMILY_NUMBER", {Family.IPV4: 2, Family.IPV6: 12})
+    finding = found()["NFT622"]
+    assert (finding["severity"], seen(finding)) == ("warning", "IPv6")
+
+
+def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that can't remember IPv6 clients is a note that says how it failed."""
+    probed = capabilities.probe()
+    codes = {each["code"]: each for each in diagnosis()["findings"]}
+    assert ("NFT623" in codes) is bool(probed.reason)
+    monkeypatch.setattr(capabilities, "probe", lambda: capabilities.Probe(probed.capabilities, "it has died"))
+    codes = {each["code"]: each for each in diagnosis()["findings"]}
+    assert (codes["NFT623"]["severity"], seen(codes["NFT623"])) == ("note", "it has died")
+
+
+def test_forwarding() -> None:
+    """A node that doesn't forward is an error for IPv4, and a warning for IPv6 where the node has such addresses."""
+    setting("ipv4/ip_forward", 0)
+    assert (found()["NFT624"]["severity"], seen(found()["NFT624"])) == ("error", "net.ipv4.ip_forward is 0")
+    setting("ipv4/ip_forward", 1)
+    setting("ipv6/conf/all/forwarding", 0)
+    assert "NFT624" not in found()
+    run("ip link add eth0 type bridge")
+    run("ip address add fd00::2/64 dev eth0")
+    finding = found()["NFT624"]
+    assert (finding["severity"], seen(finding)) == ("warning", "net.ipv6.conf.all.forwarding is 0")
+
+
+def test_bridged_pods() -> None:
+    """Pods on a bridge whose packets don't meet the rules are a warning."""
+    if not Path("/proc/sys/net/bridge").exists():
+        pytest.skip("br_netfilter is not loaded")
+    for path in ("bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"):
+        setting(path, 1)
+    run("ip link add cni0 type bridge")
+    assert "NFT625" not in found()
+    setting("bridge/bridge-nf-call-iptables", 0)
+    assert seen(found()["NFT625"]) == "the interface cni0\nnet.bridge.bridge-nf-call-iptables is 0"
+
+
+def test_conntrack_smaller_than_asked_for(config: Any) -> None:
+    """A limit below what the configuration asks for is a note, with both numbers."""
+    maximum = Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text().strip()
+    finding = found("--config", config("mode: nftables\nconntrack: {min: 2000000000}\n"))["NFT627"]
+    assert seen(finding) == f"net.netfilter.nf_conntrack_max is {maximum}, and 2000000000 is asked for"
+
+
+@pytest.mark.parametrize(("name", "value", "code"), [("count", 90, "NFT626"), ("buckets", 10, "NFT628")])
+def test_conntrack_that_is_full_or_slow(name: str, value: int, code: str) -> None:
+    """A table that is nearly full, or whose hash is small, is a warning (made up: these sizes are the machine's)."""
+    sizes = {"count": 10, "max": 100, "buckets": 25}
+    for numbers, expected in ((sizes, set()), (sizes | {name: value}, {code})):
+        made = {f"netfilter/nf_conntrack_{each}": number for each, number in numbers.items()}
+        with mock.patch.object(sysctl, "read_all", lambda _, made=made: made | {"ipv4/ip_forward": 1}):
+            assert {"NFT626", "NFT628"} & found().keys() == expected
+
+
+# ---- the cluster ---------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_that_allows_everything(kubeconfig: Path) -> None:
+    """With all rights and a Node of this name there is nothing to say."""
+    assert found("--kubeconfig", kubeconfig) == {}
+
+
+def test_rights_verb_by_verb(server: ApiServer, kubeconfig: Path) -> None:
+    """Each right that is missing is named: an error for what the agent needs, a warning for what it can do without."""
+    server.rbac = [
+        Permission("", "services", "list"),
+        Permission("discovery.k8s.io", "endpointslices", "*"),
+        Permission("networking.k8s.io", "servicecidrs", "list"),
+        Permission("", "nodes", "*"),
+        Permission("events.k8s.io", "events", "create"),
+    ]
+    codes = found("--kubeconfig", kubeconfig)
+    assert (codes["NFT632"]["severity"], codes["NFT632"]["evidence"]) == ("error", ["watch services"])
+    assert codes["NFT633"]["severity"] == "warning"
+    assert codes["NFT633"]["evidence"] == ["watch servicecidrs.networking.k8s.io", "patch events.events.k8s.io"]
+
+
+def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Path) -> None:
+    """The ClusterRole that examples/deploy has gives all that doctor asks after."""
+    import yaml
+
+    from nftproxy.lab.apiserver import permissions_of
+
+    text = (Path(__file__).resolve().parents[2] / "examples" / "deploy" / "daemonset.yaml").read_text()
+    server.rbac = permissions_of(yaml.safe_load_all(text))
+    assert found("--kubeconfig", kubeconfig) == {}
+
+
+def test_a_server_that_does_not_answer(server: ApiServer, kubeconfig: Path) -> None:
+    """A server that nobody reaches, and one that doesn't know us, are an error with the address and the reason."""
+    server.expire_token()
+    finding = found("--kubeconfig", kubeconfig)["NFT631"]
+    assert finding["severity"] == "error"
+    assert "401 Unauthorized" in seen(finding)
+    server.close()
+    assert re.search(r"https://127\.0\.0\.1:\d+: ConnectError", seen(found("--kubeconfig", kubeconfig)["NFT631"]))
+
+
+def test_a_way_to_the_server_that_leads_through_a_service(server: ApiServer, kubeconfig: Path) -> None:
+    """An API server that is reached by its own ClusterIP is a warning."""
+    server.put({"kind": "Service", "metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "127.0.0.1"}})
+    assert "which is the ClusterIP of the Service default/kubernetes" in seen(
+        found("--kubeconfig", kubeconfig)["NFT634"]
+    )
+
+
+def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
+    """A node name that no Node has is a warning, and one that may not be asked for is none."""
+    finding = found("--kubeconfig", kubeconfig, "--node", "node-b")["NFT635"]
+    assert seen(finding).startswith("no Node node-b, at https://")
+
+
+# ---- the answer ----------------------------------------------------------------------------------------------------
+
+
+def test_each_kind_has_its_own_code() -> None:
+    """No two kinds of findings have one code, and every one is provoked above."""
+    codes = [kind.code for kind in KINDS]
+    assert len(set(codes)) == len(codes)
+    source = Path(__file__).read_text()
+    assert [code for code in codes if source.count(code) < 1] == []
+
+
+def test_text_for_people() -> None:
+    """The text has each finding with what was seen, what follows and what to do, what wasn't seen, and a sum."""
+    setting("ipv4/ip_forward", 0)
+    done: Done = nftproxy("doctor", "--node", "node-a")
+    assert done.status == 1
+    assert done.out.startswith(
+        "node node-a: no service proxy's rules are here\n\nerror NFT624: The node doesn't forward"
+    )
+    for line in ("  seen: net.ipv4.ip_forward is 0\n", "  then: Connections to Services", "  do:   Set the sysctl"):
+        assert line in done.out
+    assert "\nnot seen:\n" in done.out
+    assert re.search(r"^1 error(?:, 1 note)?; 3 not seen$", done.out, re.MULTILINE)
+
+
+def test_without_rights_that_is_said(as_nobody: Run) -> None:
+    """A user who may see nothing gets an answer that says so of each thing, and status 1 only for what was seen."""
+    code = "import sys; sys.argv = ['nftproxy', 'doctor']\nfrom nftproxy.commands.cli import main\nmain()"
+    wrapped = f"try:\n    exec({code!r})\nexcept SystemExit as end: print('status', end.code)"
+    text = as_nobody(wrapped)
+    for what in ("other proxies' rules", "nftables' chains", "the rules of legacy iptables"):
+        assert f"  {what}: " in text
+    assert os.geteuid() == 0
