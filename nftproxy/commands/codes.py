@@ -28,6 +28,7 @@ AREAS = {
     "3": "What a Service asks for and doesn't get",
     "4": "The kernel",
     "5": "The API server",
+    "6": "What `nftproxy doctor` finds",
 }
 """What codes are about, by the hundreds of their numbers."""
 

@@ -21,8 +21,9 @@ import click
 import msgspec
 
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
+from nftproxy.commands.codes import articles
 from nftproxy.doctor.configuration import flags_of, of_configz, read_configuration, read_configz
-from nftproxy.doctor.diagnosis import as_json, as_text, diagnose
+from nftproxy.doctor.diagnosis import Explanation, as_json, as_text, diagnose
 from nftproxy.doctor.facts import Api, Conntrack, Facts, KubeProxy, Metrics, Unseen
 from nftproxy.doctor.iptables import SavedTables, read_saved
 from nftproxy.doctor.metrics import read_metrics
@@ -30,6 +31,7 @@ from nftproxy.kernel import accounting, agent_lock, capabilities, iptables, ipvs
 from nftproxy.kernel.netlink import FAMILY_NUMBER
 from nftproxy.kernel.other_proxies import other_proxies
 from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.settings import Config
 from nftproxy.rules.transaction import BESIDE_ANOTHER
@@ -84,9 +86,9 @@ def doctor_command(
     look = Look(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"))
     diagnosis = diagnose(look.facts(config_file, kubeconfig))
     if output == "json":
-        click.echo(as_json(diagnosis), nl=False)
+        click.echo(as_json(diagnosis, _explanation), nl=False)
     else:
-        click.echo("\n".join(as_text(diagnosis)))
+        click.echo("\n".join(as_text(diagnosis, _explanation)))
     sys.exit(1 if diagnosis.needs_attention else 0)
 
 
@@ -235,6 +237,11 @@ class Look:
         except Unavailable as error:
             return Api(server=cluster.address, host=host, error=str(error))
         return Api(server=cluster.address, host=host, **answers._asdict())
+
+
+def _explanation(code: Code) -> Explanation:
+    article = articles()[code]
+    return Explanation(article.means, article.do)
 
 
 def _fetch(url: str) -> str:

@@ -6,46 +6,15 @@ from collections.abc import Iterator
 
 from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity
+from nftproxy.model.codes import Code
 
 CAN_DO_WITHOUT = frozenset({"servicecidrs", "events"})
 
-UNREACHABLE = Kind(
-    "NFT631",
-    Severity.ERROR,
-    "The API server can't be reached with these credentials",
-    "Nothing is listed, so nftproxy writes no rules; those that are there stay.",
-    "Check the address and the credentials, which are named, from this node.",
-)
-DENIED = Kind(
-    "NFT632",
-    Severity.ERROR,
-    "The API denies what the agent needs",
-    "The agent loads no rules before it has listed everything, and asks again for ever.",
-    "Grant what is named to the account that was used, as the ClusterRole in examples/deploy/daemonset.yaml does.",
-)
-DENIED_EXTRAS = Kind(
-    "NFT633",
-    Severity.WARNING,
-    "The API denies what the agent can do without",
-    "Without servicecidrs packets to addresses that no Service has are not dropped; without events nobody learns from "
-    "the cluster which Services lost a conflict.",
-    "Grant what is named to the account that was used, as the ClusterRole in examples/deploy/daemonset.yaml does.",
-)
-COLD = Kind(
-    "NFT634",
-    Severity.WARNING,
-    "The API server is reached by its ClusterIP",
-    "After a boot nobody serves that address until nftproxy has written its rules, and for these it needs the API.",
-    "Name an address that is no Service's: in KUBERNETES_SERVICE_HOST, the kubeconfig, or --api-server.",
-)
-NO_NODE = Kind(
-    "NFT635",
-    Severity.WARNING,
-    "The cluster has no Node of this node's name",
-    "Without it nftproxy doesn't know the node's addresses, zone and pods' range: node ports of `primary` are not "
-    "served, and no endpoint counts as local.",
-    "Set `hostnameOverride` to the name that `kubectl get nodes` shows, and pass it to doctor by --node.",
-)
+UNREACHABLE = Kind(Code.API_UNREACHABLE, Severity.ERROR)
+DENIED = Kind(Code.API_DENIED, Severity.ERROR)
+DENIED_EXTRAS = Kind(Code.RIGHTS_USEFUL, Severity.WARNING)
+COLD = Kind(Code.API_BY_CLUSTER_IP, Severity.WARNING)
+NO_NODE = Kind(Code.NODE_UNKNOWN, Severity.WARNING)
 
 
 def reachable(facts: Facts) -> Iterator[Finding]:

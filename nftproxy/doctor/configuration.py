@@ -27,7 +27,7 @@ def read_configuration(document: Mapping[str, object], source: str, flags: Mappi
         faults: Iterable[object] = ()
     except BadInput as error:
         problems, faults = [], error.problems
-    return _facts(laid, source, (*problems, *other_warnings(flags)), faults)
+    return _facts(laid, source, map(str, (*problems, *other_warnings(flags))), faults)
 
 
 def read_configz(document: object) -> Mapping[str, object] | None:

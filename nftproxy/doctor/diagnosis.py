@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
 from nftproxy.doctor import cluster, kube_proxy, neighbours, node
 from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Diagnosis, Finding, Stage, ordered, stage_of
+from nftproxy.model.codes import Code
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
     *kube_proxy.CHECKS,
@@ -36,21 +38,38 @@ def diagnose(facts: Facts) -> Diagnosis:
     return Diagnosis(facts.node, stage_of(facts), facts.mode, tuple(ordered(findings)), facts.unseen)
 
 
-def as_json(diagnosis: Diagnosis) -> str:
+class Explanation(NamedTuple):
+    """What a code means, and what to do."""
+
+    means: str
+    do: str
+
+
+Explain = Callable[[Code], Explanation]
+
+
+def as_json(diagnosis: Diagnosis, explain: Explain) -> str:
     """One JSON object, as docs/cli.md describes it."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode() + "\n"
+    findings = [
+        {"code": each.code, "severity": each.severity, "summary": each.code.summary, "evidence": each.evidence}
+        | explain(each.code)._asdict()
+        for each in diagnosis.findings
+    ]
+    values = msgspec.structs.asdict(diagnosis) | {"findings": findings}
+    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
 
 
-def as_text(diagnosis: Diagnosis) -> Iterator[str]:
+def as_text(diagnosis: Diagnosis, explain: Explain) -> Iterator[str]:
     """Lines for people: findings with their evidence, then what couldn't be looked at."""
     mode = f"; kube-proxy's mode: {diagnosis.mode}" if diagnosis.mode else ""
     yield f"node {diagnosis.node}: {_STAGES[diagnosis.stage]}{mode}"
     for finding in diagnosis.findings:
         yield ""
-        yield f"{finding.severity.value} {finding.code}: {finding.title}"
+        means, do = explain(finding.code)
+        yield f"{finding.severity.value} {finding.code}: {finding.code.summary}"
         yield from (line for text in finding.evidence for line in _wrapped("seen", text))
-        yield from _wrapped("then", finding.follows)
-        yield from _wrapped("do", finding.do)
+        yield from _wrapped("then", means)
+        yield from _wrapped("do", do)
     if diagnosis.unseen:
         yield ""
         yield "not seen:"

@@ -1,4 +1,4 @@
-"""What a check finds: a kind, which says once what it means, and the evidence that was seen here."""
+"""What a check finds: a kind, whose code says what it means (model/codes.py), and the evidence that was seen here."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.doctor.facts import Facts, Unseen
+from nftproxy.model.codes import Code
 
 
 class Severity(StrEnum):
@@ -23,28 +24,22 @@ class Severity(StrEnum):
 
 
 class Kind(NamedTuple):
-    """A kind of finding: its code, how much it matters, and for people: what it is, what follows, and what to do."""
+    """A kind of finding: its code, which says what it means, and how much it matters."""
 
-    code: str
+    code: Code
     severity: Severity
-    title: str
-    follows: str
-    do: str
 
     def seen(self, *evidence: str, severity: Severity | None = None) -> Finding:
         """A finding of this kind; the evidence says what was seen, and where."""
-        return Finding(self.code, severity or self.severity, self.title, evidence, self.follows, self.do)
+        return Finding(self.code, severity or self.severity, evidence)
 
 
 class Finding(msgspec.Struct, frozen=True):
     """One thing that was found; `evidence` is what was seen, and where."""
 
-    code: str
+    code: Code
     severity: Severity
-    title: str
     evidence: tuple[str, ...]
-    follows: str
-    do: str
 
 
 class Stage(StrEnum):

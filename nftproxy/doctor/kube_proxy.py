@@ -11,72 +11,16 @@ from collections.abc import Iterator
 from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity, Stage, stage_of
 from nftproxy.doctor.iptables import SavedTables
+from nftproxy.model.codes import Code
 
-NODE_PORT_ADDRESSES = Kind(
-    "NFT601",
-    Severity.WARNING,
-    "Node ports will be served on the node's primary addresses alone",
-    "Without nodePortAddresses kube-proxy serves node ports on every address of the node in this mode; nftproxy serves "
-    "them on the node's first InternalIP of each family.  Connections to the other addresses reach nothing.",
-    "If anybody uses the others, set `nodePortAddresses` to the ranges that are meant, or to `[all]`.",
-)
-LOCALHOST_NODE_PORTS = Kind(
-    "NFT602",
-    Severity.WARNING,
-    "Node ports at localhost will not be served unless you ask for it",
-    "In iptables mode kube-proxy serves node ports on 127.0.0.1.  nftproxy does so only where nodePortAddresses says "
-    "`localhost`, for TCP, and the endpoint then sees the node as its client.",
-    "Add `localhost` to `nodePortAddresses`, as in `[primary, localhost]`, if programs on the node use it.",
-)
-INVALID = Kind(
-    "NFT603",
-    Severity.WARNING,
-    "Packets that connection tracking finds invalid will no longer be dropped",
-    "nftproxy has no such rule, as nftables mode of kube-proxy has none.  Where the network delays packets so "
-    "much that they fall out of the window, such a packet reaches the client untranslated, and the client resets its "
-    "connection (kubernetes/kubernetes#74839; kernels before 6.1 find more packets invalid than they should).",
-    "Set `conntrack.tcpBeLiberal: true`: connection tracking then translates such packets, and no connection is reset.",
-)
-IPVS_SCHEDULER = Kind(
-    "NFT604",
-    Severity.WARNING,
-    "Connections will be spread at random, whatever the IPVS scheduler",
-    "nftproxy draws an endpoint for each new connection, all with the same chance.  Endpoints with fewer connections "
-    "are not preferred, and `sh` and `mh` no longer keep a client with its endpoint.",
-    "Where clients must stay with an endpoint, set `sessionAffinity: ClientIP` on the Service.",
-)
-IPVS_INTERFACE = Kind(
-    "NFT605",
-    Severity.NOTE,
-    "No interface will have the Services' addresses",
-    "In IPVS mode the interface kube-ipvs0 has them, so that the node answers pings to a ClusterIP, and with strictARP "
-    "not set ARP requests for load balancer addresses.  nftproxy needs no such interface: a ping to a ClusterIP is "
-    "rejected, and nobody answers ARP requests.",
-    "Nothing, unless something pings ClusterIPs to see if a Service is well.",
-)
-WITHOUT_EFFECT = Kind(
-    "NFT606",
-    Severity.NOTE,
-    "Fields of kube-proxy's configuration have no effect in nftproxy",
-    "Each is named with what happens instead.",
-    "Nothing, if that is as well.  To have a log without these warnings, leave the fields out.",
-)
-UNUSABLE = Kind(
-    "NFT607",
-    Severity.ERROR,
-    "nftproxy can't start with kube-proxy's configuration",
-    "nftproxy ends at start, and the node's rules stay as they are.",
-    "Correct the fields that are named.",
-)
-BOTH_VARIANTS = Kind(
-    "NFT608",
-    Severity.WARNING,
-    "Both variants of iptables have rules of kube-proxy",
-    "kube-proxy writes one variant; the other has what an earlier version or image left.  Both are in force, and "
-    "the older ones are stale.",
-    "Remove them with `nftproxy cleanup --kube-proxy iptables`, which looks at both variants, once "
-    "nftproxy's rules are loaded.",
-)
+NODE_PORT_ADDRESSES = Kind(Code.NODE_PORTS_EVERYWHERE, Severity.WARNING)
+LOCALHOST_NODE_PORTS = Kind(Code.LOCALHOST_NODE_PORTS, Severity.WARNING)
+INVALID = Kind(Code.INVALID_NOT_DROPPED, Severity.WARNING)
+IPVS_SCHEDULER = Kind(Code.IPVS_SCHEDULER, Severity.WARNING)
+IPVS_INTERFACE = Kind(Code.IPVS_ADDRESSES, Severity.NOTE)
+WITHOUT_EFFECT = Kind(Code.CONFIGURATION_UNUSED, Severity.NOTE)
+UNUSABLE = Kind(Code.CONFIGURATION_INVALID, Severity.ERROR)
+BOTH_VARIANTS = Kind(Code.BOTH_IPTABLES, Severity.WARNING)
 
 RANDOM_ENOUGH = frozenset({"", "rr"})
 """Schedulers for which a random choice is no other service: without weights, round robin gives everybody as much."""

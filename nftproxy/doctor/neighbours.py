@@ -9,83 +9,18 @@ from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity, Stage, stage_of
 from nftproxy.doctor.iptables import Rule, SavedTables, Table
 from nftproxy.model.addresses import TABLE
+from nftproxy.model.codes import Code
 from nftproxy.model.kernel import BaseChain
 
-FORWARD_ACCEPTS = Kind(
-    "NFT611",
-    Severity.WARNING,
-    "kube-proxy's accepts will vanish, and another program drops what it forwards",
-    "kube-proxy's chain KUBE-FORWARD accepts what it masquerades, and what belongs to connections that are there.  "
-    "nftproxy writes no rules into other programs' tables: once that chain is gone, the policy below it decides.",
-    "Let the firewall accept forwarded packets of the pods' ranges: for ufw `ufw route allow`, or "
-    'DEFAULT_FORWARD_POLICY="ACCEPT" in /etc/default/ufw; for Docker a rule in the chain DOCKER-USER; for firewalld '
-    "the pods' ranges in the zone trusted.",
-)
-FORWARD_DROPS = Kind(
-    "NFT612",
-    Severity.WARNING,
-    "This node drops what it forwards unless another program's rule accepts it",
-    "Connections from other nodes and from outside to pods of this node, through Services or not, depend on those "
-    "rules.",
-    "See that they accept the pods' ranges, from and to: the chains that are named are where to look.",
-)
-FIREWALL_IN_NFT = Kind(
-    "NFT613",
-    Severity.NOTE,
-    "A firewall drops forwarded packets in a table of its own",
-    "In nftables an accept in one table, whether kube-proxy's or anybody's, doesn't save a packet from a drop in "
-    "another.  So what this firewall lets pass today it lets pass afterwards.",
-    "Nothing.",
-)
-CALICO_AUTO = Kind(
-    "NFT614",
-    Severity.WARNING,
-    "Calico will change its data plane when kube-proxy's tables are gone",
-    "With nftablesMode Auto, Calico uses nftables where it finds kube-proxy's tables of nftables mode, and iptables "
-    "everywhere else, nodes with nftproxy among them.  It looks when calico-node starts: that start then replaces all "
-    "of its rules.",
-    "Before the first node is switched, set the mode that Calico has now: `kubectl patch felixconfiguration default "
-    '--type merge --patch \'{"spec": {"nftablesMode": "Enabled"}}\'`.',
-)
-LEFT_BY_KUBE_PROXY = Kind(
-    "NFT615",
-    Severity.WARNING,
-    "kube-proxy's rules are still there beside nftproxy's",
-    "Nothing updates them any more, and where nftproxy has no endpoint they may send a connection to a pod that has "
-    "gone.  If kube-proxy itself is still running, both answer for the same addresses.",
-    "Keep kube-proxy from this node, then run `nftproxy cleanup --kube-proxy MODE`.",
-)
-CILIUM = Kind(
-    "NFT616",
-    Severity.WARNING,
-    "Cilium works on this node, or has",
-    "With kubeProxyReplacement Cilium translates connections to Services before nftproxy sees them; what a Cilium "
-    "that is gone has left stays in force as well.",
-    'Run Cilium with kubeProxyReplacement: "false"; if it is gone from the cluster, boot the node.',
-)
-KUBE_ROUTER = Kind(
-    "NFT617",
-    Severity.WARNING,
-    "kube-router works on this node, or has",
-    "Its service proxy answers for the same addresses through IPVS; what it left stays in force until it is removed.",
-    "Run kube-router with --run-service-proxy=false; if it is gone from the cluster, run "
-    "`kube-router --cleanup-config`.",
-)
-NO_AGENT = Kind(
-    "NFT618",
-    Severity.WARNING,
-    "nftproxy's rules are there, and no agent keeps them up to date",
-    "Connections go to the endpoints of the time when the agent ended.",
-    "Start the agent, or remove the rules with `nftproxy cleanup`.",
-)
-ROUTE_LOCALNET = Kind(
-    "NFT619",
-    Severity.WARNING,
-    "kube-proxy has left route_localnet on",
-    "The kernel takes packets from other machines for 127.0.0.0/8, which kube-proxy's rules kept out (CVE-2020-8558).  "
-    "nftproxy doesn't need it.",
-    "Run `sysctl net.ipv4.conf.all.route_localnet=0`, or boot the node.",
-)
+FORWARD_ACCEPTS = Kind(Code.FORWARD_ACCEPTS_GO, Severity.WARNING)
+FORWARD_DROPS = Kind(Code.FORWARD_DROPS, Severity.WARNING)
+FIREWALL_IN_NFT = Kind(Code.FIREWALL_IN_NFT, Severity.NOTE)
+CALICO_AUTO = Kind(Code.CALICO_FOLLOWS, Severity.WARNING)
+LEFT_BY_KUBE_PROXY = Kind(Code.KUBE_PROXY_LEFT, Severity.WARNING)
+CILIUM = Kind(Code.CILIUM_PRESENT, Severity.WARNING)
+KUBE_ROUTER = Kind(Code.KUBE_ROUTER_PRESENT, Severity.WARNING)
+NO_AGENT = Kind(Code.RULES_WITHOUT_AGENT, Severity.WARNING)
+ROUTE_LOCALNET = Kind(Code.ROUTE_LOCALNET_LEFT, Severity.WARNING)
 
 _OF_FIREWALLS: Mapping[str, str] = MappingProxyType(
     {"ufw-": "ufw", "DOCKER": "Docker", "FORWARD_": "firewalld", "FWD": "firewalld"}

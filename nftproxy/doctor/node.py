@@ -8,65 +8,16 @@ from types import MappingProxyType
 from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
 
-FEATURE = Kind(
-    "NFT621",
-    Severity.ERROR,
-    "This machine lacks what the rules need",
-    "The kernel refuses all rules that use it, so no Service is served.",
-    "Take a kernel that has it, built in or as a module: the option or version is named with each.",
-)
-FAMILY = Kind(
-    "NFT622",
-    Severity.WARNING,
-    "This kernel's nftables lacks a family",
-    "Services are not served in it.",
-    "Take a kernel that has it, if the cluster uses this family.",
-)
-AFFINITY = Kind(
-    "NFT623",
-    Severity.NOTE,
-    "Session affinity for IPv6 will go by a hash of the client's address",
-    "Clients are not remembered: most of them move to another pod when the list of endpoints changes.",
-    "Take nft 1.1.3 or later, if Services with IPv6 use sessionAffinity: ClientIP.",
-)
-FORWARDING = Kind(
-    "NFT624",
-    Severity.ERROR,
-    "The node doesn't forward packets",
-    "Connections to Services reach no pod except from the node itself.",
-    "Set the sysctl that is named to 1, in /etc/sysctl.d.",
-)
-BRIDGED = Kind(
-    "NFT625",
-    Severity.WARNING,
-    "Packets that cross the pods' bridge don't pass the rules",
-    "A pod that reaches another pod on this node through a Service gets the answer directly over the bridge, from an "
-    "address that it hasn't asked, and drops it.",
-    "Load the module br_netfilter, and set net.bridge.bridge-nf-call-iptables and -ip6tables to 1.",
-)
-CONNTRACK_FULL = Kind(
-    "NFT626",
-    Severity.WARNING,
-    "Connection tracking is nearly full",
-    "When it is full the kernel drops the first packet of every new connection, to Services or not.",
-    "Raise net.netfilter.nf_conntrack_max, with `conntrack.maxPerCore` and `conntrack.min`, or find who makes so many "
-    "connections.",
-)
-CONNTRACK_SMALL = Kind(
-    "NFT627",
-    Severity.NOTE,
-    "Connection tracking holds fewer entries than the configuration asks for",
-    "nftproxy raises the limit at start, where it may write /proc/sys; in a container without privileges it can't.",
-    "Set net.netfilter.nf_conntrack_max in /etc/sysctl.d, or keep the init container of the DaemonSet.",
-)
-CONNTRACK_CHAINS = Kind(
-    "NFT628",
-    Severity.WARNING,
-    "Connection tracking's hash table is small for its entries",
-    "When there are that many entries, each packet's lookup walks through a long list.",
-    "Set /sys/module/nf_conntrack/parameters/hashsize to a quarter of nf_conntrack_max.",
-)
+FEATURE = Kind(Code.FEATURE_MISSING, Severity.ERROR)
+FAMILY = Kind(Code.FAMILY_MISSING, Severity.WARNING)
+AFFINITY = Kind(Code.AFFINITY_BY_HASH, Severity.NOTE)
+FORWARDING = Kind(Code.NOT_FORWARDING, Severity.ERROR)
+BRIDGED = Kind(Code.BRIDGE_BYPASSES, Severity.WARNING)
+CONNTRACK_FULL = Kind(Code.CONNTRACK_FULL, Severity.WARNING)
+CONNTRACK_SMALL = Kind(Code.CONNTRACK_SMALL, Severity.NOTE)
+CONNTRACK_CHAINS = Kind(Code.CONNTRACK_SLOW, Severity.WARNING)
 
 _FORWARDING: Mapping[str, tuple[Family, Severity]] = MappingProxyType(
     {

@@ -3,8 +3,9 @@
 A code is for searching, for alerts and for `nftproxy explain NFT012`, which says what it means and what to do.  Its
 number never changes its meaning, and that of a code that is gone is not used again.  The hundreds say what it is about:
 0 this process and its node, 1 the configuration and what a command is given, 2 objects and files that can't be used,
-3 what a Service asks for and doesn't get, 4 the kernel, 5 the API server.  What else there is to say about each is in
-commands/codes.toml, where a new code needs an article.
+3 what a Service asks for and doesn't get, 4 the kernel, 5 the API server, 6 what
+`doctor` finds on a node.  What else there is to say about each is in commands/codes.toml, where a new code needs an
+article.
 """
 
 from __future__ import annotations
@@ -99,3 +100,27 @@ class Code(StrEnum):
     EVENTS_DROPPED = "NFT506", "There were more Events to send than may be"
     EVENT_NOT_SENT = "NFT507", "An Event could not be sent"
     EVENT_DENIED = "NFT508", "The API server denies an Event"
+
+    NODE_PORTS_EVERYWHERE = "NFT601", "Node ports will be served on the node's primary addresses alone"
+    LOCALHOST_NODE_PORTS = "NFT602", "Node ports at localhost will not be served unless you ask for it"
+    INVALID_NOT_DROPPED = "NFT603", "Packets that connection tracking finds invalid will no longer be dropped"
+    IPVS_SCHEDULER = "NFT604", "Connections will be spread at random, whatever the IPVS scheduler"
+    IPVS_ADDRESSES = "NFT605", "No interface will have the Services' addresses"
+    BOTH_IPTABLES = "NFT608", "Both variants of iptables have rules of kube-proxy"
+    FORWARD_ACCEPTS_GO = "NFT611", "kube-proxy's accepts will vanish, and another program drops what it forwards"
+    FORWARD_DROPS = "NFT612", "This node drops what it forwards unless another program's rule accepts it"
+    FIREWALL_IN_NFT = "NFT613", "A firewall drops forwarded packets in a table of its own"
+    CALICO_FOLLOWS = "NFT614", "Calico will change its data plane when kube-proxy's tables are gone"
+    KUBE_PROXY_LEFT = "NFT615", "kube-proxy's rules are still there beside nftproxy's"
+    CILIUM_PRESENT = "NFT616", "Cilium works on this node, or has"
+    KUBE_ROUTER_PRESENT = "NFT617", "kube-router works on this node, or has"
+    RULES_WITHOUT_AGENT = "NFT618", "nftproxy's rules are there, and no agent keeps them up to date"
+    ROUTE_LOCALNET_LEFT = "NFT619", "kube-proxy has left route_localnet on"
+    NOT_FORWARDING = "NFT624", "The node doesn't forward packets"
+    BRIDGE_BYPASSES = "NFT625", "Packets that cross the pods' bridge don't pass the rules"
+    CONNTRACK_FULL = "NFT626", "Connection tracking is nearly full"
+    CONNTRACK_SMALL = "NFT627", "Connection tracking holds fewer entries than the configuration asks for"
+    CONNTRACK_SLOW = "NFT628", "Connection tracking's hash table is small for its entries"
+    RIGHTS_USEFUL = "NFT633", "The API denies what the agent can do without"
+    API_BY_CLUSTER_IP = "NFT634", "The API server is reached by its ClusterIP"
+    NODE_UNKNOWN = "NFT635", "The cluster has no Node of this node's name"

@@ -184,7 +184,17 @@ def config_document(path: Path) -> object:
         return document
     (inner, *_) = yaml_documents(text)
     if inner.fault:
-        raise BadInput([Problem(str(path), "ConfigMap", f"line {inner.line} of the configuration", inner.fault)])
+        raise BadInput(
+            [
+                Problem(
+                    str(path),
+                    "ConfigMap",
+                    f"line {inner.line} of the configuration",
+                    inner.fault,
+                    Code.CONFIGURATION_UNREADABLE,
+                )
+            ]
+        )
     return inner.value
 
 

@@ -32,7 +32,7 @@ from tests.support.factories import pipeline
 from tests.support.kube_proxy_rules import IPTABLES_MODE, IPVS_MODE, TOOLS, restore, run
 
 CONFIG = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
-EVERYWHERE = {"NFT623"}
+EVERYWHERE = {"NFT310"}
 """What every machine with nft 1.0.6 has, whatever else is on it."""
 INVALID_DROPPED = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
 LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"
@@ -237,11 +237,11 @@ def test_the_interface_of_ipvs_mode() -> None:
 
 def test_fields_without_effect(config: Any) -> None:
     """Each field that nftproxy doesn't use is named with what happens instead; one that it can't use is an error."""
-    finding = found("--config", config("mode: ipvs\nipvs: {strictARP: true, excludeCIDRs: [10.0.0.0/8]}\n"))["NFT606"]
+    finding = found("--config", config("mode: ipvs\nipvs: {strictARP: true, excludeCIDRs: [10.0.0.0/8]}\n"))["NFT103"]
     assert finding["severity"] == "note"
     assert "ipvs.strictARP: has no effect: no interface gets the Services' addresses" in seen(finding)
     assert "ipvs.excludeCIDRs: has no effect" in seen(finding)
-    broken = found("--config", config("mode: nftables\nclusterCIDR: 10.0.0.0/40\n"))["NFT607"]
+    broken = found("--config", config("mode: nftables\nclusterCIDR: 10.0.0.0/40\n"))["NFT102"]
     assert broken["severity"] == "error"
     assert "clusterCIDR" in seen(broken)
 
@@ -479,7 +479,7 @@ def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the kernel or nft refuses is an error, with where it comes from."""
     nonsense = Feature("teleporting", "CONFIG_NFT_TELEPORT", "chain c { teleport }")
     monkeypatch.setattr(capabilities, "missing_features", functools.partial(missing_features, [nonsense]))
-    finding = found()["NFT621"]
+    finding = found()["NFT401"]
     assert finding["severity"] == "error"
     assert "teleporting for ip (CONFIG_NFT_TELEPORT)" in seen(finding)
 
@@ -487,7 +487,7 @@ def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_families(monkeypatch: pytest.MonkeyPatch) -> None:
     """A family that the kernel's nftables doesn't know is a warning (number 12 is DECnet, which is gone)."""
     monkeypatch.setattr(doctor, "FAMILY_NUMBER", {Family.IPV4: 2, Family.IPV6: 12})
-    finding = found()["NFT622"]
+    finding = found()["NFT402"]
     assert (finding["severity"], seen(finding)) == ("warning", "IPv6")
 
 
@@ -495,10 +495,10 @@ def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that can't remember IPv6 clients is a note that says how it failed."""
     probed = capabilities.probe()
     codes = {each["code"]: each for each in diagnosis()["findings"]}
-    assert ("NFT623" in codes) is bool(probed.reason)
+    assert ("NFT310" in codes) is bool(probed.reason)
     monkeypatch.setattr(capabilities, "probe", lambda: capabilities.Probe(probed.capabilities, "it has died"))
     codes = {each["code"]: each for each in diagnosis()["findings"]}
-    assert (codes["NFT623"]["severity"], seen(codes["NFT623"])) == ("note", "it has died")
+    assert (codes["NFT310"]["severity"], seen(codes["NFT310"])) == ("note", "it has died")
 
 
 def test_forwarding() -> None:
@@ -561,7 +561,7 @@ def test_rights_verb_by_verb(server: ApiServer, kubeconfig: Path) -> None:
         Permission("events.k8s.io", "events", "create"),
     ]
     codes = found("--kubeconfig", kubeconfig)
-    assert (codes["NFT632"]["severity"], codes["NFT632"]["evidence"]) == ("error", ["watch services"])
+    assert (codes["NFT503"]["severity"], codes["NFT503"]["evidence"]) == ("error", ["watch services"])
     assert codes["NFT633"]["severity"] == "warning"
     assert codes["NFT633"]["evidence"] == ["watch servicecidrs.networking.k8s.io", "patch events.events.k8s.io"]
 
@@ -580,11 +580,11 @@ def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Pa
 def test_a_server_that_does_not_answer(server: ApiServer, kubeconfig: Path) -> None:
     """A server that nobody reaches, and one that doesn't know us, are an error with the address and the reason."""
     server.expire_token()
-    finding = found("--kubeconfig", kubeconfig)["NFT631"]
+    finding = found("--kubeconfig", kubeconfig)["NFT501"]
     assert finding["severity"] == "error"
     assert "401 Unauthorized" in seen(finding)
     server.close()
-    assert re.search(r"https://127\.0\.0\.1:\d+: ConnectError", seen(found("--kubeconfig", kubeconfig)["NFT631"]))
+    assert re.search(r"https://127\.0\.0\.1:\d+: ConnectError", seen(found("--kubeconfig", kubeconfig)["NFT501"]))
 
 
 def test_a_way_to_the_server_that_leads_through_a_service(server: ApiServer, kubeconfig: Path) -> None:
