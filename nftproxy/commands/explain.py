@@ -15,12 +15,22 @@ from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.explain import explain
 from nftproxy.explanation.kernel import with_kernel
 from nftproxy.explanation.packets import plan
+from nftproxy.explanation.picture import svg
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.explanation.text import text
 from nftproxy.kernel.elements import Elements
+from nftproxy.kernel.table_copy import TableCopy, read_table
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.files import load_pods
 from nftproxy.trace.follow import Trace, follow
 from nftproxy.trace.text import text as trace_text
+
+PICTURE = Path(__file__).resolve().parents[1] / "explanation" / "picture.svg.j2"
+"""The template of --svg."""
+
+COPIED = {True: "what the kernel of this machine holds", False: "the rules that these manifests render to"}
+"""What a trace goes through: the kernel's own rules if the kernel is to be asked."""
 
 
 class Traced(msgspec.Struct, frozen=True):
@@ -37,6 +47,7 @@ class Traced(msgspec.Struct, frozen=True):
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
 @click.option("--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and whom it remembers.")
 @click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
+@click.option("--svg", "wants_picture", is_flag=True, help="Draw the way of such connections, as SVG.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain_command(
     to: str,
@@ -44,6 +55,7 @@ def explain_command(
     source: str | None,
     kernel: bool,
     wants_trace: bool,
+    wants_picture: bool,
     output: str,
     strict: bool,
     **options: Any,
@@ -54,10 +66,13 @@ def explain_command(
     number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render.
 
     With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
+    With --kernel, too, packets go through a copy of what that kernel holds, else of what the manifests render to.
 
     TO may also be a code that a warning or an Event names, as NFT012, or the word codes for a list of them all; these
     need nothing else.
     """
+    if wants_picture and (wants_trace or output != "text"):
+        raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
     pipeline = offline_pipeline(**options)
     pipeline.apply(loaded(paths, pipeline.settings.config, strict).listing())
@@ -66,12 +81,22 @@ def explain_command(
     if kernel:
         with Elements() as elements:
             explanation = with_kernel(explanation, elements.find)
-    traces = follow(plan(pipeline, question, pods), pipeline.full_transaction({})) if wants_trace else None
+    if wants_picture:
+        click.echo(svg(explanation, PICTURE.read_text()), nl=False)
+        return
+    traces = follow(plan(pipeline, question, pods), _rules(pipeline, kernel)) if wants_trace else None
     if output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)
         click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
         click.echo("\n".join(text(explanation)))
         if traces is not None:
-            click.echo("\n".join(trace_text(traces, "the rules that these manifests render to")))
+            click.echo("\n".join(trace_text(traces, COPIED[kernel])))
     sys.exit(1 if any(trace.differences for trace in traces or ()) else 0)
+
+
+def _rules(pipeline: Pipeline, kernel: bool) -> Transaction | list[TableCopy]:
+    """What packets are to go through."""
+    if not kernel:
+        return pipeline.full_transaction({})
+    return [copy for family in pipeline.generations if (copy := read_table(family))]

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import obstacle
+from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir
 from tests.support.command import Done, nftproxy
-from tests.support.examples import CHECKOUT
+from tests.support.examples import CHECKOUT, example_pipeline
 
 WHERE = CHECKOUT / "examples" / "cluster-ip"
 OPTIONS = (WHERE / "manifests", "--config", WHERE / "config.yaml", "--node", "node-a", "--trace")
@@ -54,9 +56,26 @@ def test_templates_that_do_something_else_differ(tmp_path: Path) -> None:
     assert done.out.splitlines()[-1] == "  DIFFERS: its source is explained as masqueraded, but kept by the kernel"
 
 
+@needs_lab
+@pytest.mark.usefixtures("namespace")
+def test_with_the_kernel_its_own_rules_are_traced() -> None:
+    """With --kernel the copy is of what this network namespace's kernel holds, damage included."""
+    Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
+    intact = explain("10.96.0.10:80", "--from", "outside", "--kernel")
+    assert (intact.status, intact.out.splitlines()[-1]) == (0, "  as explained")
+    assert "traced through a throw-away copy of what the kernel of this machine holds" in intact.out
+    Kernel().apply(Transaction("delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 }\n"))
+    damaged = explain("10.96.0.10:80", "--from", "outside", "--kernel")
+    assert damaged.status == 1
+    assert damaged.out.splitlines()[-1] == (
+        "  DIFFERS: explained as translated to an endpoint, but dropped by the kernel"
+    )
+    assert explain("10.96.0.10:80", "--from", "outside").status == 0
+
+
 def test_without_root_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without root's rights the error says that they are missing, and for what."""
     monkeypatch.setattr("os.geteuid", lambda: 65534)
     done = explain("10.96.0.10:80")
     assert done.status == 1
-    assert done.err.startswith("error: a trace takes a throw-away node: the lab needs root")
+    assert done.err.startswith("error: NFT414: a trace takes a throw-away node: the lab needs root")
