@@ -5,6 +5,11 @@ from pathlib import Path
 _PACKAGE = Path(__file__).resolve().parent
 
 
+def deploy_templates_dir() -> Path:
+    """Return the directory of the templates of manifests, which nobody edits: it is in the package."""
+    return _PACKAGE / "deploy"
+
+
 def templates_dir() -> Path:
     """Return the directory of the rule templates.
 

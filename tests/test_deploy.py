@@ -33,7 +33,7 @@ GUIDE = (DEPLOY / "kubeadm.md").read_text()
 UNIT = (DEPLOY / "nftproxy.service").read_text()
 BUILD, ROOT, IMAGE = stages((DEPLOY / "Containerfile").read_text())
 
-API_VERSIONS = ("1.34", "1.35", "1.36")
+API_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 """Of Kubernetes: the releases that were maintained when this was written."""
 
 RIGHTS = {
@@ -203,13 +203,14 @@ def test_commands_of_the_guide_are_shell() -> None:
 
 def test_the_guide_switches_by_one_label() -> None:
     """The label that keeps kube-proxy away is the one that nftproxy waits for, and the last step takes that out."""
-    affinity, removal, _ = patches()
+    affinity, _ = patches()
     (term,) = affinity["spec"]["template"]["spec"]["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]["nodeSelectorTerms"]
     (expression,) = term["matchExpressions"]
     assert expression == {"key": "proxy", "operator": "NotIn", "values": [POD["nodeSelector"]["proxy"]]}
-    assert removal == [{"op": "remove", "path": "/spec/template/spec/nodeSelector/proxy"}]
+    made = [command for command in commands() if command.startswith("nftproxy manifests")]
+    assert [command.count(f" --node-selector proxy={POD['nodeSelector']['proxy']} ") for command in made] == [1, 0]
     assert "kubectl label node NODE proxy=nftproxy" in commands()
     assert "kubectl label node NODE proxy-" in commands()
 
@@ -231,7 +232,7 @@ def test_the_guide_names_every_mode() -> None:
 
 def test_links_lead_somewhere() -> None:
     """The files that the guide links to are there, and each file here is linked to."""
-    linked = set(re.findall(r"\]\(([^)#]+)\)", GUIDE))
+    linked = {link for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", GUIDE) if not link.startswith("../")}
     assert linked | {"kubeadm.md"} == {path.name for path in DEPLOY.iterdir()}
 
 

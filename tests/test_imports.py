@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "model": "",
     "api": "",
     "policy": "",
+    "deploy": "api",
     "rules": "policy",
     "pipeline": "policy rules",
     "explanation": "policy rules pipeline",
@@ -29,7 +30,9 @@ MAY_IMPORT = {
     "lab": "rules kernel",
     "trace": "policy rules pipeline explanation kernel lab",
     "conformance": "api policy rules pipeline sources kernel lab",
-    "commands": "api policy rules pipeline explanation doctor sources kernel agent trace conformance templates_dir",
+    "commands": (
+        "api deploy policy rules pipeline explanation doctor sources kernel agent trace conformance templates_dir"
+    ),
     "__main__": "commands",
 }
 """What each folder, or module beside them, may import, itself and those in `EVERYONE_MAY_IMPORT` aside.
@@ -38,7 +41,7 @@ It is the way of the data: each stage knows only what stands upstream.  Where da
 goes out (`kernel`) never meet, and what it means in the API (`api`) and what follows from it (`policy`) neither."""
 EVERYONE_MAY_IMPORT = frozenset({"model", "__init__"})
 
-PURE_FOLDERS = frozenset({"__init__", "model", "api", "policy", "rules", "pipeline", "explanation", "doctor"})
+PURE_FOLDERS = frozenset({"__init__", "model", "api", "deploy", "policy", "rules", "pipeline", "explanation", "doctor"})
 PURE_ELSEWHERE = frozenset(
     {"agent/event_series", "agent/health", "agent/inbox", "agent/quarantine", "commands/listing", "trace/words"}
 )

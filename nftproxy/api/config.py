@@ -214,7 +214,8 @@ def _proxy_name(name: str, report: Report) -> str:
     return name
 
 
-_KUBERNETES_OWN = re.compile(r"(.*\.)?(kubernetes|k8s)\.io")
+_KUBERNETES_OWN = re.compile(r"(?!(?:ignore|startup)-taint\.cluster-autoscaler\.)(?:.*\.)?(?:kubernetes|k8s)\.io")
+"""Domains of taints that Kubernetes sets, except for those by which its autoscaler knows startup taints."""
 
 
 def _taint_key(key: str, report: Report) -> str:

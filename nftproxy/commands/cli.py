@@ -19,6 +19,7 @@ from nftproxy.commands.doctor import doctor_command
 from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.listing import review
+from nftproxy.commands.manifests import manifests_command
 from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_pipeline
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, renderer
 from nftproxy.commands.run import run_command
@@ -117,6 +118,7 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
 
 
 _commands.add_command(run_command)
+_commands.add_command(manifests_command)
 _commands.add_command(explain_command)
 _commands.add_command(doctor_command)
 

@@ -53,6 +53,7 @@ class Code(StrEnum):
     MODE_AS_NFTABLES = "NFT109", "Another mode of kube-proxy runs as nftables"
     PORT_OF_KUBE_PROXY = "NFT110", "A proxy that is to run beside kube-proxy has kube-proxy's port"
     QUESTION_UNREADABLE = "NFT111", "What `explain` is asked can't be read"
+    MANIFESTS_INCOMPLETE = "NFT112", "Something that the manifests need isn't known, or can't be used"
 
     FILE_UNREADABLE = "NFT201", "A manifest, or a document in it, can't be read"
     OBJECT_UNREADABLE = "NFT202", "An object can't be used at all"

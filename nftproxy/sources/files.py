@@ -198,17 +198,27 @@ def config_document(path: Path) -> object:
     return inner.value
 
 
-def _only_document(path: Path) -> object:
+def read_documents(path: Path) -> list[object]:
+    """The documents of a configuration in YAML or JSON, without empty ones; "-" is standard input.
+
+    Raises:
+        BadInput: the file can't be read, or one of its documents.
+    """
     problems: list[Problem] = []
     code = Code.CONFIGURATION_UNREADABLE
     data = _read(path, problems, code, LARGEST_CONFIG)
     documents = (
         [] if data is None else [it.value for it in _documents(path, data, problems, code) if it.value is not None]
     )
-    if not problems and len(documents) != 1:
-        problems.append(_unusable(path, f"holds {len(documents)} documents where one is needed"))
     if problems:
         raise BadInput(problems)
+    return documents
+
+
+def _only_document(path: Path) -> object:
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise BadInput([_unusable(path, f"holds {len(documents)} documents where one is needed")])
     return documents[0]
 
 

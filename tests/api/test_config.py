@@ -536,6 +536,8 @@ def test_beside_another_proxy_its_ports_are_taken() -> None:
         ("kubernetes.io/x", "is one of Kubernetes' own taints"),
         ("x.k8s.io/x", "is one of Kubernetes' own taints"),
         ("my-kubernetes.io/x", ""),
+        ("startup-taint.cluster-autoscaler.kubernetes.io/nftproxy", ""),
+        ("ignore-taint.cluster-autoscaler.kubernetes.io/nftproxy", ""),
     ],
 )
 def test_a_startup_taint_has_a_key_that_is_ours_to_remove(key: str, fault: str) -> None:

@@ -1,0 +1,101 @@
+"""`nftproxy manifests`: what to apply to run the agent on every node of a cluster."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nftproxy import __version__
+from nftproxy.api.config import EMPTY_CONFIG, parse_config
+from nftproxy.api.flags import flags_by_path, override
+from nftproxy.deploy.agent import TEMPLATE, Wishes, configuration, deployed, facts, render
+from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
+from nftproxy.model.codes import Code
+from nftproxy.model.settings import Config
+from nftproxy.sources.documents import to_yaml
+from nftproxy.sources.kube_proxy import KubeProxy, read_kube_proxy
+from nftproxy.templates_dir import deploy_templates_dir
+
+IMAGE = f"nftproxy:{__version__}"
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
+"""Roughly what a container runtime takes for a reference (distribution/reference)."""
+_LABEL = re.compile(r"((?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62})=([A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
+
+
+@click.command("manifests")
+@click.argument("config_maps", required=False, type=click.Path(path_type=Path, allow_dash=True), metavar="[FILE]")
+@click.option(
+    "--for",
+    "distribution",
+    type=click.Choice(list(DISTRIBUTIONS)),
+    default="kubeadm",
+    show_default=True,
+    help="What the cluster was made with.",
+)
+@click.option(
+    "--api-server", default="", help="Where every node reaches the API server, without a Service.", metavar="URL"
+)
+@click.option("--cluster-cidr", default="", help="The range of the cluster's pods, one a family.", metavar="CIDR,...")
+@click.option("--image", default=IMAGE, show_default=True, help="Where the nodes get the image from.", metavar="IMAGE")
+@click.option("--node-selector", default="", help="Only nodes with this label get it.", metavar="NAME=VALUE")
+@click.option("--monitoring/--no-monitoring", help="Whether metrics may be asked for from other machines.")
+@click.option(
+    "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
+)
+@click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
+def manifests_command(config_maps: Path | None, distribution: str, **options: Any) -> None:
+    """Print what to apply to run the agent on a cluster's nodes; nothing is left to fill in.
+
+    FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl --namespace kube-system get
+    configmap kube-proxy --output yaml.  Options go before it.
+    """
+    chosen = DISTRIBUTIONS[distribution]
+    found = read_kube_proxy(config_maps) if config_maps else KubeProxy(EMPTY_CONFIG, "")
+    wishes = _wishes(chosen, found, str(config_maps or "flags"), **options)
+    config = deployed(wishes)
+    given = facts(wishes, config, to_yaml([configuration(config)]))
+    click.echo(render((deploy_templates_dir() / TEMPLATE).read_text(), given), nl=False)
+
+
+def _wishes(
+    distribution: Distribution,
+    found: KubeProxy,
+    source: str,
+    *,
+    api_server: str,
+    image: str,
+    node_selector: str,
+    monitoring: bool,
+    **fields: str,
+) -> Wishes:
+    if not _IMAGE.fullmatch(image):
+        raise click.BadParameter(f"{image!r} is not the name of an image", param_hint="--image")
+    label = _LABEL.fullmatch(node_selector)
+    if node_selector and not label:
+        raise click.BadParameter(f"{node_selector!r} is not NAME=VALUE", param_hint="--node-selector")
+    return Wishes(
+        distribution,
+        _config(distribution, found.config, source, fields),
+        api_server or found.server,
+        image,
+        node_labels=((label[1], label[2] or ""),) if label else (),
+        has_monitoring=monitoring,
+    )
+
+
+def _config(distribution: Distribution, raw: object, source: str, fields: dict[str, str]) -> Config:
+    """kube-proxy's configuration with the options laid over it; the distribution has the range if nobody else does."""
+    given = {name.replace("_", "-"): text for name, text in fields.items() if text}
+    base = dict(raw) if isinstance(raw, dict) else {}
+    if not base.get("clusterCIDR") and not base.get("detectLocalMode"):
+        base["clusterCIDR"] = distribution.cluster_cidrs
+    config, warnings = parse_config(override(base, given), source, flags_by_path(given))
+    for warning in warnings:
+        if warning.code is Code.PORT_OF_KUBE_PROXY:
+            continue  # a canary gets other ports
+        click.echo(f"warning: {warning.coded}", err=True)
+    return config

@@ -1,0 +1,156 @@
+"""What differs between distributions: where the API is reached, the pods' range, and how kube-proxy is turned off.
+
+Each fact says where it comes from.  `Setting`s are what an administrator writes into the distribution's own
+configuration; docs/install.md shows them to the letter.
+
+A node must reach the API server without a Service, since ClusterIPs lead nowhere until this very agent has written its
+rules.  Some distributions have a load balancer for that on each node, so that the address is known; for the others it
+is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+TAINT = "nftproxy.dev/not-ready"
+"""The key of the startup taint in what is shown; any other does as well."""
+
+
+class Setting(NamedTuple):
+    """What to write where: `text` is YAML or shell."""
+
+    where: str
+    text: str
+
+
+class Distribution(NamedTuple):
+    """One distribution.
+
+    `api_server` is a URL that reaches the API on every node, "" if it has to be given; `cluster_cidrs` the pods' range
+    by default, "" if it has to be given, and `needs_cluster_cidr` whether its own kube-proxy has one.  `ask_for_api`
+    says where the URL is found.  `off` turns kube-proxy off for good, `taint` sets the startup taint.  Nodes with an
+    `avoided` label (name, value) take no DaemonSet of this kind.
+    """
+
+    title: str
+    api_server: str
+    ask_for_api: str
+    cluster_cidrs: str
+    needs_cluster_cidr: bool
+    off: Setting
+    then: str
+    taint: Setting
+    avoided: tuple[tuple[str, str], ...] = ()
+
+
+_DELETE = "kubectl --namespace kube-system delete daemonset,configmap kube-proxy"
+
+KUBEADM = Distribution(
+    title="kubeadm",
+    api_server="",
+    ask_for_api="or both with kube-proxy's ConfigMap: kubectl --namespace kube-system get configmap kube-proxy -o yaml",
+    cluster_cidrs="",
+    needs_cluster_cidr=True,
+    # kubeadm-config.v1beta4 (Kubernetes 1.31): "Proxy.Disabled ... can be used to disable the ... kube-proxy addons".
+    off=Setting(
+        "the configuration of kubeadm init and upgrade, and kubeadm's ConfigMap kubeadm-config",
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: ClusterConfiguration\nproxy:\n  disabled: true\n",
+    ),
+    then=_DELETE,
+    taint=Setting(
+        "the configuration of kubeadm join; for a control plane node beside its own taint",
+        "apiVersion: kubeadm.k8s.io/v1beta4\nkind: JoinConfiguration\nnodeRegistration:\n  taints:\n"
+        f"  - key: {TAINT}\n    effect: NoSchedule\n",
+    ),
+)
+
+# Its load balancer for clients is at this port of every node, server or agent (--lb-server-port; cilium#19038).  The
+# proxy is part of the k3s process; the option is the servers' (k3s server --help).
+K3S = Distribution(
+    title="k3s",
+    api_server="https://127.0.0.1:6444",
+    ask_for_api="",
+    cluster_cidrs="10.42.0.0/16",
+    needs_cluster_cidr=True,
+    off=Setting("/etc/rancher/k3s/config.yaml of every server", "disable-kube-proxy: true\n"),
+    then="systemctl restart k3s, and k3s-agent on the agents",
+    taint=Setting("/etc/rancher/k3s/config.yaml of every node", f"node-taint:\n- {TAINT}=true:NoSchedule\n"),
+)
+
+# The API server, or on agents its load balancer, is at this port of every node (docs.rke2.io, Cilium without
+# kube-proxy).  The proxy is a static pod, whose file stays when the option comes later (rancher/rancher#33785).
+RKE2 = Distribution(
+    title="RKE2",
+    api_server="https://127.0.0.1:6443",
+    ask_for_api="",
+    cluster_cidrs="10.42.0.0/16",
+    needs_cluster_cidr=True,
+    off=Setting("/etc/rancher/rke2/config.yaml of every server", "disable-kube-proxy: true\n"),
+    then="systemctl restart rke2-server; rm /var/lib/rancher/rke2/agent/pod-manifests/kube-proxy.yaml on every node",
+    taint=Setting("/etc/rancher/rke2/config.yaml of every node", f"node-taint:\n- {TAINT}=true:NoSchedule\n"),
+)
+
+# KubePrism, on by default since Talos 1.6 (docs.siderolabs.com, "Deploy Cilium CNI" and "KubePrism").  A worker may not
+# change its own taints (NodeRestriction), so machine.nodeTaints won't do: the kubelet sets them when it registers.
+TALOS = Distribution(
+    title="Talos",
+    api_server="https://localhost:7445",
+    ask_for_api="",
+    cluster_cidrs="10.244.0.0/16",
+    needs_cluster_cidr=True,
+    off=Setting("the machine configuration of the control plane", "cluster:\n  proxy:\n    disabled: true\n"),
+    then="kubectl --namespace kube-system delete daemonset kube-proxy",
+    taint=Setting(
+        "the machine configuration of every node",
+        "machine:\n  kubelet:\n    extraConfig:\n      registerWithTaints:\n"
+        f'      - key: {TAINT}\n        value: "true"\n        effect: NoSchedule\n',
+    ),
+)
+
+# The proxy is a static pod with flags, so there is no ConfigMap (kops, docs/networking/cilium.md: kubeProxy.enabled).
+KOPS = Distribution(
+    title="kOps",
+    api_server="",
+    ask_for_api="https://api.internal.CLUSTER, as in /var/lib/kube-proxy/kubeconfig of a node",
+    cluster_cidrs="",
+    needs_cluster_cidr=True,
+    off=Setting("the cluster's spec (kops edit cluster)", "spec:\n  kubeProxy:\n    enabled: false\n"),
+    then="kops update cluster --yes && kops rolling-update cluster --yes",
+    taint=Setting(
+        "the spec of every instance group (kops edit instancegroup)",
+        f'spec:\n  taints:\n  - "{TAINT}=true:NoSchedule"\n',
+    ),
+)
+
+# eksctl: addonsConfig; nodes of Amazon Linux 2023: nodeadm's NodeConfig.  Its own kube-proxy has no clusterCIDR, and
+# its DaemonSet avoids Fargate.
+EKS = Distribution(
+    title="EKS",
+    api_server="",
+    ask_for_api="aws eks describe-cluster --name CLUSTER --query cluster.endpoint",
+    cluster_cidrs="",
+    needs_cluster_cidr=False,
+    off=Setting(
+        "the configuration of eksctl for a new cluster",
+        "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\naddonsConfig:\n  disableDefaultAddons: true\naddons:\n"
+        "- name: vpc-cni\n- name: coredns\n",
+    ),
+    then="aws eks delete-addon --cluster-name CLUSTER --addon-name kube-proxy",
+    taint=Setting(
+        "the user data of nodes with Amazon Linux 2023 (NodeConfig)",
+        "apiVersion: node.eks.aws/v1alpha1\nkind: NodeConfig\n"
+        "spec:\n  kubelet:\n    config:\n      registerWithTaints:\n"
+        f"      - key: {TAINT}\n        effect: NoSchedule\n",
+    ),
+    avoided=(("eks.amazonaws.com/compute-type", "fargate"),),
+)
+
+DISTRIBUTIONS = {
+    "kubeadm": KUBEADM,
+    "k3s": K3S,
+    "rke2": RKE2,
+    "talos": TALOS,
+    "kops": KOPS,
+    "eks": EKS,
+}
+"""By what `--for` takes."""

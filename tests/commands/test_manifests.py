@@ -1,0 +1,334 @@
+"""`nftproxy manifests`: for each distribution and wish it prints what the API takes, and leaves nothing open."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from nftproxy import __version__
+from nftproxy.api.config import parse_config
+from nftproxy.deploy.distributions import DISTRIBUTIONS
+from nftproxy.model.settings import Config
+from tests.conftest import CHECKOUT
+from tests.support.command import nftproxy
+
+DEPLOY = CHECKOUT / "examples" / "deploy"
+CONFIG_MAP = (DEPLOY / "kube-proxy.yaml").read_text()
+API_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+"""Of Kubernetes: the releases that were maintained when this was written."""
+
+KNOWN = ["--api-server", "https://api.example.com:6443", "--cluster-cidr", "10.244.0.0/16,fd00:244::/56"]
+WISHES: dict[str, list[str]] = {
+    "kubeadm": KNOWN,
+    "k3s": ["--for", "k3s"],
+    "rke2": ["--for", "rke2"],
+    "talos": ["--for", "talos"],
+    "kops": ["--for", "kops", *KNOWN],
+    "eks": ["--for", "eks", "--api-server", "https://0123.gr7.eu-central-1.eks.amazonaws.com"],
+    "all wishes": [
+        *KNOWN, "--image", "registry.example.com:5000/net/nftproxy:0.1.0@sha256:" + 64 * "0", "--monitoring",
+        "--startup-taint", "nftproxy.dev/not-ready", "--node-selector", "example.org/proxy=nftproxy",
+    ],
+    "a canary": [*KNOWN, "--service-proxy-name", "canary", "--monitoring", "--startup-taint", "nftproxy.dev/not-ready"],
+}  # fmt: skip
+
+
+class Made(NamedTuple):
+    """What a command has printed: objects by kind, and the agent's configuration."""
+
+    objects: dict[str, Any]
+    config: Config
+
+    @property
+    def pod(self) -> Any:
+        """The pod's specification."""
+        return self.objects["DaemonSet"]["spec"]["template"]["spec"]
+
+    @property
+    def agent(self) -> Any:
+        """The container that stays."""
+        (found,) = self.pod["containers"]
+        return found
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Its variables that have a value."""
+        return {each["name"]: each["value"] for each in self.agent["env"] if "value" in each}
+
+    @property
+    def node_verbs(self) -> list[str]:
+        """What it may do with Nodes."""
+        (verbs,) = (each["verbs"] for each in self.objects["ClusterRole"]["rules"] if each["resources"] == ["nodes"])
+        assert isinstance(verbs, list)
+        return verbs
+
+
+def make(*arguments: str, stdin: str = "") -> Made:
+    """Run the command, which has nothing to warn of; its configuration has nothing that is unknown either."""
+    done = nftproxy("manifests", *arguments, stdin=stdin)
+    assert (done.status, done.err) == (0, "")
+    objects = {each["kind"]: each for each in yaml.safe_load_all(done.out)}
+    (text,) = objects["ConfigMap"]["data"].values()
+    config, warnings = parse_config(yaml.safe_load(text), "config.yaml")
+    assert warnings == []
+    return Made(objects, config)
+
+
+@pytest.mark.parametrize("arguments", WISHES.values(), ids=WISHES)
+def test_every_object_is_what_the_api_takes(arguments: list[str]) -> None:
+    """For every distribution and wish each object has the fields of its kind in each version, and no others."""
+    made = make(*arguments)
+    assert list(made.objects) == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]
+    for version in API_VERSIONS:
+        for each in made.objects.values():
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize("arguments", WISHES.values(), ids=WISHES)
+def test_nothing_is_left_to_fill_in(arguments: list[str]) -> None:
+    """No word of it asks its reader for anything, and the API is reached without a Service."""
+    done = nftproxy("manifests", *arguments)
+    assert not re.search(r"FILL|TODO|<[A-Za-z]|\{\{|example\.org/CHANGE|undefined|None", done.out)
+    environment = make(*arguments).environment
+    assert environment["KUBERNETES_SERVICE_HOST"]
+    assert int(environment["KUBERNETES_SERVICE_PORT"])
+
+
+def test_the_example_is_what_the_command_prints() -> None:
+    """examples/deploy/daemonset.yaml is made from the ConfigMap beside it; to make it anew run the command there."""
+    made = nftproxy("manifests", "--node-selector", "proxy=nftproxy", "-", stdin=CONFIG_MAP)
+    assert made.out == (DEPLOY / "daemonset.yaml").read_text()
+    from_file = nftproxy("manifests", "--node-selector", "proxy=nftproxy", DEPLOY / "kube-proxy.yaml")
+    assert from_file.out == made.out
+
+
+# ---- from kube-proxy's ConfigMap -------------------------------------------------------------------------------------
+
+
+def test_kube_proxys_configuration_is_taken_over() -> None:
+    """What its file says of any mode holds for the agent; what belongs to its pod, and what is default, is left out."""
+    text = CONFIG_MAP
+    for old, new in (
+        ("nodePortAddresses: null", "nodePortAddresses: [10.0.0.0/8]"),
+        ('mode: ""', "mode: nftables"),
+        ('hostnameOverride: ""', "hostnameOverride: node-x"),
+        ("oomScoreAdj: null", "oomScoreAdj: -999"),
+        ("tcpEstablishedTimeout: null", "tcpEstablishedTimeout: 1h"),
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    made = make("-", stdin=text)
+    assert [str(each) for each in made.config.node_port_addresses.networks] == ["10.0.0.0/8"]
+    assert made.config.conntrack.tcp_established_timeout == 3600
+    assert (made.config.kubeconfig, made.config.hostname_override, made.config.oom_score_adj) == ("", "", -997)
+    assert yaml.safe_load(made.objects["ConfigMap"]["data"]["config.yaml"]).keys() == {
+        *("apiVersion", "kind", "mode", "clusterCIDR", "healthzBindAddress", "metricsBindAddress", "oomScoreAdj"),
+        *("nodePortAddresses", "conntrack"),
+    }
+    assert made.environment["KUBERNETES_SERVICE_HOST"] == "control-plane.example.com"
+    assert made.environment["KUBERNETES_SERVICE_PORT"] == "6443"
+
+
+def test_options_go_before_the_config_map() -> None:
+    """An address, a range and an image that are given count, whatever the ConfigMap says."""
+    given = ["--api-server", "https://[fd00::1]", "--cluster-cidr", "10.9.0.0/16", "--image", "example.com/nftproxy:1"]
+    made = make(*given, "-", stdin=CONFIG_MAP)
+    assert made.environment["KUBERNETES_SERVICE_HOST"] == "fd00::1"
+    assert made.environment["KUBERNETES_SERVICE_PORT"] == "443"
+    assert [str(each) for each in made.config.cluster_cidrs] == ["10.9.0.0/16"]
+    assert {each["image"] for each in (*made.pod["initContainers"], made.agent)} == {"example.com/nftproxy:1"}
+
+
+def test_the_two_config_maps_of_eks() -> None:
+    """A list of ConfigMaps whose keys have other names is understood as well; EKS has no range of pods."""
+    data = yaml.safe_load(CONFIG_MAP)["data"]
+    config = data["config.conf"].replace("clusterCIDR: 10.244.0.0/16", 'clusterCIDR: ""')
+    maps = [
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {key: text}}
+        for name, key, text in (
+            ("kube-proxy", "kubeconfig", data["kubeconfig.conf"]),
+            ("kube-proxy-config", "config", config),
+        )
+    ]
+    made = make("--for", "eks", "-", stdin=yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": maps}))
+    assert made.environment["KUBERNETES_SERVICE_HOST"] == "control-plane.example.com"
+    assert made.config.cluster_cidrs == ()
+    (term,) = made.pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
+        "nodeSelectorTerms"
+    ]
+    assert term == {
+        "matchExpressions": [{"key": "eks.amazonaws.com/compute-type", "operator": "NotIn", "values": ["fargate"]}]
+    }
+
+
+@pytest.mark.parametrize(
+    ("stdin", "fault"),
+    [
+        ("", "-: has 0 KubeProxyConfigurations in ConfigMaps where one is needed"),
+        ("kind: ConfigMap\ndata: {a: 1, b: text, c: 'kind: Pod'}", "-: has 0 KubeProxyConfigurations"),
+        ("- 1\n---\nkind: ConfigMap\ndata: []\n---\nkind: List\nitems: [1]", "-: has 0 KubeProxyConfigurations"),
+        (CONFIG_MAP + "---\n" + CONFIG_MAP, "-: has 2 KubeProxyConfigurations"),
+        ("kind: ConfigMap\ndata: {config.conf: 'a: ['}", "-: ConfigMap: data[config.conf]: "),
+        ("a: [", "-: line 1: "),
+        (CONFIG_MAP.replace("10.244.0.0/16", "10.244.0.0/33"), "clusterCIDR: '10.244.0.0/33' does not appear to be"),
+    ],
+)
+def test_what_is_no_config_map_of_kube_proxy(stdin: str, fault: str) -> None:
+    """Input without a configuration, with two, or that can't be read is an error, and nothing is printed."""
+    done = nftproxy("manifests", "-", stdin=stdin)
+    assert (done.status, done.out) == (2, "")
+    assert fault in done.err
+
+
+# ---- what can't be known ---------------------------------------------------------------------------------------------
+
+RANGE = "error: NFT112: the range of the cluster's pods isn't known: give --cluster-cidr RANGE"
+ADDRESS = "error: NFT112: the address of the API server isn't known: give --api-server URL"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unknown"),
+    [
+        ([], [RANGE, ADDRESS]),
+        (["--for", "kops"], [RANGE, ADDRESS]),
+        (["--for", "kops", "--cluster-cidr", "10.0.0.0/8"], [ADDRESS]),
+        (["--for", "kubeadm", "--api-server", "https://10.0.0.1:6443"], [RANGE]),
+        (["--for", "eks"], [ADDRESS]),
+    ],
+)
+def test_what_is_not_known_is_named_with_its_option(arguments: list[str], unknown: list[str]) -> None:
+    """All that a distribution doesn't settle is asked for at once, by the option to give."""
+    done = nftproxy("manifests", *arguments)
+    assert (done.status, done.out) == (2, "")
+    lines = done.err.splitlines()
+    assert len(lines) == len(unknown)
+    assert all(line.startswith(start) for line, start in zip(lines, unknown, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        (["--api-server", "10.0.0.1:6443"], "'10.0.0.1:6443' is not a URL as in https://10.0.0.1:6443"),
+        (["--api-server", "https://:6443"], "is not a URL"),
+        (["--api-server", "https://a:port"], "is not a URL"),
+        (["--api-server", "https://kubernetes.default.svc"], "kubernetes.default.svc is a Service"),
+        (["--cluster-cidr", "10.0.0.0"], "--cluster-cidr: '10.0.0.0' is not a CIDR"),
+        (["--image", "a b"], "'a b' is not the name of an image"),
+        (["--node-selector", "proxy"], "'proxy' is not NAME=VALUE"),
+        (["--startup-taint", "node.kubernetes.io/not-ready"], "is one of Kubernetes' own taints"),
+        (["--service-proxy-name", "a/b"], "--service-proxy-name: 'a/b' is not the value of a label"),
+        (["--for", "openshift"], "'openshift' is not one of"),
+    ],
+)
+def test_a_wish_that_can_not_be(arguments: list[str], fault: str) -> None:
+    """A value that no object could have is an error, which names its option, and nothing is printed."""
+    done = nftproxy("manifests", *KNOWN, *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert fault in done.err
+
+
+# ---- what the wishes make of it --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "address", "ranges"),
+    [
+        ("k3s", ("127.0.0.1", "6444"), ["10.42.0.0/16"]),
+        ("rke2", ("127.0.0.1", "6443"), ["10.42.0.0/16"]),
+        ("talos", ("localhost", "7445"), ["10.244.0.0/16"]),
+    ],
+)
+def test_distributions_with_a_load_balancer_on_each_node_need_no_option(
+    name: str, address: tuple[str, str], ranges: list[str]
+) -> None:
+    """Where the distribution settles address and range nothing has to be given; a range that is given counts."""
+    made = make("--for", name)
+    environment = made.environment
+    assert (environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]) == address
+    assert [str(each) for each in made.config.cluster_cidrs] == ranges
+    other = make("--for", name, "--cluster-cidr", "10.9.0.0/16")
+    assert [str(each) for each in other.config.cluster_cidrs] == ["10.9.0.0/16"]
+
+
+def test_monitoring_opens_the_metrics() -> None:
+    """Without it metrics are for the node alone; with it they are for everyone, at a port that has a name."""
+    without, monitored = make(*KNOWN), make(*KNOWN, "--monitoring")
+    assert without.config.metrics_bind_address == "127.0.0.1:10249"
+    assert [each["name"] for each in without.agent["ports"]] == ["healthz"]
+    assert monitored.config.metrics_bind_address == "0.0.0.0:10249"
+    assert {each["name"]: each["containerPort"] for each in monitored.agent["ports"]} == {
+        "healthz": 10256,
+        "metrics": 10249,
+    }
+
+
+def test_only_a_startup_taint_takes_the_right_to_patch_nodes() -> None:
+    """The right to change Nodes is there with the option and not without."""
+    without, tainted = make(*KNOWN), make(*KNOWN, "--startup-taint", "nftproxy.dev/not-ready")
+    assert without.node_verbs == ["get", "list", "watch"]
+    assert tainted.node_verbs == ["get", "list", "watch", "patch"]
+    assert (without.config.startup_taint, tainted.config.startup_taint) == ("", "nftproxy.dev/not-ready")
+
+
+def test_a_canary_leaves_the_node_to_kube_proxy() -> None:
+    """It has other ports, asks for no ServiceCIDRs, sets no sysctls, and is on every node."""
+    made = make("--service-proxy-name", "canary", "-", stdin=CONFIG_MAP)
+    assert made.config.service_proxy_name == "canary"
+    assert (made.config.healthz_bind_address, made.config.metrics_bind_address) == ("0.0.0.0:10356", "127.0.0.1:10349")
+    assert [each["containerPort"] for each in made.agent["ports"]] == [10356]
+    assert not any("servicecidrs" in each["resources"] for each in made.objects["ClusterRole"]["rules"])
+    assert "initContainers" not in made.pod
+    assert made.pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
+def test_health_is_asked_for_where_it_is_answered() -> None:
+    """Where the configuration says one address the probes ask that, else the node's."""
+    for address, host in (('""', None), ("127.0.0.1:10256", "127.0.0.1"), ('"[fd00::1]:10256"', "fd00::1")):
+        made = make("-", stdin=CONFIG_MAP.replace('healthzBindAddress: ""', f"healthzBindAddress: {address}"))
+        for probe in ("livenessProbe", "readinessProbe"):
+            assert made.agent[probe]["httpGet"].get("host") == host
+
+
+def test_the_image_has_the_version_of_the_package_by_default() -> None:
+    """Without an option the image is the one of this version."""
+    assert make(*KNOWN).agent["image"] == f"nftproxy:{__version__}"
+
+
+# ---- docs/install.md -------------------------------------------------------------------------------------------------
+
+INSTALL = (CHECKOUT / "docs" / "install.md").read_text()
+SECTIONS = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", INSTALL, re.MULTILINE | re.DOTALL))
+
+
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
+def test_each_distribution_has_its_recipe(name: str) -> None:
+    """Its section shows, to the letter, how kube-proxy is turned off, what comes then, and how the taint is set."""
+    distribution = DISTRIBUTIONS[name]
+    section = SECTIONS[distribution.title]
+    blocks = re.findall(r"^```yaml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    assert blocks == [distribution.off.text, distribution.taint.text]
+    assert distribution.then in section.replace("\n", " ")
+    assert f"manifests --for {name}" in section or name == "kubeadm"
+    assert distribution.api_server in section
+    assert all(isinstance(yaml.safe_load(block), dict) for block in blocks)
+
+
+def test_a_startup_taint_is_the_same_everywhere() -> None:
+    """Every distribution's setting has one taint of the key that the documentation uses, with the effect NoSchedule."""
+    for distribution in DISTRIBUTIONS.values():
+        text = distribution.taint.text
+        assert len(re.findall(r"nftproxy\.dev/not-ready", text)) == 1
+        assert text.count("NoSchedule") == 1
+
+
+def test_manifests_are_read_from_a_file(tmp_path: Path) -> None:
+    """A file that is a KubeProxyConfiguration itself does as well, without an address of the API."""
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_load(CONFIG_MAP)["data"]["config.conf"])
+    assert nftproxy("manifests", file).err.startswith(ADDRESS)
+    assert make("--api-server", "https://10.0.0.1:6443", str(file)).environment["KUBERNETES_SERVICE_HOST"] == "10.0.0.1"
