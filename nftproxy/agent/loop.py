@@ -225,8 +225,8 @@ class Agent:
     async def _check(self) -> None:
         """Load everything if it isn't known that others have left our tables alone.
 
-        Looking whether they are as they were costs as much as loading them.  Names that are missing are logged, and
-        counted as damage.
+        Looking whether they are as they were costs as much as loading them.  Names that are missing are logged; they
+        count as damage, as does whatever another program is known to have changed.
         """
         known = self._loader.known
         try:
@@ -245,14 +245,17 @@ class Agent:
                 extra={"code": Code.CHECK_FAILED},
             )
             return
+        harmed = self._custody.harmed
         self._loader.lost(known)
         for family in known:
-            if not _has_all(found[family], self._pipeline.generations[family]):
+            is_whole = _has_all(found[family], self._pipeline.generations[family])
+            if not is_whole:
                 log.warning(
                     "table %(table)s is damaged, loading everything",
                     {"table": family.table},
                     extra={"code": Code.TABLE_DAMAGED},
                 )
+            if not is_whole or family in harmed:
                 self._vitals.damaged(family)
 
 

@@ -49,6 +49,8 @@ class Custody:
 
     def __init__(self, hearing: Hearing) -> None:
         self._hearing = hearing
+        self.harmed = frozenset[Family]()
+        """The families whose tables another program is known to have changed since they were loaded."""
         self._held = frozenset[Family]()  # the families whose tables are ours to watch over
         self._left: int | None = None
         self._own: set[int] = set()
@@ -81,6 +83,7 @@ class Custody:
     def lost(self, families: Iterable[Family]) -> None:
         """It isn't known any more what these families' tables hold; until they are loaded, nobody need watch them."""
         self._held -= frozenset(families)
+        self.harmed &= self._held
 
     def loaded(self, commit: Commit, families: Iterable[Family]) -> None:
         """The tables of these families are as they should be after this full transaction."""
@@ -122,6 +125,7 @@ class Custody:
         self.listen()
         intruder = self._go_on()
         if intruder is not None:
+            self.harmed |= intruder.families & self._held
             self._left, self._doubt = None, f"{intruder.who or 'another program'} has changed them"
         reason, self._doubt = self._doubt, ""
         return reason

@@ -1,0 +1,177 @@
+"""The alerts and the dashboard of examples/monitoring, by a real Prometheus that scrapes a real agent.
+
+Minutes are divided by `FACTOR`, in rules and ranges alike, and two thresholds that would take a crowd are lowered.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import resource
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nftproxy.lab import Origin, endpoint
+from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Respond
+from tests.support.prometheus import MONITORING, Prometheus, hastened, program, rules
+from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
+from tests.system.faults.test_health import another_owner
+from tools.monitoring.dashboard import FILE, dashboard_text
+
+pytestmark = pytest.mark.timeout(400)
+
+AGENT = "tests.system.faults.hasty"
+FACTOR = 60
+RULES = (MONITORING / "rules.yaml").read_text()
+LOWERED = {"> 0.8 * 1048576": "> 0", ") > 30": ") > 0.5"}
+KUBE_PROXY_DOWN = {"alert": "KubeProxyDown", "expr": 'absent(up{job="kube-proxy"} == 1)', "for": "15s"}
+"""The rule of kube-prometheus-stack (kubernetes-mixin), whose 15 minutes are divided like ours."""
+AFFINITY = "NftproxyAffinityFull"
+
+TROUBLED = {
+    "NftproxyServiceQuarantined",
+    "NftproxyConflicts",
+    "NftproxyObjectsSkipped",
+    "NftproxyRulesDamaged",
+    "NftproxyOtherProxy",
+    "NftproxyConfigurationRejected",
+    "NftproxyApiErrors",
+    "NftproxySlowProgramming",
+}
+"""What fires while the agent works in a world full of faults."""
+
+
+@pytest.fixture(scope="module")
+def prometheus(shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """Prometheus beside the agent, in a hurry."""
+    text = hastened(RULES, FACTOR)
+    for usual, lowered in LOWERED.items():
+        assert usual in text
+        text = text.replace(usual, lowered)
+    groups = [{"name": "kube-prometheus-stack", "rules": [KUBE_PROXY_DOWN]}]
+    with Prometheus(shared_bench.lab.node, tmp_path_factory.mktemp("prometheus"), text, groups) as made:
+        yield made
+
+
+def test_the_rules_are_good(tmp_path: Path) -> None:
+    """Prometheus' own tool finds no fault with the rules, and each alert is one that this file provokes."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
+    subprocess.run([program("promtool"), "check", "rules", path], check=True, stdout=subprocess.PIPE)
+    others = {"NftproxyKernelRefuses", "NftproxyRulesStale", "NftproxyFileDescriptors", "NftproxyDown"}
+    assert {each.name for each in rules(RULES)} == TROUBLED | others | {AFFINITY, "NftproxyNotReady"}
+
+
+def test_the_dashboard_is_what_its_table_says() -> None:
+    """examples/monitoring/dashboard.json is what `python -m tools.monitoring` writes."""
+    assert FILE.read_text() == dashboard_text()
+
+
+def test_a_healthy_agent_is_no_cause_for_alarm(prometheus: Prometheus) -> None:
+    """Nothing fires, nor is about to, once the agent has been well for as long as rules look back."""
+    prometheus.wait_until(lambda: not prometheus.alerts(), "no alert is left from the start")
+    time.sleep(10 * 60 / FACTOR)
+    assert prometheus.alerts() == {}
+
+
+def test_faults_are_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
+    """Each fault that an agent survives makes its alert fire and shows in the dashboard; then all is well again."""
+    server.put(*TROUBLESOME)
+    bench.lab.node.run(["nft", "add", "table", "ip", "kube-proxy"])
+    bench.config_map.update("{")
+    for action in (Respond(500), EndWatch()):
+        server.faults.add(Fault(action, resource="servicecidrs", count=None))
+    bench.wait_until(lambda: bench.lab.connect(Origin.POD, vip(STICKY), 80) == endpoint(pod(STICKY), 8080))
+    prometheus.wait_until(lambda: prometheus.query("nftproxy_elements"), "there are figures of families")
+    troubled = TROUBLED | ({AFFINITY} if prometheus.query("nftproxy_affinity_entries") else set())
+
+    def trouble() -> bool:
+        bench.lab.node.run(["nft", "flush", "table", "ip", "nftproxy"])
+        server.put(late_slice())
+        time.sleep(1)
+        return prometheus.firing() >= troubled
+
+    prometheus.wait_until(trouble, f"these fire: {troubled}")
+    assert [each for each in queries() if not prometheus.query(each)] == []
+    assert "KubeProxyDown" not in prometheus.alerts()
+    server.faults.clear()
+    for each in TROUBLESOME:
+        server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
+    bench.lab.node.run(["nft", "delete", "table", "ip", "kube-proxy"])
+    bench.config_map.update(yaml.safe_dump(bench.configuration))
+    bench.wait_until_right()
+    prometheus.wait_until(lambda: not prometheus.alerts().keys() - {AFFINITY}, "all is well again")
+
+
+def test_a_kernel_that_refuses_is_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
+    """While another program owns the table, alerts say that the kernel refuses and that rules are stale."""
+    wanted = {"NftproxyKernelRefuses", "NftproxyRulesStale"}
+    numbers = itertools.count(300)
+
+    def change() -> bool:
+        server.put(service(next(numbers)))
+        return prometheus.firing() >= wanted
+
+    with another_owner(bench.lab):
+        prometheus.wait_until(change, f"these fire: {wanted}")
+    bench.wait_until_right()
+    prometheus.wait_until(lambda: not prometheus.alerts().keys() & wanted, "the kernel takes it again")
+
+
+def test_a_lack_of_files_is_seen(prometheus: Prometheus, bench: Bench) -> None:
+    """An alert says that an agent has hardly any file left to open."""
+    before = resource.prlimit(bench.process_id, resource.RLIMIT_NOFILE)
+    few = math.ceil(len([*Path(f"/proc/{bench.process_id}/fd").iterdir()]) * 1.15)
+    resource.prlimit(bench.process_id, resource.RLIMIT_NOFILE, (few, before[1]))
+    prometheus.wait_until(lambda: "NftproxyFileDescriptors" in prometheus.firing(), "files are few")
+    resource.prlimit(bench.process_id, resource.RLIMIT_NOFILE, before)
+    prometheus.wait_until(lambda: "NftproxyFileDescriptors" not in prometheus.alerts(), "there are enough again")
+
+
+def test_an_agent_that_is_gone_is_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
+    """Alerts say that an agent is gone, kube-prometheus-stack's own too; then that it waits; and in the end nothing."""
+    bench.stop()
+    prometheus.wait_until(lambda: prometheus.firing() >= {"NftproxyDown", "KubeProxyDown"}, "the agent is missed")
+    server.rbac = [each for each in PERMISSIONS if each[1] != "nodes"]
+    bench.start()
+    prometheus.wait_until(lambda: "NftproxyNotReady" in prometheus.firing(), "the agent waits for something")
+    server.rbac = PERMISSIONS
+    bench.wait_until_right()
+    prometheus.wait_until(lambda: not prometheus.alerts().keys() - {AFFINITY}, "all is well again")
+
+
+STICKY = 20
+TROUBLESOME = [
+    service(STICKY, sessionAffinity="ClientIP"),
+    endpoints(STICKY),
+    service(21, externalIPs=["203.0.114.9"]),
+    service(22, externalIPs=["203.0.114.9"]),
+    service(23, type="LoadBalancer", loadBalancerSourceRanges=[f"10.{n // 256}.{n % 256}.0/24" for n in range(1001)]),
+    service(24, ports="80"),
+]
+"""A Service whose clients are remembered, two that claim one address, one beyond a limit, and one that is none."""
+
+
+def late_slice() -> dict[str, Any]:
+    """An EndpointSlice that changes each time, and whose change is said to be 12 s old."""
+    changed = datetime.now(UTC) - timedelta(seconds=12)
+    made = endpoints(1, f"10.1.1.{100 + changed.second}", pod(1))
+    made["metadata"]["annotations"] = {"endpoints.kubernetes.io/last-change-trigger-time": changed.isoformat()}
+    return made
+
+
+def queries() -> Iterator[str]:
+    """The dashboard's queries, as Grafana sends them for all nodes."""
+    known = {"$node": ".*", "$__rate_interval": "10s", "$__range": "1h"}
+    for panel in json.loads(FILE.read_text())["panels"]:
+        for target in panel.get("targets", ()):
+            yield re.sub(r"\$\w+", lambda match: known[match[0]], target["expr"])
