@@ -19,7 +19,16 @@ from nftproxy.explanation.answer import Case, Place
 from nftproxy.explanation.clients import Client, clients, kind_of, own_addresses
 from nftproxy.explanation.explain import explain
 from nftproxy.explanation.question import Kind, Question, Source, ToAddress
-from nftproxy.model.addresses import Address, Family, Network, family_of, is_loopback, of_family, parse_virtual_address
+from nftproxy.model.addresses import (
+    Address,
+    Family,
+    Network,
+    contains,
+    family_of,
+    is_loopback,
+    of_family,
+    parse_virtual_address,
+)
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.pipeline import Pipeline
@@ -82,8 +91,15 @@ def plan(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Plan:
     """
     facts = node_facts(pipeline)
     places = [place for place in explain(pipeline, question, pods).places if not is_loopback(place.address)]
-    packets = (packet for place in places for packet in _packets(pipeline, facts, place, question.source, pods))
-    return Plan(facts, tuple(packets))
+    packets = tuple(packet for place in places for packet in _packets(pipeline, facts, place, question.source, pods))
+    strays = {packet.source for packet in packets if packet.kind is Kind.POD and not _is_in(facts, packet.source)}
+    networks = (*facts.pod_networks, *(str(ipaddress.ip_network(each)) for each in sorted(strays)))
+    return Plan(msgspec.structs.replace(facts, pod_networks=networks), packets)
+
+
+def _is_in(facts: NodeFacts, address: Address) -> bool:
+    """Whether what is for an address goes to the node's pods: a rejection must find back to a pod."""
+    return any(contains(ipaddress.ip_network(cidr), address) for cidr in facts.pod_networks)
 
 
 def node_facts(pipeline: Pipeline) -> NodeFacts:

@@ -10,6 +10,8 @@ import msgspec
 from nftproxy.explanation.answer import Case, Endpoint, Fate
 from nftproxy.explanation.packets import Packet, Plan
 from nftproxy.explanation.question import Kind
+from nftproxy.kernel.libnftables import check_text
+from nftproxy.kernel.netns import in_scratch_namespace
 from nftproxy.kernel.table_copy import TableCopy
 from nftproxy.lab import Kind as Became
 from nftproxy.lab import Origin, Outcome, Probe
@@ -73,8 +75,10 @@ def follow(plan: Plan, rules: Transaction | Iterable[TableCopy]) -> tuple[Trace,
 
     Raises:
         Refused: the kernel refuses the rules.
-        Unavailable: there can be no copy here; the message says what is missing.
+        Unavailable: there can be no copy here; the message says what is missing, or what libnftables dies of.
     """
+    if isinstance(rules, Transaction):
+        in_scratch_namespace(check_text, rules.text)  # where the library may die, as 1.0.6 does of some rules
     with Scene(plan.node) as scene:
         if isinstance(rules, Transaction):
             scene.load(rules)

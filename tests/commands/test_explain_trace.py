@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import obstacle
 from nftproxy.rules.transaction import Transaction
@@ -71,6 +72,17 @@ def test_with_the_kernel_its_own_rules_are_traced() -> None:
         "  DIFFERS: explained as translated to an endpoint, but dropped by the kernel"
     )
     assert explain("10.96.0.10:80", "--from", "outside").status == 0
+
+
+@needs_lab
+@pytest.mark.skipif(probe().capabilities.wide_maps, reason="this libnftables takes all our rules")
+def test_rules_that_the_library_dies_of_are_an_error() -> None:
+    """Where libnftables can't live with the rules, the command says so, and lives."""
+    where = CHECKOUT / "examples" / "session-affinity"
+    options = ("--config", where / "config.yaml", "--node", "node-a", "--ipv6-affinity", "map", "--trace")
+    done = nftproxy("explain", "[fd00:96::50]:80", where / "manifests", *options)
+    assert done.status == 1
+    assert "the process that used libnftables was killed by SIGABRT" in done.err
 
 
 def test_without_root_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

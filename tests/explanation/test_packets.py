@@ -67,6 +67,8 @@ def test_without_ranges_pods_have_addresses_too() -> None:
     seen = pipeline(service("shop/web"), node=node(pod_cidrs=[]), cluster_cidrs=())
     found = {kind: _sources(seen, "10.96.0.10:80", Source(kind)) for kind in (Kind.POD, Kind.REMOTE_POD)}
     assert found == {kind: [(kind, STRAY_PODS[Family.IPV4])] for kind in found}
+    facts = plan(seen, Question(parse_to("10.96.0.10:80"), Source(Kind.POD))).node
+    assert facts.pod_networks == ("100.64.0.200/32",)
 
 
 def test_the_node_is_as_its_interfaces_are() -> None:
