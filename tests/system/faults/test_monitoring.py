@@ -22,6 +22,7 @@ import yaml
 
 from nftproxy.lab import Origin, endpoint
 from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Respond
+from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_health import another_owner
@@ -69,6 +70,19 @@ def test_the_rules_are_good(tmp_path: Path) -> None:
     subprocess.run([program("promtool"), "check", "rules", path], check=True, stdout=subprocess.PIPE)
     others = {"NftproxyKernelRefuses", "NftproxyRulesStale", "NftproxyFileDescriptors", "NftproxyDown"}
     assert {each.name for each in rules(RULES)} == TROUBLED | others | {AFFINITY, "NftproxyNotReady"}
+
+
+def test_the_pod_monitor_finds_the_agents() -> None:
+    """It selects the pods that `nftproxy manifests --monitoring` asks for, by their labels and the name of the port."""
+    options = ["--for", "kubeadm", "--api-server", "https://api.example:6443", "--cluster-cidr", "10.244.0.0/16"]
+    output = nftproxy("manifests", *options, "--monitoring").out
+    (pods,) = [each["spec"]["template"] for each in yaml.safe_load_all(output) if each["kind"] == "DaemonSet"]
+    monitor = yaml.safe_load((MONITORING / "podmonitor.yaml").read_text())["spec"]
+    (container,) = pods["spec"]["containers"]
+    assert monitor["selector"]["matchLabels"].items() <= pods["metadata"]["labels"].items()
+    assert [each["port"] for each in monitor["podMetricsEndpoints"]] == ["metrics"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]}["metrics"] == 10249
+    assert container["name"] == "nftproxy"
 
 
 def test_the_dashboard_is_what_its_table_says() -> None:
