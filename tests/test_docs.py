@@ -101,13 +101,14 @@ def run(block: list[Command], directory: Path) -> list[tuple[int, str]]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A directory as a page's commands expect it, where `nftproxy` is what is under test."""
+    """A directory as a page's commands expect it, where `nftproxy` is what is under test, for Python too."""
     for name in ("examples", "templates"):
         shutil.copytree(CHECKOUT / name, tmp_path / name)
-    script = tmp_path / "bin" / "nftproxy"
-    script.parent.mkdir()
-    script.write_text(f'#!/bin/sh\nPYTHONPATH="{CHECKOUT}" exec "{sys.executable}" -m nftproxy "$@"\n')
-    script.chmod(0o755)
+    (tmp_path / "bin").mkdir()
+    for name, arguments in (("nftproxy", "-m nftproxy "), ("python3", "")):
+        script = tmp_path / "bin" / name
+        script.write_text(f'#!/bin/sh\nPYTHONPATH="{CHECKOUT}" exec "{sys.executable}" {arguments}"$@"\n')
+        script.chmod(0o755)
     return tmp_path
 
 
@@ -132,6 +133,14 @@ def test_commands_that_are_not_run_here_exist(text: str) -> None:
         assert re.search(rf"^{name}:", (CHECKOUT / "Makefile").read_text(), re.MULTILINE)
     else:
         assert f"[testenv:{name}]" in (CHECKOUT / "tox.ini").read_text()
+
+
+def test_python_prints_what_is_shown(directory: Path) -> None:
+    """The program in docs/python.md prints what stands below it."""
+    (program,), (shown,) = fenced(DOCS / "python.md", "python"), fenced(DOCS / "python.md", "text")
+    python = str(directory / "bin" / "python3")
+    done = subprocess.run([python, "-c", program], cwd=directory, capture_output=True, text=True, check=True)
+    assert done.stdout == shown
 
 
 def test_ci_runs_the_tests_as_the_readme_does() -> None:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import pytest
 
+import nftproxy as nftproxy_library
 from nftproxy.conformance.probes import INTERFACES, MORE_IPS
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.check import check_ruleset
@@ -31,7 +32,7 @@ from nftproxy.lab import (
 )
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import Node, Service
-from nftproxy.model.settings import Settings
+from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.files import load, load_config
 from tests.support.command import nftproxy
@@ -100,13 +101,14 @@ def client(way: Way) -> list[str]:
 def test_an_example_is_explained(example: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `explain` says of an example's Services, and of the connections below, is written beside the manifests."""
     monkeypatch.chdir(CHECKOUT)
-    where = f"examples/{example}"
-    options = ["--node", "node-a", "--config", f"{where}/config.yaml", "--ipv6-affinity", "hash"]
-    texts = []
-    for question in questions(example):
-        done = nftproxy("explain", *question, f"{where}/manifests", *options)
-        assert done.status == 0, done.err
-        texts.append(f"$ nftproxy explain {' '.join(question)} ...\n{done.out}")
+    where = Path("examples") / example
+    config, _ = load_config(where / "config.yaml")
+    manifests = nftproxy_library.load(where / "manifests")
+    cluster = nftproxy_library.Cluster(manifests, "node-a", config, capabilities=Capabilities(wide_maps=False))
+    texts = [
+        f"$ nftproxy explain {' '.join(question)} ...\n{cluster.explain(question[0], *question[2:])}\n"
+        for question in questions(example)
+    ]
     file = CHECKOUT / where / "explained.txt"
     if os.environ.get("UPDATE_EXAMPLES"):
         file.write_text("\n".join(texts))

@@ -8,7 +8,6 @@ and field at fault.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,9 +17,8 @@ from nftproxy import __version__
 from nftproxy.commands.doctor import doctor_command
 from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
-from nftproxy.commands.listing import review
 from nftproxy.commands.manifests import manifests_command
-from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_pipeline
+from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_cluster
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, renderer
 from nftproxy.commands.run import run_command
 from nftproxy.kernel.capabilities import probe
@@ -63,8 +61,7 @@ def render_command(paths: tuple[Path, ...], **options: Any) -> None:
 
     PATHS are files or directories (not recursive) of YAML or JSON, multi-document and List kinds included.
     """
-    for piece in _rendered(paths, **options):
-        sys.stdout.write(piece)
+    sys.stdout.write(offline_cluster(paths, **options).render().text)
 
 
 @_commands.command("check")
@@ -75,7 +72,7 @@ def check_command(paths: tuple[Path, ...], **options: Any) -> None:
 
     Needs no root where users may make namespaces.  Exit status 1 if the kernel refuses the rules.
     """
-    result = check_ruleset("".join(_rendered(paths, **options)))
+    result = check_ruleset(offline_cluster(paths, **options).render().text)
     click.echo(result)
     sys.exit(0 if result.ok else 1)
 
@@ -109,10 +106,8 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
 
     Exit status 1 if there is one, 0 if nothing differs.
     """
-    pipeline = offline_pipeline(**options)
-    config = pipeline.settings.config
-    pipeline.apply(loaded([old], config, strict).listing())
-    transaction = pipeline.apply(loaded([new], config, strict).listing())
+    cluster = offline_cluster([old], strict=strict, **options)
+    transaction = cluster.pipeline.apply(loaded([new], cluster.pipeline.settings.config, strict).listing())
     sys.stdout.write(transaction.text)
     sys.exit(1 if transaction else 0)
 
@@ -136,10 +131,3 @@ def cleanup_command(config_file: Path | None, mode: str | None) -> None:
             click.echo(line, err=True)
         return
     Kernel().apply(join(map(delete_transaction, Family)))
-
-
-def _rendered(paths: Sequence[Path], strict: bool, **options: Any) -> list[str]:
-    pipeline = offline_pipeline(**options)
-    manifests = loaded(paths, pipeline.settings.config, strict)
-    pipeline.apply(manifests.listing())
-    return list(review(pipeline, manifests.problems, manifests.ignored))

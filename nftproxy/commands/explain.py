@@ -10,9 +10,8 @@ import click
 import msgspec
 
 from nftproxy.commands.codes import print_article
-from nftproxy.commands.offline import OFFLINE, PATHS, loaded, offline_pipeline
+from nftproxy.commands.offline import OFFLINE, PATHS, offline_cluster
 from nftproxy.explanation.answer import Explanation
-from nftproxy.explanation.explain import explain
 from nftproxy.explanation.kernel import with_kernel
 from nftproxy.explanation.packets import plan
 from nftproxy.explanation.picture import svg
@@ -22,7 +21,6 @@ from nftproxy.kernel.elements import Elements
 from nftproxy.kernel.table_copy import TableCopy, read_table
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
-from nftproxy.sources.files import load_pods
 from nftproxy.trace.follow import Trace, follow
 from nftproxy.trace.text import text as trace_text
 
@@ -57,7 +55,6 @@ def explain_command(
     wants_trace: bool,
     wants_picture: bool,
     output: str,
-    strict: bool,
     **options: Any,
 ) -> None:
     """Say what becomes of a connection to TO, and why.
@@ -74,16 +71,15 @@ def explain_command(
     if wants_picture and (wants_trace or output != "text"):
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
-    pipeline = offline_pipeline(**options)
-    pipeline.apply(loaded(paths, pipeline.settings.config, strict).listing())
-    pods = load_pods(paths)
-    explanation = explain(pipeline, question, pods)
+    cluster = offline_cluster(paths, with_pods=True, **options)
+    explanation = cluster.explain(question.to, question.source)
     if kernel:
         with Elements() as elements:
             explanation = with_kernel(explanation, elements.find)
     if wants_picture:
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
         return
+    pipeline, pods = cluster.pipeline, cluster.manifests.pods
     traces = follow(plan(pipeline, question, pods), _rules(pipeline, kernel)) if wants_trace else None
     if output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)

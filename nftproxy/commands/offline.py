@@ -11,11 +11,11 @@ import click
 from nftproxy.api.kinds import kinds_for
 from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, options, renderer
 from nftproxy.kernel.capabilities import probe
+from nftproxy.library import Cluster
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput
-from nftproxy.model.settings import Capabilities, Config, Settings
-from nftproxy.pipeline import Pipeline
-from nftproxy.sources.files import Manifests, load
+from nftproxy.model.settings import Capabilities, Config
+from nftproxy.sources.files import Manifests, load, load_pods
 
 AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
 
@@ -38,18 +38,33 @@ EXISTING = click.Path(exists=True, path_type=Path, allow_dash=True)
 PATHS = click.argument("paths", nargs=-1, required=True, type=EXISTING)
 
 
-def offline_pipeline(
-    node: str, config_file: Path | None, templates: Path | None, family: str | None, ipv6_affinity: str
-) -> Pipeline:
-    """A pipeline with these options that has seen nothing yet.
+def offline_cluster(
+    paths: Sequence[Path],
+    node: str,
+    config_file: Path | None,
+    templates: Path | None,
+    family: str | None,
+    ipv6_affinity: str,
+    strict: bool,
+    *,
+    with_pods: bool = False,
+) -> Cluster:
+    """The cluster that manifests describe, as a node with these options sees it; with the names of pods, if wanted.
 
     Raises:
-        BadInput: the configuration or the templates are wrong.
+        BadInput: the configuration or the templates are wrong; or something in the manifests, and `strict`.
     """
     gc.disable()  # an offline command ends before garbage would count: a fifth of its time at 10,000 Services
-    families = [Family(family)] if family else list(Family)
-    capabilities = AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities
-    return Pipeline(node, Settings(configuration(config_file), capabilities), renderer(templates), families)
+    config = configuration(config_file)
+    manifests = loaded(paths, config, strict)
+    return Cluster(
+        manifests._replace(pods=load_pods(paths)) if with_pods else manifests,
+        node,
+        config,
+        families=[Family(family)] if family else list(Family),
+        capabilities=AFFINITY_MODES.get(ipv6_affinity) or probe().capabilities,
+        templates=renderer(templates),
+    )
 
 
 def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:

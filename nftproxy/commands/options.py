@@ -7,10 +7,9 @@ from pathlib import Path
 
 import click
 
+from nftproxy.library import renderer as renderer  # beside the option for it
 from nftproxy.model.settings import Config
-from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
 from nftproxy.sources.files import load_config
-from nftproxy.templates_dir import templates_dir
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -46,13 +45,3 @@ def configuration(file: Path | None) -> Config:
     for warning in warnings:
         click.echo(f"warning: {warning.coded}", err=True)
     return config
-
-
-def renderer(directory: Path | None) -> Renderer:
-    """The templates of a directory, or our own.
-
-    Raises:
-        TemplateError: one is missing, or doesn't parse.
-    """
-    where = directory or templates_dir()
-    return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})

@@ -167,3 +167,8 @@ class Explanation(msgspec.Struct, frozen=True):
     node: str
     places: tuple[Place, ...]
     notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        from nftproxy.explanation.text import text  # which knows these types
+
+        return "\n".join(text(self))

@@ -27,7 +27,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
-from nftproxy.model.pods import Pods
+from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import Document, json_documents, to_yaml, yaml_documents
 from nftproxy.sources.reading import LARGEST_CONFIG, LARGEST_MANIFEST, read_bounded, read_stream
@@ -48,11 +48,15 @@ class FileContents(NamedTuple):
 
 
 class Manifests(NamedTuple):
-    """What files hold: objects (each once), those that aren't for this proxy, and all that was wrong."""
+    """What files hold: objects (each once), those that aren't for this proxy, and all that was wrong.
+
+    `pods` are known only where somebody asks for them (`load_pods`).
+    """
 
     objects: list[ClusterObject]
     ignored: list[Ignored]
     problems: list[Problem]
+    pods: Pods = NO_PODS
 
     def listing(self) -> list[Event]:
         """All of it as events: what is not here is gone."""

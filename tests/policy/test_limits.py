@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from nftproxy.commands.listing import notes
+from nftproxy.explanation.listing import notes
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import STEP_ELEMENTS

@@ -54,7 +54,7 @@ UNIT = Stage(
         "tests/api/test_slices.py",
         "tests/test_pipeline.py",
         "tests/rules/test_render.py",
-        "tests/commands/test_listing.py",
+        "tests/explanation/test_listing.py",
         "tests/rules/test_ruleset.py",
         "tests/rules/test_transaction.py",
         "tests/api/test_resources.py",

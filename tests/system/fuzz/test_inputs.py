@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from nftproxy.api.parse import parse_json, parse_manifest, parse_object
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
-from nftproxy.commands.listing import review
+from nftproxy.explanation.listing import review
 from nftproxy.lab import obstacle
 from nftproxy.model.addresses import Family, parse_address, parse_virtual_address
 from nftproxy.model.errors import Problem

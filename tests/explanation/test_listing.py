@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from nftproxy.commands.listing import notes, review
 from nftproxy.conformance.strategies import (
     Given,
     all_settings,
@@ -20,6 +19,7 @@ from nftproxy.conformance.strategies import (
     quick,
     survivors,
 )
+from nftproxy.explanation.listing import notes, review
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Put
