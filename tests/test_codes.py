@@ -6,6 +6,7 @@ The source is read with `ast`, so that a warning that no test causes is seen too
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from tests.support.command import nftproxy
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "nftproxy"
+PAGE = CHECKOUT / "docs" / "troubleshooting.md"
 NUMBERS = CHECKOUT / "tests/model/codes.txt"
 
 LEVELS = frozenset({"warning", "error", "exception", "critical", "log"})
@@ -191,3 +193,19 @@ def test_explain_knows_codes(to: str, status: int, begins: str) -> None:
     assert done.status == status
     assert done.out.startswith(begins)
     assert bool(done.out) is (status == 0)
+
+
+def test_the_page_has_the_articles() -> None:
+    """The end of docs/troubleshooting.md is what the articles say; with UPDATE_DOCS=1 it is written."""
+    written, heading, _ = PAGE.read_text().partition("\n### ")
+    wanted = f"{written}\n{page()}"
+    if os.environ.get("UPDATE_DOCS"):
+        PAGE.write_text(wanted)
+    assert heading
+    assert PAGE.read_text() == wanted
+
+
+def test_symptoms_and_articles_name_codes_that_exist() -> None:
+    """Each code that a page names has an article."""
+    texts = "".join(path.read_text() for path in [*(CHECKOUT / "docs").glob("*.md"), CHECKOUT / "CONTRIBUTING.md"])
+    assert set(re.findall(r"NFT\d+", texts)) <= set(Code)

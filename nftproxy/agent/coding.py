@@ -20,6 +20,10 @@ class Coding(logging.Filter):
         self.counts = Counter[Code]()
         """How many warnings of each code there have been since the process began."""
 
+    def logged(self) -> dict[str, int]:
+        """The counts as they are now, in the order of the numbers; another thread may log meanwhile."""
+        return {str(code): count for code, count in sorted(self.counts.copy().items())}
+
     def filter(self, record: logging.LogRecord) -> bool:
         """Let every record pass."""
         code = getattr(record, "code", Code.LIBRARY_WARNING)

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy import __version__
+from nftproxy.agent.coding import coding
 from nftproxy.agent.ending import SIGNALS, asked_to_end, ends_in_any_case
 from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
@@ -299,7 +300,7 @@ def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str
         for family, generation in pipeline.generations.items()
     }
     quarantined = pipeline.state.excessive.keys() | set().union(*pipeline.withheld.values())
-    return Figures(families, sum(map(len, pipeline.losses.values())), len(quarantined))
+    return Figures(families, sum(map(len, pipeline.losses.values())), len(quarantined), coding.logged())
 
 
 def _count_clients(family: Family) -> dict[str, int]:

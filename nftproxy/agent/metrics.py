@@ -78,6 +78,7 @@ _COUNTERS = (
         ("code", "method", "host"),
     ),
     _Row("nftproxy_transactions_total", "Transactions that the kernel took, by what they are", ("kind",)),
+    _Row("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",)),
     _Row("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
 )
 
@@ -145,11 +146,15 @@ class FamilyFigures(NamedTuple):
 
 
 class Figures(NamedTuple):
-    """What is looked up when metrics are asked for, as they are then."""
+    """What is looked up when metrics are asked for, as they are then.
+
+    `warnings` are those that have been logged, by code; of codes that never were there is no series, as there are many.
+    """
 
     families: Mapping[Family, FamilyFigures] = MappingProxyType({})
     conflicts: int = 0
     quarantined: int = 0
+    warnings: Mapping[str, int] = MappingProxyType({})
 
 
 class _Numbers(Collector):
@@ -239,6 +244,9 @@ class Metrics:
                 self._gauges["nftproxy_affinity_entries"].set(count, name, container)
             for policy, count in found.without_local_endpoints.items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
+        self._counters["nftproxy_warnings_total"].clear()
+        for code, count in figures.warnings.items():
+            self._counters["nftproxy_warnings_total"].set(count, code)
         self._gauges["nftproxy_conflicts"].set(figures.conflicts)
         self._gauges["nftproxy_services_quarantined"].set(figures.quarantined)
         for kind, name in _CHANGES.items():

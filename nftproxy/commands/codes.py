@@ -67,7 +67,7 @@ def overview() -> str:
 
 def page() -> str:
     """All articles as a part of a page, in Markdown."""
-    return "\n".join(_page_parts())
+    return "\n".join(_page_parts()).rstrip("\n") + "\n"
 
 
 def _page_parts() -> Iterator[str]:
@@ -104,4 +104,11 @@ def print_article(context: click.Context, _parameter: click.Parameter, value: st
 
 
 def _wrapped(text: str, width: int, indent: str = "") -> str:
-    return textwrap.fill(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return textwrap.fill(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        fix_sentence_endings=True,
+    )

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from nftproxy.agent.daemon import figures_of
 from nftproxy.agent.health import Health, Moment
-from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.metrics import Figures, Metrics
 from nftproxy.agent.vitals import Vitals
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
@@ -79,6 +79,7 @@ counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
 histogram kind,stage nftproxy_sync_stage_duration_seconds
 counter ip_family nftproxy_repairs_total
+counter code nftproxy_warnings_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_configuration_rejected
 gauge - nftproxy_conflicts
@@ -102,8 +103,13 @@ class Clock:
 
 
 def metrics_of(pipeline: Pipeline) -> Metrics:
-    """Metrics that look at this pipeline, and at maps that remember three clients each."""
-    return Metrics(pipeline.generations, lambda: figures_of(pipeline, lambda family: {f"{family.value}-affinity": 3}))
+    """Metrics that look at this pipeline, at maps that remember three clients each, and at a log with a warning."""
+
+    def look() -> Figures:
+        figures = figures_of(pipeline, lambda family: {f"{family.value}-affinity": 3})
+        return figures._replace(warnings={"NFT301": 1})
+
+    return Metrics(pipeline.generations, look)
 
 
 def vitals(pipeline: Pipeline, clock: Clock | None = None) -> Vitals:

@@ -93,25 +93,32 @@ class Agent:
         server: the API, for whose kubeconfig there must be a route.
         directory: where its files go, its log among them.
         more: further fields of its configuration, in YAML.
+
+    Attributes:
+        config: the file of its configuration.
     """
 
     def __init__(self, namespace: Namespace, name: str, server: ApiServer, directory: Path, more: str = "") -> None:
         self._namespace = namespace
         self._name = name
         self._kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
-        self._config = directory / f"{name}.yaml"
-        self._config.write_text(CONFIG + more)
+        self.config = directory / f"{name}.yaml"
+        self.config.write_text(CONFIG + more)
         self._log = directory / f"{name}.log"
         self._process: subprocess.Popen[Any] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it says that it is healthy."""
+        self.launch()
+        self.wait_until_healthy()
+
+    def launch(self) -> None:
+        """Start it, and wait for nothing."""
         command = [sys.executable, "-m", "nftproxy", "run", "--hostname-override", self._name]
-        command += ["--config", str(self._config), "--kubeconfig", str(self._kubeconfig)]
+        command += ["--config", str(self.config), "--kubeconfig", str(self._kubeconfig)]
         with self._log.open("a") as log:
             environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
             self._process = self._namespace.popen(command, cwd=CHECKOUT, stdout=log, stderr=log, env=environment)
-        self.wait_until_healthy()
 
     def wait_until_healthy(self) -> None:
         """Wait until /healthz says so; the log is in the error if it doesn't."""

@@ -1,0 +1,344 @@
+"""docs/troubleshooting.md keeps its word: for each row of its tables the fault is made, and the commands lead there.
+
+The commands and the rows are those of the page.  Of its table a row must be the first one whose words are in what the
+commands print, as the page says.  All is on one node with one agent, a real kernel, packets, and an API server.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import yaml
+
+from nftproxy.api.services import PROXY_NAME
+from nftproxy.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, obstacle
+from nftproxy.lab.apiserver.faults import Fault, Respond
+from tests.support.command import nftproxy
+from tests.support.objects import Object
+from tests.system.e2e.agent import World, ask_http, eventually
+from tests.system.e2e.objects import node, service, slice_of
+from tests.system.packets.cluster import IP, IP6, at
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
+LISTED = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
+SYMPTOM = re.compile(r"```sh\n(?P<commands>.*?)```\n\n\|[^\n]*\n(?P<rows>(?:\|[^\n]*\n)+)", re.DOTALL)
+
+HERE, AWAY = f"{IP.here}@node-a", f"{IP.away}@node-b"
+POD, OUTSIDE = Origin.POD, Origin.OUTSIDE
+BALANCED: dict[str, Any] = {"type": "LoadBalancer", "balanced": [IP.balanced]}
+
+REFUSED, EVERYWHERE, ONE = "Connection refused", "Times out from everywhere", "Times out from one node only"
+SOME, OTHER = "Works on one node and not on another", "Another Service answers"
+HIDDEN, POPULAR = "Client addresses are all the node's", "One pod gets everything"
+SLOW, MOMENT, WITHOUT = "Slow, or old pods, after a rollout", "Services stop for a moment", "A change has no effect"
+
+
+class Row(NamedTuple):
+    """A row of a table: under which heading, by which commands, its words, and those of the rows above it."""
+
+    heading: str
+    commands: str
+    words: str
+    above: tuple[str, ...]
+
+
+def rows_of_page() -> Iterator[Row]:
+    """Every row of every symptom."""
+    for section in PAGE.read_text().partition("\n## Codes")[0].split("\n## ")[1:]:
+        for found in SYMPTOM.finditer(section):
+            words = re.findall(r"^\| `([^`]+)`", found["rows"], re.MULTILINE)
+            for index, each in enumerate(words):
+                yield Row(section.partition("\n")[0], found["commands"], each, tuple(words[:index]))
+
+
+ROWS = {(row.heading, row.words): row for row in rows_of_page()}
+
+
+class Scene:
+    """A node with its agent, on which faults are made and the page's commands are run."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self.world = world
+        self.server, self.agent, self.node = world.server, world.agent, world.lab.node
+        self._directory = directory
+
+    def has(self, *given: Object) -> None:
+        """Let the cluster have these objects alone, beside its nodes."""
+        self.world.clear()
+        self.world.put(node("node-b", "192.168.0.3"), *given)
+
+    def find(self, heading: str, words: str) -> None:
+        """Assert that the commands of a row lead to it, and to none above it in its table."""
+        row = ROWS[heading, words]
+        answer = self.answer(row.commands)
+        assert next((each for each in (*row.above, words) if each in answer), "none") == words, answer
+
+    def answer(self, commands: str) -> str:
+        """What commands print, run one after the other on the node, where the cluster's objects are a file."""
+        listed = [each for kind in LISTED for each in self.server.objects(kind)]
+        cluster = {"apiVersion": "v1", "kind": "List", "items": listed}
+        (self._directory / "cluster.yaml").write_text(yaml.safe_dump(cluster))
+        return "\n".join(self.node.call(self._run, line) for line in commands.splitlines())
+
+    def _run(self, line: str) -> str:
+        files = {"cluster.yaml": self._directory / "cluster.yaml", "config.yaml": self.agent.config}
+        program, *words = shlex.split(line)
+        if program == "nftproxy":
+            done = nftproxy(*(files.get(word, word) for word in words))
+            return done.out + done.err
+        return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False).stdout
+
+    def configure(self, **fields: Any) -> None:
+        """Change the agent's configuration."""
+        self.agent.config.write_text(yaml.safe_dump(yaml.safe_load(self.agent.config.read_text()) | fields))
+
+    def ask(self, path: str) -> str:
+        """What the agent answers at a path of its ports, "" while it doesn't."""
+        port = 10249 if path == "/metrics" else 10256
+        answer = ask_http(self.node, f"http://127.0.0.1:{port}{path}")
+        return answer.body if answer else ""
+
+    def wait_for(self, words: str, path: str) -> None:
+        """Wait until an answer of the agent has some words."""
+        eventually(lambda: words in self.ask(path), True)
+
+
+class Case(NamedTuple):
+    """A row whose fault is in the cluster's objects, and what becomes of connections with it, as far as that shows."""
+
+    heading: str
+    words: str
+    objects: tuple[Object, ...]
+    outcomes: set[Outcome]
+    origin: Origin = POD
+    address: str = IP.vip
+    port: int = 80
+
+
+FINE = (service(), slice_of(HERE, AWAY))
+BOTH = at(IP.here, IP.away)
+UNREADABLE: dict[str, Any] = {"loadBalancerSourceRanges": ["198.51.100.300/24"]}
+ELSEWHERE: dict[str, Any] = {"loadBalancerSourceRanges": ["192.0.2.0/24"]}
+HUGE = service(
+    ports=[f"p{port}:{port}" for port in range(80, 181)],
+    externalIPs=[f"203.0.114.{number}" for number in range(100)],
+    **BALANCED,
+)
+LOCAL: dict[str, Any] = {"externalTrafficPolicy": "Local"}
+INTERNAL: dict[str, Any] = {"internalTrafficPolicy": "Local"}
+CASES = [
+    Case(REFUSED, "has no usable endpoint on any node", (service(), slice_of(f"{HERE} unready")), {TCP_RESET}),
+    Case(REFUSED, "which does not serve this port", (service(ports=["81"]), slice_of(HERE)), {TCP_RESET}),
+    Case(REFUSED, "translated: to", FINE, BOTH),
+    Case(EVERYWHERE, "NFT208", (service(**BALANCED, **UNREADABLE), slice_of(HERE)), {DROPPED}, OUTSIDE, IP.balanced),
+    Case(EVERYWHERE, "is quarantined", (HUGE, slice_of(HERE)), {UNTOUCHED}, OUTSIDE, IP.balanced),
+    Case(
+        EVERYWHERE,
+        "is in none of",
+        (service(**BALANCED, **ELSEWHERE), slice_of(HERE)),
+        {DROPPED},
+        OUTSIDE,
+        IP.balanced,
+    ),
+    Case(EVERYWHERE, "no Service is reached here", FINE, {UNTOUCHED}, OUTSIDE, IP.balanced),
+    Case(
+        EVERYWHERE,
+        "translated: to",
+        (service(**BALANCED), slice_of(HERE)),
+        at(IP.here, masqueraded=True),
+        OUTSIDE,
+        IP.balanced,
+    ),
+    Case(
+        EVERYWHERE,
+        "no Service has the port",
+        (
+            node("node-a", IP.node, IP6.node, IP.own),
+            service(ports=["80:30080"], type="NodePort"),
+            slice_of(HERE),
+        ),
+        {NODE},
+        OUTSIDE,
+        IP.own,
+        30080,
+    ),
+    Case(
+        ONE,
+        "no usable endpoint is on this node, though other nodes have some",
+        (service(**INTERNAL), slice_of(AWAY)),
+        {DROPPED},
+    ),
+    Case(ONE, "kernel: holds exactly", FINE, BOTH),
+    Case(
+        SOME,
+        "the port is protected on the node's own addresses",
+        (service(ports=["22"], type="LoadBalancer", balanced=[IP.node]), slice_of(HERE)),
+        {NODE},
+        OUTSIDE,
+        IP.node,
+        22,
+    ),
+    Case(
+        SOME,
+        "no usable endpoint is on this node, though other nodes have some",
+        (service(**BALANCED, **LOCAL), slice_of(AWAY)),
+        {DROPPED},
+        OUTSIDE,
+        IP.balanced,
+    ),
+    Case(
+        OTHER,
+        "lost by shop/web",
+        (service("other", **BALANCED), slice_of(AWAY, name="other"), service(**BALANCED), slice_of(HERE)),
+        at(IP.away, masqueraded=True),
+        OUTSIDE,
+        IP.balanced,
+    ),
+    Case(
+        HIDDEN,
+        "masqueraded: externalTrafficPolicy Cluster hides the client's address",
+        (service(**BALANCED), slice_of(HERE)),
+        at(IP.here, masqueraded=True),
+        OUTSIDE,
+        IP.balanced,
+    ),
+    Case(
+        HIDDEN,
+        "masqueraded: it is not a local source",
+        (service(**BALANCED, **LOCAL), slice_of(HERE)),
+        at(IP.here, masqueraded=True),
+        OUTSIDE,
+    ),
+    Case(POPULAR, "list: local", (service(**INTERNAL), slice_of(HERE, AWAY)), at(IP.here)),
+    Case(
+        POPULAR,
+        "its own do not name this node's zone",
+        (service(), slice_of(f"{HERE} zone=zone-a", f"{AWAY} zone=zone-b")),
+        at(IP.here),
+    ),
+    Case(POPULAR, "to the only endpoint", (service(), slice_of(HERE, f"{AWAY} unready")), at(IP.here)),
+    Case(POPULAR, "drawn at random", FINE, BOTH),
+    Case(SLOW, "serving while it terminates", (service(), slice_of(f"{HERE} draining")), at(IP.here)),
+    Case(
+        WITHOUT,
+        "knows no Service",
+        (service(labels={PROXY_NAME: "other"}), slice_of(HERE)),
+        {DROPPED},
+    ),
+    Case(WITHOUT, "NFT204", (service(externalIPs=["127.0.0.1"]), slice_of(HERE)), at(IP.here)),
+    Case(
+        WITHOUT,
+        "all endpoints are used in spite of",
+        (service(trafficDistribution="PreferSameZone"), slice_of(f"{HERE} zone=zone-a", AWAY)),
+        BOTH,
+    ),
+]
+
+AFFINITY = POPULAR, "session affinity:"
+API_AWAY = [(SOME, "NFT501"), (SLOW, "NFT501")]
+FLUSHED = MOMENT, "NFT408"
+MISCONFIGURED = WITHOUT, "NFT105"
+BEHIND = [(SLOW, "must have"), (SLOW, "src=10.1.1.4")]
+STARTING = [(ONE, '"waitingFor"'), (SOME, "NFT503"), (SOME, "NFT007")]
+GONE = ONE, "and has nothing"
+
+
+def test_every_row_is_tried() -> None:
+    """The page has rows, and for each one here makes the fault."""
+    tried = [(case.heading, case.words) for case in CASES]
+    assert sorted([*tried, AFFINITY, *API_AWAY, FLUSHED, MISCONFIGURED, *BEHIND, *STARTING, GONE]) == sorted(ROWS)
+
+
+def test_the_cluster_is_written_as_it_is_here() -> None:
+    """The command that makes the file lists all kinds that nftproxy reads, which the tests put into it."""
+    (command,) = re.findall(r"^kubectl get (\S+) -A -o yaml > cluster.yaml$", PAGE.read_text(), re.MULTILINE)
+    assert sorted(command.split(",")) == sorted(f"{kind.lower()}s" for kind in LISTED)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """A node with its agent; the tests follow each other on it, as they stand here."""
+    if why := obstacle():
+        pytest.skip(why)
+    directory = tmp_path_factory.mktemp("node")
+    with World(directory) as world:
+        yield Scene(world, directory)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.heading}: {case.words}")
+def test_a_fault_in_the_cluster(scene: Scene, case: Case) -> None:
+    """Where the objects are the cause, connections go wrong as the heading says, and the commands lead to the row."""
+    scene.has(*case.objects)
+    assert scene.world.outcomes(case.origin, case.address, case.port) == case.outcomes
+    scene.find(case.heading, case.words)
+
+
+def test_session_affinity(scene: Scene) -> None:
+    """A client that stays with one pod is explained by session affinity."""
+    scene.has(service(sessionAffinity="ClientIP"), slice_of(HERE, AWAY))
+    assert len(scene.world.outcomes(POD, IP.vip)) == 1
+    scene.find(*AFFINITY)
+
+
+def test_another_program_deletes_the_rules(scene: Scene) -> None:
+    """Once the agent has repaired what another program has deleted, its metrics name the reason."""
+    scene.has(*FINE)
+    scene.node.run(["nft", "delete", "table", "ip", "nftproxy"])
+    scene.wait_for('code="NFT408"', "/metrics")
+    scene.find(*FLUSHED)
+    scene.has(*FINE)
+
+
+def test_a_bad_configuration(scene: Scene) -> None:
+    """A configuration that the agent doesn't take is in what its health says, as long as it is there."""
+    scene.configure(oomScoreAdj=5000)
+    scene.wait_for("NFT105", "/healthz")
+    scene.find(*MISCONFIGURED)
+    scene.configure(oomScoreAdj=-999)
+    eventually(lambda: "NFT105" in scene.ask("/healthz"), False)
+
+
+def test_the_api_server_is_away(scene: Scene) -> None:
+    """While the API server is away, the agent's metrics say so."""
+    scene.has(*FINE)
+    scene.server.stop()
+    scene.wait_for('code="NFT501"', "/metrics")
+    for each in API_AWAY:
+        scene.find(*each)
+    scene.server.start()
+    scene.has(*FINE)
+
+
+def test_an_agent_that_has_ended(scene: Scene) -> None:
+    """Rules that nobody keeps differ from the cluster, and UDP flows to pods that have gone stay."""
+    scene.has(service(ports=["a:80/TCP", "b:80/UDP"]), slice_of(HERE, AWAY, ports=["a:8080/TCP", "b:8080/UDP"]))
+    assert scene.world.outcomes(POD, IP.vip, protocol="udp") == BOTH
+    scene.agent.stop()
+    scene.server.put(slice_of(HERE, ports=["a:8080/TCP", "b:8080/UDP"]))
+    for each in BEHIND:
+        scene.find(*each)
+
+
+def test_an_agent_that_can_not_start(scene: Scene) -> None:
+    """An agent that may not list everything says what it waits for, and names another proxy that has left rules."""
+    scene.server.put(*FINE)
+    scene.server.faults.add(Fault(Respond(403), verb="list", resource="endpointslices", count=None))
+    scene.node.run(["nft", "add", "table", "ip", "kube-proxy"])
+    scene.agent.launch()
+    scene.wait_for('code="NFT503"', "/metrics")
+    scene.wait_for("NFT007", "/livez")
+    for each in STARTING:
+        scene.find(*each)
+    scene.agent.stop()
+
+
+def test_rules_that_are_gone(scene: Scene) -> None:
+    """Where neither rules nor an agent are, the kernel has nothing of what it must have."""
+    scene.node.run(["nft", "delete", "table", "ip", "nftproxy"])
+    scene.find(*GONE)
