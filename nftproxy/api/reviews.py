@@ -39,6 +39,9 @@ RIGHTS = (
 )
 """All that the agent asks for: the lists and watches of resources.py, and the Events of agent/recorder.py."""
 
+TAINT_RIGHTS = (Right("", "nodes", "get"), Right("", "nodes", "patch"))
+"""What it asks for beside these with `nftproxy.startupTaint`."""
+
 
 class Verdict(msgspec.Struct, frozen=True):
     """Whether something is allowed, and what the API says about it, which may be nothing."""

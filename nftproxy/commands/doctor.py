@@ -12,7 +12,7 @@ import os
 import platform
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -21,6 +21,7 @@ import click
 import msgspec
 
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
+from nftproxy.api.reviews import RIGHTS, TAINT_RIGHTS, Right
 from nftproxy.commands.codes import articles
 from nftproxy.doctor.configuration import flags_of, of_configz, read_configuration, read_configz
 from nftproxy.doctor.diagnosis import Explanation, as_json, as_text, diagnose
@@ -135,7 +136,7 @@ class Look:
             families=self._see("nftables' families", _families, None),
             missing_features=tuple(self._see("the kernel's features", capabilities.missing_features, [])),
             affinity_by_hash=capabilities.probe().reason,
-            api=self._api(kubeconfig),
+            api=self._api(kubeconfig, RIGHTS + TAINT_RIGHTS if wanted.startup_taint else RIGHTS),
         )
         return msgspec.structs.replace(found, unseen=tuple(self._unseen))
 
@@ -223,7 +224,7 @@ class Look:
 
     # the cluster
 
-    def _api(self, kubeconfig: Path | None) -> Api | None:
+    def _api(self, kubeconfig: Path | None, rights: Sequence[Right]) -> Api | None:
         if kubeconfig is None and not SERVICE_ACCOUNT.exists():
             self._miss("the API server", "no --kubeconfig, and this is no pod with a service account")
             return None
@@ -233,7 +234,7 @@ class Look:
         cluster = Cluster(str(kubeconfig or ""))
         host = urlsplit(cluster.address).hostname or ""
         try:
-            answers = ask_cluster(cluster, self._node)
+            answers = ask_cluster(cluster, self._node, rights)
         except Unavailable as error:
             return Api(server=cluster.address, host=host, error=str(error))
         return Api(server=cluster.address, host=host, **answers._asdict())

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from nftproxy.api.config import API_VERSION, parse_config
 from nftproxy.api.flags import FLAGS, other_warnings, override
 from nftproxy.doctor.facts import KubeProxy
+from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput
 
 CONFIGZ = API_VERSION.partition("/")[0]
@@ -27,7 +28,8 @@ def read_configuration(document: Mapping[str, object], source: str, flags: Mappi
         faults: Iterable[object] = ()
     except BadInput as error:
         problems, faults = [], error.problems
-    return _facts(laid, source, map(str, (*problems, *other_warnings(flags))), faults)
+    others = (each for each in problems if each.code is not Code.MODE_AS_NFTABLES)  # findings of their own say more
+    return _facts(laid, source, map(str, (*others, *other_warnings(flags))), faults)
 
 
 def read_configz(document: object) -> Mapping[str, object] | None:

@@ -50,7 +50,7 @@ def node_port_addresses(facts: Facts) -> Iterator[Finding]:
 
 
 def _addresses(texts: list[str]) -> str:
-    return f"addresses on this node's interfaces: {', '.join(sorted(texts)) or 'not known'}"
+    return f"addresses on this node's interfaces: {', '.join(sorted(texts)) or 'none'}"
 
 
 def localhost_node_ports(facts: Facts) -> Iterator[Finding]:

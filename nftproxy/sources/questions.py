@@ -6,6 +6,7 @@ The agent asks none of these: it finds out what it may do by doing it.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import httpx
 import msgspec
 
 from nftproxy.api.responses import read_error
-from nftproxy.api.reviews import GROUP, PLURAL, RIGHTS, Right, review, verdict
+from nftproxy.api.reviews import GROUP, PLURAL, Right, review, verdict
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources.apiserver import Cluster
 
@@ -51,18 +52,18 @@ class _List(msgspec.Struct):
     items: list[_Object] | None = None
 
 
-def ask_cluster(cluster: Cluster, node: str) -> Answers:
-    """Ask a cluster what the agent may do there, and what it has of this node.
+def ask_cluster(cluster: Cluster, node: str, rights: Sequence[Right]) -> Answers:
+    """Ask a cluster which of some rights this account has there, and what the cluster has of a node.
 
     Raises:
         Unavailable: it doesn't answer, or doesn't know who asks.
     """
-    return asyncio.run(_ask_cluster(cluster, node))
+    return asyncio.run(_ask_cluster(cluster, node, rights))
 
 
-async def _ask_cluster(cluster: Cluster, node: str) -> Answers:
+async def _ask_cluster(cluster: Cluster, node: str, rights: Sequence[Right]) -> Answers:
     async with aclosing(cluster):
-        denied = {right: answer for right in RIGHTS if (answer := await _why_denied(cluster, right)) is not None}
+        denied = {right: answer for right in rights if (answer := await _why_denied(cluster, right)) is not None}
         nodes = await _listed(cluster, "nodes", node)
         services = await _listed(cluster, "namespaces/default/services", "kubernetes")
         status, body = await cluster.ask("GET", *_FELIX)

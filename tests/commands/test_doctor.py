@@ -566,6 +566,15 @@ def test_rights_verb_by_verb(server: ApiServer, kubeconfig: Path) -> None:
     assert codes["NFT633"]["evidence"] == ["watch servicecidrs.networking.k8s.io", "patch events.events.k8s.io"]
 
 
+def test_rights_for_a_startup_taint(server: ApiServer, kubeconfig: Path, config: Any) -> None:
+    """Only a configuration with a startup taint needs to change the Node."""
+    server.rbac = [Permission("*", "*", verb) for verb in ("list", "watch", "create")]
+    server.rbac += [Permission("events.k8s.io", "events", "patch")]
+    assert "NFT503" not in found("--kubeconfig", kubeconfig)
+    tainted = config("nodePortAddresses: [primary]\nnftproxy: {startupTaint: nftproxy.dev/not-ready}\n")
+    assert found("--kubeconfig", kubeconfig, "--config", tainted)["NFT503"]["evidence"] == ["get nodes", "patch nodes"]
+
+
 def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Path) -> None:
     """The ClusterRole that examples/deploy has gives all that doctor asks after."""
     import yaml

@@ -1,0 +1,96 @@
+"""A node goes from kube-proxy's rules to nftproxy and back without a loss; and the tool would see one.
+
+NFTPROXY_TESTS=long tries every shape of kube-proxy's rules, with more connections (`tox run -e race`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nftproxy.lab import RealNetwork, RealNode, obstacle
+from tools.migration import switch as switching
+from tools.migration import traffic
+from tools.migration.__main__ import COLUMNS, lines
+from tools.migration.switch import SHAPES, Account, Agent, Row, Shape, Step, switch
+from tools.migration.traffic import Front, Traffic, Try
+
+IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
+TRIES, KEPT = (1000, 25) if IS_LONG else (40, 5)
+MIGRATE = Path(__file__).resolve().parents[2] / "docs" / "migrate.md"
+
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
+    pytest.mark.skipif(
+        any(not shutil.which(tool, path="/usr/sbin:/sbin") for tool in ("iptables-legacy", "ipset")),
+        reason="both variants of iptables, and ipset, are needed",
+    ),
+]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", SHAPES if IS_LONG else ["iptables (nft)"])
+def test_no_connection_is_lost(name: str) -> None:
+    """Through each step there and back, every new connection is served, and every one that is kept goes on."""
+    account = switch(name, tries=TRIES, kept=KEPT)
+    rows = [row for row in account.rows() if row.new]
+    assert len(rows) == (6 if SHAPES[name].serves else 3)
+    assert [(row.step, row.new_lost, row.ended) for row in rows if row.new_lost or row.ended] == []
+    assert all(row.new >= TRIES and row.asked >= TRIES for row in rows)
+
+
+def hasty(node: RealNode, _shape: Shape, _agent: Agent) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What nobody should do: remove the old rules when there are no new ones."""
+    yield "kube-proxy's rules", lambda: None
+    yield "a gap", lambda: node.load("delete table ip kube-proxy")
+
+
+def test_a_gap_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any rules new connections are lost and kept ones end, and the account says in which step."""
+    monkeypatch.setattr(switching, "_steps", hasty)
+    monkeypatch.setattr(traffic, "PATIENCE", 0.2)
+    rows = {row.step: row for row in switch("nftables", tries=3, kept=2).rows()}
+    assert rows["kube-proxy's rules"].new_lost == 0
+    assert rows["a gap"].new_lost > 0
+    assert rows["a gap"].ended > 0
+
+
+def test_a_try_counts_for_the_step_in_which_it_began() -> None:
+    """A step's row has what began from its beginning until the next step's, whenever that ended."""
+    steps = (Step("first", 1.0, 1.5), Step("second", 3.0, 3.5))
+    tries = (
+        Try(0.5, 0.1, is_new=True, fault="before"),
+        Try(1.2, 9.0, is_new=True, fault="TimeoutError"),
+        Try(1.3, 1.1, is_new=True, fault=""),
+        Try(2.9, 0.1, is_new=False, fault=""),
+        Try(3.0, 0.1, is_new=False, fault="ConnectionResetError"),
+    )
+    assert list(Account("any", steps, tries).rows()) == [
+        Row("first", 0.5, new=2, new_lost=1, late=1, asked=1, ended=0),
+        Row("second", 0.5, new=0, new_lost=0, late=0, asked=1, ended=1),
+    ]
+
+
+def test_nobody_is_there() -> None:
+    """A front at which nobody answers is a loss, of whatever protocol."""
+    with RealNetwork() as network:
+        node = network.node()
+        with Traffic([Front("nobody", node, node.address, 9, protocol) for protocol in ("tcp", "udp")], 0) as clients:
+            clients.await_tries(2)
+        assert all(each.fault for client in clients.clients for each in client.tries)
+
+
+def test_the_table_is_that_of_the_page() -> None:
+    """docs/migrate.md has a row for each step of each shape, under the tool's columns."""
+    text = MIGRATE.read_text()
+    assert f"| {' | '.join(COLUMNS)} |" in text
+    shown = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [\d.]+ \|", text, re.MULTILINE)
+    assert {shape for shape, _ in shown} == set(SHAPES)
+    (line,) = lines(Account("nftables", (Step("cleanup", 1.0, 3.5),), ()))
+    assert line == "| nftables | cleanup | 2.50 | 0 | 0 | 0 | 0 | 0 |"
+    assert ("nftables", "cleanup") in shown

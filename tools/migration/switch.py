@@ -1,0 +1,202 @@
+"""A node that changes its proxy, step by step, and what became of the connections that began in each step."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from nftproxy.lab import RealNetwork, RealNode
+from tools.bench.processes import CHECKOUT, start
+from tools.migration.traffic import LATE, Front, Traffic, Try
+
+EXAMPLE = CHECKOUT / "examples" / "migrate"
+VIP = "10.96.0.10"
+WEB, DNS, WEB_NODE_PORT = 80, 53, 30080
+PODS = {"web-0": ("10.1.0.4", "fd00:1::4"), "web-1": ("10.1.0.5", "fd00:1::5")}
+STARTING = 60.0  # seconds that the agent may take on a busy machine
+PATH = {"PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
+
+
+class Shape(NamedTuple):
+    """The form of kube-proxy's rules: its mode, the commands that write them, each with its input, and a caveat.
+
+    `serves` says whether this kernel translates connections by them; without IPVS in it those of IPVS mode don't.
+    """
+
+    mode: str
+    commands: tuple[tuple[str, str], ...]
+    serves: bool = True
+
+
+SHAPES = {
+    "iptables (nft)": Shape("iptables", (("iptables-nft-restore --noflush", "iptables.rules"),)),
+    "iptables (legacy)": Shape("iptables", (("iptables-legacy-restore --noflush", "iptables.rules"),)),
+    "ipvs": Shape(
+        "ipvs",
+        (("ipset restore", "ipvs.ipset"), ("iptables-nft-restore --noflush", "ipvs.rules")),
+        serves=False,
+    ),
+    "nftables": Shape("nftables", (("nft -f -", "nftables.nft"),)),
+}
+
+
+class Step(NamedTuple):
+    """What was done, and when it began and was done, by `time.monotonic`."""
+
+    name: str
+    began: float
+    done: float
+
+
+class Account(NamedTuple):
+    """A whole switch: its steps, and all tries of all clients."""
+
+    shape: str
+    steps: tuple[Step, ...]
+    tries: tuple[Try, ...]
+
+    def rows(self) -> Iterator[Row]:
+        """A row for each step: the tries that began from its beginning until the next one's."""
+        ends = [step.began for step in self.steps[1:]] + [float("inf")]
+        for step, end in zip(self.steps, ends, strict=True):
+            yield Row.of(step, [each for each in self.tries if step.began <= each.began < end])
+
+
+class Row(NamedTuple):
+    """What became of the connections of one step."""
+
+    step: str
+    seconds: float
+    new: int
+    new_lost: int
+    late: int
+    asked: int
+    ended: int
+
+    @classmethod
+    def of(cls, step: Step, tries: Sequence[Try]) -> Row:
+        """The row of a step with the tries that began in it."""
+        new = [each for each in tries if each.is_new]
+        kept = [each for each in tries if not each.is_new]
+        return cls(
+            step.name,
+            step.done - step.began,
+            len(new),
+            sum(bool(each.fault) for each in new),
+            sum(each.seconds > LATE and not each.fault for each in tries),
+            len(kept),
+            sum(bool(each.fault) for each in kept),
+        )
+
+
+def switch(name: str, *, tries: int, kept: int) -> Account:
+    """Take a node from kube-proxy's rules of a shape to nftproxy and back.
+
+    Args:
+        name: of the shape, in `SHAPES`.
+        tries: questions of each client after each step, at the least.
+        kept: connections that each client keeps.
+    """
+    shape = SHAPES[name]
+    with ExitStack() as stack:
+        network = stack.enter_context(RealNetwork())
+        node = network.node()
+        for pod, addresses in PODS.items():
+            made = node.pod(pod, *addresses)
+            made.serve(8080)
+            made.serve(5353, "udp")
+        fronts = _fronts(network, node)
+        agent = Agent(node)
+        stack.callback(agent.close)
+        _write(node, shape)
+        before = [] if shape.serves else [_timed("nftproxy starts", agent.start)]
+        with Traffic(fronts, kept) as traffic:
+
+            def step(what: str, action: Callable[[], object]) -> Step:
+                done = _timed(what, action)
+                traffic.await_tries(tries)
+                return done
+
+            steps = [*before, *(step(what, action) for what, action in _steps(node, shape, agent))]
+        found = sorted(each for client in traffic.clients for each in client.tries)
+        return Account(name, tuple(steps), tuple(found))
+
+
+def _timed(what: str, action: Callable[[], object]) -> Step:
+    began = time.monotonic()
+    action()
+    return Step(what, began, time.monotonic())
+
+
+def _steps(node: RealNode, shape: Shape, agent: Agent) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What is done one after the other, under traffic; where kube-proxy's rules don't serve, only between ours."""
+    if shape.serves:
+        yield "kube-proxy's rules", lambda: None
+        yield "nftproxy starts", agent.start
+    yield "cleanup --kube-proxy", lambda: _nftproxy(node, "cleanup", "--kube-proxy", shape.mode)
+    yield "kube-proxy's rules again", lambda: _write(node, shape)
+    yield "nftproxy ends", agent.close
+    if shape.serves:
+        yield "cleanup", lambda: _nftproxy(node, "cleanup")
+
+
+def _fronts(network: RealNetwork, node: RealNode) -> list[Front]:
+    pod = node.pod("client", "10.1.0.99", "fd00:1::99")
+    outside = network.host("outside", "198.51.100.99", "2001:db8:100::99")
+    return [
+        Front("pod to ClusterIP", pod, VIP, WEB, "tcp"),
+        Front("node to ClusterIP", node, VIP, WEB, "tcp"),
+        Front("outside to node port", outside, node.address, WEB_NODE_PORT, "tcp"),
+        Front("pod to ClusterIP, UDP", pod, VIP, DNS, "udp"),
+    ]
+
+
+def _write(node: RealNode, shape: Shape) -> None:
+    """Write kube-proxy's rules, as it does itself when it starts: what is there already is written anew."""
+    for command, file in shape.commands:
+        _run(node, command.split(), (EXAMPLE / file).read_text())
+
+
+def _nftproxy(node: RealNode, *arguments: str) -> None:
+    _run(node, [sys.executable, "-m", "nftproxy", *arguments])
+
+
+def _run(node: RealNode, command: list[str], text: str = "") -> None:
+    pipe = subprocess.PIPE
+    environment = os.environ | PATH | {"PYTHONPATH": str(CHECKOUT)}
+    process = node.node.popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
+    out, error = process.communicate(text)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {error or out}")
+
+
+class Agent:
+    """`nftproxy run` on the node."""
+
+    def __init__(self, node: RealNode) -> None:
+        self._node = node
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start it, and wait until its rules are loaded."""
+        files = ["--source", str(EXAMPLE / "node"), "--config", str(EXAMPLE / "config.yaml")]
+        self._process = start(self._node.node, ["nftproxy", "run", *files], stderr=subprocess.PIPE, text=True)
+        assert self._process.stderr
+        log: list[str] = []
+        for line in self._process.stderr:
+            log.append(line)
+            if "loaded the rules" in line:
+                return
+        raise RuntimeError("".join(log))
+
+    def close(self) -> None:
+        """End it, if it runs; its rules stay."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            process.communicate(timeout=STARTING)
