@@ -7,12 +7,16 @@ import sys
 from pathlib import Path
 
 import nftproxy
-from nftproxy.templates_dir import templates_dir
+from nftproxy.templates_dir import deploy_templates_dir, templates_dir
 
 
 def names(directory: Path) -> list[str]:
     """Return the files below a directory, relative to it and sorted."""
-    return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+    return sorted(
+        str(path.relative_to(directory))
+        for path in directory.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def main() -> str | None:
@@ -24,6 +28,8 @@ def main() -> str | None:
     expected, found = names(checkout / "templates"), names(templates_dir())
     if not expected or found != expected:
         return f"{templates_dir()} holds {found}, the checkout's templates/ {expected}"
+    if names(deploy_templates_dir()) != names(checkout / "nftproxy" / "deploy"):
+        return f"{deploy_templates_dir()} lacks what the checkout's nftproxy/deploy/ has"
     print(f"nftproxy {nftproxy.__version__} in {package}: {len(found)} templates")
     return None
 

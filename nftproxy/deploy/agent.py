@@ -16,7 +16,7 @@ import msgspec
 
 from nftproxy.api.configz import configz
 from nftproxy.api.decode import show
-from nftproxy.deploy.distributions import Distribution
+from nftproxy.deploy.distributions import TAINT, Distribution, Setting
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -72,7 +72,8 @@ class AgentFacts(msgspec.Struct, frozen=True):
     `probe_hosts` has the address at which health is answered if that isn't every one of the node's.
     `remarks` are lines of the comment at the top; `config` are the lines of the configuration file.  `init_containers`
     has the name of the one that sets sysctls, or nothing.  `avoided` has the labels (name, value) of nodes that must
-    not get the agent, as a list that is the only element of a list, or nothing.
+    not get the agent, as a list that is the only element of a list, or nothing.  `jobs` has the name that Prometheus
+    knows the agents by, or nothing if it isn't to scrape them.
     """
 
     remarks: tuple[str, ...]
@@ -86,6 +87,7 @@ class AgentFacts(msgspec.Struct, frozen=True):
     probe_hosts: tuple[str, ...]
     node_labels: tuple[tuple[str, str], ...]
     avoided: tuple[tuple[tuple[str, str], ...], ...]
+    jobs: tuple[str, ...]
 
 
 def deployed(wishes: Wishes) -> Config:
@@ -186,6 +188,7 @@ def facts(wishes: Wishes, config: Config, text: str) -> AgentFacts:
         probe_hosts=tuple(each for each in (_host(config.healthz_bind_address),) if each not in ("0.0.0.0", "::")),
         node_labels=wishes.node_labels,
         avoided=(wishes.distribution.avoided,) if wishes.distribution.avoided else (),
+        jobs=(_CANARY_JOB if config.is_canary else _JOB,) if wishes.has_monitoring else (),
     )
 
 
@@ -229,8 +232,15 @@ def _remarks(wishes: Wishes, config: Config) -> list[str]:
         remarks.append(f"Only nodes with the label {labels} get it, and kube-proxy must not be there.")
     else:
         remarks.append("Every node gets it, and kube-proxy must not be there.")
-    where, text = distribution.off
-    return [*remarks, f"kube-proxy is turned off in {where}:", *(f"    {line}" for line in text.splitlines())]
+    remarks += [*_shown("kube-proxy is turned off in", distribution.off), f"Then: {distribution.then}"]
+    if config.startup_taint:
+        where, text = distribution.taint
+        remarks += _shown("Nodes get the startup taint in", Setting(where, text.replace(TAINT, config.startup_taint)))
+    return remarks
+
+
+def _shown(what: str, setting: Setting) -> list[str]:
+    return [f"{what} {setting.where}:", *(f"    {line}" for line in setting.text.splitlines())]
 
 
 def _rights(config: Config) -> list[Right]:
@@ -244,6 +254,10 @@ def _rights(config: Config) -> list[Right]:
         Right("", "nodes", ("get", *watch, *(["patch"] if config.startup_taint else []))),
         Right("events.k8s.io", "events", ("create", "patch")),
     ]
+
+
+_JOB, _CANARY_JOB = "kube-proxy", "nftproxy"
+"""Dashboards and alerts that ask for kube-proxy show nftproxy, except where kube-proxy is there as well."""
 
 
 def _host(address: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,10 +84,18 @@ def make(*arguments: str, stdin: str = "") -> Made:
 def test_every_object_is_what_the_api_takes(arguments: list[str]) -> None:
     """For every distribution and wish each object has the fields of its kind in each version, and no others."""
     made = make(*arguments)
-    assert list(made.objects) == ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]
+    kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]
+    assert list(made.objects) == [*kinds, *(["PodMonitor"] if "--monitoring" in arguments else [])]
+    made.objects["ConfigMap"]["data"] = {"config.yaml": ""}  # `make` has read it
     for version in API_VERSIONS:
-        for each in made.objects.values():
-            kubernetes_validate.validate(each, version, strict=True)
+        for kind in kinds:
+            expect_valid(yaml.safe_dump(made.objects[kind]), version)
+
+
+@functools.cache
+def expect_valid(text: str, version: str) -> None:
+    """An object must be what the API takes; of objects that are the same one says it for all."""
+    kubernetes_validate.validate(yaml.safe_load(text), version, strict=True)
 
 
 @pytest.mark.parametrize("arguments", WISHES.values(), ids=WISHES)
@@ -265,6 +274,27 @@ def test_monitoring_opens_the_metrics() -> None:
         "healthz": 10256,
         "metrics": 10249,
     }
+
+
+def test_prometheus_scrapes_it_as_the_example_says() -> None:
+    """The PodMonitor is that of examples/monitoring, except that a canary is not taken for the kube-proxy beside it."""
+    example = yaml.safe_load((CHECKOUT / "examples" / "monitoring" / "podmonitor.yaml").read_text())
+    assert make(*KNOWN, "--monitoring").objects["PodMonitor"] == example
+    canary = make(*KNOWN, "--monitoring", "--service-proxy-name", "canary").objects["PodMonitor"]
+    (endpoint,) = canary["spec"]["podMetricsEndpoints"]
+    assert endpoint["relabelings"][0] == {"targetLabel": "job", "replacement": "nftproxy"}
+
+
+def test_the_comment_says_what_is_to_be_done_on_the_nodes() -> None:
+    """At the top stands how kube-proxy is turned off here, and with a startup taint how nodes get that one."""
+    top = nftproxy("manifests", "--for", "talos", "--startup-taint", "example.org/wait").out.partition("apiVersion")[0]
+    lines = [line.removeprefix("#") for line in top.splitlines()]
+    for setting in (DISTRIBUTIONS["talos"].off, DISTRIBUTIONS["talos"].taint):
+        text = setting.text.replace("nftproxy.dev/not-ready", "example.org/wait")
+        assert f" {setting.where}:" in "".join(lines)
+        assert "".join(f"     {line}\n" for line in text.splitlines()) in "\n".join(lines) + "\n"
+    assert f" Then: {DISTRIBUTIONS['talos'].then}" in lines
+    assert "example.org/wait" not in nftproxy("manifests", "--for", "talos").out
 
 
 def test_only_a_startup_taint_takes_the_right_to_patch_nodes() -> None:
