@@ -17,6 +17,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.policy.compile import PortKey, compile_service, compile_table, port_keys
+from nftproxy.policy.counts import CountedFronts
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.fronts import Lost, lost_claims
@@ -50,7 +51,8 @@ class Pipeline:
     """Turns what happens in the cluster into what must happen in the kernel, for the families given.
 
     `losses` holds what Services claim but don't get, by Service; `flows` says which UDP flows must go, `health_checks`
-    what health-check node ports answer, `localhost_ports` what serves node ports at localhost.
+    what health-check node ports answer, `localhost_ports` what serves node ports at localhost.  `counted` says whose
+    fronts are counted, None where nothing is.
     `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
     (agent/quarantine.py decides who that is).
     `lap` is called whenever some work is done, with its stage: whoever keeps time puts a stopwatch here.
@@ -71,6 +73,7 @@ class Pipeline:
         self._owned: dict[ObjectKey, list[PortKey]] = {}
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
+        self.counted = CountedFronts(settings.config) if settings.config.service_counts else None
         self.losses: dict[ObjectKey, list[Lost]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
         self._fresh_losses: list[Lost] = []
@@ -173,6 +176,8 @@ class Pipeline:
         self.flows.update(self.state, services)
         self.health_checks.update(self.state, services, self.withheld)
         self.localhost_ports.update(self.state, services, self.withheld)
+        if self.counted:
+            self.counted.update(self.state, services, self.generations)
         self._updated.update(services)
         self._touched = Touched()
         self.lap(Stage.FOLLOW)

@@ -270,6 +270,7 @@ def test_another_versions_table_is_replaced() -> None:
     """Rules of other templates go as a whole, whatever they were."""
     old = templates()[TABLE_TEMPLATE].replace("refuse", "reset")
     text = old.replace("cluster-ips", "virtual-ips")
+    text = text.replace("{{ endings.no_endpoint }}", "goto reset").replace("{{ endings.nodeport_no_endpoint }}", "drop")
     service_text = templates()["service.nft.j2"].replace("cluster-ips", "virtual-ips")
     other = Renderer({**templates(), TABLE_TEMPLATE: text, "service.nft.j2": service_text})
     made = pipeline(service())

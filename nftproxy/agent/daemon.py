@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nftproxy import __version__
 from nftproxy.agent.coding import coding
+from nftproxy.agent.counts import ServiceCounts
 from nftproxy.agent.ending import SIGNALS, asked_to_end, ends_in_any_case
 from nftproxy.agent.forwarder import CannotForward, Forwarder
 from nftproxy.agent.health import Health
@@ -82,7 +83,10 @@ class Daemon:
         self.metrics.built(__version__, Kernel().version(), platform.release())
         self._conntrack = Conntrack(self.metrics.reconciled)
         self._vitals = vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
-        self._servers = Servers(config, lambda: pipeline.state.node, vitals, self._tell_failure)
+        self._counts = counts = ServiceCounts(pipeline.counted, pipeline.generations) if pipeline.counted else None
+        self._servers = Servers(
+            config, lambda: pipeline.state.node, vitals, self._tell_failure, count=counts.text if counts else None
+        )
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = Forwarder(self.metrics, self._tell_unforwarded) if has_localhost else None
         self._notifications = Notifications()
@@ -137,6 +141,8 @@ class Daemon:
                 restarting.cancel()
                 self._notifications.close()
                 self._conntrack.close()
+                if self._counts:
+                    self._counts.close()
                 self._kernel.close()
                 if lock:
                     lock.close()
@@ -152,6 +158,8 @@ class Daemon:
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
+            if self._counts:
+                await self._counts.begin()
             async with self._servers:  # health is answered before there are rules
                 await self._agent.run(sources)
         finally:

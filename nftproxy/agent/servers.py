@@ -59,8 +59,10 @@ _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": 
 _NOT_FOUND = Answer(404, _TEXT, b"404 page not found\n")
 _CLOSED = Answer(503, _TEXT, b"")
 
-Respond = Callable[[str], Answer]
+Respond = Callable[[str], Awaitable[Answer]]
 """Answers a request for a path."""
+Count = Callable[[], Awaitable[bytes]]
+"""What is counted for each Service, in Prometheus' text format."""
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -165,7 +167,7 @@ class _Listener:
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
 
     async def _handle(self, request: web.BaseRequest) -> web.Response:
-        answer = self._respond(request.path)
+        answer = await self._respond(request.path)
         return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
 
 
@@ -184,6 +186,7 @@ class Servers:
         vitals: Vitals,
         report: Callable[[CannotListen], None] = lambda _: None,
         limits: Limits | None = None,
+        count: Count | None = None,
     ) -> None:
         """Nothing is opened yet.
 
@@ -193,12 +196,14 @@ class Servers:
             vitals: what health and metrics are read from.
             report: called once for each place that can't be listened on, and again for each Service that wants it.
             limits: of connections and listeners; without, they follow from the file descriptors that there may be.
+            count: called at each scrape, if Services' connections are counted.
         """
         self._connections = Connections(limits or affordable(allowed_files()))
         self._config = config
         self._find_node = find_node
         self._vitals = vitals
         self._report = report
+        self._count = count
         self._checks: Mapping[int, HealthCheck] = {}
         self._addresses: tuple[Address, ...] = ()
         self._lock = asyncio.Lock()
@@ -259,7 +264,7 @@ class Servers:
             await asyncio.gather(*(listener.close() for listener in (*self._fixed, *self._node_ports.values())))
             self._node_ports.clear()
 
-    def _health(self, path: str) -> Answer:
+    async def _health(self, path: str) -> Answer:
         status = self._vitals.status()
         if path == "/healthz":
             answer = healthz(status, node_eligible=is_eligible(self._find_node()))
@@ -270,10 +275,11 @@ class Servers:
         self._vitals.metrics.probed(path[1:], answer.status)
         return answer
 
-    def _metrics(self, path: str) -> Answer:
+    async def _metrics(self, path: str) -> Answer:
         match path:
             case "/metrics":
-                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._vitals.scrape())
+                counted = await self._count() if self._count else b""
+                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._vitals.scrape() + counted)
             case "/healthz":
                 return Answer(200, _TEXT, b"ok")
             case "/proxyMode":
@@ -284,7 +290,7 @@ class Servers:
                 return _NOT_FOUND
 
     def _check_of(self, port: int) -> Respond:
-        def respond(_path: str) -> Answer:
+        async def respond(_path: str) -> Answer:
             check = self._checks.get(port)
             return health_check(check, is_healthy=self._vitals.status().serves(check.families)) if check else _CLOSED
 

@@ -97,6 +97,7 @@ class _Nftproxy(Shape):
     external_ip_cidrs: list[object] | None = None
     service_proxy_name: str | None = None
     startup_taint: str | None = None
+    service_counts: bool | None = None
 
 
 class _KubeProxyConfiguration(Shape):
@@ -203,6 +204,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
+        service_counts=bool(own.service_counts),
     )
     _judge_ports(config, warn)
     return config

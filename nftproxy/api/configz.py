@@ -61,6 +61,7 @@ def configz(config: Config) -> bytes:
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
+                    "serviceCounts": config.service_counts,
                 },
             }
         }

@@ -149,6 +149,7 @@ OWN_FLAGS = (
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),
     Flag("startup-taint", "nftproxy.startupTaint", str, "The key of a taint to remove once all rules are loaded."),
     Flag("protected-ports", "nftproxy.protectedPorts", _words, "Ports that no external address takes from its node."),
+    Flag("service-counts", "nftproxy.serviceCounts", truth, "Count each Service's connections."),
 )
 """Flags of nftproxy alone."""
 

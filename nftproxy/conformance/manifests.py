@@ -56,6 +56,7 @@ def configuration(config: Config) -> str:
         "nftproxy": {
             "protectedPorts": list(map(str, config.protected_ports)),
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+            "serviceCounts": config.service_counts,
         },
     }
     return to_yaml([_given(**given)])

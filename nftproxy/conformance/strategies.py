@@ -269,6 +269,7 @@ configs: st.SearchStrategy[Config] = st.builds(
     allow_service_external_ips=st.booleans(),
     protected_ports=st.sampled_from([PROTECTED_PORTS, (), (PortRange(53, 80),)]),
     external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
+    service_counts=st.booleans(),
 )
 """Any way to recognise local sources, to masquerade and to serve node ports."""
 

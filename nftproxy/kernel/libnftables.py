@@ -198,13 +198,13 @@ class Kernel:
         return Installed(_shape(comment), tuple(sorted(containers, key=lambda c: (c.kind.value, c.name))))
 
     def client_counts(self, family: Family) -> dict[str, int]:
-        """How many entries the maps have that packets write, by name, as far as the kernel reports it.
+        """How many clients the maps of session affinity have, by name, as far as the kernel reports it.
 
         Raises:
             Unavailable: no permission.
         """
         found = nftables_netlink.sets(family, TABLE)
-        return {each.name: each.count for each in found if each.is_dynamic and each.count is not None}
+        return {each.name: each.count for each in found if each.is_map and each.is_dynamic and each.count is not None}
 
     def elements(self, family: Family) -> frozenset[Element]:
         """Every element of our table's sets and maps, except dynamic ones, in the text that `Element` has.

@@ -55,18 +55,18 @@ def attribute(kind: int, value: bytes) -> bytes:
     return data.ljust(_aligned(len(data)), b"\0")
 
 
-def messages_of(data: bytes) -> Iterator[tuple[int, bytes]]:
+def messages_of(data: bytes, *, may_change: bool = False) -> Iterator[tuple[int, bytes]]:
     """The type and body of each message.
 
     Raises:
-        InterruptedError: what is being listed has changed meanwhile.
+        InterruptedError: what is being listed has changed meanwhile, which it must not unless `may_change`.
         OSError: the kernel says so.
     """
     start = 0
     while start < len(data):
         length, kind, flags, _, _ = HEADER.unpack_from(data, start)
         body = data[start + HEADER.size : start + length]
-        if flags & DUMP_INTERRUPTED:
+        if flags & DUMP_INTERRUPTED and not may_change:
             raise InterruptedError(errno.EINTR, "what was listed has changed meanwhile")
         if kind in (ERROR, DONE) and (code := int.from_bytes(body[:4], sys.byteorder, signed=True)):
             raise OSError(-code, os.strerror(-code))

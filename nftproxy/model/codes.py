@@ -92,6 +92,7 @@ class Code(StrEnum):
     RULES_REFUSED = "NFT413", "The kernel refuses the rules that a command has sent"
     NOT_POSSIBLE = "NFT414", "This machine can't do what a command needs"
     SLOW_TRANSACTION = "NFT415", "The kernel took long for a transaction"
+    COUNTS_UNREADABLE = "NFT416", "What the kernel has counted for Services can't be read"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"

@@ -107,6 +107,7 @@ class Config(msgspec.Struct, frozen=True):
     random source ports too, as kube-proxy does.  `service_proxy_name` is the value of the label
     service.kubernetes.io/service-proxy-name that Services must have to be served; "" serves those without the label.
     `startup_taint` is the key of the taint that is removed from the Node once all rules are loaded, "" for none.
+    `service_counts` counts the connections of each Service port.
     """
 
     masquerade_all: bool = False
@@ -133,6 +134,7 @@ class Config(msgspec.Struct, frozen=True):
     external_ip_cidrs: tuple[Network, ...] = ()
     service_proxy_name: str = ""
     startup_taint: str = ""
+    service_counts: bool = False
 
     @property
     def is_canary(self) -> bool:

@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
-from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.model.settings import Config, Settings
+from nftproxy.policy.counts import CONNECTIONS, Reason
 from nftproxy.policy.endpoints import Candidate, Choice, choose, gather, offers
-from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.policy.facts import COUNTED, DrawFacts, Endings, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.policy.fronts import (
     Reach,
     has_own_list,
@@ -96,7 +97,14 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
+        counted=(CONNECTIONS, *(reason.value for reason in Reason)) if config.service_counts else (),
+        counters=("count-connection",) if config.service_counts else (),
+        endings=_endings(config),
     )
+
+
+def _endings(config: Config) -> Endings:
+    return COUNTED if config.service_counts else Endings()
 
 
 def _collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
@@ -132,7 +140,7 @@ def compile_service(
             continue
         had = [reach for reach in claimed if not reach.denial]
         choice = choose(gather(offered, port, state.node.name), state.node)
-        shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings.capabilities)
+        shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings)
         facts = _port_facts(cluster_ips, own, had, choice, shaper)
         if facts.allowed:
             own = own.without_allowed()
@@ -168,7 +176,9 @@ def _port_facts(
     hairpins = _hairpins(choice)
     # What is translated to where it was sent anyway, a server in the node's own network, counts as not translated.
     own_places = {place for address, port in hairpins for place in (f"{address} . {port}", str(port))}
-    fronts = tuple(reach.front for reach in had if reach.front.where not in own_places)
+    known = [reach for reach in had if reach.front.where not in own_places]
+    fronts = tuple(reach.front for reach in known)
+    lacks_local = shaper.settings.config.service_counts and choice.has_endpoints and not choice.local
     return PortFacts(
         protocol=shaper.protocol,
         cluster_ips=cluster_ips,
@@ -176,6 +186,7 @@ def _port_facts(
         short_circuits=tuple(short_circuits),
         fronts=fronts,
         no_endpoints=() if choice.has_endpoints else fronts,
+        none_local=tuple(each.front for each in known if lacks_local and each.policy is TrafficPolicy.LOCAL),
         masqueraded=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.CLUSTER),
         local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
         guarded=guarded,
@@ -249,12 +260,12 @@ class _ListShaper(NamedTuple):
     family: Family
     protocol: str
     timeout: int | None
-    capabilities: Capabilities
+    settings: Settings
 
     @property
     def remembers(self) -> bool:
         """Whether clients are remembered in a map, which the nft of some nodes can't do for IPv6."""
-        return self.timeout is not None and (self.family is Family.IPV4 or self.capabilities.wide_maps)
+        return self.timeout is not None and (self.family is Family.IPV4 or self.settings.capabilities.wide_maps)
 
     @property
     def remember_chain(self) -> str:
@@ -271,6 +282,7 @@ class _ListShaper(NamedTuple):
         ip = self.family.value
         address = "" if front.prefix else f"{ip} daddr . "
         asked = "" if front.prefix else f"ct original {ip} daddr . "
+        endings = _endings(self.settings.config)
         return ListFacts(
             table=self.family.table,
             ip=ip,
@@ -280,6 +292,7 @@ class _ListShaper(NamedTuple):
             asked=f"{asked}{self.protocol} dport",
             numbers=_NUMBERS[self.family],
             suffix="-by-client" if self.hashes else "",
+            race=endings.nodeport_race if front.prefix else endings.race,
             affinities=(self.timeout,) if self.timeout is not None and self.remembers else (),
         )
 
@@ -293,6 +306,7 @@ class _ListShaper(NamedTuple):
             list=facts.list,
             where=facts.where,
             suffix=facts.suffix,
+            race=facts.race,
             count=count,
             number=_number(count, self.family),
             draw=by_client if self.hashes else f"numgen random mod {count}",

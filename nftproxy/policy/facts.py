@@ -11,6 +11,28 @@ import msgspec
 from nftproxy.model.addresses import Address
 
 
+class Endings(msgspec.Struct, frozen=True):
+    """Where a packet goes that no endpoint gets: verdicts, which count first where that is configured.
+
+    `no_endpoint` rejects, all others drop: `unserved` what a front has no endpoint for in this generation or on this
+    node, `not_admitted` what source ranges exclude, `race` what a commit has come between.  `nodeport_` says the same
+    of node ports, `translated` of a packet whose address is the endpoint's already.
+    """
+
+    no_endpoint: str = "goto refuse"
+    nodeport_no_endpoint: str = "goto refuse"
+    unserved: str = "drop"
+    nodeport_unserved: str = "drop"
+    not_admitted: str = "drop"
+    not_admitted_translated: str = "drop"
+    race: str = "drop"
+    nodeport_race: str = "drop"
+
+
+COUNTED = Endings(**{field: f"goto count-{field.replace('_', '-')}" for field in Endings.__struct_fields__})
+"""Each ending has a chain that counts (counts.nft.j2)."""
+
+
 class TableFacts(msgspec.Struct, frozen=True):
     """What the skeleton of one family's table depends on: the node and the configuration, no Service.
 
@@ -23,6 +45,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     `nodeport_matches` holds the match for addresses that serve node ports; `remembered_nodeports` the same for a
     packet already translated, by its original destination.
     `filter_priority` is that of the chains that reject what was not translated.
+    `counted` holds what is counted for each Service ("connections", "race"), and `counters` the chain that counts a
+    connection which an endpoint gets; or nothing, both.  `endings` are the verdicts for what no endpoint gets.
     """
 
     table: str
@@ -38,6 +62,9 @@ class TableFacts(msgspec.Struct, frozen=True):
     nodeport_addresses: tuple[Address, ...]
     service_cidrs: tuple[str, ...]
     filter_priority: int
+    counted: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
+    endings: Endings = Endings()
 
 
 class ListFacts(msgspec.Struct, frozen=True):
@@ -46,7 +73,7 @@ class ListFacts(msgspec.Struct, frozen=True):
     `list` names the map of slots ("tcp-endpoints"), `where` its key without the slot, in packet fields; `asked` is the
     same for a packet whose address has been overwritten.  `numbers` matches addresses that are numbers of endpoints.
     `suffix` is "-by-client" where clients are sent by their address, else "".  `affinities` holds the timeout in
-    seconds if clients are remembered, or nothing.
+    seconds if clients are remembered, or nothing.  `race` is the verdict for a packet that a commit has come between.
     """
 
     table: str
@@ -57,6 +84,7 @@ class ListFacts(msgspec.Struct, frozen=True):
     asked: str
     numbers: str
     suffix: str
+    race: str
     affinities: tuple[int, ...]
 
     @property
@@ -78,6 +106,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
     list: str
     where: str
     suffix: str
+    race: str
     count: int
     number: str
     draw: str
@@ -109,7 +138,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     `services` and `short_circuits` are rows of (front, chain), `guarded` of (front, list of source ranges), `allowed`
     of (list, address or CIDR), `affinities` of (front, chain that remembers), `counts` of (list, front, number of
     endpoints as an address).  A list of source ranges is called by an address, its Service's ClusterIP.
-    `no_endpoints` are those of the fronts that no endpoint serves on any node.
+    `no_endpoints` are those of the fronts that no endpoint serves on any node.  `none_local` are those that only
+    endpoints of other nodes could serve, where connections are counted: their packets are dropped in any case.
     """
 
     protocol: str
@@ -118,6 +148,7 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     short_circuits: tuple[tuple[Front, str], ...] = ()
     fronts: tuple[Front, ...] = ()
     no_endpoints: tuple[Front, ...] = ()
+    none_local: tuple[Front, ...] = ()
     masqueraded: tuple[Front, ...] = ()
     local_policy: tuple[Front, ...] = ()
     guarded: tuple[tuple[Front, Address], ...] = ()

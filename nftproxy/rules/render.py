@@ -1,7 +1,8 @@
 """Templates in, statements out.
 
-Four templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
-`draw.nft.j2` (drawing one of N) and `service.nft.j2` (one Service port's block).  What they render is plain nft, of two
+Five templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
+`draw.nft.j2` (drawing one of N), `service.nft.j2` (one Service port's block), and `counts.nft.j2` (what counts
+connections, where that is configured).  What they render is plain nft, of two
 forms only: a `table` block of declarations, and `add element` lines of one element each.  `read_statements` takes the
 text apart again, line by line; it knows these two forms, not the nft language, which is the kernel side's to judge.
 
@@ -28,7 +29,8 @@ TABLE_TEMPLATE = "table.nft.j2"
 ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
 DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
-TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE)
+COUNTS_TEMPLATE = "counts.nft.j2"
+TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE, COUNTS_TEMPLATE)
 
 CACHED = 4096
 """Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
@@ -57,8 +59,12 @@ class Renderer:
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
 
     def table(self, facts: TableFacts) -> Block:
-        """The skeleton of one family's table."""
-        return self._block(TABLE_TEMPLATE, msgspec.structs.asdict(facts))
+        """The skeleton of one family's table, with what counts connections if any are counted."""
+        block = self._block(TABLE_TEMPLATE, msgspec.structs.asdict(facts))
+        if not facts.counted:
+            return block
+        counts = self._block(COUNTS_TEMPLATE, msgspec.structs.asdict(facts))
+        return Block(block.declarations + counts.declarations, block.elements + counts.elements)
 
     def port(self, facts: PortFacts, table: str) -> Block:
         """The block of one Service port, the lists and draws included that it shares with others."""
@@ -80,6 +86,7 @@ class Renderer:
             asked=f"ct original {facts.ip} daddr . tcp dport",
             numbers=facts.ip,
             suffix="",
+            race=facts.endings.race,
             affinities=(1,),
         )
         lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample)))

@@ -34,9 +34,13 @@ _LOCAL_POLICY = (
     (r"vmap @", "a local source: every endpoint may serve it, on any node, and its address is kept"),
 )
 _UNTRANSLATED = (
-    (r"goto refuse", "the front has no endpoint on any node: rejects the connection"),
-    (r"drop", "the front has endpoints, but none that this packet may use: drops the packet"),
+    (
+        r"goto (?:refuse|count-(?:nodeport-)?no-endpoint)",
+        "the front has no endpoint on any node: rejects the connection",
+    ),
+    (r"drop|unserved", "the front has endpoints, but none that this packet may use: drops the packet"),
 )
+_COUNT = (r"update @", "counts it for its Service")
 _ASK_GUARD = ChainWords(((r"jump guard", "a new connection: looks for source ranges first"),))
 _TRANSLATE = ChainWords(((r"jump services", "the first packet of a connection: looks for its Service"),))
 _TRANSLATED = ChainWords(
@@ -62,7 +66,7 @@ CHAINS: dict[str, ChainWords] = {
     ),
     "admit": ChainWords(
         (
-            (r"drop", "the list doesn't have the source: drops the packet"),
+            (r"drop|goto count-", "the list doesn't have the source: drops the packet"),
             (r"set ct original", "the list has the source: admits the packet, and puts its address back"),
         )
     ),
@@ -72,7 +76,7 @@ CHAINS: dict[str, ChainWords] = {
     ),
     "admit-translated": ChainWords(
         (
-            (r"drop", "the list doesn't have the source: drops the packet"),
+            (r"drop|goto count-", "the list doesn't have the source: drops the packet"),
             (r"set ct reply", "the list has the source: admits the packet, and puts the endpoint's address back"),
         )
     ),
@@ -104,7 +108,7 @@ CHAINS: dict[str, ChainWords] = {
     rf"draw-{_LIST}(?:-by-client)?": ChainWords(
         (
             (r"vmap @", "finds how many endpoints there are: goes to the chain that draws one of so many"),
-            (r"drop", "the chain for so many endpoints has just gone: drops the packet"),
+            (r"drop|goto count-", "the chain for so many endpoints has just gone: drops the packet"),
         ),
         otherwise="this list has no endpoint: the packet goes on untranslated",
     ),
@@ -127,13 +131,14 @@ CHAINS: dict[str, ChainWords] = {
             (r"jhash", "chooses by the client's address, of {count}: translates to that endpoint"),
             (r"numgen random mod (?!1\b)", "draws one of {count}: translates to that endpoint"),
             (r"dnat", "takes the first of {count}: translates to that endpoint"),
-            (r"drop", "the endpoints have just gone: drops the packet"),
+            (r"drop|goto count-", "the endpoints have just gone: drops the packet"),
         )
     ),
     "remember-prerouting": _TRANSLATED,
     "remember-output": _TRANSLATED,
     "remember": ChainWords(
         (
+            (r"jump count-", "a connection that an endpoint gets: counts it"),
             (r"vmap @affinity", "the front has session affinity: goes to remember the client"),
             (r"vmap @nodeport-affinity", "the node port has session affinity: goes to remember the client"),
         ),
@@ -154,6 +159,20 @@ CHAINS: dict[str, ChainWords] = {
             (r"drop", "an address for Services that none has: drops the packet"),
         ),
         otherwise="no address of Services",
+    ),
+    "count-connection": ChainWords((_COUNT,), otherwise="the front is no Service's: counts nothing"),
+    "count-(?:nodeport-)?no-endpoint": ChainWords((_COUNT, (r"goto refuse", "rejects the connection"))),
+    "count-(?:nodeport-)?unserved": ChainWords(
+        (
+            (
+                r"goto count-(?:nodeport-)?none-local",
+                "policy Local, and only other nodes have endpoints: drops the packet",
+            ),
+            (r"goto count-", "a change of the rules came in between: drops the packet"),
+        )
+    ),
+    "count-(?:(?:nodeport-)?(?:none-local|race)|not-admitted(?:-translated)?)": ChainWords(
+        (_COUNT, (r"drop", "drops the packet"))
     ),
     "refuse": ChainWords(
         (

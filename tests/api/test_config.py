@@ -126,6 +126,7 @@ def test_every_field() -> None:
             "masqueradeFullyRandom": True,
             "protectedPorts": [22, "2379-2380", "80"],
             "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+            "serviceCounts": True,
         },
     )
     assert config == Config(
@@ -151,6 +152,7 @@ def test_every_field() -> None:
         logging=Logging(LogFormat.JSON, 4),
         protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
         external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
+        service_counts=True,
     )
 
 

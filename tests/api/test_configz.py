@@ -41,6 +41,7 @@ CONFIGS = {
         external_ip_cidrs=(parse_network("203.0.113.0/24"),),
         service_proxy_name="canary",
         startup_taint="nftproxy.dev/not-ready",
+        service_counts=True,
     ),
 }
 

@@ -27,6 +27,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "external-ip-cidrs": "203.0.113.0/24,2001:db8::/32",
         "service-proxy-name": "canary",
         "startup-taint": "nftproxy.dev/not-ready",
+        "service-counts": "true",
     }
     assert given.keys() == {flag.name for flag in OWN_FLAGS}
     section = {
@@ -35,6 +36,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
         "serviceProxyName": "canary",
         "startupTaint": "nftproxy.dev/not-ready",
+        "serviceCounts": True,
     }
     assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
     bad = {"protected-ports": "ssh"}

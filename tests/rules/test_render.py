@@ -196,6 +196,7 @@ LIST = ListFacts(
     asked="ct original ip daddr . tcp dport",
     numbers="0.0.0.0/8",
     suffix="",
+    race="drop",
     affinities=(),
 )
 DRAW = DrawFacts(
@@ -205,6 +206,7 @@ DRAW = DrawFacts(
     list="tcp-endpoints",
     where="ip daddr . tcp dport",
     suffix="",
+    race="drop",
     count=2,
     number="0.0.0.2",
     draw="numgen random mod 2",
@@ -376,8 +378,8 @@ def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: st
     [
         (TABLE_TEMPLATE, "    reject\n", "    counter reject\n"),
         (TABLE_TEMPLATE, "  # load balancer", "  # LB"),
-        (ENDPOINTS_TEMPLATE, "numbers }} drop\n", "numbers }} counter drop\n"),
-        (DRAW_TEMPLATE, "    drop\n", "    counter drop\n"),
+        (ENDPOINTS_TEMPLATE, "numbers }} {{ race }}\n", "numbers }} counter {{ race }}\n"),
+        (DRAW_TEMPLATE, "    {{ race }}\n", "    counter {{ race }}\n"),
         (SERVICE_TEMPLATE, "cluster-ips { {{ address }} }", "cluster-ips { {{ address }} timeout 1s }"),
     ],
 )

@@ -26,6 +26,7 @@ VARIANTS: tuple[dict[str, object], ...] = (
     {},
     {"masquerade_all": True, "masquerade_fully_random": True},
     {"detect_local_mode": DetectLocalMode.INTERFACE_NAME_PREFIX, "interface_name_prefix": "veth"},
+    {"service_counts": True},
 )
 
 

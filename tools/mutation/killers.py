@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TEMPLATES = (
+    "templates/counts.nft.j2",
     "templates/draw.nft.j2",
     "templates/endpoints.nft.j2",
     "templates/service.nft.j2",

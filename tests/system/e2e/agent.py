@@ -154,6 +154,7 @@ class World(Connecting):
         directory: where files go.
         name: the node's name.
         zone: the node's zone.
+        more: further fields of the agent's configuration, in YAML.
 
     Attributes:
         lab: the node, and packets.
@@ -161,7 +162,7 @@ class World(Connecting):
         agent: the process.
     """
 
-    def __init__(self, directory: Path, name: str = NODE_NAME, zone: str = "zone-a") -> None:
+    def __init__(self, directory: Path, name: str = NODE_NAME, zone: str = "zone-a", more: str = "") -> None:
         self.name = name
         self._node = node(name, IP.node, IP6.node, zone=zone)
         self._cidrs = service_cidr("kubernetes", SERVICE_CIDR, SERVICE_CIDR6)
@@ -172,7 +173,7 @@ class World(Connecting):
                 self.lab.add_address(ip.own)
             self.server = stack.enter_context(ApiServer(tls=True, authenticate=True, make_socket=self.lab.node.socket))
             self.server.put(self._node, self._cidrs)
-            self.agent = Agent(self.lab.node, name, self.server, directory)
+            self.agent = Agent(self.lab.node, name, self.server, directory, more)
             self.agent.start()
             self._stack = stack.pop_all()
 

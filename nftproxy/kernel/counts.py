@@ -1,0 +1,179 @@
+"""What the kernel has counted for each front, read from the sets that packets write (counts.nft.j2).
+
+With 10,000 Services in use there are as many entries in a set, and nobody may wait for them:
+
+* They are read in a thread of the caller's, by one socket that stays open: closing one holds the lock of all commits.
+* Listing a set takes no lock in the kernel.  An answer has 32 KiB at the most; the thread rests after each.
+* The listing may be out of step with a commit that comes meanwhile.  That is no harm: an entry that is listed twice, or
+  not at all, has its count the next time.
+* Entries are found in an answer by a pattern, and what was read before is recognised by its bytes.
+
+Attributes are those of linux/netfilter/nf_tables.h.  The kernel answers for the network namespace of the thread that
+first reads.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from nftproxy.kernel.netlink import (
+    ACKNOWLEDGE,
+    ATTRIBUTE,
+    DONE,
+    DUMP,
+    ERROR,
+    FAMILY_NUMBER,
+    GENERAL,
+    NESTED,
+    attribute,
+    attributes_of,
+    messages_of,
+    open_socket,
+    request,
+)
+from nftproxy.kernel.nftables_netlink import BUFFER_SIZE, GET_TABLE, SUBSYSTEM, TABLE_NAME
+from nftproxy.model.addresses import TABLE, Address, Family, Protocol
+from nftproxy.model.errors import Unavailable
+from nftproxy.policy.claims import NODE, Claim
+from nftproxy.policy.counts import CONNECTIONS, Reason
+
+GET_ELEMENTS = 13  # NFT_MSG_GETSETELEM
+TABLE_HANDLE = 4  # NFTA_TABLE_HANDLE
+LIST_TABLE, LIST_SET = 1, 2  # NFTA_SET_ELEM_LIST_*
+DATA_VALUE = 1  # NFTA_DATA_VALUE
+ELEMENT_KEY, ELEMENT_EXPRESSION = 1, 7  # NFTA_SET_ELEM_*
+EXPRESSION_NAME, EXPRESSION_DATA = 1, 2  # NFTA_EXPR_*
+COUNTER_BYTES, COUNTER_PACKETS, COUNTER_PAD = 1, 2, 3  # NFTA_COUNTER_*
+PROTOCOLS = {6: Protocol.TCP, 17: Protocol.UDP, 132: Protocol.SCTP}  # IANA's numbers
+ADDRESS_SIZE = {Family.IPV4: 4, Family.IPV6: 16}
+
+REST = 1.0
+"""How long the thread rests after each answer: so many times as long as that took."""
+
+
+class CountedSet(NamedTuple):
+    """A set that packets write: what it counts, None for connections, and whether by node port."""
+
+    reason: Reason | None
+    is_nodeport: bool
+
+    @property
+    def name(self) -> str:
+        """As counts.nft.j2 declares it."""
+        prefix = "nodeport-" if self.is_nodeport else ""
+        return f"{prefix}counted-{self.reason.value if self.reason else CONNECTIONS}"
+
+
+COUNTED_SETS = tuple(CountedSet(reason, is_nodeport) for reason in (None, *Reason) for is_nodeport in (False, True))
+
+Counts = dict[CountedSet, dict[bytes, int]]
+"""Packets by the keys of the sets' entries, as the kernel writes them (`claim_of`)."""
+
+
+class Reading(NamedTuple):
+    """What one family's sets have, all of them counted since the table with this number was made."""
+
+    table: bytes
+    counts: Counts
+
+
+def claim_of(family: Family, counted: CountedSet, key: bytes) -> Claim:
+    """The front that a set's key is: each part of a key takes a multiple of four bytes."""
+    size = 0 if counted.is_nodeport else ADDRESS_SIZE[family]
+    address = NODE if counted.is_nodeport else Address(socket.inet_ntop(FAMILY_NUMBER[family], key[:size]))
+    return Claim(address, PROTOCOLS[key[size]], int.from_bytes(key[size + 4 : size + 6], "big"))
+
+
+class CountReader:
+    """Reads the sets by one socket; for one thread."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+
+    def read(self, family: Family) -> Reading | None:
+        """What a family's sets have; None if there is no table, or another than when this began.
+
+        Raises:
+            Unavailable: the kernel does not answer.
+        """
+        try:
+            self._socket = self._socket or open_socket()
+            table = self._table(family)
+            if table is None:
+                return None
+            counts = {each: self._entries(family, each) for each in COUNTED_SETS}
+            return Reading(table, counts) if self._table(family) == table else None
+        except OSError as error:
+            self.close()  # as answers may be waiting
+            raise Unavailable(f"what the kernel has counted can't be read: {error.strerror or error}") from error
+
+    def close(self) -> None:
+        """Close the socket, if there is one."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+
+    def _table(self, family: Family) -> bytes | None:
+        """The number of our table, which no other table of this namespace ever has."""
+        answers = list(self._ask(GET_TABLE, family, ACKNOWLEDGE, _named(TABLE_NAME, TABLE)))
+        return dict(attributes_of(next(messages_of(answers[0]))[1], GENERAL.size))[TABLE_HANDLE] if answers else None
+
+    def _entries(self, family: Family, counted: CountedSet) -> dict[bytes, int]:
+        find = _PATTERNS[(0 if counted.is_nodeport else ADDRESS_SIZE[family]) + 8].findall
+        which = _named(LIST_TABLE, TABLE) + _named(LIST_SET, counted.name)
+        found: dict[bytes, int] = {}
+        for answer in self._ask(GET_ELEMENTS, family, DUMP, which):
+            began = time.monotonic()
+            found.update((key, int.from_bytes(packets, "big")) for key, packets in find(answer))
+            time.sleep(REST * (time.monotonic() - began))
+        return found
+
+    def _ask(self, kind: int, family: Family, flags: int, attributes: bytes) -> Iterator[bytes]:
+        """The kernel's answers, as it sends them; none if what was asked for is not there."""
+        assert self._socket
+        self._socket.sendto(request(SUBSYSTEM, kind, flags, FAMILY_NUMBER[family], attributes), (0, 0))
+        is_done = False
+        while not is_done:
+            answer = self._socket.recv(BUFFER_SIZE)
+            try:
+                is_done = any(kind in (ERROR, DONE) for kind, _ in messages_of(answer, may_change=True))
+            except FileNotFoundError:
+                return
+            yield answer
+
+
+def _named(kind: int, name: str) -> bytes:
+    return attribute(kind, name.encode() + b"\0")
+
+
+def _pattern(size: int) -> re.Pattern[bytes]:
+    """What finds the key and the packets of an entry whose key has so many bytes."""
+    pad = b"(?:" + _head(0, COUNTER_PAD) + b")?"
+    return re.compile(
+        b"".join(
+            [
+                _nest(ELEMENT_KEY) + _head(size, DATA_VALUE) + b"(.{%d})" % size,
+                _nest(ELEMENT_EXPRESSION) + _head(8, EXPRESSION_NAME) + b"counter\0" + _nest(EXPRESSION_DATA),
+                pad + _head(8, COUNTER_BYTES) + b".{8}" + pad + _head(8, COUNTER_PACKETS) + b"(.{8})",
+            ]
+        ),
+        re.DOTALL,
+    )
+
+
+def _head(length: int, kind: int) -> bytes:
+    return re.escape(ATTRIBUTE.pack(ATTRIBUTE.size + length, kind))
+
+
+def _nest(kind: int) -> bytes:
+    """The head of an attribute that holds others; kernels may mark it as such or not (6.18 does not)."""
+    marked, plain = (re.escape(struct.pack("=H", each)) for each in (kind | NESTED, kind))
+    return b"..(?:" + marked + b"|" + plain + b")"
+
+
+_PATTERNS = {size: _pattern(size) for size in (8, 8 + 4, 8 + 16)}
