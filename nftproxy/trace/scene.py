@@ -25,6 +25,12 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction, join
 from nftproxy.trace.steps import RuleBook, Step, rules_by_handle, steps
 
+TAKES = (
+    "it takes CAP_SYS_ADMIN and CAP_NET_ADMIN, a seccomp profile that allows unshare, and a writable /proc/sys/net: "
+    "in a container, a privileged one"
+)
+"""What must be there beside root for a throw-away node."""
+
 # After connection tracking, at -200, and before everything of ours.  Only what opens a connection is traced, not the
 # rejection that the node itself may send back.
 _TRACING = """\
@@ -136,4 +142,6 @@ def _as_unavailable() -> Iterator[None]:
     try:
         yield
     except (LabError, OSError) as error:
-        raise Unavailable(f"a trace takes a throw-away node, and this machine doesn't allow one: {error}") from error
+        raise Unavailable(
+            f"a trace takes a throw-away node, and this machine doesn't allow one: {error} ({TAKES})"
+        ) from error

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +85,16 @@ def test_rules_that_the_library_dies_of_are_an_error() -> None:
     done = nftproxy("explain", "[fd00:96::50]:80", where / "manifests", *options)
     assert done.status == 1
     assert "the process that used libnftables was killed by SIGABRT" in done.err
+
+
+@needs_lab
+def test_without_namespaces_it_says_what_they_take() -> None:
+    """Root without CAP_SYS_ADMIN, as in a container, learns what a throw-away node takes."""
+    command = [sys.executable, "-m", "nftproxy", "explain", "10.96.0.10:80", *map(str, OPTIONS)]
+    less = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
+    done = subprocess.run([*less, *command], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "no network namespace: Operation not permitted (it takes CAP_SYS_ADMIN" in done.stderr
 
 
 def test_without_root_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

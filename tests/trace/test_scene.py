@@ -9,6 +9,7 @@ import pytest
 from nftproxy.explanation.packets import NodeFacts
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.netns import ChildDied
 from nftproxy.kernel.table_copy import read_table
 from nftproxy.lab import DROPPED, TCP_RESET, Kind, Namespace, Origin, Probe, obstacle
 from nftproxy.model.addresses import Address, Family
@@ -109,6 +110,22 @@ def test_a_copy_of_a_kernel_does_what_the_kernel_does(scene: Scene) -> None:
     scene.copy(tables)
     assert scene.send(agent) == expected
     assert expected.outcome.kind is Kind.ENDPOINT
+
+
+def test_rules_that_the_library_cannot_print_are_still_followed(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a newer nft has made, of which an older library dies, has its steps, with verdicts in the place of rules."""
+
+    def dies(*_: object) -> None:
+        raise ChildDied("the process that used libnftables was killed by SIGSEGV")
+
+    with Namespace("held") as held:
+        held.call(Kernel().apply, example_pipeline("cluster-ip").full_transaction({}))
+        table = held.call(read_table, Family.IPV4)
+    assert table
+    monkeypatch.setattr("nftproxy.trace.scene.in_child", dies)
+    scene.copy([table])
+    (step,) = (step for step in scene.send(WEB).steps if step.chain == "services")
+    assert (step.rule, step.words) == ("", "goto draw-tcp-endpoints")
 
 
 def test_a_rule_of_other_templates_shows_as_it_is(scene: Scene) -> None:
