@@ -14,18 +14,18 @@ from typing import Any, NoReturn
 import click
 
 from nftproxy import __version__
+from nftproxy.commands.conformance import conformance_command
 from nftproxy.commands.doctor import doctor_command
 from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
 from nftproxy.commands.manifests import manifests_command
 from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_cluster
-from nftproxy.commands.options import CONFIG, TEMPLATES, configuration, renderer
+from nftproxy.commands.options import CONFIG, configuration
 from nftproxy.commands.run import run_command
-from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
-from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
+from nftproxy.model.errors import BadInput, NftproxyError
 from nftproxy.rules.transaction import delete_transaction, join
 
 
@@ -77,26 +77,6 @@ def check_command(paths: tuple[Path, ...], **options: Any) -> None:
     sys.exit(0 if result.ok else 1)
 
 
-@_commands.command("conformance")
-@TEMPLATES
-@click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="Clusters for each feature.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Other clusters for another number.")
-def conformance_command(templates: Path | None, examples: int, seed: int) -> None:
-    """Try the rules of made-up clusters with real packets in throw-away namespaces: this kernel, these templates.
-
-    Needs root.  Exit status 1 if connections go otherwise than docs/semantics.md says, with the smallest cluster
-    that shows it.
-    """
-    try:
-        from nftproxy.conformance.report import conform
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("hypothesis"):
-            raise
-        raise Unavailable("this needs Hypothesis: pip install 'nftproxy[conformance]'") from error
-    is_well = conform(renderer(templates), probe().capabilities, examples=examples, seed=seed)
-    sys.exit(0 if is_well else 1)
-
-
 @_commands.command("diff")
 @click.argument("old", type=EXISTING)
 @click.argument("new", type=EXISTING)
@@ -112,6 +92,7 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
     sys.exit(1 if transaction else 0)
 
 
+_commands.add_command(conformance_command)
 _commands.add_command(run_command)
 _commands.add_command(manifests_command)
 _commands.add_command(explain_command)

@@ -92,7 +92,9 @@ def as_specified(matters: Matters, view: View, trial: Trial, world: World) -> Fi
 def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View) -> Finding | None:
     wanted = [probe for probe in probes(worlds[-1]) if matters(worlds[-1], probe)]
     found = trial.differences(worlds[-1], wanted, view)
-    return Finding(worlds, found[0]) if found else None
+    if not found:
+        return None
+    return Finding(*trial.traced(worlds, found[0], view))
 
 
 def evenly(trial: Trial, world: World) -> Finding | None:
@@ -118,7 +120,7 @@ def after_changes(view: View, trial: Trial, case: tuple[World, Sequence[Event]])
     before, happened = case
     after = world_after(before, happened)
     trial.load(before)
-    trial.follow(happened)
+    trial.follow(after, happened)
     return _first(trial, (before, after), anything, view)
 
 
@@ -132,7 +134,7 @@ def beside_strangers(view: View, trial: Trial, case: tuple[World, list[Service |
     trial.load(world)
     before = trial.connect(sticky)
     for happened, worlds in ((coming, (world, both)), (going, (both, world))):
-        trial.follow(happened)
+        trial.follow(worlds[-1], happened)
         if found := trial.differences(world, probes(world), view):
             return Finding(worlds, found[0])
         for probe, old, new in zip(sticky, before, trial.connect(sticky), strict=True):

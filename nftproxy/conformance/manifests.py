@@ -30,18 +30,26 @@ Manifest = dict[str, Any]
 
 def manifests(world: World) -> str:
     """The objects of a world as YAML; what is on the node's interfaces is not among them."""
-    return to_yaml(
-        [
-            _node(world.node),
-            *map(_service_cidr, world.service_cidrs),
-            *map(_service, world.services),
-            *map(_slice, world.slices),
-        ]
-    )
+    return to_yaml(objects(world))
+
+
+def objects(world: World) -> list[Manifest]:
+    """The objects of a world, as the API has them."""
+    return [
+        _node(world.node),
+        *map(_service_cidr, world.service_cidrs),
+        *map(_service, world.services),
+        *map(_slice, world.slices),
+    ]
 
 
 def configuration(config: Config) -> str:
     """A configuration as a KubeProxyConfiguration in YAML, as far as connections depend on it."""
+    return to_yaml([settings(config)])
+
+
+def settings(config: Config) -> Manifest:
+    """A configuration as a KubeProxyConfiguration, as far as connections depend on it."""
     given = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -59,7 +67,7 @@ def configuration(config: Config) -> str:
             "serviceCounts": config.service_counts,
         },
     }
-    return to_yaml([_given(**given)])
+    return _given(**given)
 
 
 def _given(**fields: object) -> Manifest:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky
 
 from nftproxy.conformance.features import FEATURES, Feature, Finding
+from nftproxy.conformance.proxy import ProxyFailed
+from nftproxy.conformance.rendered import events
 from nftproxy.conformance.strategies import PLAIN_CONFIG, sample
-from nftproxy.conformance.trial import Trial, events
+from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.check import CheckResult, check_ruleset
 from nftproxy.model.errors import Refused
 from nftproxy.model.settings import Capabilities, Settings
@@ -31,9 +34,10 @@ Progress = Callable[[str, int], None]
 
 
 class Result(NamedTuple):
-    """What came of one feature: `finding` is what went wrong, `refused` why the kernel refused; else all is well.
+    """What came of one feature: `finding` is what went wrong, `refused` why nothing could be tried; else all is well.
 
-    `clusters` are those that were tried until something went wrong, `connections` those of making it small too.
+    `clusters` are those that were tried until something went wrong, `connections` those of making it small too, and
+    `deviations` counts those that went as only a documented deviation from kube-proxy explains, by its number.
     """
 
     feature: str
@@ -41,6 +45,7 @@ class Result(NamedTuple):
     connections: int
     finding: Finding | None = None
     refused: str = ""
+    deviations: Mapping[str, int] = MappingProxyType({})
 
     @property
     def ok(self) -> bool:
@@ -58,6 +63,7 @@ class _Search:
     def __init__(self, trial: Trial, feature: Feature, progress: Progress) -> None:
         self._trial, self._feature, self._progress = trial, feature, progress
         self._before = trial.connections
+        self._deviations_before = trial.deviations.copy()
         self._deadline = float("inf")
         self.clusters = 0
         self.result = Result(feature.name, 0, 0)
@@ -69,24 +75,24 @@ class _Search:
         finding, refused = None, ""
         try:
             finding = self._feature.judge(self._trial, case)
-        except Refused as error:
+        except (Refused, ProxyFailed) as error:
             refused = str(error)
         if self.result.ok:
             self.clusters += 1
         connections = self._trial.connections - self._before
+        deviations = self._trial.deviations - self._deviations_before
         self._progress(self._feature.name, connections)
         if finding or refused:
             if self.result.ok:
                 self._deadline = time.monotonic() + SHRINKING
-            self.result = Result(self._feature.name, self.clusters, connections, finding, refused)
+            self.result = Result(self._feature.name, self.clusters, connections, finding, refused, deviations)
             raise _Wrong
         if self.result.ok:
-            self.result = Result(self._feature.name, self.clusters, connections)
+            self.result = Result(self._feature.name, self.clusters, connections, deviations=deviations)
 
 
 def run(
-    renderer: Renderer,
-    capabilities: Capabilities,
+    trial: Trial,
     *,
     examples: int,
     start: int = 0,
@@ -94,11 +100,10 @@ def run(
     progress: Progress = lambda _name, _connections: None,
     shrinks: bool = True,
 ) -> Iterator[Result]:
-    """Try features one by one, in a lab of its own; of the first that fails, the counterexample is made small.
+    """Try features one by one; of the first that fails, the counterexample is made small.
 
     Args:
-        renderer: of the templates on trial.
-        capabilities: what this machine's nft is able to do.
+        trial: of what is tried; the caller closes it.
         examples: how many clusters are made up for each feature.
         start: the seed.
         features: which to try.
@@ -106,14 +111,13 @@ def run(
         shrinks: whether the first counterexample is made small, which takes its time.
 
     Raises:
-        LabError: there can be no lab, or the machine loses packets.
+        LabError: the machine loses packets.
         TemplateError: a template fails.
     """
-    with Trial(renderer, capabilities) as trial:
-        for feature in features:
-            result = _search(trial, feature, examples, start, progress, shrinks=shrinks)
-            shrinks &= result.ok
-            yield result
+    for feature in features:
+        result = _search(trial, feature, examples, start, progress, shrinks=shrinks)
+        shrinks &= result.ok
+        yield result
 
 
 def _search(trial: Trial, feature: Feature, examples: int, start: int, progress: Progress, *, shrinks: bool) -> Result:

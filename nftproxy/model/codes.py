@@ -54,6 +54,7 @@ class Code(StrEnum):
     PORT_OF_KUBE_PROXY = "NFT110", "A proxy that is to run beside kube-proxy has kube-proxy's port"
     QUESTION_UNREADABLE = "NFT111", "What `explain` is asked can't be read"
     MANIFESTS_INCOMPLETE = "NFT112", "Something that the manifests need isn't known, or can't be used"
+    TRIAL_IMPOSSIBLE = "NFT113", "What `conformance` is given can't be tried"
 
     FILE_UNREADABLE = "NFT201", "A manifest, or a document in it, can't be read"
     OBJECT_UNREADABLE = "NFT202", "An object can't be used at all"
@@ -93,6 +94,7 @@ class Code(StrEnum):
     NOT_POSSIBLE = "NFT414", "This machine can't do what a command needs"
     SLOW_TRANSACTION = "NFT415", "The kernel took long for a transaction"
     COUNTS_UNREADABLE = "NFT416", "What the kernel has counted for Services can't be read"
+    PROXY_ON_TRIAL_FAILED = "NFT417", "The proxy that `conformance` tries ends, or doesn't serve the cluster"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -141,6 +141,34 @@ def merge(files: Iterable[FileContents]) -> Manifests:
         [value for value in values if isinstance(value, Ignored)],
         problems,
     )
+
+
+def load_documents(paths: Sequence[Path]) -> tuple[list[dict[str, Any]], list[Problem]]:
+    """The objects in files and directories as decoded JSON, whatever they are, and what can't be read; as `load` else.
+
+    The items of lists stand for themselves, with the kind and version that a typed list gives them.
+    """
+    problems: list[Problem] = []
+    found: list[dict[str, Any]] = []
+    for path in paths:
+        for file in manifest_files(path) if path.is_dir() else [path]:
+            data = _read(file, problems, Code.FILE_UNREADABLE)
+            for document in () if data is None else _documents(file, data, problems, Code.FILE_UNREADABLE):
+                found += _items(document.value)
+    return found, problems
+
+
+def _items(value: object) -> Iterator[dict[str, Any]]:
+    if not isinstance(value, dict):
+        return
+    kind = value.get("kind")
+    if not isinstance(kind, str) or not kind.endswith("List"):
+        yield value
+        return
+    defaults = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for item in value.get("items") or ():
+        if isinstance(item, dict):
+            yield from _items(defaults | item)
 
 
 def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[Problem]]:

@@ -20,8 +20,9 @@ from nftproxy.conformance.features import FEATURES, Finding
 from nftproxy.conformance.manifests import configuration, manifests
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import INTERFACES, MORE_IPS
+from nftproxy.conformance.rendered import Rendered
 from nftproxy.conformance.suite import Result
-from nftproxy.conformance.trial import Difference, but_for_sources
+from nftproxy.conformance.trial import Difference, Trial, but_for_sources
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.kernel.check import CheckResult
 from nftproxy.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
@@ -137,7 +138,8 @@ def test_damage_is_found_and_shown(name: str, lab: Lab, tmp_path: Path) -> None:
 def results(renderer: Renderer, *names: str) -> list[Result]:
     """What comes of some features."""
     chosen = [feature for feature in FEATURES if feature.name in names]
-    return list(suite.run(renderer, probe_capabilities().capabilities, examples=10, features=chosen))
+    with Trial(Rendered(renderer, probe_capabilities().capabilities)) as trial:
+        return list(suite.run(trial, examples=10, features=chosen))
 
 
 def shows(difference: Difference, outcomes: list[Outcome]) -> bool:
@@ -193,6 +195,7 @@ def test_a_failure_is_a_line_and_a_counterexample(tmp_path: Path) -> None:
         r"  expected:   reaches \S+.*\n"
         r"  seen:       is dropped\n"
         r"  in short:   went elsewhere\n"
+        r"  rule:       semantics.md#virtual-addresses: .*\n"
         r"# ---- manifests.yaml\napiVersion: v1\n",
         shown,
     ), shown
@@ -202,8 +205,8 @@ def test_a_failure_is_a_line_and_a_counterexample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code", "message"),
     [
-        ("{% endfor %}", "", 2, r"error: table.nft.j2: .*"),
-        ("    reject\n", "    reject it\n", 1, r"refused by libnftables .*reject it"),
+        ("{% endfor %}", "", 2, r"error: NFT108: table.nft.j2: .*"),
+        ("    reject\n", "    reject it\n", 1, r"NFT413: refused by libnftables .*reject it"),
     ],
     ids=["no template", "no nft"],
 )
@@ -242,6 +245,8 @@ def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> No
         "  expected:   is rejected (tcp-reset)\n"
         "  seen:       is dropped\n"
         "  in short:   went elsewhere\n"
+        "  rule:       semantics.md#virtual-addresses: packets to an address of a ServiceCIDR that is no Service's "
+        "ClusterIP are dropped\n"
     )
     assert files[::2] == ["before.yaml", "manifests.yaml", "config.yaml"]
     assert written(tmp_path, files[1], files[5]) == before
@@ -269,7 +274,7 @@ def test_where_there_can_be_no_lab_it_says_why() -> None:
     """Without root nothing is tried; that is no failure of the rules, and the message says so."""
     with mock.patch.object(report, "obstacle", return_value="the lab needs root"):
         done = nftproxy("conformance")
-    assert (done.status, done.out, done.err) == (1, "", "error: the lab needs root\n")
+    assert (done.status, done.out, done.err) == (1, "", "error: NFT414: the lab needs root\n")
 
 
 def test_a_machine_that_loses_packets_is_said_to() -> None:
@@ -280,7 +285,7 @@ def test_a_machine_that_loses_packets_is_said_to() -> None:
         mock.patch.object(suite, "run", side_effect=LabError("too busy")),
     ):
         done = nftproxy("conformance")
-    assert (done.status, done.err) == (1, "error: too busy\n")
+    assert (done.status, done.err) == (1, "error: NFT414: too busy\n")
 
 
 def test_without_hypothesis_it_says_what_to_install() -> None:
@@ -289,4 +294,4 @@ def test_without_hypothesis_it_says_what_to_install() -> None:
         del sys.modules["nftproxy.conformance.report"], sys.modules["hypothesis.configuration"]
         done = nftproxy("conformance")
     assert (done.status, done.out) == (1, "")
-    assert done.err == "error: this needs Hypothesis: pip install 'nftproxy[conformance]'\n"
+    assert done.err == "error: NFT414: this needs Hypothesis: pip install 'nftproxy[conformance]'\n"

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from nftproxy.conformance.rendered import Rendered
 from nftproxy.conformance.suite import run
+from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.capabilities import probe
 from nftproxy.lab import obstacle
 from tests.support.factories import renderer
@@ -16,5 +18,6 @@ CLUSTERS = 5
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_our_templates_conform() -> None:
     """No feature goes wrong, whatever clusters are made up for it."""
-    results = run(renderer(), probe().capabilities, examples=CLUSTERS, shrinks=False)
-    assert [each for each in results if not each.ok] == []
+    with Trial(Rendered(renderer(), probe().capabilities)) as trial:
+        results = run(trial, examples=CLUSTERS, shrinks=False)
+        assert [each for each in results if not each.ok] == []

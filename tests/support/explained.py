@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nftproxy.conformance.oracle import INTERFACES, World
 from nftproxy.conformance.probes import probes
-from nftproxy.conformance.trial import events
+from nftproxy.conformance.rendered import events
 from nftproxy.explanation.answer import Case, Fate
 from nftproxy.explanation.explain import explain
 from nftproxy.explanation.question import Kind, Question, Source, ToAddress

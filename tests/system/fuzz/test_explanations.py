@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from nftproxy.conformance import strategies
 from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.rendered import Rendered
 from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.lab import obstacle
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 @pytest.fixture(scope="module")
 def trial(tally: Tally) -> Iterator[Trial]:
     """One lab for the whole module, which counts its connections."""
-    with Trial(renderer(), probe_capabilities().capabilities) as made:
+    with Trial(Rendered(renderer(), probe_capabilities().capabilities)) as made:
         yield made
         tally.count("connections", made.connections)
 

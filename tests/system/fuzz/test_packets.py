@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from nftproxy.conformance import features, strategies
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import probes
+from nftproxy.conformance.rendered import Rendered
 from nftproxy.conformance.strategies import world_after
 from nftproxy.conformance.trial import Trial, exactly
 from nftproxy.kernel.capabilities import probe as probe_capabilities
@@ -38,7 +39,7 @@ def tries(short: int, long: int) -> settings:
 @pytest.fixture(scope="module")
 def trial(tally: Tally) -> Iterator[Trial]:
     """One lab for the whole module, which counts its connections."""
-    with Trial(renderer(), probe_capabilities().capabilities) as made:
+    with Trial(Rendered(renderer(), probe_capabilities().capabilities)) as made:
         yield made
         tally.count("connections", made.connections)
 
@@ -63,7 +64,7 @@ def test_connections_go_as_specified_after_every_change(
     for batch in batches:
         tally.count("changes")
         world = world_after(world, batch)
-        trial.follow(batch)
+        trial.follow(world, batch)
         assert trial.differences(world, probes(world)) == []
 
 

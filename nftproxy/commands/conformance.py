@@ -1,0 +1,124 @@
+"""`nftproxy conformance`: our templates, or any proxy as a process, held to what docs/semantics.md says."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nftproxy.api.config import EMPTY_CONFIG, parse_config
+from nftproxy.commands.offline import EXISTING
+from nftproxy.commands.options import CONFIG, TEMPLATES, renderer
+from nftproxy.kernel.capabilities import probe
+from nftproxy.model.errors import BadInput, Unavailable
+from nftproxy.sources.files import config_document, load_documents
+
+EXTRA = {"hypothesis": "Hypothesis", "trustme": "trustme"}
+"""What the extra `nftproxy[conformance]` brings, by the names of its modules."""
+
+
+@click.command("conformance")
+@TEMPLATES
+@click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="Clusters for each feature.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Other clusters for another number.")
+@click.option("--feature", "features", multiple=True, help="Try this feature alone; repeatable.", metavar="NAME")
+@click.option(
+    "--proxy",
+    help="Try a proxy instead of templates: a command line, in which {config} stands for a KubeProxyConfiguration.",
+    metavar="COMMAND",
+)
+@click.option("--against", is_flag=True, help="Run nftproxy beside the proxy, and show where the two differ.")
+@click.option(
+    "--manifests",
+    multiple=True,
+    type=EXISTING,
+    help="Try the Services of these files or directories, not made-up clusters; repeatable.",
+    metavar="PATH",
+)
+@click.option("--node", default="", help="Of several Nodes in the manifests, the one that is played.", metavar="NAME")
+@CONFIG
+@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+def conformance_command(
+    templates: Path | None,
+    examples: int,
+    seed: int,
+    features: Sequence[str],
+    proxy: str | None,
+    against: bool,
+    manifests: Sequence[Path],
+    node: str,
+    config_file: Path | None,
+    output: str,
+) -> None:
+    """Send real packets through rules in throw-away namespaces: our templates' rules, or any proxy's.
+
+    Without --proxy the templates' rules of made-up clusters are tried on this kernel.  With it the proxy is started on
+    a scratch node, against an API server with made-up clusters or with those of --manifests.
+
+    Needs root.  Exit status 1 if connections go otherwise than docs/semantics.md says and no documented deviation from
+    kube-proxy explains it.
+    """
+    _check_usage(templates, proxy, against, manifests, node, config_file)
+    in_json = output == "json"
+    try:
+        from nftproxy.conformance.report import Effort, conform, features_named
+
+        effort = Effort(features_named(features), examples, seed)
+        if proxy is None:
+            is_well = conform(renderer(templates), probe().capabilities, effort, in_json=in_json)
+        else:
+            from nftproxy.conformance.session import Session
+
+            session = Session(proxy, against, _configuration(config_file), in_json)
+            if manifests:
+                is_well = session.try_own(_documents(manifests), node)
+            else:
+                is_well = session.try_made_up(effort)
+    except ModuleNotFoundError as error:
+        missing = EXTRA.get((error.name or "").partition(".")[0])
+        if missing is None:
+            raise
+        raise Unavailable(f"this needs {missing}: pip install 'nftproxy[conformance]'") from error
+    sys.exit(0 if is_well else 1)
+
+
+def _check_usage(
+    templates: Path | None,
+    proxy: str | None,
+    against: bool,
+    manifests: Sequence[Path],
+    node: str,
+    config_file: Path | None,
+) -> None:
+    if proxy is None:
+        alone = {"--against": against, "--manifests": manifests, "--node": node, "--config": config_file}
+        for option in (name for name, value in alone.items() if value):
+            raise click.UsageError(f"{option} needs --proxy")
+    elif templates:
+        raise click.UsageError("--templates tries templates, --proxy a proxy: one of them")
+    elif "{config}" not in proxy:
+        raise click.BadParameter("{config} is missing, which stands for the configuration", param_hint="--proxy")
+    elif node and not manifests:
+        raise click.UsageError("--node needs --manifests")
+
+
+def _configuration(file: Path | None) -> dict[str, Any]:
+    """The configuration in a file as decoded JSON, once it is known to be one.
+
+    Raises:
+        BadInput: it can't be read, or is none.
+    """
+    raw = dict(EMPTY_CONFIG) if file is None else config_document(file)
+    parse_config(raw, str(file))
+    assert isinstance(raw, dict)
+    return raw
+
+
+def _documents(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    documents, problems = load_documents(paths)
+    if problems:
+        raise BadInput(problems)
+    return documents

@@ -1,0 +1,135 @@
+"""Which documented deviation from kube-proxy explains what another proxy does with a connection.
+
+A deviation (docs/semantics.md) is a rule of ours that kube-proxy hasn't.  For each that single connections can show
+there is a world, or several, in which our rules say what kube-proxy does in the given one: a contested front goes to
+another of those that claim it, an address is no longer another Service's.  If the oracle of such a world allows what
+was seen, the deviation explains it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from msgspec import structs
+
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.lab.outcome import Kind, Outcome, Probe
+from nftproxy.model.addresses import Address, Family, family_of, parse_network
+from nftproxy.model.objects import EndpointSlice, Node, Service
+from nftproxy.model.settings import NodePortAddresses
+
+View = Callable[[Outcome], Outcome]
+
+REJECTED = "D4"
+"""TCP is rejected by a reset here, by an ICMP error there; other proxies' ways to reject are as good."""
+EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}
+SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15"})
+"""The deviations that single connections of a lab can show."""
+
+
+def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View, start: Node) -> str:
+    """The number of a deviation by which all that was seen of a connection is right, "" if there is none.
+
+    Args:
+        world: where it was seen.
+        probe: the connection.
+        seen: what became of it.
+        view: what of an outcome counts.
+        start: the Node as it was when the proxy began.
+    """
+    small = _about(world, probe)
+    for deviation, other in [(REJECTED, small), *_alternatives(small, probe, start)]:
+        allowed = {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}
+        if {_plainly(outcome) for outcome in seen} <= allowed:
+            return deviation if deviation != REJECTED or _is_rejection(seen) else ""
+    return ""
+
+
+def _plainly(outcome: Outcome) -> Outcome:
+    """An outcome as it is when nobody cares how a connection is rejected."""
+    return Outcome(Kind.REJECTED) if outcome.kind is Kind.REJECTED else outcome
+
+
+def _is_rejection(seen: Iterable[Outcome]) -> bool:
+    return all(outcome.kind is Kind.REJECTED for outcome in seen)
+
+
+def _about(world: World, probe: Probe) -> World:
+    """The part of a world that decides about one connection: clusters may have thousands of Services."""
+    addresses = {probe.address, probe.source}
+    serving = {each.service for each in world.slices if any(pod.address in addresses for pod in each.endpoints)}
+    near = [each for each in world.services if each.key in serving or _wants(each, Address(probe.address), probe.port)]
+    keys = {each.key for each in near}
+    return world._replace(services=tuple(near), slices=tuple(each for each in world.slices if each.service in keys))
+
+
+def _wants(service: Service, address: Address, port: int) -> bool:
+    """Whether a connection to an address and port may be for a Service."""
+    virtual = (*service.cluster_ips, *service.external_ips, *service.load_balancer_ips)
+    return address in virtual or port in {service.health_check_node_port, *(each.node_port for each in service.ports)}
+
+
+def _alternatives(world: World, probe: Probe, start: Node) -> Iterator[tuple[str, World]]:
+    """Each deviation that may have to do with a connection, with a world where our rules say what kube-proxy does."""
+    for deviation, worlds in (
+        ("D3", _other_entries(world)),
+        ("D8", _as_at_the_start(world, start)),
+        ("D9", _all_addresses_serve(world, probe)),
+        ("D10", _other_owners(world, probe)),
+        ("D11", _without_protection(world, probe)),
+        ("D15", _without_portless(world, probe)),
+    ):
+        yield from ((deviation, other) for other in worlds)
+
+
+def _other_entries(world: World) -> Iterator[World]:
+    """Of an address that two slices have, the entry of one of them counts, whichever."""
+    for first in (world.slices, world.slices[::-1]):
+        yield world._replace(slices=tuple(_without_repeats(first)))
+
+
+def _without_repeats(slices: Iterable[EndpointSlice]) -> Iterator[EndpointSlice]:
+    known: set[tuple[object, ...]] = set()
+    for each in slices:
+        left = [pod for pod in each.endpoints if (each.service, each.ports, pod.address) not in known]
+        known |= {(each.service, each.ports, pod.address) for pod in left}
+        yield structs.replace(each, endpoints=tuple(left))
+
+
+def _as_at_the_start(world: World, start: Node) -> Iterator[World]:
+    if start != world.node:
+        yield world._replace(node=start)
+
+
+def _all_addresses_serve(world: World, probe: Probe) -> Iterator[World]:
+    """A family without a node address serves node ports on all local addresses."""
+    family = family_of(Address(probe.address))
+    if not any(family_of(each) is family for each in world.node.addresses):
+        everywhere = NodePortAddresses(networks=(EVERYTHING[family],))
+        yield world._replace(config=structs.replace(world.config, node_port_addresses=everywhere))
+
+
+def _other_owners(world: World, probe: Probe) -> Iterator[World]:
+    """A contested front goes to any of those that claim it."""
+    rivals = [each for each in world.services if _wants(each, Address(probe.address), probe.port)]
+    for service in rivals if len(rivals) > 1 else ():
+        others = (each for each in world.services if each.key != service.key)
+        yield world._replace(services=(structs.replace(service, created=-1), *others))
+        yield world._replace(services=(service,))
+
+
+def _without_protection(world: World, probe: Probe) -> Iterator[World]:
+    """An external address captures whatever it is: another's ClusterIP, the node's own ports."""
+    config = structs.replace(
+        world.config, protected_ports=(), healthz_bind_address="0.0.0.0:1", metrics_bind_address="0.0.0.0:1"
+    )
+    for service in world.services:
+        if probe.address in (*service.external_ips, *service.load_balancer_ips):
+            yield world._replace(config=config, services=(service,))
+
+
+def _without_portless(world: World, probe: Probe) -> Iterator[World]:
+    """A Service without ports is none."""
+    left = tuple(each for each in world.services if each.ports or probe.address not in each.cluster_ips)
+    if left != world.services:
+        yield world._replace(services=left)

@@ -1,0 +1,277 @@
+"""Any proxy that takes a KubeProxyConfiguration, as a process on a scratch node that follows our API server.
+
+Nothing here knows the proxy's insides: it is started by a command, follows the cluster by the API, and has done so when
+connections to the control plane's marker work (plane.py).  It gets a new node where it could not follow: with another
+configuration or another Node, which proxies read once, and where it would remember clients from another cluster.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from msgspec import structs
+
+from nftproxy.conformance.manifests import objects, settings
+from nftproxy.conformance.oracle import World
+from nftproxy.conformance.plane import ControlPlane, Manifest
+from nftproxy.conformance.probes import MORE_IPS
+from nftproxy.conformance.strategies import PLAIN_NODE
+from nftproxy.lab import Address, Lab, Probe
+from nftproxy.lab.topology import SITE, Site
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import NftproxyError
+from nftproxy.model.events import Event
+from nftproxy.model.objects import Node
+from nftproxy.model.settings import PROTECTED_PORTS, DetectLocalMode
+from nftproxy.sources.documents import to_yaml
+
+PATIENCE = 60.0
+"""Seconds in which a proxy must serve what the cluster says; kube-proxy's default is to gather changes for 1 s."""
+PAUSE = 0.01
+"""Seconds between two looks whether it does."""
+GRACE = 10.0
+"""Seconds that a proxy has to end after SIGTERM."""
+TAIL = 30
+"""Lines of a proxy's output that an error shows."""
+PLACEHOLDER = "{config}"
+
+
+class ProxyFailed(NftproxyError):
+    """A proxy ended, or didn't serve what the cluster says in time; the message has the end of what it has printed."""
+
+    code = Code.PROXY_ON_TRIAL_FAILED
+
+
+class Presentation(NamedTuple):
+    """How a world is shown to a proxy.
+
+    Args:
+        objects: what the API server has.
+        configuration: what the KubeProxyConfiguration says, before what the run itself needs.
+        site: what the node has: addresses, and routes to its pods.
+        more_addresses: those that are added to the node's uplink, alone.
+    """
+
+    objects: Callable[[World], list[Manifest]]
+    configuration: Callable[[World], Manifest]
+    site: Site = SITE
+    more_addresses: tuple[str, ...] = MORE_IPS
+
+
+def made_up(base: Manifest) -> Presentation:
+    """How made-up worlds are shown, with a configuration that has the fields of `base` too."""
+    return Presentation(_stamped, lambda world: merged(base, settings(world.config)))
+
+
+class Proxy:
+    """A proxy on a scratch node of its own; a `Subject`.
+
+    Args:
+        command: a command line; of its words `{config}`, `{kubeconfig}` and `{node}` are replaced.
+        plane: the cluster.
+        shown: how worlds are shown.
+        directory: where its configuration goes, and what it prints.
+        may_deviate: whether it may do what kube-proxy does where nftproxy deviates from it.
+    """
+
+    def __init__(
+        self, command: str, plane: ControlPlane, shown: Presentation, directory: Path, *, may_deviate: bool = True
+    ) -> None:
+        self.may_deviate = may_deviate
+        self._words = shlex.split(command)
+        self._plane, self._shown = plane, shown
+        self._config, self._output = directory / "config.yaml", directory / "output"
+        self._lab: Lab | None = None
+        self._process: subprocess.Popen[Any] | None = None
+        self._world: World | None = None
+        self._begun_with: World | None = None
+        self._has_remembered = False
+
+    @property
+    def lab(self) -> Lab:
+        """The lab of the present node."""
+        assert self._lab, "nothing was loaded"
+        return self._lab
+
+    def load(self, world: World) -> bool:
+        """Let the cluster be that of a world, and wait until the proxy serves it; whether that took a new node.
+
+        Raises:
+            LabError: there can be no node, or the machine loses packets.
+            ProxyFailed: the proxy ended, or doesn't serve in time.
+        """
+        self._plane.become(self._shown.objects(world))
+        is_new = not self._can_follow(world)
+        self._world = world
+        if is_new:
+            self._begin(world)
+        self._has_remembered |= _remembers(world)
+        self.settle()
+        return is_new
+
+    def follow(self, after: World, happened: Sequence[Event]) -> None:  # noqa: ARG002 -- the API server has objects
+        """Let the cluster be that of another world, and wait until the proxy serves it; always on the same node.
+
+        Raises: as `load` does.
+        """
+        self._plane.become(self._shown.objects(after))
+        self._world = after
+        self._has_remembered |= _remembers(after)
+        self.settle()
+
+    def renew(self) -> bool:
+        """Have the proxy serve the present world on a new node; true.
+
+        Raises: as `load` does.
+        """
+        assert self._world, "nothing was loaded"
+        self._begin(self._world)
+        self._has_remembered = _remembers(self._world)
+        self.settle()
+        return True
+
+    def settle(self) -> bool:
+        """Wait until the proxy serves all that the cluster says; true.
+
+        A proxy that ends meanwhile is started once more, as a kubelet would: some end to read their Node again.
+
+        Raises: as `load` does.
+        """
+        wanted = self._plane.move_marker()
+        end, may_restart = time.monotonic() + PATIENCE, True
+        while idle := self._unserved(wanted):
+            if self._has_ended():
+                if not may_restart:
+                    raise self._failure("the proxy ends again and again")
+                may_restart = False
+                self._start()
+            if time.monotonic() > end:
+                raise self._failure(
+                    f"after {PATIENCE:g} s the proxy does not serve the marker Service at {' and '.join(idle)}"
+                )
+            time.sleep(PAUSE)
+        return True
+
+    def _unserved(self, wanted: Mapping[Probe, Address]) -> list[str]:
+        """The addresses of the marker whose connections don't reach its endpoints yet."""
+        outcomes = self.lab.connect_many(wanted)
+        return [probe.address for probe, seen in zip(wanted, outcomes, strict=True) if seen.endpoint != wanted[probe]]
+
+    def close(self) -> None:
+        """End the proxy and remove its node."""
+        self._stop()
+        if self._lab:
+            self._lab.close()
+            self._lab = None
+
+    def _can_follow(self, world: World) -> bool:
+        """Whether the proxy that runs can be led to a world by the API alone."""
+        begun = self._begun_with
+        if begun is None or self._process is None or self._has_ended():
+            return False
+        same = (begun.config, _but_for_zone(begun.node)) == (world.config, _but_for_zone(world.node))
+        return same and not (self._has_remembered and _remembers(world))
+
+    def _begin(self, world: World) -> None:
+        """Start the proxy on a new node."""
+        self.close()
+        self._lab = Lab(site=self._shown.site)
+        for address in self._shown.more_addresses:
+            self._lab.add_address(address)
+        self._plane.link(self._lab.node)
+        own = {
+            "clientConnection": {"kubeconfig": str(self._plane.kubeconfig)},
+            "hostnameOverride": world.node.name,
+            "conntrack": {"maxPerCore": 0},  # the machine's own limit, which is no namespace's to change
+            "nftables": {"minSyncPeriod": "20ms"},
+            "iptables": {"minSyncPeriod": "20ms"},
+        }
+        self._config.write_text(to_yaml([merged(self._shown.configuration(world), own)]))
+        self._begun_with, self._has_remembered = world, False
+        self._start()
+
+    def _start(self) -> None:
+        assert self._lab
+        assert self._begun_with
+        values = {
+            PLACEHOLDER: str(self._config),
+            "{kubeconfig}": str(self._plane.kubeconfig),
+            "{node}": self._begun_with.node.name,
+        }
+        command = [_filled(word, values) for word in self._words]
+        with self._output.open("wb") as output:
+            self._process = self._lab.node.popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def _stop(self) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):  # nobody is left
+            os.killpg(process.pid, signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _has_ended(self) -> bool:
+        return self._process is not None and self._process.poll() is not None
+
+    def _failure(self, what: str) -> ProxyFailed:
+        lines = self._output.read_text(errors="replace").splitlines()[-TAIL:]
+        self._begun_with = None  # the next world begins on a new node
+        return ProxyFailed("\n".join([f"{what}; the last that it printed:", *(f"  {line}" for line in lines)]))
+
+
+def suited(world: World) -> World:
+    """A made-up world as any proxy can know it: with interfaces, and without what only nftproxy can be configured for.
+
+    With detectLocalMode NodeCIDR a Node has pod CIDRs: kube-proxy waits for them at its start.
+    """
+    config = structs.replace(world.config, protected_ports=PROTECTED_PORTS, external_ip_cidrs=())
+    node = world.node
+    if config.detect_local_mode is DetectLocalMode.NODE_CIDR and not node.pod_cidrs:
+        node = structs.replace(node, pod_cidrs=PLAIN_NODE.pod_cidrs)
+    return world._replace(config=config, node=node, knows_interfaces=True)
+
+
+def merged(under: Manifest, over: Manifest) -> Manifest:
+    """A document with the fields of another before its own; sections are merged field by field."""
+    made = dict(under)
+    for name, value in over.items():
+        old = made.get(name)
+        made[name] = merged(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return made
+
+
+def _filled(word: str, values: dict[str, str]) -> str:
+    for placeholder, value in values.items():
+        word = word.replace(placeholder, value)
+    return word
+
+
+def _but_for_zone(node: Node) -> Node:
+    """A Node as far as proxies read it once: the zone they follow."""
+    return structs.replace(node, zone="")
+
+
+def _remembers(world: World) -> bool:
+    return any(service.affinity_timeout is not None for service in world.services)
+
+
+def _stamped(world: World) -> list[Manifest]:
+    """The objects of a world, all of them with the time of their creation: an API server would give the present one."""
+    stamped = []
+    for each in objects(world):
+        metadata = {"creationTimestamp": "1970-01-01T00:00:00Z"} | each["metadata"]
+        stamped.append(each | {"metadata": metadata})
+    return stamped

@@ -1,0 +1,203 @@
+"""Broken rules and deviations are named as docs/semantics.md has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from nftproxy.conformance.deviations import SHOWN, deviation_of
+from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.semantics import CHANGES_ONLY, NOT_REMEMBERED, Rule, rule_of
+from nftproxy.conformance.strategies import PLAIN_CONFIG, PLAIN_NODE, world_of
+from nftproxy.conformance.trial import but_for_sources, exactly
+from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
+from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
+from tests.support.factories import service, slice_of
+
+SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text()
+SECTIONS = {
+    text.partition("\n")[0]: " ".join(text.split()) for text in re.split(r"^##+ ", SEMANTICS, flags=re.MULTILINE)
+}
+"""The page by the titles of its sections, each in one line."""
+
+HERE, AWAY = "10.1.0.4", "10.1.1.4"
+TO_HERE, TO_AWAY = endpoint(HERE, 8080), endpoint(AWAY, 8080)
+
+
+def world(*objects: ClusterObject, node: Node = PLAIN_NODE) -> World:
+    """A world of these objects."""
+    return world_of(node, PLAIN_CONFIG, objects)
+
+
+def probe(address: str, port: int = 80, origin: Origin = Origin.OUTSIDE, protocol: str = "tcp") -> Probe:
+    """A connection from a plain client of some kind."""
+    sources = {Origin.POD: "10.1.0.200", Origin.NODE: "192.168.0.77", Origin.OUTSIDE: "198.51.100.200"}
+    return Probe(origin, address, port, protocol, sources[origin])
+
+
+@pytest.mark.parametrize("rule", Rule)
+def test_a_rule_is_a_sentence_of_the_page(rule: Rule) -> None:
+    """Each rule stands in the section that it names, word by word."""
+    assert rule.sentence in SECTIONS[rule.section]
+
+
+def test_a_deviation_has_its_row() -> None:
+    """Each deviation that explains something has its row in the table."""
+    assert set(re.findall(r"^\| \*\*(D\d+)\*\* \|", SEMANTICS, re.MULTILINE)) >= SHOWN
+
+
+SERVED = service("shop/web", cluster_ips=["10.96.0.1"], ports=["80:30080", "53/udp"], type="LoadBalancer")
+PODS = slice_of("shop/web", [f"{HERE}@node-a", f"{AWAY}@node-b"], ports=["8080", "5353/udp"])
+
+
+@pytest.mark.parametrize(
+    ("rule", "given", "tried", "seen"),
+    [
+        (Rule.PROTOCOLS, [SERVED, PODS], probe("10.96.0.1", 53, protocol="udp"), [UNTOUCHED]),
+        (Rule.CAPTURED, [SERVED, PODS], probe("10.96.0.1"), [DROPPED]),
+        (Rule.NODE_PORTS, [SERVED, PODS], probe("192.168.0.2", 30080), [NODE]),
+        (Rule.OTHER_PORTS, [SERVED, PODS], probe("10.96.0.1", 9999), [UNTOUCHED]),
+        (Rule.DRAW, [SERVED, PODS], probe("10.96.0.1"), [endpoint("10.1.9.9", 8080, masqueraded=True)]),
+        (Rule.MASQUERADING, [SERVED, PODS], probe("10.96.0.1"), [TO_AWAY]),
+        (Rule.EXTERNAL_MASQUERADING, [SERVED, PODS], probe("192.168.0.2", 30080), [TO_AWAY]),
+        (Rule.REJECTED, [SERVED], probe("10.96.0.1"), [DROPPED]),
+        (
+            Rule.DROPPED,
+            [
+                structs.replace(SERVED, internal_policy=TrafficPolicy.LOCAL),
+                slice_of("shop/web", [f"{AWAY}@node-b"], ports=["8080"]),
+            ],
+            probe("10.96.0.1"),
+            [TO_AWAY],
+        ),
+        (
+            Rule.INTERNAL_POLICY,
+            [structs.replace(SERVED, internal_policy=TrafficPolicy.LOCAL), PODS],
+            probe("10.96.0.1", origin=Origin.POD),
+            [TO_AWAY],
+        ),
+        (
+            Rule.POLICY,
+            [structs.replace(SERVED, external_policy=TrafficPolicy.LOCAL), PODS],
+            probe("192.168.0.2", 30080),
+            [endpoint(AWAY, 8080, masqueraded=True)],
+        ),
+        (
+            Rule.USABLE,
+            [SERVED, slice_of("shop/web", [f"{HERE}@node-a", f"{AWAY}@node-b unready"], ports=["8080"])],
+            probe("10.96.0.1", origin=Origin.POD),
+            [TO_AWAY],
+        ),
+        (
+            Rule.TERMINATING,
+            [SERVED, slice_of("shop/web", [f"{HERE}@node-a", f"{AWAY}@node-b draining"], ports=["8080"])],
+            probe("10.96.0.1", origin=Origin.POD),
+            [TO_AWAY],
+        ),
+        (
+            Rule.TOPOLOGY,
+            [SERVED, slice_of("shop/web", [f"{HERE}@node-a zone=a", f"{AWAY}@node-b zone=b"], ports=["8080"])],
+            probe("10.96.0.1", origin=Origin.POD),
+            [TO_AWAY],
+        ),
+    ],
+)
+def test_a_wrong_outcome_has_its_rule(
+    rule: Rule, given: list[ClusterObject], tried: Probe, seen: list[Outcome]
+) -> None:
+    """What a connection did wrongly leads to the rule that says otherwise."""
+    oracle = Oracle(world(*given))
+    assert not set(seen) <= oracle.expected(tried)
+    assert rule_of(oracle, tried, seen, "went elsewhere") is rule
+
+
+def test_what_went_wrong_may_say_it_all() -> None:
+    """A client that isn't remembered, and a fault that a new node doesn't have, have rules of their own."""
+    oracle = Oracle(world(SERVED, PODS))
+    assert rule_of(oracle, probe("10.96.0.1"), [TO_HERE, TO_AWAY], NOT_REMEMBERED) is Rule.AFFINITY
+    assert rule_of(oracle, probe("10.96.0.1"), [DROPPED], f"went elsewhere{CHANGES_ONLY}") is Rule.CHANGES
+
+
+# Deviations
+
+
+def explains(given: World, tried: Probe, seen: Iterable[Outcome], start: Node = PLAIN_NODE) -> str:
+    """What explains an outcome that the oracle doesn't allow."""
+    assert not set(seen) <= Oracle(given).expected(tried)
+    return deviation_of(given, tried, seen, exactly, start)
+
+
+RIVAL = service("blog/web", cluster_ips=["10.96.0.2"], ports=["80"], external_ips=["203.0.113.7"])
+RIVALS_POD = slice_of("blog/web", ["10.1.1.9@node-b"], ports=["8080"])
+TO_RIVAL = endpoint("10.1.1.9", 8080, masqueraded=True)
+
+
+def test_an_error_in_place_of_a_reset() -> None:
+    """D4: TCP may be rejected in another way, but not dropped."""
+    given = world(SERVED)
+    assert explains(given, probe("10.96.0.1"), [PORT_UNREACHABLE]) == "D4"
+    assert explains(given, probe("10.96.0.1"), [DROPPED]) == ""
+    assert explains(given, probe("10.96.0.1", 53, protocol="udp"), [TCP_RESET]) == "D4"
+
+
+def test_another_entry_of_an_endpoint() -> None:
+    """D3: of an endpoint in two slices, either entry may count."""
+    ready = slice_of("shop/web", [f"{HERE}@node-a"], ports=["8080"])
+    unready = slice_of("shop/web", [f"{HERE}@node-a unready"], ports=["8080"], suffix="2")
+    tried = probe("10.96.0.1", origin=Origin.POD)
+    assert explains(world(SERVED, ready, unready), tried, [TCP_RESET]) == "D3"
+    assert explains(world(SERVED, ready, unready), tried, [DROPPED]) == ""
+    assert explains(world(SERVED, ready), tried, [TCP_RESET]) == ""
+
+
+def test_a_node_as_it_was() -> None:
+    """D8: a change of the Node may count after a restart only."""
+    moved = structs.replace(PLAIN_NODE, internal_ips=("192.168.0.77",))
+    given = world(SERVED, PODS, node=moved)
+    arrived = [endpoint(HERE, 8080, masqueraded=True)]
+    assert explains(given, probe("192.168.0.2", 30080), arrived, PLAIN_NODE) == "D8"
+    assert explains(given, probe("192.168.0.2", 30080), arrived, moved) == ""
+
+
+def test_node_ports_without_a_node_address() -> None:
+    """D9: in a family without a node address all local addresses may serve node ports."""
+    bare = structs.replace(PLAIN_NODE, internal_ips=())
+    given = world(SERVED, PODS, node=bare)
+    assert explains(given, probe("192.168.0.2", 30080), [endpoint(HERE, 8080, masqueraded=True)], bare) == "D9"
+
+
+def test_another_owner_of_a_contested_address() -> None:
+    """D10: either of two Services may have an address that both want; a third one may not."""
+    first = structs.replace(SERVED, external_ips=("203.0.113.7",), created=1)
+    given = world(first, PODS, structs.replace(RIVAL, created=2), RIVALS_POD)
+    assert explains(given, probe("203.0.113.7"), [TO_RIVAL]) == "D10"
+    assert explains(given, probe("203.0.113.7"), [endpoint("10.1.2.2", 8080, masqueraded=True)]) == ""
+    assert explains(world(first, PODS), probe("203.0.113.7"), [TO_RIVAL]) == ""
+
+
+def test_an_external_address_that_captures() -> None:
+    """D11: an external address may capture a protected port of the node, and another's ClusterIP."""
+    at_node = service("blog/web", cluster_ips=["10.96.0.2"], ports=["22"], external_ips=["192.168.0.2"])
+    given = world(at_node, RIVALS_POD)
+    assert explains(given, probe("192.168.0.2", 22), [TO_RIVAL]) == "D11"
+    at_service = structs.replace(RIVAL, external_ips=("10.96.0.1",))
+    given = world(structs.replace(SERVED, ports=SERVED.ports[1:]), PODS, at_service, RIVALS_POD)
+    assert explains(given, probe("10.96.0.1"), [TO_RIVAL]) in {"D10", "D11"}
+
+
+def test_a_service_without_ports() -> None:
+    """D15: a Service without ports may be none."""
+    given = world(structs.replace(SERVED, ports=()))
+    assert explains(given, probe("10.96.0.1"), [UNTOUCHED]) == "D15"
+
+
+def test_what_does_not_count_needs_no_explanation() -> None:
+    """Where it doesn't count whether sources are hidden, a deviation is judged without it too."""
+    first = structs.replace(SERVED, external_ips=("203.0.113.7",), created=1)
+    given = world(first, PODS, structs.replace(RIVAL, created=2), RIVALS_POD)
+    seen = [but_for_sources(TO_RIVAL)]
+    assert deviation_of(given, probe("203.0.113.7"), seen, but_for_sources, PLAIN_NODE) == "D10"
