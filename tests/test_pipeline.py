@@ -279,6 +279,14 @@ def test_another_versions_table_is_replaced() -> None:
     assert (Kind.SET, "virtual-ips") not in chains(ledger)
 
 
+def test_a_canarys_table_says_that_another_proxy_is_there() -> None:
+    """The table's comment tells who serves only some Services, in both families, loads and trials alike."""
+    for name, is_canary in (("", False), ("canary", True)):
+        made = pipeline(service(), service_proxy_name=name)
+        for text in (made.load(IPV4, None).text, made.load(IPV6, None).text, made.trial(IPV4, []).text):
+            assert ('-canary"' in text) is is_canary
+
+
 def test_a_bad_template_is_told_at_once() -> None:
     """A table template that can't be rendered fails the pipeline when it is made."""
     with pytest.raises(TemplateError, match=r"^table\.nft\.j2: line 1: UndefinedError: 'nothing' is undefined$"):

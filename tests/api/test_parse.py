@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
-from nftproxy.api.kinds import KINDS
+from nftproxy.api.kinds import KINDS, kinds_for
 from nftproxy.api.parse import parse_json, parse_key, parse_manifest, parse_manifest_json
 from nftproxy.model.addresses import Address, Family, Protocol, parse_network
 from nftproxy.model.errors import Problem
@@ -170,6 +171,39 @@ def test_a_bad_taint(bad: object, problem: str) -> None:
 def test_services_that_do_not_count(path: str, value: object, reason: str) -> None:
     """A Service that is another proxy's, an ExternalName, headless or without ClusterIP is ignored, with the reason."""
     assert read(changed(SERVICE, path, value)) == (Ignored("Service shop/web", reason), [])
+
+
+PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+
+
+@pytest.mark.parametrize("document", [SERVICE, SLICE], ids=["Service", "EndpointSlice"])
+@pytest.mark.parametrize(("label", "counts"), [("canary", True), ("other", False), ("", False), (None, False)])
+def test_a_proxy_with_a_name_has_what_is_labelled_with_it(
+    document: dict[str, Any], label: str | None, counts: bool
+) -> None:
+    """A Service or slice counts if the label has the name for its value; one of another or of none is ignored."""
+    given = document if label is None else changed(document, f"metadata|labels|{PROXY_NAME}", label)
+    (value,) = parse_manifest(given, "", [], kinds=kinds_for("canary"))
+    assert parse_manifest_json(json.dumps(given).encode(), "", [], kinds=kinds_for("canary")) == [value]
+    assert isinstance(value, Ignored) is not counts
+    if isinstance(value, Ignored):
+        assert value.reason == f"it is for another proxy (no label {PROXY_NAME}=canary)"
+
+
+def test_a_proxy_with_a_name_passes_over_what_every_proxy_does() -> None:
+    """What is labelled and wouldn't count anyway is ignored for that; ServiceCIDRs are another proxy's."""
+    headless = changed(changed(SERVICE, f"metadata|labels|{PROXY_NAME}", "canary"), "spec.clusterIP", "None")
+    names_only = changed(changed(SLICE, f"metadata|labels|{PROXY_NAME}", "canary"), "addressType", "FQDN")
+    reasons = []
+    for document in (headless, names_only, CIDR):
+        (value,) = parse_manifest(document, "", [], kinds=kinds_for("canary"))
+        assert isinstance(value, Ignored)
+        reasons.append(value.reason)
+    assert reasons == [
+        "it is headless (clusterIP None)",
+        "its addressType is FQDN",
+        "another proxy rejects what goes to ClusterIPs that no Service has",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import yaml
@@ -280,37 +279,14 @@ def test_bad_configuration(tmp_path: Path, text: str | None, problem: str) -> No
 
 # ---- for a proxy with a name -----------------------------------------------------------------------------------------
 
-LABEL = "service.kubernetes.io/service-proxy-name"
 
-
-def named(document: dict[str, Any], name: str, label: str | None) -> str:
-    """A document under another name, with or without the label of a proxy."""
-    metadata = {"metadata|name": name} | ({f"metadata|labels|{LABEL}": label} if label is not None else {})
-    for path, value in metadata.items():
-        document = changed(document, path, value)
-    return json.dumps(document)
-
-
-def test_a_proxy_with_a_name_reads_what_is_labelled_with_it(tmp_path: Path) -> None:
-    """Without a name labelled Services are for others; with one all are that don't have it, each with the reason."""
-    documents = [
-        named(document, f"{kind}-{label or 'none'}", label)
-        for kind, document in (("web", SERVICE), ("slice", SLICE))
-        for label in (None, "canary", "other")
-    ]
-    write(tmp_path / "a.json", "\n".join([*documents, json.dumps(CIDR), json.dumps(NODE)]))
-    ours = load([tmp_path], kinds_for("canary"))
-    assert names(ours) == ["shop/web-canary", "shop/slice-canary", "node-a"]
-    others = f"it is for another proxy (no label {LABEL}=canary)"
-    assert [str(each.reason) for each in ours.ignored] == [
-        *[others] * 4,
-        "another proxy rejects what goes to ClusterIPs that no Service has",
-    ]
-    plain = load([tmp_path])
-    assert names(plain) == [
-        "shop/web-none",
-        *("shop/slice-none", "shop/slice-canary", "shop/slice-other"),
-        "kubernetes",
-        "node-a",
-    ]
-    assert ours.problems == plain.problems == []
+@pytest.mark.parametrize("name", ["a.json", "a.yaml"])
+def test_a_proxy_with_a_name_reads_what_is_labelled_with_it(tmp_path: Path, name: str) -> None:
+    """Files are read for the proxy that has the name, and those without a name have all the others."""
+    labelled = changed(SERVICE, "metadata|labels|service.kubernetes.io/service-proxy-name", "canary")
+    both = [changed(labelled, "metadata|name", "ours"), SERVICE]
+    is_list = name == "a.json"
+    listing = json.dumps({"apiVersion": "v1", "kind": "List", "items": both})
+    write(tmp_path / name, listing if is_list else yaml.safe_dump_all(both))
+    assert names(load([tmp_path / name], kinds_for("canary"))) == ["shop/ours"]
+    assert names(load([tmp_path / name])) == ["shop/web"]

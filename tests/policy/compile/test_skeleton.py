@@ -64,6 +64,16 @@ def test_masquerading_is_asked_for_with_one_bit(bit: int, mark: str, unmark: str
     assert (facts.mark, facts.unmark) == (mark, unmark)
 
 
+def test_a_canary_rejects_before_the_other_proxy_drops() -> None:
+    """Chains that reject are at the priority of filters, and just before it beside another proxy."""
+    assert (compiled().filter_priority, compiled(service_proxy_name="canary").filter_priority) == (0, -1)
+    for name, priority in (("", "0"), ("canary", "-1")):
+        made = pipeline(service_proxy_name=name)
+        bodies = {each.name: each.body[0] for each in made.generations[IPV4].declarations.values() if each.body}
+        for hook in ("input", "forward", "output"):
+            assert bodies[f"filter-{hook}"] == f"type filter hook {hook} priority {priority}"
+
+
 def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
     """TCP connections keep their ports and others get random ones; with masqueradeFullyRandom all get random ones."""
     random_ports = ("", "masquerade fully-random")
