@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
-from nftproxy.api.config_map import text_in_config_map
 from nftproxy.api.flags import flags_by_path, other_warnings, override
 from nftproxy.api.kinds import KINDS, Kind
 from nftproxy.api.parse import parse_manifest, parse_manifest_json
@@ -29,6 +28,7 @@ from nftproxy.model.events import Event, Listed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config
+from nftproxy.sources.config_maps import configurations, unfolded
 from nftproxy.sources.documents import Document, json_documents, to_yaml, yaml_documents
 from nftproxy.sources.reading import LARGEST_CONFIG, LARGEST_MANIFEST, read_bounded, read_stream
 
@@ -181,7 +181,7 @@ def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({
     Raises:
         BadInput: the file can't be read, or isn't one document, or the configuration is wrong; with every fault.
     """
-    raw = EMPTY_CONFIG if path is None else _only_document(path)
+    raw = EMPTY_CONFIG if path is None else config_document(path)
     overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
     config, warnings = parse_config(overridden, "flags" if path is None else str(path), flags_by_path(flags))
     return config, [*warnings, *other_warnings(flags)]
@@ -208,26 +208,13 @@ def config_document(path: Path) -> object:
     """The one document of a configuration file, decoded; of a ConfigMap the configuration that it holds.
 
     Raises:
-        BadInput: the file can't be read, or isn't one document.
+        BadInput: the file or what is in a ConfigMap can't be read, or there isn't one configuration.
     """
-    document = _only_document(path)
-    text = text_in_config_map(document)
-    if text is None:
-        return document
-    (inner, *_) = yaml_documents(text)
-    if inner.fault:
-        raise BadInput(
-            [
-                Problem(
-                    str(path),
-                    "ConfigMap",
-                    f"line {inner.line} of the configuration",
-                    inner.fault,
-                    Code.CONFIGURATION_UNREADABLE,
-                )
-            ]
-        )
-    return inner.value
+    documents = read_documents(path)
+    if len(documents) != 1:
+        raise BadInput([_unusable(path, f"holds {len(documents)} documents where one is needed")])
+    found = configurations(unfolded(documents, str(path)))
+    return found[0] if len(found) == 1 else documents[0]
 
 
 def read_documents(path: Path) -> list[object]:
@@ -245,13 +232,6 @@ def read_documents(path: Path) -> list[object]:
     if problems:
         raise BadInput(problems)
     return documents
-
-
-def _only_document(path: Path) -> object:
-    documents = read_documents(path)
-    if len(documents) != 1:
-        raise BadInput([_unusable(path, f"holds {len(documents)} documents where one is needed")])
-    return documents[0]
 
 
 # Files

@@ -178,11 +178,14 @@ def test_the_two_config_maps_of_eks() -> None:
 @pytest.mark.parametrize(
     ("stdin", "fault"),
     [
-        ("", "-: has 0 KubeProxyConfigurations in ConfigMaps where one is needed"),
-        ("kind: ConfigMap\ndata: {a: 1, b: text, c: 'kind: Pod'}", "-: has 0 KubeProxyConfigurations"),
+        ("", "-: has 0 KubeProxyConfigurations where one is needed"),
+        ("kind: ConfigMap\ndata: {a: 1, b: text, c: 'kind: Pod', d: 'a: ['}", "-: has 0 KubeProxyConfigurations"),
         ("- 1\n---\nkind: ConfigMap\ndata: []\n---\nkind: List\nitems: [1]", "-: has 0 KubeProxyConfigurations"),
         (CONFIG_MAP + "---\n" + CONFIG_MAP, "-: has 2 KubeProxyConfigurations"),
-        ("kind: ConfigMap\ndata: {config.conf: 'a: ['}", "-: ConfigMap: data[config.conf]: "),
+        (
+            "kind: ConfigMap\ndata: {config.conf: 'kind: KubeProxyConfiguration, a: ['}",
+            "-: ConfigMap: data[config.conf]: ",
+        ),
         ("a: [", "-: line 1: "),
         (CONFIG_MAP.replace("10.244.0.0/16", "10.244.0.0/33"), "clusterCIDR: '10.244.0.0/33' does not appear to be"),
     ],
