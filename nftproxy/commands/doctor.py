@@ -31,7 +31,7 @@ from nftproxy.doctor.metrics import read_metrics
 from nftproxy.kernel import accounting, agent_lock, capabilities, iptables, ipvs, nftables_netlink, processes, sysctl
 from nftproxy.kernel.netlink import FAMILY_NUMBER
 from nftproxy.kernel.other_proxies import other_proxies
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.settings import Config
@@ -127,7 +127,7 @@ class Look:
             schedulers=tuple(self._see("IPVS' virtual servers", ipvs.schedulers, [])),
             traces=self._see("other proxies' rules", other_proxies, {}),
             interfaces=tuple(name for _, name in socket.if_nameindex()),
-            addresses=tuple(sorted(asyncio.run(host_addresses()).addresses)),
+            addresses=self._see("this node's addresses", _addresses, None),
             has_our_rules=bool(ours),
             is_canary=any(comment.endswith(BESIDE_ANOTHER) for comment in ours),
             has_agent=agent_lock.holder() is not None,
@@ -178,7 +178,7 @@ class Look:
         url = f"{self._url}/configz"
         try:
             values = read_configz(msgspec.json.decode(_fetch(url)))
-        except (Unavailable, ValueError) as error:
+        except (Unavailable, ValueError, RecursionError) as error:
             self._miss("kube-proxy's configuration", f"no --config, no process kube-proxy to be seen, and {error}")
             return None
         if values is None:
@@ -264,6 +264,10 @@ def _config(document: Mapping[str, Any], source: str) -> Config:
         return parse_config(document, source)[0]
     except BadInput:
         return Config()  # that it can't be used is a finding
+
+
+def _addresses() -> tuple[Address, ...] | None:
+    return tuple(sorted(asyncio.run(host_addresses()).addresses))
 
 
 def _our_comments() -> list[str]:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.doctor import cluster, kube_proxy, neighbours, node
-from nftproxy.doctor.facts import Facts
-from nftproxy.doctor.findings import Diagnosis, Finding, Stage, ordered, stage_of
+from nftproxy.doctor.facts import Facts, Unseen
+from nftproxy.doctor.findings import Diagnosis, Finding, Stage, ordered, shown, stage_of
 from nftproxy.model.codes import Code
 
 CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
@@ -35,7 +35,8 @@ _STAGES = {
 def diagnose(facts: Facts) -> Diagnosis:
     """What follows from the facts."""
     findings = (finding for check in CHECKS for finding in check(facts))
-    return Diagnosis(facts.node, stage_of(facts), facts.mode, tuple(ordered(findings)), facts.unseen)
+    unseen = tuple(Unseen(*shown([each.what, each.why])) for each in facts.unseen)
+    return Diagnosis(facts.node, stage_of(facts), shown([facts.mode])[0], tuple(ordered(findings)), unseen)
 
 
 class Explanation(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -31,7 +31,18 @@ class Kind(NamedTuple):
 
     def seen(self, *evidence: str, severity: Severity | None = None) -> Finding:
         """A finding of this kind; the evidence says what was seen, and where."""
-        return Finding(self.code, severity or self.severity, evidence)
+        return Finding(self.code, severity or self.severity, shown(evidence))
+
+
+MOST, LONGEST = 40, 400
+"""Pieces of evidence of one finding, and characters of each: what is seen may be anybody's, and of any length."""
+
+
+def shown(texts: Sequence[str]) -> tuple[str, ...]:
+    """Texts as they may be shown to people: printable, not too long, and not too many."""
+    pieces = ["".join(c if c.isprintable() else "?" for c in text[:LONGEST]) for text in texts[:MOST]]
+    more = len(texts) - len(pieces)
+    return (*pieces, f"and {more} more") if more else tuple(pieces)
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ class SavedTables(msgspec.Struct, frozen=True):
 def read_saved(tool: str, text: str) -> SavedTables:
     """What `iptables-save -c` has printed."""
     parts = re.split(r"^\*", text, flags=re.MULTILINE)[1:]
-    return SavedTables(tool, tuple(_table(part.splitlines()) for part in parts))
+    return SavedTables(tool, tuple(_table(lines) for part in parts if (lines := part.splitlines())))
 
 
 def _table(lines: list[str]) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,12 +22,17 @@ class Process(NamedTuple):
 
 
 def processes_called(name: str) -> Iterator[Process]:
-    """The processes of this network namespace that were started from a program of this name."""
+    """The processes of this network namespace that were started from a program of this name, by root or by our user.
+
+    What another user calls so isn't worth believing.
+    """
     here = _network(PROC / "thread-self")
     for entry in PROC.iterdir():
         if not entry.name.isdigit():
             continue
         try:
+            if entry.stat().st_uid not in (0, os.geteuid()):
+                continue
             arguments = (entry / "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace").split("\0")
             if Path(arguments[0]).name == name and _network(entry) == here:
                 yield Process(int(entry.name), tuple(arguments))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import httpx
 import msgspec
@@ -22,6 +22,8 @@ PATIENCE = 5.0
 """Seconds for an answer from this machine: kube-proxy's metrics with 10,000 Services take less than one."""
 LONGEST = 8 * 2**20
 """Bytes of such an answer; kube-proxy's metrics have some 300,000."""
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 _FELIX = ("crd.projectcalico.org/v1", "felixconfigurations/default")
 
@@ -67,7 +69,7 @@ async def _ask_cluster(cluster: Cluster, node: str, rights: Sequence[Right]) -> 
         nodes = await _listed(cluster, "nodes", node)
         services = await _listed(cluster, "namespaces/default/services", "kubernetes")
         status, body = await cluster.ask("GET", *_FELIX)
-        felix = msgspec.json.decode(body, type=_Object).spec.nftables_mode or "Auto" if status == 200 else None
+        felix = _decoded(body, _Object).spec.nftables_mode or "Auto" if status == 200 else None
         return Answers(
             denied,
             has_node=None if nodes is None else bool(nodes),
@@ -83,15 +85,22 @@ async def _why_denied(cluster: Cluster, right: Right) -> str | None:
         raise Unavailable(read_error(body, status).message)
     try:
         answer = verdict(body)
-    except ValueError as error:
-        raise Unavailable(f"its answer is no review of access: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"an answer is no review of access: {error}") from error
     return None if answer.is_allowed else answer.reason
 
 
 async def _listed(cluster: Cluster, url: str, name: str) -> list[_Object] | None:
     """The object of a name, if there is one; None if the API denies to say."""
     status, body = await cluster.ask("GET", "v1", url, fieldSelector=f"metadata.name={name}")
-    return (msgspec.json.decode(body, type=_List).items or []) if status == 200 else None
+    return (_decoded(body, _List).items or []) if status == 200 else None
+
+
+def _decoded(body: bytes, kind: type[S]) -> S:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"an answer isn't what was asked for: {error}") from error
 
 
 def fetch(url: str) -> str:

@@ -19,14 +19,14 @@ import pytest
 
 from nftproxy.commands import doctor
 from nftproxy.doctor.diagnosis import KINDS
-from nftproxy.kernel import accounting, capabilities, ipvs, sysctl
+from nftproxy.kernel import capabilities, ipvs, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.capabilities import Feature, missing_features
-from nftproxy.kernel.netlink import ACKNOWLEDGE, attribute, messages_of, open_socket, request
 from nftproxy.lab.apiserver import ApiServer, Fault, Permission, Respond
 from nftproxy.model.addresses import Family
 from tests.commands.test_kube_proxy_cleanup import FakeIPVS
 from tests.conftest import Run
+from tests.kernel.test_accounting import make as counter
 from tests.support.command import Done, nftproxy
 from tests.support.factories import pipeline
 from tests.support.kube_proxy_rules import IPTABLES_MODE, IPVS_MODE, TOOLS, restore, run
@@ -164,16 +164,6 @@ def test_node_ports_at_localhost_by_the_metric(config: Any, answers: Any) -> Non
         if severity == "warning":
             assert finding
             assert f"{LOCALHOST_ACCEPTED} is 7, at {url}/metrics" in seen(finding)
-
-
-def counter(name: str, packets: int) -> None:
-    """Make one of the counters that rules of iptables count in."""
-    attributes = attribute(accounting.NAME, name.encode() + b"\0") + attribute(
-        accounting.PACKETS, packets.to_bytes(8, "big")
-    )
-    with open_socket() as kernel:
-        kernel.sendto(request(accounting.SUBSYSTEM, accounting.NEW, ACKNOWLEDGE | 0x400, 0, attributes), (0, 0))
-        list(messages_of(kernel.recv(4096)))
 
 
 def test_node_ports_at_localhost_by_the_counter() -> None:

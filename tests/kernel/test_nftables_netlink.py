@@ -11,6 +11,7 @@ from nftproxy.kernel import netlink, nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.kernel import BaseChain
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import Run
 
@@ -99,3 +100,17 @@ def test_a_kernel_without_ipv6_in_nftables(monkeypatch: pytest.MonkeyPatch) -> N
 def test_families_without_permission(as_nobody: Run) -> None:
     """What can't be found out counts as there: the load says what is wrong."""
     assert as_nobody("from nftproxy.kernel import nftables_netlink; print(len(nftables_netlink.families()))") == "2\n"
+
+
+def test_base_chains_of_others() -> None:
+    """Every base chain of inet, ip and ip6 is there with its hook and policy; other chains and families are not."""
+    hooks = {"a": ("inet", "forward", "drop"), "b": ("ip", "prerouting", "accept"), "c": ("ip6", "postrouting", "drop")}
+    for name, (family, hook, policy) in hooks.items():
+        base = f"  chain base {{\n    type filter hook {hook} priority 0; policy {policy};\n  }}\n"
+        Kernel().apply(Transaction(f"table {family} {name} {{\n  chain plain {{\n  }}\n{base}}}\n"))
+    Kernel().apply(Transaction("add table bridge other\n"))
+    expected = [
+        BaseChain(family, name, "base", hook, policy == "drop") for name, (family, hook, policy) in hooks.items()
+    ]
+    assert nftables_netlink.base_chains() == expected
+    assert nftables_netlink.tables() == ["inet a", "ip b", "ip6 c"]

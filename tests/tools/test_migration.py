@@ -16,7 +16,7 @@ import pytest
 from nftproxy.lab import RealNetwork, RealNode, obstacle
 from tools.migration import switch as switching
 from tools.migration import traffic
-from tools.migration.__main__ import COLUMNS, lines
+from tools.migration.__main__ import COLUMNS, lines, main
 from tools.migration.switch import SHAPES, Account, Agent, Row, Shape, Step, switch
 from tools.migration.traffic import Front, Traffic, Try
 
@@ -91,6 +91,8 @@ def test_the_table_is_that_of_the_page() -> None:
     assert f"| {' | '.join(COLUMNS)} |" in text
     shown = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [\d.]+ \|", text, re.MULTILINE)
     assert {shape for shape, _ in shown} == set(SHAPES)
+    (command,) = re.findall(r"^    python -m tools\.migration (.*)$", text, re.MULTILINE)
+    assert main.make_context("migration", command.split()).params["tries"] == 1000
     (line,) = lines(Account("nftables", (Step("cleanup", 1.0, 3.5),), ()))
     assert line == "| nftables | cleanup | 2.50 | 0 | 0 | 0 | 0 | 0 |"
     assert ("nftables", "cleanup") in shown

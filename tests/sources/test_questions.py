@@ -1,0 +1,84 @@
+"""What doctor asks once: answers of this machine are bounded, and answers of a cluster may be anything."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nftproxy.api.reviews import RIGHTS
+from nftproxy.lab.apiserver import ApiServer, Fault, Respond
+from nftproxy.model.errors import Unavailable
+from nftproxy.sources import questions
+from nftproxy.sources.apiserver import Cluster
+from nftproxy.sources.questions import ask_cluster, fetch
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+@pytest.fixture
+def answering() -> Iterator[Any]:
+    """Gives a function that answers one connection with these bytes, and returns the URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def start(answer: bytes) -> str:
+            def run() -> None:
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+
+            threading.Thread(target=run, daemon=True).start()
+            return f"http://127.0.0.1:{listener.getsockname()[1]}/x"
+
+        yield start
+
+
+def test_an_answer(answering: Any) -> None:
+    """The text is returned, whatever bytes are in it."""
+    assert fetch(answering(b"HTTP/1.1 200 OK\r\n\r\na\xff")) == "a\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "/x answers 404"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"x" * 11, "/x answers more than 10 bytes"),
+        (b"nonsense\r\n\r\n", "/x: "),
+        (b"", "/x: "),
+    ],
+)
+def test_no_answer(answering: Any, monkeypatch: pytest.MonkeyPatch, answer: bytes, error: str) -> None:
+    """Whatever else is answered is one error, which names the URL."""
+    monkeypatch.setattr(questions, "LONGEST", 10)
+    with pytest.raises(Unavailable, match=error):
+        fetch(answering(answer))
+
+
+def test_a_url_that_is_none() -> None:
+    """What can't be a URL is the same error."""
+    with pytest.raises(Unavailable):
+        fetch("http://[::1/x")
+
+
+@pytest.mark.parametrize(
+    ("resource", "body"),
+    [
+        (REVIEWS, b"[]"),
+        (REVIEWS, b'{"status": {}}'),
+        ("nodes", b"{"),
+        ("nodes", b'{"items": 1}'),
+        ("/apis/crd.projectcalico.org/v1/felixconfigurations/default", b'{"spec": 1}'),
+    ],
+)
+def test_a_cluster_that_answers_nonsense(tmp_path: Path, resource: str, body: bytes) -> None:
+    """An answer that is no object of its kind is an error like no answer."""
+    with ApiServer() as server:
+        server.faults.add(Fault(Respond(201 if resource == REVIEWS else 200, body=body), resource=resource, count=20))
+        cluster = Cluster(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
+        with pytest.raises(Unavailable, match="an answer is"):
+            ask_cluster(cluster, "node-a", RIGHTS)
