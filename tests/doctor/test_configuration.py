@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.api.config import EMPTY_CONFIG
-from nftproxy.api.config_map import text_in_config_map
 from nftproxy.doctor.configuration import flags_of, of_configz, read_configuration, read_configz
 
 ANYTHING = st.recursive(
@@ -55,25 +54,9 @@ def test_names_of_go(linux: bool) -> None:
     assert (found.mode, found.node_port_addresses, found.tcp_be_liberal) == ("nftables", ("primary",), True)
 
 
-def test_config_maps() -> None:
-    """The configuration is found under whatever key; a ConfigMap without one, and what is no ConfigMap, has none."""
-    text = "kind: KubeProxyConfiguration\n"
-    for key in ("config.conf", "config", "other"):
-        assert text_in_config_map({"kind": "ConfigMap", "data": {"kubeconfig.conf": "x", key: text}}) == text
-    others: list[object] = [
-        {"kind": "ConfigMap"},
-        {"kind": "ConfigMap", "data": {"a": "b"}},
-        {"kind": "Secret"},
-        [],
-        None,
-    ]
-    assert [each for each in others if text_in_config_map(each) is not None] == []
-
-
 @given(st.dictionaries(NAMES, ANYTHING, max_size=4))
 def test_nothing_raises(values: dict[str, Any]) -> None:
     """Whatever a configuration or an answer holds, it is read as far as it can be, and faults are listed."""
     assert read_configuration(dict(EMPTY_CONFIG) | values, "file", {}).source == "file"
     assert of_configz(values, "url").faults == ()
     assert read_configz({"kubeproxy.config.k8s.io": values}) in (values, None)
-    assert text_in_config_map(values) is None
