@@ -12,6 +12,7 @@ from enum import Enum
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.codes import Code
 
 
 class Fate(Enum):
@@ -95,10 +96,11 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Loser(msgspec.Struct, frozen=True):
-    """A Service port that claims the place and doesn't get it."""
+    """A Service port that claims the place and doesn't get it; `code` is that of the Event about it."""
 
     owner: Owner
     why: str
+    code: Code
 
 
 class Remembered(msgspec.Struct, frozen=True):

@@ -30,6 +30,7 @@ from nftproxy.explanation.fronts import (
 from nftproxy.explanation.localhost import localhost_case
 from nftproxy.explanation.question import Kind, Question, Source, To, ToAddress, ToNode, ToService
 from nftproxy.model.addresses import Address, Family, Protocol, is_loopback
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
@@ -76,7 +77,7 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
     state = pipeline.state
     if isinstance(to, ToService):
         if to.service in state.excessive:
-            yield f"Service {to.service} is quarantined: {state.excessive[to.service]}"
+            yield f"{Code.LIMIT_EXCEEDED}: Service {to.service} is quarantined: {state.excessive[to.service]}"
         elif to.service not in state.services:
             yield f"this proxy knows no Service {to.service}"
         elif not found:
@@ -172,10 +173,12 @@ def _quarantined(pipeline: Pipeline, spot: Spot) -> Iterator[str]:
     for key in dict.fromkeys(filter(None, map(state.claims.winner, claims))):
         if key in withheld:
             reason = withheld[key] or "the kernel refuses its rules"
-            yield f"Service {key} has this place but is quarantined, so it has no rules of this family: {reason}"
+            what = f"Service {key} has this place but is quarantined, so it has no rules of this family"
+            yield f"{Code.QUARANTINED}: {what}: {reason}"
     for key, reason in sorted(state.excessive.items()):
         if state.asks_for(key, spot.address):
-            yield f"Service {key} asks for this address but is quarantined, so it has nothing: {reason}"
+            what = f"Service {key} asks for this address but is quarantined, so it has nothing"
+            yield f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
 
 
 def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) -> Iterator[str]:
@@ -193,4 +196,5 @@ def _topology(pipeline: Pipeline, served: Served, family: Family) -> Iterator[st
     offered = offers(state.slices_of(served.service.key), family)
     why = why_not_near(gather(offered, served.port, state.node.name), state.node)
     if why and distribution is not TrafficDistribution.NONE:
-        yield f"all endpoints are used in spite of trafficDistribution {distribution.value}: {why}"
+        wish = f"trafficDistribution {distribution.value}"
+        yield f"{Code.TOPOLOGY_UNUSED}: all endpoints are used in spite of {wish}: {why}"

@@ -127,7 +127,7 @@ def losers_at(pipeline: Pipeline, spot: Spot) -> Iterator[Loser]:
     for key in sorted(pipeline.losses):
         for lost in pipeline.losses[key]:
             if lost.claim in claims and lost.denial is not Denial.CLOSED:
-                yield Loser(owner(lost.service, lost.port_name), lost.why(pipeline.state.claims))
+                yield Loser(owner(lost.service, lost.port_name), lost.why(pipeline.state.claims), lost.denial.code)
 
 
 # Which places a question is about

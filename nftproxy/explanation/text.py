@@ -39,7 +39,7 @@ def _place(place: Place) -> Iterator[str]:
         yield f"  source ranges: {', '.join(place.source_ranges)}"
     if place.affinity:
         yield f"  session affinity: {_affinity(place.affinity)}"
-    yield from (f"  lost by {loser.owner}: {loser.why}" for loser in place.losers)
+    yield from (f"  lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)
     yield from (f"  note: {_plain(note)}" for note in place.notes)
     for case in place.cases:
         yield from _case(case)
