@@ -35,6 +35,9 @@ PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.glob("*.md"), *(CHECKOUT / "exampl
 
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
+OWN_RUN = "mkdir -p /run/nftproxy && mount -t tmpfs none /run/nftproxy\n"
+"""Lets an agent have its socket where it has it by default, whoever else has one on this machine."""
+
 NOT_RUN_HERE = ("make ", ".venv/bin/tox ", ".venv/bin/python -m pytest ")
 """Commands that run the tests, or the whole of the setup, so that they would run this test again."""
 
@@ -87,7 +90,7 @@ def run(block: list[Command], directory: Path) -> list[tuple[int, str]]:
     mark = "---- the end of a command ----"
     script = "".join(f"{{ {command.text}\n}} 2>&1; echo '{mark}' $?\n" for command in block)
     done = subprocess.run(
-        ["unshare", "--net", "bash", "-c", script],
+        ["unshare", "--net", "--mount", "bash", "-c", f"{OWN_RUN}{script}"],
         cwd=directory,
         env=os.environ | {"PATH": f"{directory}/bin:{os.environ['PATH']}:/usr/sbin:/sbin"},
         stdin=subprocess.DEVNULL,

@@ -8,12 +8,23 @@ import itertools
 import logging
 import platform
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy import __version__
 from nftproxy.agent.coding import coding
+from nftproxy.agent.control import Control
 from nftproxy.agent.counts import ServiceCounts
 from nftproxy.agent.ending import SIGNALS, asked_to_end, ends_in_any_case
 from nftproxy.agent.forwarder import CannotForward, Forwarder
@@ -21,6 +32,7 @@ from nftproxy.agent.health import Health
 from nftproxy.agent.loop import Agent
 from nftproxy.agent.metrics import FamilyFigures, Figures, Metrics
 from nftproxy.agent.neighbours import in_words, until_alone, watch_other_proxies
+from nftproxy.agent.questions import Knowledge, questions
 from nftproxy.agent.recorder import (
     Events,
     Post,
@@ -56,6 +68,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Sweeps
 from nftproxy.policy.fronts import Lost
 from nftproxy.policy.health_checks import health_check_addresses, without_local_endpoints
+from nftproxy.sources.activity import Activity
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.config_file import ConfigFile
 from nftproxy.sources.credentials import read_credentials
@@ -73,14 +86,27 @@ MOST_SWEEPS = 50_000
 class Daemon:
     """Everything that one process of the proxy does, put together; made inside the event loop."""
 
-    def __init__(self, pipeline: Pipeline) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        source: Callable[[], str],
+        activities: Callable[[], Iterable[Activity]] = lambda: (),
+    ) -> None:
+        """Nothing happens yet.
+
+        Args:
+            pipeline: what is to be kept in the kernel.
+            source: what is followed, as `nftproxy status` names it.
+            activities: what is being done about each resource.
+        """
         config = pipeline.settings.config
         node = pipeline.state.node.name
         self._pipeline = pipeline
         self._kernel = AsyncKernel()
         self._events = Events(node)
-        self.metrics = Metrics(pipeline.generations, lambda: figures_of(pipeline, _count_clients), started=time.time())
-        self.metrics.built(__version__, Kernel().version(), platform.release())
+        started, libnftables = time.time(), Kernel().version()
+        self.metrics = Metrics(pipeline.generations, lambda: figures_of(pipeline, _count_clients), started=started)
+        self.metrics.built(__version__, libnftables, platform.release())
         self._conntrack = Conntrack(self.metrics.reconciled)
         self._vitals = vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
         self._counts = counts = ServiceCounts(pipeline.counted, pipeline.generations) if pipeline.counted else None
@@ -100,6 +126,9 @@ class Daemon:
             min_sync_period=config.min_sync_period,
         )
         self._startup_taint = StartupTaint(config.startup_taint, node, self._tell_taint)
+        known = Knowledge(pipeline, vitals, started, libnftables, source, activities, lambda: self._other_proxies)
+        self._control = Control(config.agent_socket, questions(known))
+        self._other_proxies: Traces = {}
         self._has_settled = False
         self._excessive: set[ObjectKey] = set()
         self._sweeps: Sweeps = {}
@@ -160,7 +189,7 @@ class Daemon:
                 await self._kernel.prepare()
             if self._counts:
                 await self._counts.begin()
-            async with self._servers:  # health is answered before there are rules
+            async with self._control, self._servers:  # health is answered before there are rules
                 await self._agent.run(sources)
         finally:
             for task in beside:
@@ -246,6 +275,7 @@ class Daemon:
         self._events.report(map(of_conflict, losses))
 
     def _tell_of_proxies(self, traces: Traces) -> None:
+        self._other_proxies = traces
         self.metrics.neighbours(traces)
         self._vitals.health.warn(Code.OTHER_PROXY, *(in_words(proxy, each) for proxy, each in traces.items()))
 
@@ -261,7 +291,7 @@ class Daemon:
 
 async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
     """Run with the manifests of a directory, and say whether to start anew; Events have nowhere to go but the log."""
-    daemon = Daemon(pipeline)
+    daemon = Daemon(pipeline, lambda: str(directory))
     kinds = kinds_for(pipeline.settings.config.service_proxy_name)
     sources = {str(directory): Directory(directory, kinds).follow(), **_own_sources(pipeline)}
     if taint := pipeline.settings.config.startup_taint:
@@ -276,14 +306,14 @@ async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequ
     Raises:
         BadInput: there are no credentials, or they can't be read, or an address is no URL.
     """
-    daemon = Daemon(pipeline)
     config = pipeline.settings.config
     cluster = Cluster(
         config.kubeconfig,
         api_servers,
-        report_problems=daemon.metrics.skipped,
-        report_request=daemon.metrics.requested,
+        report_problems=lambda count: daemon.metrics.skipped(count),
+        report_request=lambda *request: daemon.metrics.requested(*request),
     )
+    daemon = Daemon(pipeline, lambda: cluster.address, cluster.activities.values)
     sources = {**cluster.sources(pipeline.state.node.name, config.service_proxy_name), **_own_sources(pipeline)}
 
     def check(config: Config) -> None:

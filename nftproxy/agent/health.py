@@ -143,6 +143,11 @@ class Health:
         warnings = tuple(itertools.chain.from_iterable(self._warnings.values()))
         return Status(now, found, tuple(self._waiting()), warnings)
 
+    def waiting(self, now: Moment) -> dict[Family, float]:
+        """For how many seconds the oldest change of each family waits that is not in the kernel, if any does."""
+        waiting = {family: progress.waiting for family, progress in self._families.items()}
+        return {family: now.steady - since for family, since in waiting.items() if since is not None}
+
     def _waiting(self) -> Iterator[str]:
         yield from (f"the first listing of {source}" for source in self._sources)
         for family, progress in self._families.items():

@@ -242,7 +242,7 @@ class Loader:
         return installed and Installed() if remedy is Remedy.REPLACE else installed
 
     def _note_failure(self, tables: Sequence[_Table], error: Refused | Unavailable) -> None:
-        self._vitals.failed([table.family for table in tables], full=True)
+        self._vitals.failed([table.family for table in tables], str(error), full=True)
         for table in tables:
             pause = table.failed(was_refused=isinstance(error, Refused))
             text = "loading the rules of %(family)s failed, retrying in %(seconds).1f s: %(error)s"
@@ -288,6 +288,7 @@ class Loader:
                 await self.commit(transaction, [family])
             except Refused as error:
                 quarantine.keep(service, str(error))
+                self._vitals.refused([family], f"Service {service}: {error}")
                 if str(error) != before:
                     text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
                     what = {"service": service, "family": FAMILY_NAMES[family], "error": error}

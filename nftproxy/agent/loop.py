@@ -212,7 +212,7 @@ class Agent:
                 "error": error,
             }
             log.warning("%(what)s, loading everything instead: %(error)s", what, extra={"code": code})
-            self._vitals.failed(changes.keys(), full=False)
+            self._vitals.failed(changes.keys(), str(error), full=False)
             self._loader.lost(changes.keys())
             return Transaction()
         return transaction

@@ -7,6 +7,7 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from nftproxy.agent.health import Health, Moment, Status
 from nftproxy.agent.metrics import Metrics
@@ -40,6 +41,24 @@ def read_clocks() -> Moment:
     return Moment(time.monotonic(), time.time())
 
 
+class Applied(NamedTuple):
+    """A transaction that the kernel took: when, in how many seconds from taking its events, how long, and where."""
+
+    at: float
+    seconds: float
+    size: int
+    is_full: bool
+    families: tuple[Family, ...]
+
+
+class Failed(NamedTuple):
+    """A transaction that was not applied: when, where, and why."""
+
+    at: float
+    families: tuple[Family, ...]
+    reason: str
+
+
 class Vitals:
     """What the agent reports about its work, with the time, to its health and its metrics."""
 
@@ -51,12 +70,18 @@ class Vitals:
         self._lapped = self._began.steady
         self._spent: defaultdict[Stage, float] = defaultdict(float)
         self._slow = SlowLog()
+        self.last_applied: Applied | None = None
+        self.last_failed: Failed | None = None
         self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
         self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
 
     def status(self) -> Status:
         """The proxy's health now."""
         return self.health.status(self._clocks())
+
+    def waiting(self) -> dict[Family, float]:
+        """For how many seconds the oldest change of each family waits to be in the kernel, if any does."""
+        return self.health.waiting(self._clocks())
 
     def waits_for(self, sources: Sequence[str]) -> None:
         """These sources have yet to deliver their first listing, before which nothing is loaded."""
@@ -129,6 +154,8 @@ class Vitals:
         self.metrics.synced(families, seconds, now.wall, full=full, size=size)
         self.metrics.spent(self._spent, full=full)
         self._spent.clear()
+        if size:
+            self.last_applied = Applied(now.wall, seconds, size, full, tuple(families))
         log.debug(
             "applied %(bytes)d bytes to %(families)s in %(seconds).4f s",
             {
@@ -139,9 +166,14 @@ class Vitals:
             },
         )
 
-    def failed(self, families: Collection[Family], *, full: bool) -> None:
+    def failed(self, families: Collection[Family], reason: str, *, full: bool) -> None:
         """A transaction of these families was not applied."""
+        self.refused(families, reason)
         self.metrics.sync_failed(families, self._clocks().steady - self._began.steady, full=full)
+
+    def refused(self, families: Collection[Family], reason: str) -> None:
+        """The kernel refuses some rules of these families, which isn't held against all others."""
+        self.last_failed = Failed(self._clocks().wall, tuple(families), reason)
 
     def checked(self, families: Collection[Family]) -> None:
         """The periodic check found nothing amiss in these families."""

@@ -98,6 +98,7 @@ class _Nftproxy(Shape):
     service_proxy_name: str | None = None
     startup_taint: str | None = None
     service_counts: bool | None = None
+    agent_socket: str | None = None
 
 
 class _KubeProxyConfiguration(Shape):
@@ -205,6 +206,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
         service_counts=bool(own.service_counts),
+        agent_socket=_socket_path(own.agent_socket, "nftproxy.agentSocket", report),
     )
     _judge_ports(config, warn)
     return config
@@ -240,6 +242,20 @@ def _judge_ports(config: Config, warn: Report) -> None:
         if config.is_canary and int(own) == port:
             text = f"{address} is where kube-proxy listens, beside which this is to run: set it to {host}:{free}"
             warn(field, text, Code.PORT_OF_KUBE_PROXY)
+
+
+_LONGEST_SOCKET_PATH = 90
+"""Bytes: of the 107 that a Unix socket's address may have (unix(7)), the rest is for the name that it is made under."""
+
+
+def _socket_path(given: str | None, path: str, report: Report) -> str:
+    """An absolute path that a socket can have; "" for no socket, and null the default."""
+    if given is None:
+        return _DEFAULT.agent_socket
+    is_path = given.startswith("/") and given.isprintable() and len(given.encode()) <= _LONGEST_SOCKET_PATH
+    if given and not is_path:
+        report(path, f"{show(given)} is not an absolute path of at most {_LONGEST_SOCKET_PATH} bytes")
+    return given
 
 
 _PORT_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")

@@ -62,6 +62,7 @@ def configz(config: Config) -> bytes:
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
                     "serviceCounts": config.service_counts,
+                    "agentSocket": config.agent_socket,
                 },
             }
         }

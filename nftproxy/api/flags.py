@@ -144,6 +144,7 @@ OTHER_FLAGS = (
 """The flags that no field stands for, each with what happens instead."""
 
 OWN_FLAGS = (
+    Flag("agent-socket", "nftproxy.agentSocket", str, "Where the agent answers `nftproxy status` and its likes."),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "CIDRs: outside of them no externalIPs are served."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),

@@ -8,15 +8,35 @@ References in parentheses are to API fields and Kubernetes enhancement proposals
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from nftproxy.api import schema
 from nftproxy.api.decode import Report, numbered, show
-from nftproxy.api.validate import named_port, network, port_number, several, timestamp, virtual_address, word
+from nftproxy.api.validate import (
+    is_label_key,
+    is_label_value,
+    named_port,
+    network,
+    port_number,
+    several,
+    timestamp,
+    virtual_address,
+    word,
+)
 from nftproxy.model.addresses import FAMILY_NAMES, Address, Family, Network, Protocol, family_of, parse_network
 from nftproxy.model.codes import Code
-from nftproxy.model.objects import ObjectKey, Service, ServicePort, ServiceType, TrafficDistribution, TrafficPolicy
+from nftproxy.model.objects import (
+    Label,
+    ObjectKey,
+    Service,
+    ServicePort,
+    ServiceType,
+    TrafficDistribution,
+    TrafficPolicy,
+)
 
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 """The label that says which proxy a Service is for.
@@ -27,6 +47,9 @@ DEFAULT_AFFINITY_TIMEOUT = 10800
 """Seconds (core/v1 DefaultClientIPServiceAffinitySeconds)."""
 MAX_AFFINITY_TIMEOUT = 86400
 """Seconds (core/v1 MaxClientIPServiceAffinitySeconds)."""
+
+MOST_LABELS = 64
+"""Labels of one Service that are kept: the API has no limit of its own, and charts set some ten."""
 
 NOBODY = {Family.IPV4: parse_network("0.0.0.0/32"), Family.IPV6: parse_network("::/128")}
 """Source ranges that admit no one: the unspecified address is nobody's source."""
@@ -94,7 +117,26 @@ def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Serv
         traffic_distribution=word(
             spec.traffic_distribution, TrafficDistribution.NONE, "spec.trafficDistribution", report
         ),
+        labels=tuple(_labels(given.labels, report)),
     )
+
+
+def _labels(given: Mapping[str, object], report: Report) -> Iterator[Label]:
+    """metadata.labels, as far as they are labels."""
+    for key, value in itertools.islice(given.items(), MOST_LABELS):
+        found = _label(key, value) if isinstance(value, str) else None
+        if found:
+            yield found
+        else:
+            report("metadata.labels", f"{show(key)}: {show(value)} is not a label")
+    if len(given) > MOST_LABELS:
+        report("metadata.labels", f"only {MOST_LABELS} of {len(given)} labels are known to `nftproxy list`")
+
+
+@functools.lru_cache(maxsize=16384)
+def _label(key: str, value: str) -> Label | None:
+    """A label, as the one tuple that all Services with it have; None for what can't be one."""
+    return (key, value) if is_label_key(key) and (not value or is_label_value(value)) else None
 
 
 def _cluster_ips(spec: schema.ServiceSpec, report: Report) -> tuple[Address, ...]:

@@ -50,6 +50,12 @@ def is_label_value(text: str) -> bool:
     return _LABEL_VALUE.fullmatch(text) is not None
 
 
+def is_label_key(text: str) -> bool:
+    """Whether this may be the key of a label: a name as a value is, perhaps after a DNS subdomain and a slash."""
+    prefix, slash, name = text.rpartition("/")
+    return is_label_value(name) and (not slash or is_subdomain(prefix))
+
+
 _PROTOCOLS = {protocol.name: protocol for protocol in Protocol} | {None: Protocol.TCP}
 
 

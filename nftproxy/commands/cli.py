@@ -18,10 +18,12 @@ from nftproxy.commands.conformance import conformance_command
 from nftproxy.commands.doctor import doctor_command
 from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
+from nftproxy.commands.list import list_command
 from nftproxy.commands.manifests import manifests_command
 from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_cluster
 from nftproxy.commands.options import CONFIG, configuration
 from nftproxy.commands.run import run_command
+from nftproxy.commands.status import status_command
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
@@ -97,6 +99,8 @@ _commands.add_command(run_command)
 _commands.add_command(manifests_command)
 _commands.add_command(explain_command)
 _commands.add_command(doctor_command)
+_commands.add_command(list_command)
+_commands.add_command(status_command)
 
 
 @_commands.command("cleanup")

@@ -27,12 +27,11 @@ from nftproxy.api.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
 from nftproxy.commands import logs
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, renderer
 from nftproxy.kernel import memory, nftables_netlink, sysctl
-from nftproxy.kernel.capabilities import missing_features, probe
+from nftproxy.kernel.capabilities import machine_lacks, probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.rlimits import raise_file_limit
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
-from nftproxy.model.errors import Unavailable
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
@@ -192,11 +191,7 @@ async def _follow(pipeline: Pipeline, file: ConfigFile, source: Path | None, api
 
 def _report_missing_features() -> None:
     """Name what this machine lacks: the kernel only says "No such file or directory"."""
-    try:
-        missing = missing_features()
-    except Unavailable as error:
-        missing = [str(error)]
-    for feature in missing:
+    for feature in machine_lacks():
         log.error(
             "this machine lacks what the rules need: %(feature)s",
             {"feature": feature},

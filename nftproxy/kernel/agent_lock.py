@@ -9,12 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from typing import NamedTuple
 
+from nftproxy.kernel.unix_sockets import ROOT, peer
+
 NAME = "\0nftproxy"
-_CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
-_ROOT = 0
 
 
 class Holder(NamedTuple):
@@ -26,7 +25,7 @@ class Holder(NamedTuple):
     @property
     def is_trusted(self) -> bool:
         """Whether this may be an agent: it is root, or who we are."""
-        return self.user in (_ROOT, os.geteuid())
+        return self.user in (ROOT, os.geteuid())
 
 
 class AgentLock:
@@ -71,8 +70,5 @@ def holder() -> Holder | None:
         try:
             asking.connect(NAME)
         except OSError as error:
-            return None if error.errno == errno.ECONNREFUSED else Holder(0, _ROOT)
-        process, user, _ = _CREDENTIALS.unpack(
-            asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
-        return Holder(process, user)
+            return None if error.errno == errno.ECONNREFUSED else Holder(0, ROOT)
+        return Holder(*peer(asking))

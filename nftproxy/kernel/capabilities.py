@@ -152,6 +152,22 @@ def missing_features(features: Iterable[Feature] = FEATURES) -> list[str]:
     ]
 
 
+@functools.cache
+def machine_lacks() -> tuple[str, ...]:
+    """What this machine lacks of what the rules need, or why that can't be tried; found once per process."""
+    try:
+        return tuple(missing_features())
+    except Unavailable as error:
+        return (str(error),)
+
+
+def known_lacks() -> tuple[str, ...]:
+    """What `machine_lacks` has found so far, and what the rules can do without; never waits for a try."""
+    missing = machine_lacks() if machine_lacks.cache_info().currsize else ()
+    wide_maps = probe().reason if probe.cache_info().currsize else ""
+    return (*missing, f"session affinity for IPv6 goes by a hash: {wide_maps}") if wide_maps else missing
+
+
 def _tried(function: Callable[[Texts], Result], texts: Texts) -> Result:
     """What a function that makes dry runs returns: in a scratch namespace, or else in ours, where they leave nothing.
 

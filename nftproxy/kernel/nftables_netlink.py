@@ -51,7 +51,8 @@ HOOK_NUMBER = 1  # NFTA_HOOK_HOOKNUM
 HOOKS = ("prerouting", "input", "forward", "output", "postrouting")  # enum nf_inet_hooks, from 0
 FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_NUMBER, by nft's words
 DROP = 0  # NF_DROP
-SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_COUNT = 1, 2, 3, 4, 6, 20
+SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_DESCRIPTION, SET_COUNT = 1, 2, 3, 4, 6, 9, 20
+SET_SIZE = 1  # in the description
 ANONYMOUS, MAP, DYNAMIC = 0x01, 0x08, 0x20  # NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_EVAL
 
 BUFFER_SIZE = 1 << 18  # bytes; the kernel fills at most 32 KiB of it per answer
@@ -64,7 +65,8 @@ class NamedSet(msgspec.Struct, frozen=True):
     """A set or map that has a name.
 
     `key_type` and `data_type` are nft's type numbers, six bits per part of a concatenation; `data_type` is 0 in a set.
-    `count` is how many elements it has, None from kernels that don't report it (6.1 does not, 6.18 does).
+    `count` is how many elements it has, None from kernels that don't report it (6.1 does not, 6.18 does); `size` is how
+    many it may have, 0 without a limit.
     """
 
     name: str
@@ -73,6 +75,7 @@ class NamedSet(msgspec.Struct, frozen=True):
     key_type: int
     data_type: int
     count: int | None
+    size: int
 
 
 def generation() -> int:
@@ -107,19 +110,27 @@ def has_family(number: int) -> bool:
     Raises:
         Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
     """
-    begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + GENERAL.pack(
-        0, 0, socket.htons(SUBSYSTEM)
-    )
-    table = request(SUBSYSTEM, NEW_TABLE, ACKNOWLEDGE | CREATE, number, named(TABLE_NAME, "nftproxy-probe"))
     try:
-        with open_socket() as kernel:
-            kernel.sendto(begin + table, (0, 0))
-            list(messages_of(kernel.recv(BUFFER_SIZE)))
+        try_in_batch(NEW_TABLE, number, named(TABLE_NAME, "nftproxy-probe"))
     except OSError as error:
         if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
             return False
         raise Unavailable(why(error)) from error
     return True
+
+
+def try_in_batch(kind: int, family: int, attributes: bytes) -> None:
+    """Have the kernel prepare one message of a batch, and take it back, as the batch has no end.
+
+    Raises:
+        OSError: the kernel refuses it.
+    """
+    begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + GENERAL.pack(
+        0, 0, socket.htons(SUBSYSTEM)
+    )
+    with open_socket() as kernel:
+        kernel.sendto(begin + request(SUBSYSTEM, kind, ACKNOWLEDGE | CREATE, family, attributes), (0, 0))
+        list(messages_of(kernel.recv(BUFFER_SIZE)))
 
 
 def families() -> list[Family]:
@@ -214,6 +225,7 @@ def _named_set(attributes: Attributes) -> NamedSet:
         key_type=_number(attributes[SET_KEY_TYPE]),
         data_type=_number(attributes.get(SET_DATA_TYPE, b"")),
         count=_number(attributes[SET_COUNT]) if SET_COUNT in attributes else None,
+        size=_number(dict(attributes_of(attributes.get(SET_DESCRIPTION, b""))).get(SET_SIZE, b"")),
     )
 
 

@@ -42,6 +42,10 @@ class Code(StrEnum):
     LIBRARY_WARNING = "NFT015", "A library that nftproxy uses has logged a warning"
     STARTUP_TAINT_STAYS = "NFT016", "The startup taint can't be taken off the Node"
 
+    AGENT_SOCKET_FAILED = "NFT021", "The agent can't make the socket on which commands ask it"
+    AGENT_SOCKET_STRANGER = "NFT022", "A user who may not has asked the agent"
+    AGENT_SILENT = "NFT023", "The agent doesn't answer a command"
+
     CONFIGURATION_UNREADABLE = "NFT101", "The configuration file can't be read"
     CONFIGURATION_INVALID = "NFT102", "A value in the configuration can't be used"
     CONFIGURATION_UNUSED = "NFT103", "A field or flag that kube-proxy has is without effect here"
@@ -55,6 +59,7 @@ class Code(StrEnum):
     QUESTION_UNREADABLE = "NFT111", "What `explain` is asked can't be read"
     MANIFESTS_INCOMPLETE = "NFT112", "Something that the manifests need isn't known, or can't be used"
     TRIAL_IMPOSSIBLE = "NFT113", "What `conformance` is given can't be tried"
+    SELECTION_UNREADABLE = "NFT121", "What `list` is asked for can't be read"
 
     FILE_UNREADABLE = "NFT201", "A manifest, or a document in it, can't be read"
     OBJECT_UNREADABLE = "NFT202", "An object can't be used at all"

@@ -50,6 +50,10 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True, gc=False):
         return f"{self.namespace}/{self.name}"
 
 
+Label = tuple[str, str]
+"""Key and value of one label; Services that have the same label share one tuple."""
+
+
 class ServicePort(msgspec.Struct, frozen=True, order=True, gc=False):
     """One entry of spec.ports; `node_port` is 0 where there is none.  targetPort is never read."""
 
@@ -65,7 +69,8 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     `created` is metadata.creationTimestamp in seconds since the epoch (0 if absent: such an object counts as oldest).
     `load_balancer_ips` are the ingress IPs whose ipMode is VIP.  `affinity_timeout` is in seconds, None without
     sessionAffinity ClientIP.  `source_ranges` is as given, both families; an empty tuple does not restrict.
-    `health_check_node_port` is 0 unless type LoadBalancer with externalTrafficPolicy Local.
+    `health_check_node_port` is 0 unless type LoadBalancer with externalTrafficPolicy Local.  `labels` are there for
+    people's questions: no rule depends on them.
     """
 
     key: ObjectKey
@@ -81,6 +86,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     affinity_timeout: int | None = None
     health_check_node_port: int = 0
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
+    labels: tuple[Label, ...] = ()
 
 
 class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):

@@ -15,6 +15,9 @@ METRICS_PORT = 10249
 CANARY_HEALTHZ_PORT, CANARY_METRICS_PORT = 10356, 10349
 """For a proxy beside one that has those: a hundred higher, which no part of Kubernetes uses, outside of node ports."""
 
+AGENT_SOCKET = "/run/nftproxy/agent.sock"
+"""Where the agent answers the commands that ask it, unless the configuration says otherwise."""
+
 
 class DetectLocalMode(Enum):
     """How to recognise traffic of this node's pods (detectLocalMode, KEP-2450)."""
@@ -103,11 +106,11 @@ class Config(msgspec.Struct, frozen=True):
 
     Of nftproxy alone, in the section `nftproxy` of the file: `protected_ports`, which no external address takes from
     the node that has the address, whatever the protocol; `external_ip_cidrs`, outside of which externalIPs are not
-    served, where it has any.  `masquerade_fully_random` gives TCP
-    random source ports too, as kube-proxy does.  `service_proxy_name` is the value of the label
-    service.kubernetes.io/service-proxy-name that Services must have to be served; "" serves those without the label.
-    `startup_taint` is the key of the taint that is removed from the Node once all rules are loaded, "" for none.
-    `service_counts` counts the connections of each Service port.
+    served, where it has any.  `masquerade_fully_random` gives TCP random source ports too, as kube-proxy does.
+    `service_proxy_name` is the value of the label service.kubernetes.io/service-proxy-name that Services must have to
+    be served; "" serves those without the label.  `agent_socket` is the path of the Unix socket for `nftproxy status`
+    and its likes, "" for none.  `startup_taint` is the key of the taint that is removed from the Node once all rules
+    are loaded, "" for none.  `service_counts` counts the connections of each Service port.
     """
 
     masquerade_all: bool = False
@@ -132,6 +135,7 @@ class Config(msgspec.Struct, frozen=True):
     logging: Logging = Logging()
     protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS
     external_ip_cidrs: tuple[Network, ...] = ()
+    agent_socket: str = AGENT_SOCKET
     service_proxy_name: str = ""
     startup_taint: str = ""
     service_counts: bool = False

@@ -70,6 +70,11 @@ class ClusterState:
         return given is not None and address in given.cluster_ips + given.external_ips + given.load_balancer_ips
 
     @property
+    def given(self) -> Mapping[ObjectKey, Service]:
+        """All Services as they were given, whether or not they are within the limits."""
+        return self._given
+
+    @property
     def service_cidrs(self) -> list[Network]:
         """Every range of every ServiceCIDR, both families; they may overlap."""
         return [cidr for name in sorted(self._service_cidrs) for cidr in self._service_cidrs[name].cidrs]
@@ -175,6 +180,9 @@ class ClusterState:
         if reason:
             self.excessive[key] = reason
         if old == new:
+            return
+        if old and new and old == msgspec.structs.replace(new, labels=old.labels):
+            self.services[key] = new
             return
         if old is not None:
             self.claims.remove(old)

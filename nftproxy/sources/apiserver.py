@@ -40,6 +40,7 @@ from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.model.events import Event
+from nftproxy.sources.activity import Activity
 from nftproxy.sources.credentials import SERVICE_ACCOUNT, Credentials, kubeconfig_of, other_address, read_credentials
 from nftproxy.sources.plugins import Plugins
 from nftproxy.sources.streams import gathered
@@ -141,6 +142,7 @@ class Cluster:
         self.report_request = report_request
         self._problems = Counter[str]()
         self._writer = _Connection(self)
+        self.activities: dict[str, Activity] = {}
 
     def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncIterator[list[Event]]]:
         """Every resource that a service proxy on a node follows, by its plural, for `Agent.run`."""
@@ -152,10 +154,11 @@ class Cluster:
         What has come together is one batch.
         """
         reflector = Reflector(resource, self._times)
+        activity = self.activities[resource.plural] = Activity(resource.plural)
         async with _Connection(self) as connection:
             while True:
                 try:
-                    async with aclosing(_converse(connection, reflector)) as batches:
+                    async with aclosing(_converse(connection, reflector, activity)) as batches:
                         async for events in batches:
                             self._complain(reflector)
                             yield events
@@ -163,6 +166,7 @@ class Cluster:
                     await connection.lost()
                     self._note_failure(reflector, error)
                 self._complain(reflector)
+                activity.pauses(reflector.pause.reason)
                 await self._pause(reflector)
 
     async def post(self, namespace: str, body: bytes, name: str = "") -> ErrorStatus | None:
@@ -345,20 +349,22 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def _converse(connection: _Connection, reflector: Reflector) -> AsyncGenerator[list[Event]]:
+async def _converse(connection: _Connection, reflector: Reflector, activity: Activity) -> AsyncGenerator[list[Event]]:
     """One request, and all events in its answer."""
     request = reflector.request(_now(), random.random())
+    activity.asks(is_watch=request.is_watch)
     async with connection.answer_to(request) as response:
         reflector.receive_answer(_now())
         if response.status_code != 200:
             if events := reflector.receive_error(await _error_status(response, connection.patience.page), _now()):
                 yield events
         elif request.is_watch:
-            async with aclosing(_watched(response, reflector)) as batches:
+            async with aclosing(_watched(response, reflector, activity)) as batches:
                 async for events in batches:
                     yield events
         elif (body := await _body(response, reflector, connection.patience.page)) is not None:
             for events in reflector.receive_list(body, _now()):
+                activity.hears(has_events=bool(events))
                 if events:
                     yield events
                 await asyncio.sleep(0)
@@ -400,10 +406,12 @@ async def _body(response: httpx.Response, reflector: Reflector, seconds: float) 
     return body
 
 
-async def _watched(response: httpx.Response, reflector: Reflector) -> AsyncGenerator[list[Event]]:
+async def _watched(response: httpx.Response, reflector: Reflector, activity: Activity) -> AsyncGenerator[list[Event]]:
     async with aclosing(gathered(response.aiter_bytes())) as pieces:
         async for data in pieces:
-            if events := reflector.receive_data(data, _now()):
+            events = reflector.receive_data(data, _now())
+            activity.hears(has_events=bool(events))
+            if events:
                 yield events
             if not reflector.is_open:
                 return

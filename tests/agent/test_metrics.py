@@ -305,7 +305,7 @@ def test_changes_stay_pending_when_a_transaction_fails() -> None:
     made = vitals(pipeline())
     made.queued([Put(service())])
     made.taken()
-    made.failed(BOTH, full=False)
+    made.failed(BOTH, "why", full=False)
     made.queued([Put(slice_of())])
     assert changes(made, PENDING) == (1, 1)
     made.taken()
@@ -354,7 +354,7 @@ def test_durations(full: bool, kind: str, succeeds: bool) -> None:
     if succeeds:
         made.applied(Transaction("x"), BOTH, full=full)
     else:
-        made.failed(BOTH, full=full)
+        made.failed(BOTH, "why", full=full)
     expected: Series = {}
     for name in (SECONDS.format("", ""), SECONDS.format(kind, "")):
         expected |= by_family(f"{name}sum", 0.5) | by_family(f"{name}count", 1)
@@ -461,7 +461,7 @@ def test_failures() -> None:
     """A transaction that the kernel didn't take is a failure of both families, as both were in it."""
     made = vitals(pipeline())
     made.taken()
-    made.failed(BOTH, full=True)
+    made.failed(BOTH, "why", full=True)
     name = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
     assert series(made.metrics, name) == by_family(name, 1)
 
@@ -628,7 +628,7 @@ def test_programming_latency_counts_from_the_trigger() -> None:
     name = 'kubeproxy_network_programming_duration_seconds_sum{ip_family="IPv4"}'
     made.queued([Put(slice_of(triggered=4999.0)), Put(slice_of("shop/other"))])
     made.taken()
-    made.failed(BOTH, full=False)
+    made.failed(BOTH, "why", full=False)
     assert name not in series(made.metrics, name)
     clock.seconds = 2.5
     made.taken()

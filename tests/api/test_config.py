@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nftproxy.api.config import parse_config, parse_duration
+from nftproxy.api.decode import show
 from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
@@ -127,6 +128,7 @@ def test_every_field() -> None:
             "protectedPorts": [22, "2379-2380", "80"],
             "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
             "serviceCounts": True,
+            "agentSocket": "/run/other.sock",
         },
     )
     assert config == Config(
@@ -153,6 +155,7 @@ def test_every_field() -> None:
         protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
         external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
         service_counts=True,
+        agent_socket="/run/other.sock",
     )
 
 
@@ -333,6 +336,13 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
             for ports in (0, 65536, "0-1", "5-4", "1-65536", "-1", "", "a", "1-2-3", "٣")
         ),
         ({"nftproxy": {"externalIPCIDRs": ["10.0.0.0"]}}, "nftproxy.externalIPCIDRs[0]: '10.0.0.0' is not a CIDR"),
+        *(
+            (
+                {"nftproxy": {"agentSocket": path}},
+                f"nftproxy.agentSocket: {show(path)} is not an absolute path of at most 90 bytes",
+            )
+            for path in ("agent.sock", "/run/x\n", "/" + 90 * "x")
+        ),
     ],
 )
 def test_faults(fields: dict[str, Any], fault: str) -> None:

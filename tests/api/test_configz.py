@@ -42,6 +42,7 @@ CONFIGS = {
         service_proxy_name="canary",
         startup_taint="nftproxy.dev/not-ready",
         service_counts=True,
+        agent_socket="",
     ),
 }
 

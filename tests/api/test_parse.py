@@ -46,6 +46,7 @@ def test_a_service() -> None:
             external_policy=TrafficPolicy.LOCAL,
             affinity_timeout=600,
             health_check_node_port=32000,
+            labels=(("app", "web"),),
         ),
         [],
     )

@@ -23,7 +23,9 @@ from tests.support.raw import SERVICE, WEB, Raw, changed, read, service
 )
 def test_cluster_ips(spec: Raw, expected: list[str]) -> None:
     """Of clusterIPs and clusterIP the former count if there are any; addresses are made canonical."""
-    assert service("spec", spec) == (Service(WEB, 1714558830, ServiceType.CLUSTER_IP, tuple(expected), ()), [])  # type: ignore[arg-type]
+    made, problems = service("spec", spec)
+    plain = Service(WEB, 1714558830, ServiceType.CLUSTER_IP, tuple(expected), (), labels=(("app", "web"),))  # type: ignore[arg-type]
+    assert (made, problems) == (plain, [])
 
 
 def test_a_second_address_of_a_family_is_lost() -> None:
@@ -405,3 +407,31 @@ def test_the_source_range_annotation_is_not_read() -> None:
     outcome, problems = read(raw)
     assert isinstance(outcome, Service)
     assert (outcome.source_ranges, problems) == ((), [])
+
+
+# ---- its labels ------------------------------------------------------------------------------------------------------
+
+
+def test_labels() -> None:
+    """A Service has its labels, in their order; Services with the same label share it."""
+    given = {"app": "web", "example.com/release": "", "a": "B.c_d"}
+    made, problems = service("metadata.labels", given)
+    assert (made.labels, problems) == (tuple(given.items()), [])
+    again, _ = service("metadata.labels", {"app": "web"})
+    assert again.labels[0] is made.labels[0]
+
+
+@pytest.mark.parametrize(("key", "value"), [("a b", "x"), ("a/b/c", "x"), ("", "x"), ("app", "a b"), ("app", 5)])
+def test_what_is_no_label_is_lost_alone(key: str, value: object) -> None:
+    """A key or value that Kubernetes doesn't take is reported, and nothing else is lost."""
+    made, problems = service("metadata.labels", {"tier": "front", key: value})
+    assert made.labels == (("tier", "front"),)
+    assert len(problems) == 1
+    assert problems[0].endswith("is not a label")
+
+
+def test_labels_are_bounded() -> None:
+    """Of more labels than anyone has the first are kept, and that is reported."""
+    made, problems = service("metadata.labels", {f"l{number}": "" for number in range(100)})
+    assert len(made.labels) == 64
+    assert problems == ["Service shop/web: metadata.labels: only 64 of 100 labels are known to `nftproxy list`"]

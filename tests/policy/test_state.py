@@ -62,6 +62,14 @@ def test_the_same_object_again_touches_nothing(value: Given) -> None:
     assert made.apply(Put(structs.replace(value))) == NOTHING
 
 
+def test_labels_touch_nothing() -> None:
+    """A Service whose labels alone change is known with them, and is not compiled again."""
+    known = state(service("shop/web", labels=(("app", "web"),)))
+    relabelled = service("shop/web", labels=(("app", "other"),))
+    assert known.apply(Put(relabelled)) == Touched()
+    assert known.services[relabelled.key] == known.given[relabelled.key] == relabelled
+
+
 def test_a_service_touches_those_it_contests() -> None:
     """Whoever loses or wins by it is compiled again, when an older Service comes, moves away, and goes."""
     made = state(service("shop/cart", created=1))

@@ -69,7 +69,10 @@ def pod(engine: Containerd, node: Namespace, request: pytest.FixtureRequest) -> 
 @pytest.fixture
 def proxy(pod: Pod, tmp_path: Path) -> Container:
     """The proxy's container, which has loaded the rules of an example."""
-    started = pod.start(PROXY, args=FOLLOW, mounts={INSIDE: CLUSTER, "/tmp": tmp_path})
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run").chmod(0o777)  # as an emptyDir is
+    mounts = {INSIDE: CLUSTER, "/tmp": tmp_path, "/run/nftproxy": tmp_path / "run"}
+    started = pod.start(PROXY, args=FOLLOW, mounts=mounts)
     started.await_line("loaded the rules: 17 elements")
     return started
 
@@ -85,6 +88,14 @@ def test_the_proxy_writes_rules_with_the_rights_that_it_is_given(node: Namespace
     assert "Read-only file system" in proxy.run("touch", "/etc/x")[1]
     assert proxy.stop(10) == 0
     assert node.call(Kernel().read_back, Family.IPV4) is not None
+
+
+def test_the_agent_answers_in_its_pod(proxy: Container) -> None:
+    """`kubectl exec` without any option asks the agent, as the same user, without a right to the kernel."""
+    status, text = proxy.run("nftproxy", "status")
+    assert status == 0, text
+    assert text.startswith("Agent:            healthy; node node-a")
+    assert "svc/shop/web" in proxy.run("nftproxy", "list", "services", "-n", "shop", "-o", "name")[1]
 
 
 def test_only_the_one_program_has_the_right(proxy: Container) -> None:

@@ -24,6 +24,9 @@ MASKED = (
 )  # fmt: skip
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
+WRITABLE = ("/tmp", "/run/nftproxy")
+"""Where the template has an emptyDir."""
+
 SYSTEM_NODE_CRITICAL = -997
 """The oom score of pods of that class (pkg/kubelet/qos)."""
 _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
@@ -54,7 +57,7 @@ class Pod:
     def start(
         self, container: dict[str, Any], *, args: list[str], mounts: dict[str, Path], env: dict[str, str] | None = None
     ) -> Container:
-        """Start a container of the template with these arguments; `mounts` are read-only, all but /tmp."""
+        """Start a container of the template with these arguments; `mounts` are read-only, except emptyDirs."""
         config = {
             "metadata": {"name": container["name"]},
             "image": {"image": NAME},
@@ -62,7 +65,7 @@ class Pod:
             "args": args,
             "envs": [{"key": key, "value": value} for key, value in (env or {}).items()],
             "mounts": [
-                {"container_path": inside, "host_path": str(path), "readonly": inside != "/tmp"}
+                {"container_path": inside, "host_path": str(path), "readonly": inside not in WRITABLE}
                 for inside, path in mounts.items()
             ],
             "log_path": f"{container['name']}.log",

@@ -116,6 +116,7 @@ class Agent:
         """Start it, and wait for nothing."""
         command = [sys.executable, "-m", "nftproxy", "run", "--hostname-override", self._name]
         command += ["--config", str(self.config), "--kubeconfig", str(self._kubeconfig)]
+        command += ["--agent-socket", str(self.config.with_suffix(".sock"))]
         with self._log.open("a") as log:
             environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
             self._process = self._namespace.popen(command, cwd=CHECKOUT, stdout=log, stderr=log, env=environment)

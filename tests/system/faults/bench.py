@@ -38,6 +38,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Element
 from nftproxy.sources.files import load_config
 from tests.support import objects
+from tests.support.command import Done, nftproxy
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
@@ -164,6 +165,8 @@ class Bench:
             "clusterCIDR": f"{CLUSTER_CIDR},{CLUSTER_CIDR6}",
             "nftables": {"syncPeriod": f"{sync_period}s", "minSyncPeriod": "100ms"},
         }
+        self.socket_path = directory / "run" / "agent.sock"
+        self.configuration["nftproxy"] = {"agentSocket": str(self.socket_path)}
         self.config_map = ConfigMap(directory / "config", yaml.safe_dump(self.configuration))
         self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities)
         self._renderer = renderer()
@@ -197,6 +200,12 @@ class Bench:
         self._process = None
         assert status in ((0, -signal.SIGTERM) if may_be_starting else (0,)), f"status {status}: {self.log()}"
 
+    def await_end(self) -> None:
+        """Wait for the end of an agent that was killed."""
+        assert self._process is not None
+        self._process.wait(10)
+        self._process = None
+
     @property
     def process_id(self) -> int:
         """The number of the agent's process, which must be running."""
@@ -219,6 +228,11 @@ class Bench:
     def listings(self, plural: str) -> list[Request]:
         """The requests for all objects of a resource, without those that ask for the server's version only."""
         return [each for each in self.requests(verb="list", resource=plural) if each.query.get("limit") != "1"]
+
+    def command(self, *arguments: str, timeout: float = SOON) -> Done:
+        """Run a command on the node that asks the agent."""
+        given = (*arguments, "--agent-socket", str(self.socket_path), "--timeout", str(timeout))
+        return self.lab.node.call(lambda: nftproxy(*given))
 
     # Its rules
 

@@ -1,0 +1,38 @@
+"""Rows of text in columns, as kubectl prints them, and what people see of times."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+GAP = 3
+"""Blanks between two columns, as kubectl has them."""
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table; the last column is as wide as its texts are."""
+    cells = [list(header), *([printable(cell) or "<none>" for cell in row] for row in rows)]
+    widths = [max(map(len, column)) + GAP for column in zip(*cells, strict=True)]
+    for row in cells:
+        yield "".join(map(str.ljust, row, widths)).rstrip()
+
+
+def printable(text: str) -> str:
+    """The text with whatever could steer a terminal spelt out."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+def age(seconds: float) -> str:
+    """A time span as kubectl shows ages: 45s, 3m12s, 5h, 12d."""
+    whole = max(0, int(seconds))
+    for size, unit in _UNITS:
+        if whole >= 2 * size or size == 1:
+            rest = whole % size if size == 60 and whole < 600 else 0
+            return f"{whole // size}{unit}" + (f"{rest}s" if rest else "")
+    raise AssertionError("the last unit fits any span")
+
+
+def duration(seconds: float) -> str:
+    """How long something took: 2.3 ms, 1.25 s."""
+    return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"

@@ -1,0 +1,135 @@
+"""The agent's socket by itself: how it answers, and what it bears."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from nftproxy.agent import control
+from nftproxy.agent.control import Control
+from nftproxy.commands.live import Agent, NoAnswer
+from nftproxy.model.errors import BadInput, Unavailable
+
+
+async def fine(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """What was asked for, in two pieces with nothing between."""
+    yield b"1\n"
+    yield b""
+    yield f"{dict(query)}\n".encode()
+
+
+async def bad(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """A question that is none."""
+    if QUESTIONS:
+        raise BadInput([])
+    yield b""
+
+
+async def failing(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """The kernel doesn't answer."""
+    if QUESTIONS:
+        raise Unavailable("no permission")
+    yield b""
+
+
+async def endless(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """An answer that goes on for as long as it is read."""
+    while True:
+        yield b"x" * 4096 + b"\n"
+
+
+QUESTIONS = {"/fine": fine, "/bad": bad, "/failing": failing, "/endless": endless}
+
+
+def ask(path: Path, question: str, **query: str) -> asyncio.Task[list[bytes]]:
+    """The lines of an answer, asked for in a thread."""
+    return asyncio.create_task(asyncio.to_thread(lambda: list(Agent(str(path), 10).ask(question, query))))
+
+
+def test_answers_come_in_pieces(tmp_path: Path) -> None:
+    """A question gets its parameters, and all that it yields is the answer."""
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.sock"
+        async with Control(str(path), QUESTIONS):
+            assert await ask(path, "/fine", a="b c") == [b"1\n", b"{'a': 'b c'}\n"]
+            with pytest.raises(BadInput):
+                await ask(path, "/bad")
+            with pytest.raises(NoAnswer, match="can't answer: no permission"):
+                await ask(path, "/failing")
+            with pytest.raises(NoAnswer, match="no such question"):
+                await ask(path, "/other")
+        assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_but_questions_is_taken(tmp_path: Path) -> None:
+    """Other methods than GET are denied."""
+
+    async def scenario() -> bytes:
+        path = tmp_path / "agent.sock"
+        async with Control(str(path), QUESTIONS):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(b"POST /fine HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            answer = await reader.readline()
+            writer.close()
+            return answer
+
+    assert b" 405 " in asyncio.run(scenario())
+
+
+def test_the_agent_does_without_a_socket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Where it can't be made the log says why, and all goes on; without a path nothing is made or said."""
+    (tmp_path / "file").write_text("")
+
+    async def scenario() -> None:
+        async with Control(str(tmp_path / "file" / "agent.sock"), QUESTIONS):
+            pass
+        async with Control("", QUESTIONS):
+            pass
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"can't make the socket {tmp_path}/file/agent.sock")
+    assert record.levelno == logging.WARNING
+
+
+def test_another_agents_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A second agent at the same path does without; when it ends, the first one's socket is still there."""
+    path = tmp_path / "agent.sock"
+
+    async def scenario() -> None:
+        async with Control(str(path), QUESTIONS):
+            async with Control(str(path), QUESTIONS):
+                pass
+            assert (await ask(path, "/fine"))[0] == b"1\n"
+
+    asyncio.run(scenario())
+    assert "listens there" in caplog.text
+
+
+def test_who_reads_too_slowly_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that isn't read holds up nobody, and ends after its time."""
+    monkeypatch.setattr(control, "LONGEST_ANSWER", 0.3)
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.sock"
+        async with Control(str(path), QUESTIONS):
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as slow:
+                slow.connect(str(path))
+                slow.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert (await ask(path, "/fine"))[0] == b"1\n"
+                slow.settimeout(20)
+                with contextlib.suppress(ConnectionResetError):
+                    while await asyncio.to_thread(slow.recv, 1 << 20):
+                        pass
+
+    asyncio.run(scenario())

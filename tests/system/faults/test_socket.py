@@ -1,0 +1,244 @@
+"""The agent's socket, and the commands that ask over it: what the node serves, how the agent is, and who may know."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from nftproxy.agent.control import CONNECTIONS
+from nftproxy.kernel.nftables_netlink import sets
+from nftproxy.kernel.set_elements import count, is_full
+from nftproxy.lab import Origin
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.model.addresses import TABLE, Family
+from tests.conftest import NOBODY
+from tests.support.command import Done
+from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
+from tests.system.packets.manifests import labelled
+
+LIVE_COMMANDS = [["status"], ["list", "services"], ["list", "affinity"]]
+SHORT = 0.3
+"""Seconds that a command waits for an agent that is known to be silent."""
+
+
+def items(done: Done) -> list[dict[str, Any]]:
+    """The rows that `list -o json` prints."""
+    assert done.status == 0, done.err
+    return list(json.loads(done.out)["items"])
+
+
+@contextlib.contextmanager
+def stopped(bench: Bench) -> Iterator[None]:
+    """The agent's process, stopped."""
+    os.kill(bench.process_id, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(bench.process_id, signal.SIGCONT)
+
+
+def test_status_of_a_healthy_agent(bench: Bench, server: ApiServer) -> None:
+    """It is healthy, with its watches, its last transaction, its versions, and exit status 0."""
+    server.put(service(20), endpoints(20))
+    bench.wait_until_right()
+    done = bench.command("status", "-o", "json")
+    state = json.loads(done.out)
+    agent = state["agent"]
+    assert (done.status, state["isHealthy"], agent["whyNot"], agent["process"]) == (0, True, [], bench.process_id)
+    assert {watch["resource"]: watch["activity"] for watch in agent["watches"]} == dict.fromkeys(PLURALS, "watching")
+    events = {watch["resource"]: watch["lastEvent"] for watch in agent["watches"]}
+    assert agent["lastTransaction"]["at"] >= events["services"]
+    assert not agent["lastTransaction"]["isFull"]
+    assert agent["services"] == len(server.objects("Service"))
+    assert [each["waiting"] for each in agent["families"]] == [0.0, 0.0]
+    assert agent["source"] == server.url
+    assert agent["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    text = bench.command("status").out
+    assert text.startswith(f"Agent:            healthy; node {agent['node']}, process {bench.process_id}, up for ")
+    assert "endpointslices: watching for " in text
+
+
+def test_status_says_why_the_agent_is_not_healthy(bench: Bench, server: ApiServer) -> None:
+    """While another program owns a table name, status names the refusal, and is no success."""
+    before = json.loads(bench.command("status", "-o", "json").out)["agent"]["lastRefusal"]
+    owner = f"delete table ip {TABLE}; add table ip {TABLE} {{ flags owner; }}"
+    blocking = bench.lab.node.popen(["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert blocking.stdin
+    try:
+        blocking.stdin.write(f"{owner}\n")
+        blocking.stdin.flush()
+
+        def refusal() -> Any:
+            return json.loads(bench.command("status", "-o", "json").out)["agent"]["lastRefusal"]
+
+        server.put(service(21), endpoints(21))
+        bench.wait_until(lambda: refusal() not in (None, before))
+        assert "IPv4" in refusal()["families"]
+        assert refusal()["reason"]
+    finally:
+        blocking.kill()
+        blocking.communicate()
+    bench.wait_until_right()
+
+
+def test_services_are_listed_as_by_kubectl(bench: Bench, server: ApiServer) -> None:
+    """Namespace and labels choose, and a label that changes is known without a transaction."""
+    server.put(labelled(service(30), app="front"), endpoints(30), labelled(service(31), app="back"))
+    bench.wait_until_right()
+    assert "shop" in {row["namespace"] for row in items(bench.command("list", "services", "-A", "-o", "json"))}
+    chosen = bench.command("list", "services", "-n", "shop", "-l", "app in (front, other)")
+    header, row = chosen.out.splitlines()
+    assert header.split() == ["NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "ENDPOINTS", "STATE", "AGE"]
+    assert row.split()[:7] == ["s30", "ClusterIP", vip(30), "<none>", "80/TCP", "1/1", "Served"]
+    transactions = bench.metric('nftproxy_transactions_total{kind="change"}')
+    server.put(labelled(service(31), app="other"))
+
+    def names() -> str:
+        return bench.command("list", "services", "-n", "shop", "-l", "app=other", "-o", "name").out
+
+    bench.wait_until(lambda: names() == "svc/shop/s31\n")
+    assert bench.metric('nftproxy_transactions_total{kind="change"}') == transactions
+    nothing = bench.command("list", "services", "-l", "app=other")
+    assert (nothing.status, nothing.out, nothing.err) == (0, "", "No resources found in default namespace.\n")
+    bad = bench.command("list", "services", "-l", "app in front")
+    assert (bad.status, bad.err[:18]) == (2, "error: NFT121: sel")
+
+
+def test_endpoints_conflicts_and_quarantine_are_listed(bench: Bench, server: ApiServer) -> None:
+    """Each endpoint has the reason why it is used or not, each conflict its holder, each Service without rules why."""
+    unready = endpoints(32, pod(32), "10.1.0.99")
+    unready["endpoints"][1]["conditions"] = {"ready": False}
+    taken = service(33, externalIPs=["203.0.113.33"])
+    late = service(34, externalIPs=["203.0.113.33"])
+    late["metadata"]["creationTimestamp"] = "2030-01-01T00:00:00Z"
+    ports = [{"name": f"p{number}", "port": number} for number in range(1, 9_000)]
+    huge = service(35, ports=ports, externalIPs=["203.0.113.35"])
+    server.put(service(32), unready, taken, late, huge)
+    bench.wait_until_right()
+    rows = items(bench.command("list", "endpoints", "-A", "-o", "json"))
+    found = {row["address"]: (row["isUsed"], row["why"]) for row in rows if row["service"] == "s32"}
+    assert found == {pod(32): (True, "ready"), "10.1.0.99": (False, "not ready")}
+    (conflict,) = items(bench.command("list", "conflicts", "-n", "shop", "-o", "json"))
+    assert (conflict["service"], conflict["holder"]) == ("s34", "shop/s33")
+    (quarantined,) = items(bench.command("list", "quarantined", "-n", "shop", "-o", "json"))
+    assert quarantined["service"] == "s35"
+    states = {row["service"]: row["state"] for row in items(bench.command("list", "services", "-A", "-o", "json"))}
+    assert [states[name] for name in ("s33", "s34", "s35")] == ["Served", "Conflict", "Quarantined"]
+
+
+def test_remembered_clients_are_listed_and_counted(bench: Bench, server: ApiServer) -> None:
+    """The kernel's own entries, by Service, up to a limit that is said; and a map's fill, however it is counted."""
+    server.put(service(36, sessionAffinity="ClientIP"), endpoints(36))
+    bench.wait_until_right()
+    sources = [f"10.1.0.{number}" for number in range(40, 43)]
+    for source in sources:
+        bench.lab.connect(Origin.POD, vip(36), 80, source=source)
+    rows = items(bench.command("list", "affinity", "-n", "shop", "-o", "json"))
+    assert sorted(row["client"] for row in rows) == sources
+    assert {(row["service"], row["address"], row["port"], row["pod"]) for row in rows} == {
+        ("s36", vip(36), 80, pod(36))
+    }
+    assert all(10_000 < row["secondsLeft"] <= row["timeout"] == 10_800 for row in rows)
+    cut = bench.command("list", "affinity", "-n", "shop", "--limit", "2")
+    assert len(cut.out.splitlines()) == 3
+    assert "there are more" in cut.err
+    (fill,) = json.loads(bench.command("status", "-o", "json").out)["agent"]["affinity"]
+    assert (fill["name"], fill["clients"], fill["size"], fill["isFull"]) == ("tcp-affinity-10800", 3, 1_048_576, False)
+
+    def uncounted() -> tuple[tuple[int, bool], tuple[int, bool], bool]:
+        (found,) = [each for each in sets(Family.IPV4, TABLE) if each.name == fill["name"]]
+        family = Family.IPV4
+        return count(family, TABLE, found, 100), count(family, TABLE, found, 3), is_full(family, TABLE, found)
+
+    assert bench.lab.node.call(uncounted) == ((3, False), (3, True), False)
+
+
+@pytest.mark.parametrize("command", LIVE_COMMANDS, ids=" ".join)
+def test_an_agent_that_hangs_is_named(bench: Bench, command: list[str]) -> None:
+    """Every command that asks it says at once that its process is stopped, and what to do, and is no success."""
+    with stopped(bench):
+        done = bench.command(*command, timeout=SHORT)
+    assert done.status == 1
+    assert f"(process {bench.process_id}) doesn't answer within {SHORT} s: it is stopped" in done.out + done.err
+    assert f"kill -CONT {bench.process_id}" in done.out + done.err
+    bench.wait_until(lambda: bench.command("status").status == 0)
+
+
+def test_status_from_the_kernel_alone(bench: Bench) -> None:
+    """Without an answer the tables, their shapes and the versions are shown all the same."""
+    with stopped(bench):
+        state = json.loads(bench.command("status", "-o", "json", timeout=SHORT).out)
+    tables = state["kernel"]["tables"]
+    assert [(each["family"], each["isThere"], bool(each["shape"])) for each in tables] == [
+        ("IPv4", True, True), ("IPv6", True, True),
+    ]  # fmt: skip
+    assert state["agent"] is None
+    assert state["process"] == bench.process_id
+
+
+def test_an_agent_that_was_killed_is_missed_and_replaced(bench: Bench) -> None:
+    """Every command says that nobody listens; the next agent takes the dead one's place."""
+    os.kill(bench.process_id, signal.SIGKILL)
+    bench.await_end()
+    for command in LIVE_COMMANDS:
+        done = bench.command(*command)
+        assert done.status == 1
+        assert "nobody listens" in done.out + done.err
+        assert "no nftproxy runs in this network namespace: start it" in done.out + done.err
+    assert bench.socket_path.exists()
+    bench.start()
+    bench.wait_until(lambda: bench.command("status").status == 0)
+    assert len(list(bench.socket_path.parent.iterdir())) == 1
+
+
+def test_the_socket_is_the_agents_users_alone(bench: Bench) -> None:
+    """Socket and directory are closed to others, and one who gets in all the same gets no answer."""
+    directory = bench.socket_path.parent
+    assert stat.S_IMODE(bench.socket_path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    program = (
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1]);"
+        "s.send(b'GET /v1/status HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n'); print(s.recv(100))"
+    )
+    # By a file descriptor of the directory: no need to open the way to it for all.
+    held = os.open(bench.socket_path, os.O_PATH)
+    try:
+        bench.socket_path.chmod(0o666)
+        path = f"/proc/self/fd/{held}"
+        done = subprocess.run(
+            ["/usr/bin/python3", "-c", program, path],
+            user=NOBODY, group=NOBODY, pass_fds=[held], capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    finally:
+        bench.socket_path.chmod(0o600)
+        os.close(held)
+    assert " 403 " in done.stdout, done
+    assert f"user {NOBODY} has asked" in bench.log(), done
+    assert bench.command("status").status == 0
+
+
+def test_silent_and_hasty_connections_stop_nobody(bench: Bench, server: ApiServer) -> None:
+    """With more connections than there may be, which say nothing or no HTTP, others are answered, and rules follow."""
+    opened = [socket.socket(socket.AF_UNIX) for _ in range(3 * CONNECTIONS.connections)]
+    try:
+        for number, each in enumerate(opened):
+            each.connect(str(bench.socket_path))
+            each.settimeout(10)
+            with contextlib.suppress(OSError):
+                each.send(b"\0" * 20_000 if number % 2 else b"GET /v1/services HTT")
+        server.put(service(37), endpoints(37))
+        bench.wait_until_right()
+        assert bench.command("list", "services", "-A").status == 0
+    finally:
+        for each in opened:
+            each.close()
