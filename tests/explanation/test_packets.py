@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from nftproxy.explanation.clients import kind_of
-from nftproxy.explanation.packets import OUTSIDERS, STAND_INS, STRAY_PODS, NodeFacts, node_facts, plan
+from nftproxy.explanation.packets import OUTSIDERS, STAND_INS, STRAY_PODS, NodeFacts, Plan, node_facts, plan
 from nftproxy.explanation.question import Kind, Question, Source, parse_source, parse_to
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import HostAddresses
@@ -112,3 +113,10 @@ def test_a_range_of_one_address_is_looked_at() -> None:
     seen = example_pipeline("source-ranges")
     sources = _sources(seen, "203.0.113.10:443", Source(Kind.OUTSIDE))
     assert sources == [(Kind.OUTSIDE, OUTSIDERS[Family.IPV4][0])]
+
+
+def test_a_plan_survives_as_json() -> None:
+    """Who sends the packets needs nothing but the plan, so it comes out of JSON as it went in."""
+    made = plan(example_pipeline("everything"), Question(parse_to("svc/edge/gateway")))
+    assert made.packets
+    assert msgspec.json.decode(msgspec.json.encode(made), type=Plan) == made

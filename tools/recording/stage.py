@@ -1,0 +1,85 @@
+"""Where the recorded commands run: a node with its agent, pods that serve, clients that stay connected.
+
+The agent's socket is where it always is, below /run, which is a directory of this process's own meanwhile.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from nftproxy.lab.echo import Conversation
+from tools.demo import BALANCER, CART, WEB, WEB_NODE_PORT, Cluster, Proxy, scratch
+
+CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x00020000, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h
+PATIENCE = 30.0  # seconds: for the agent to answer, which takes one
+CONVERSATIONS = ((WEB, 80, 9), (CART, 80, 4), (BALANCER, 443, 3))
+"""Where a pod of the node stays connected to, and how often."""
+
+
+class Stage:
+    """A node on which commands can be run.
+
+    Attributes:
+        directory: where they run: it has the manifests and the configuration of the example.
+    """
+
+    def __init__(self, cluster: Cluster, proxy: Proxy, directory: Path) -> None:
+        self.directory = directory
+        self._cluster = cluster
+        self._proxy = proxy
+
+    def run(self, arguments: Sequence[str]) -> list[str]:
+        """The lines that `nftproxy` prints with these arguments.
+
+        Raises:
+            RuntimeError: it fails; the message has what it says.
+        """
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
+        command = [sys.executable, "-m", "nftproxy", *arguments]
+        process = self._cluster.node.node.popen(
+            command, cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        output, errors = process.communicate()
+        if process.returncode:
+            raise RuntimeError(f"nftproxy {' '.join(arguments)}: {output}{errors}{self._proxy.log}")
+        return str(output).splitlines()
+
+
+def own_run_directory() -> None:
+    """Give this process a /run of its own, which goes with it: nothing of the machine's is touched."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for done in (
+        libc.unshare(CLONE_NEWNS),
+        libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None),
+        libc.mount(b"tmpfs", b"/run", b"tmpfs", 0, None),
+    ):
+        if done:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+@contextmanager
+def stage() -> Iterator[Stage]:
+    """A node whose agent has loaded its rules, with connections to some Services."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(scratch())
+        cluster = Cluster(directory / "manifests", stack)
+        proxy = Proxy(cluster.node, directory / "manifests", directory / "config.yaml")
+        proxy.until_loaded(PATIENCE)
+        for address, port, count in CONVERSATIONS:
+            for _ in range(count):
+                _keep(stack, cluster.shopper.talk(address, port))
+        for _ in range(5):
+            _keep(stack, cluster.outside.talk(cluster.node.address, WEB_NODE_PORT))
+        yield Stage(cluster, proxy, directory)
+
+
+def _keep(stack: ExitStack, conversation: Conversation) -> None:
+    """Stay connected until the end."""
+    stack.callback(conversation.close)
+    conversation.ask()
