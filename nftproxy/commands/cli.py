@@ -24,6 +24,7 @@ from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_
 from nftproxy.commands.options import CONFIG, configuration
 from nftproxy.commands.run import run_command
 from nftproxy.commands.status import status_command
+from nftproxy.commands.top import top_command
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
@@ -101,6 +102,7 @@ _commands.add_command(explain_command)
 _commands.add_command(doctor_command)
 _commands.add_command(list_command)
 _commands.add_command(status_command)
+_commands.add_command(top_command)
 
 
 @_commands.command("cleanup")

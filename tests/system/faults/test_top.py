@@ -1,0 +1,58 @@
+"""`nftproxy top` beside a running agent: real connections, with the names of their Services."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import sys
+
+from nftproxy.lab import Origin
+from nftproxy.lab.apiserver import ApiServer
+from tests.system.faults.bench import ROOT, Bench, endpoints, pod, service, vip
+
+
+def test_connections_have_their_services_names(bench: Bench, server: ApiServer) -> None:
+    """Each Service's connections are counted by endpoint, as a table in a pipe and as JSON."""
+    server.put(service(20), endpoints(20), service(21), endpoints(21))
+    bench.wait_until_right()
+    bench.lab.node.flush_conntrack()
+    for number, times in ((20, 2), (21, 3)):
+        for _ in range(times):
+            bench.lab.connect(Origin.POD, vip(number), 80)
+    done = bench.command("top")
+    lines = [line.split() for line in done.out.splitlines()]
+    assert (done.status, done.err) == (0, "")
+    assert lines == [
+        ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS"],
+        ["shop/s21", "80/tcp", f"{pod(21)}:8080", "3"],
+        ["shop/s20", "80/tcp", f"{pod(20)}:8080", "2"],
+    ]
+    top = json.loads(bench.command("top", "-o", "json").out)
+    assert (top["connections"], top["problem"]) == (5, "")
+    assert top["rows"][0] == {
+        "service": "shop/s21",
+        "port": "80",
+        "protocol": "tcp",
+        "endpoint": f"{pod(21)}:8080",
+        "connections": 3,
+    }
+
+
+def test_a_terminal_shows_it_again_and_again(bench: Bench) -> None:
+    """On a terminal the table is renewed from its top until Ctrl-C, which is no failure."""
+    ours, theirs = pty.openpty()
+    arguments = ["top", "--interval", "0.1", "--agent-socket", str(bench.socket_path)]
+    process = bench.lab.node.popen(
+        [sys.executable, "-m", "nftproxy", *arguments], cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    shown = b""
+    while shown.count(b"\x1b[2J") < 3:
+        shown += os.read(ours, 1 << 16)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    os.close(ours)
+    assert b"active connections" in shown
+    assert b"SERVICE" in shown
