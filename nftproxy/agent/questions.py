@@ -33,7 +33,13 @@ from nftproxy.agent.health import Status
 from nftproxy.agent.inventory import LISTINGS, Scope
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.selectors import parse_selector
+from nftproxy.explanation.answer import Explanation, Place
+from nftproxy.explanation.explain import explaining
+from nftproxy.explanation.kernel import with_kernel
+from nftproxy.explanation.question import Question as Asked
+from nftproxy.explanation.question import parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
+from nftproxy.kernel.elements import Elements
 from nftproxy.kernel.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
@@ -66,7 +72,12 @@ class Knowledge(NamedTuple):
 def questions(known: Knowledge) -> Mapping[str, Question]:
     """The answers, by the paths of the requests."""
     listings = {f"/v1/{name}": _listing(known.pipeline, rows) for name, rows in LISTINGS.items()}
-    return {**listings, "/v1/affinity": _affinity(known.pipeline), "/v1/status": _status(known)}
+    return {
+        **listings,
+        "/v1/affinity": _affinity(known.pipeline),
+        "/v1/status": _status(known),
+        "/v1/explain": _explain(known.pipeline),
+    }
 
 
 def _listing(pipeline: Pipeline, rows: Callable[[Pipeline, Scope], Iterator[Row | None]]) -> Question:
@@ -127,6 +138,36 @@ def _status(known: Knowledge) -> Question:
         yield _line(_agent_state(known, affinity))
 
     return answer
+
+
+def _explain(pipeline: Pipeline) -> Question:
+    async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        source = query.get("from")
+        steps = explaining(pipeline, Asked(parse_to(query.get("to", "")), parse_source(source) if source else None))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                explanation: Explanation = end.value
+                break
+            yield b"\n"  # so that whoever asks sees that it goes on
+        places: list[Place] = []
+        for place in explanation.places:
+            one = msgspec.structs.replace(explanation, places=(place,))
+            places += (await asyncio.to_thread(_with_kernel, one)).places
+            yield b"\n"
+        yield _encode(msgspec.structs.replace(explanation, places=tuple(places)))
+
+    return answer
+
+
+def _with_kernel(explanation: Explanation) -> Explanation:
+    """With what the kernel has of it, element by element; without where it can't be asked."""
+    try:
+        with Elements() as elements:
+            return with_kernel(explanation, elements.find)
+    except Unavailable:
+        return explanation
 
 
 def _affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:

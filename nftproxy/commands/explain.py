@@ -10,7 +10,8 @@ import click
 import msgspec
 
 from nftproxy.commands.codes import print_article
-from nftproxy.commands.offline import OFFLINE, PATHS, offline_cluster
+from nftproxy.commands.live import LIVE, Agent
+from nftproxy.commands.offline import OFFLINE_IF_ANY, PATHS_IF_ANY, offline_cluster
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.kernel import with_kernel
 from nftproxy.explanation.packets import plan
@@ -40,8 +41,9 @@ class Traced(msgspec.Struct, frozen=True):
 
 @click.command("explain")
 @click.argument("to", metavar="TO", is_eager=True, callback=print_article)
-@PATHS
-@OFFLINE
+@PATHS_IF_ANY
+@OFFLINE_IF_ANY
+@LIVE
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
 @click.option("--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and whom it remembers.")
 @click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
@@ -55,12 +57,15 @@ def explain_command(
     wants_trace: bool,
     wants_picture: bool,
     output: str,
+    agent_socket: str,
+    timeout: float,
     **options: Any,
 ) -> None:
     """Say what becomes of a connection to TO, and why.
 
     TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
-    number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render.
+    number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render; without any the
+    agent of this node is asked, which also says what its kernel holds.
 
     With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
     With --kernel, too, packets go through a copy of what that kernel holds, else of what the manifests render to.
@@ -71,6 +76,13 @@ def explain_command(
     if wants_picture and (wants_trace or output != "text"):
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
+    if not paths:
+        if wants_trace:
+            raise click.UsageError("--trace needs manifests (PATHS)")
+        _show(Agent(agent_socket, timeout).explain(to, source or ""), output, wants_picture=wants_picture)
+        return
+    if not options["node"]:
+        raise click.UsageError("with PATHS, --node says whose rules these are")
     cluster = offline_cluster(paths, with_pods=True, **options)
     explanation = cluster.explain(question.to, question.source)
     if kernel:
@@ -89,6 +101,16 @@ def explain_command(
         if traces is not None:
             click.echo("\n".join(trace_text(traces, COPIED[kernel])))
     sys.exit(1 if any(trace.differences for trace in traces or ()) else 0)
+
+
+def _show(explanation: Explanation, output: str, *, wants_picture: bool) -> None:
+    """Print what the agent says, as it is printed offline."""
+    if wants_picture:
+        click.echo(svg(explanation, PICTURE.read_text()), nl=False)
+    elif output == "json":
+        click.echo(msgspec.json.format(msgspec.json.encode(explanation)).decode())
+    else:
+        click.echo("\n".join(text(explanation)))
 
 
 def _rules(pipeline: Pipeline, kernel: bool) -> Transaction | list[TableCopy]:

@@ -21,6 +21,7 @@ import msgspec
 
 from nftproxy.agent.answers import AgentState, End, Line, Row
 from nftproxy.commands.options import Decorator, options
+from nftproxy.explanation.answer import Explanation
 from nftproxy.kernel.agent_lock import holder
 from nftproxy.kernel.unix_sockets import peer
 from nftproxy.model.codes import Code
@@ -70,6 +71,16 @@ class Agent(NamedTuple):
             NoAnswer: it can't be asked.
         """
         return msgspec.json.decode(b"".join(self.ask("/v1/status")), type=AgentState)
+
+    def explain(self, to: str, source: str) -> Explanation:
+        """What becomes of a connection, with what the kernel holds.
+
+        Raises:
+            NoAnswer: it can't be asked.
+            BadInput: the question can't be read.
+        """
+        answer = b"".join(self.ask("/v1/explain", {"to": to, "from": source}))
+        return msgspec.json.decode(answer, type=Explanation)
 
     def rows(self, what: str, **query: str) -> Iterator[Row | End]:
         """A listing, as it comes; the last is the `End`.

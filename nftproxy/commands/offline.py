@@ -19,8 +19,8 @@ from nftproxy.sources.files import Manifests, load, load_pods
 
 AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
 
-OFFLINE = options(
-    click.option("--node", required=True, help="The node whose rules these are.", metavar="NAME"),
+_NODE = "The node whose rules these are."
+_OPTIONS = options(
     CONFIG,
     TEMPLATES,
     click.option("--family", type=click.Choice([family.value for family in Family]), help="One family only."),
@@ -34,8 +34,11 @@ OFFLINE = options(
         "what the nft library of this machine can.",
     ),
 )
+OFFLINE = options(click.option("--node", required=True, help=_NODE, metavar="NAME"), _OPTIONS)
+OFFLINE_IF_ANY = options(click.option("--node", help=f"{_NODE}  Needed with PATHS.", metavar="NAME"), _OPTIONS)
 EXISTING = click.Path(exists=True, path_type=Path, allow_dash=True)
 PATHS = click.argument("paths", nargs=-1, required=True, type=EXISTING)
+PATHS_IF_ANY = click.argument("paths", nargs=-1, type=EXISTING)
 
 
 def offline_cluster(

@@ -6,7 +6,7 @@ and what becomes of a packet from the facts that the rules are rendered from: an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 
 import msgspec
 
@@ -49,15 +49,28 @@ def explain(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Exp
         question: to where, and from whom.
         pods: what is known of pods: for a question that names one, and to name endpoints.
     """
+    steps = explaining(pipeline, question, pods)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+
+def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Generator[None, None, Explanation]:
+    """As `explain`, stopping after each place, so that others may have their turn."""
     spots = list(dict.fromkeys(_spots(pipeline, question.to)))
-    places = tuple(_place(pipeline, spot, question.source, pods) for spot in spots[:MAX_PLACES])
+    places = []
+    for spot in spots[:MAX_PLACES]:
+        places.append(_place(pipeline, spot, question.source, pods))
+        yield
     notes = list(_notes(pipeline, question.to, found=bool(spots)))
     if question.source and question.source.pod and question.source.pod not in pods.addresses:
         notes.append(f"the address of pod {question.source.pod} is not known")
     if len(spots) > MAX_PLACES:
         notes.append(f"{len(spots) - MAX_PLACES} more addresses and ports are left out: ask for one port")
     source = str(question.source) if question.source else ""
-    return Explanation(str(question.to), source, pipeline.state.node.name, places, tuple(notes))
+    return Explanation(str(question.to), source, pipeline.state.node.name, tuple(places), tuple(notes))
 
 
 def _spots(pipeline: Pipeline, to: To) -> Iterator[Spot]:

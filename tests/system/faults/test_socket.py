@@ -26,7 +26,7 @@ from tests.support.command import Done
 from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
 from tests.system.packets.manifests import labelled
 
-LIVE_COMMANDS = [["status"], ["list", "services"], ["list", "affinity"]]
+LIVE_COMMANDS = [["status"], ["list", "services"], ["list", "affinity"], ["explain", "10.96.0.1:80"]]
 SHORT = 0.3
 """Seconds that a command waits for an agent that is known to be silent."""
 
@@ -161,6 +161,29 @@ def test_remembered_clients_are_listed_and_counted(bench: Bench, server: ApiServ
         return count(family, TABLE, found, 100), count(family, TABLE, found, 3), is_full(family, TABLE, found)
 
     assert bench.lab.node.call(uncounted) == ((3, False), (3, True), False)
+
+
+def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None:
+    """Without manifests the agent explains, with the pod that the kernel remembers, and what it holds otherwise."""
+    server.put(service(38, sessionAffinity="ClientIP"), endpoints(38))
+    bench.wait_until_right()
+    bench.lab.connect(Origin.POD, vip(38), 80, source="10.1.0.77")
+    place = f"{vip(38)}:80"
+
+    def explained() -> Any:
+        done = bench.command("explain", place, "--from", "10.1.0.77", "--output", "json")
+        assert done.status == 0, done.err
+        return json.loads(done.out)["places"][0]
+
+    found = explained()
+    assert found["owner"] == {"namespace": "shop", "name": "s38", "port": ""}
+    assert found["affinity"]["remembered"]["pod"] == pod(38)
+    assert 10_000 < found["affinity"]["remembered"]["seconds"] <= 10_800
+    assert found["expected"]
+    assert {each["is_held"] for each in found["expected"]} == {True}
+    assert "ClusterIP of Service shop/s38" in bench.command("explain", "svc/shop/s38").out
+    assert bench.command("explain", "x").status == 2
+    assert bench.command("explain", place, "--trace").status == 2
 
 
 @pytest.mark.parametrize("command", LIVE_COMMANDS, ids=" ".join)
