@@ -18,7 +18,7 @@ from nftproxy.model.events import HostAddresses
 from nftproxy.model.objects import ClusterObject, Service
 from nftproxy.rules.transaction import delete_transaction, join
 from tests.support.factories import service, slice_of
-from tests.system.packets.cluster import IP, Cluster, Ip, each_ip, each_protocol
+from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip, each_protocol
 
 OUTSIDE, POD, NODE = Origin.OUTSIDE, Origin.POD, Origin.NODE
 KINDS = ("cluster_ip", "external_ip", "load_balancer", "node_port")
@@ -99,6 +99,8 @@ def counted(ip: Ip, protocol: str, *endpoints: str, **tweaks: Any) -> tuple[Serv
     return web(ip, protocol, **tweaks), slice_of(endpoints=endpoints, ports=[f"http:8080/{protocol}"])
 
 
+each_family_and_protocol = pytest.mark.parametrize(("ip", "protocol"), [(IP, "tcp"), (IP6, "udp"), (IP, "sctp")])
+
 # ---- what endpoints get --------------------------------------------------------------------------------------------
 
 
@@ -163,8 +165,7 @@ def test_what_is_no_services_is_not_counted(lab: Lab, ip: Ip) -> None:
 # ---- what nobody gets ----------------------------------------------------------------------------------------------
 
 
-@each_ip
-@each_protocol
+@each_family_and_protocol
 def test_rejections_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
     """Where there is no endpoint at all, each packet is rejected, and counted as that."""
     cluster = Counted(lab, *counted(ip, protocol))
@@ -174,8 +175,7 @@ def test_rejections_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
     assert cluster.counts() == {f"{kind} no_endpoint": 6 for kind in KINDS}
 
 
-@each_ip
-@each_protocol
+@each_family_and_protocol
 def test_drops_without_local_endpoints_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
     """Where policy Local finds endpoints on other nodes only, drops are counted as that."""
     policies = {"internal_policy": "Local", "external_policy": "Local"}
@@ -188,8 +188,7 @@ def test_drops_without_local_endpoints_are_counted(lab: Lab, ip: Ip, protocol: s
     assert cluster.counts() == {"external_ip": 1, "cluster_ip none_local": 1}
 
 
-@each_ip
-@each_protocol
+@each_family_and_protocol
 @pytest.mark.parametrize("gone", ["guard", "guard-translated"])
 def test_drops_by_source_ranges_are_counted(lab: Lab, ip: Ip, protocol: str, gone: str) -> None:
     """Who isn't admitted is counted at the load balancer's address, by either of the two guards."""
@@ -208,8 +207,7 @@ def test_drops_by_source_ranges_are_counted(lab: Lab, ip: Ip, protocol: str, gon
     }
 
 
-@each_ip
-@each_protocol
+@each_family_and_protocol
 @pytest.mark.parametrize("lost", ["services", "{protocol}-endpoints-of", "{protocol}-endpoints"])
 def test_races_are_counted(lab: Lab, ip: Ip, protocol: str, lost: str) -> None:
     """A packet that finds its Service and, as if a commit came in between, no endpoint any more, is counted as that."""
