@@ -28,12 +28,14 @@ class Scene(NamedTuple):
 
 
 SCENES = (
+    Scene("status"),
     Scene("explain 203.0.113.7:443 manifests --config config.yaml --node node-a --kernel --from outside", stays=True),
 )
 
 
 def screens(node: Stage, scenes: Sequence[Scene]) -> Iterator[Screen]:
     """What is seen, one after the other."""
+    node.until_it_runs(["status"])
     for scene in scenes:
         asked = f"{PROMPT}nftproxy {scene.command}"
         yield Screen((asked,), TYPING)

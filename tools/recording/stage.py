@@ -9,6 +9,7 @@ import ctypes
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -49,6 +50,17 @@ class Stage:
         if process.returncode:
             raise RuntimeError(f"nftproxy {' '.join(arguments)}: {output}{errors}{self._proxy.log}")
         return str(output).splitlines()
+
+    def until_it_runs(self, arguments: Sequence[str]) -> list[str]:
+        """The same, once it succeeds: an agent is healthy some time after its rules are there."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.run(arguments)
+            except RuntimeError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.2)
 
 
 def own_run_directory() -> None:
