@@ -29,7 +29,8 @@ class Scene(NamedTuple):
 
 SCENES = (
     Scene("status"),
-    Scene("explain 203.0.113.7:443 manifests --config config.yaml --node node-a --kernel --from outside", stays=True),
+    Scene("explain 203.0.113.7:443 --from outside", stays=True),
+    Scene("top"),
 )
 
 
