@@ -185,16 +185,19 @@ class Following(RuleBasedStateMachine):
 
     @rule(data=st.data(), family=families)
     def remember(self, data: st.DataObject, family: Family) -> None:
-        """Packets write to a map of session affinity."""
+        """Packets write to a map of session affinity, or to a set of fronts that are counted."""
         used = self._made.generations[family].used_declarations().values()
-        dynamic = [each.name for each in used if each.is_dynamic]
+        dynamic = [each for each in used if each.is_dynamic]
         if dynamic:
-            entry = {
-                Family.IPV4: "198.51.100.7 . 10.96.0.10 . 80 : 10.1.0.4",
-                Family.IPV6: "2001:db8::7 . fd00:96::10 . 80 : fd00:1::4",
+            client, front, pod = {
+                Family.IPV4: ("198.51.100.7", "10.96.0.10", "10.1.0.4"),
+                Family.IPV6: ("2001:db8::7", "fd00:96::10", "fd00:1::4"),
             }[family]
-            name = data.draw(st.sampled_from(dynamic))
-            self._apply(Transaction(f"add element {family.table} {name} {{ {entry} }}\n"))
+            written = data.draw(st.sampled_from(dynamic))
+            entry = f"{client} . {front} . 80 : {pod}"
+            if written.kind is Kind.SET:
+                entry = "tcp . 80" if written.name.startswith("nodeport-") else f"{front} . tcp . 80"
+            self._apply(Transaction(f"add element {family.table} {written.name} {{ {entry} }}\n"))
 
     @rule(data=st.data(), family=families)
     def be_damaged(self, data: st.DataObject, family: Family) -> None:
