@@ -1,10 +1,10 @@
-"""How often Events may be sent: one for each object and reason, with a count, and no more than a token bucket gives.
+"""How often Events may be sent: one for each object, reason and code, with a count, and as often as token buckets give.
 
 Who may write Services decides how often something happens to them, and every node says so; so what a node sends is
 bounded, whatever happens: client-go's recorder does it in the same way (tools/record, EventCorrelator).
 
-* What happens to an object for the same reason is one series: the first time an Event is created, later its count
-  goes up.  A state that lasts counts once, however often it is reported.
+* What happens to an object for the same reason and code is one series: the first time an Event is created, later its
+  count goes up.  A state that lasts counts once, however often it is reported.
 * For each object there is a token bucket, and one for the node.  While there is no token a series waits, and goes on
   counting; what is sent then is the count by then.
 * A series is over an hour after it began, as kube-apiserver forgets Events then.
@@ -65,7 +65,7 @@ class _Key(NamedTuple):
     subject: Subject
     reason: str
     action: str
-    is_warning: bool
+    code: Code
 
 
 class Series(msgspec.Struct):
@@ -124,7 +124,7 @@ class Correlator:
         """Take note of what has happened; what has the same reason and object is one thing with several notes."""
         reported: dict[_Key, dict[Happening, None]] = {}
         for each in happenings:
-            key = _Key(Subject(each.namespace, each.name), each.reason, each.action, each.is_warning)
+            key = _Key(Subject(each.namespace, each.name), each.reason, each.action, each.code)
             reported.setdefault(key, {})[each] = None
         for key, together in reported.items():
             self._note(key, list(together), now, wall)

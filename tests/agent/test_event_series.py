@@ -76,11 +76,12 @@ def test_what_lasts_counts_once() -> None:
     assert [each.count for each in sent(correlator, 2.0)] == [2]
 
 
-def test_another_reason_or_object_is_another_event() -> None:
-    """A series is about one object and one reason."""
+def test_another_reason_code_or_object_is_another_event() -> None:
+    """A series is about one object, one reason and one code, so that its Event names the code of all that it counts."""
     correlator = Correlator()
-    correlator.observe([happening("a"), happening("a", "api"), happening("a", reason="RulesRefused")], 0.0, NOW)
-    assert [series.count for series in sent(correlator)] == [1, 1, 1]
+    other = happening("a")._replace(code=Code.CONFLICT_PROTECTED)
+    correlator.observe([happening("a"), happening("a", "api"), happening("a", reason="RulesRefused"), other], 0.0, NOW)
+    assert [series.count for series in sent(correlator)] == [1, 1, 1, 1]
 
 
 def test_no_two_series_begin_at_once() -> None:

@@ -243,6 +243,7 @@ CASES = [
 AFFINITY = POPULAR, "session affinity:"
 API_AWAY = [(SOME, "NFT501"), (SLOW, "NFT501")]
 FLUSHED = MOMENT, "NFT408"
+NOT_FORWARDING = ONE, "NFT624"
 MISCONFIGURED = WITHOUT, "NFT105"
 BEHIND = [(SLOW, "must have"), (SLOW, "src=10.1.1.4")]
 STARTING = [(ONE, '"waitingFor"'), (SOME, "NFT503"), (SOME, "NFT007")]
@@ -252,7 +253,9 @@ GONE = ONE, "and has nothing"
 def test_every_row_is_tried() -> None:
     """The page has rows, and for each one here makes the fault."""
     tried = [(case.heading, case.words) for case in CASES]
-    assert sorted([*tried, AFFINITY, *API_AWAY, FLUSHED, MISCONFIGURED, *BEHIND, *STARTING, GONE]) == sorted(ROWS)
+    assert sorted(
+        [*tried, AFFINITY, *API_AWAY, FLUSHED, NOT_FORWARDING, MISCONFIGURED, *BEHIND, *STARTING, GONE]
+    ) == sorted(ROWS)
 
 
 def test_the_cluster_is_written_as_it_is_here() -> None:
@@ -293,6 +296,16 @@ def test_another_program_deletes_the_rules(scene: Scene) -> None:
     scene.wait_for('code="NFT408"', "/metrics")
     scene.find(*FLUSHED)
     scene.has(*FINE)
+
+
+def test_a_node_that_does_not_forward(scene: Scene) -> None:
+    """Without ip_forward no connection leaves for another node's pod, though the rules are right."""
+    scene.has(service(), slice_of(AWAY))
+    scene.node.sysctl({"ipv4/ip_forward": "0"})
+    assert scene.world.outcomes(POD, IP.vip) == {DROPPED}
+    scene.find(*NOT_FORWARDING)
+    scene.node.sysctl({"ipv4/ip_forward": "1"})
+    assert scene.world.outcomes(POD, IP.vip) == at(IP.away)
 
 
 def test_a_bad_configuration(scene: Scene) -> None:
