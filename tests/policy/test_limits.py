@@ -74,7 +74,7 @@ def test_a_service_beyond_a_limit_claims_nothing_and_has_no_rules() -> None:
     assert "203.0.0.9 . tcp . 1" in elements(made, IPV4, "services")
     assert made.losses == {}
     (note,) = notes(made, (), ())
-    assert note == "quarantined: shop/web: its addresses and ports come to 10100 fronts, and 10000 are allowed"
+    assert note == "quarantined: NFT307: shop/web: its addresses and ports come to 10100 fronts, and 10000 are allowed"
     made.apply([Put(small)])
     assert made.state.excessive == {}
     assert elements(made, IPV4, "services").keys() >= {"10.96.0.10 . tcp . 1"}
