@@ -16,7 +16,7 @@ import pytest
 
 from nftproxy.agent.event_series import Happening
 from nftproxy.agent.metrics import _COUNTERS, _GAUGES
-from nftproxy.commands.cli import _commands
+from nftproxy.commands.cli import commands
 from nftproxy.commands.codes import WIDTH, articles, explained, overview, page
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError, Problem
@@ -159,7 +159,7 @@ def test_commands_that_check_exist(command: str) -> None:
     if program != "nftproxy":
         assert program in TOOLS
         return
-    found = _commands.commands[words[0]]
+    found = commands()[words[0]]
     known = {name for parameter in found.params for name in parameter.opts}
     assert {word for word in words if word.startswith("-")} <= known
 

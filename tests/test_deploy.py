@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import kubernetes_validate
 import pytest
 import yaml
 
 from nftproxy import __version__
 from nftproxy.api.config import parse_config
-from nftproxy.commands.cli import _commands
+from nftproxy.commands import cli
 from nftproxy.commands.kube_proxy_cleanup import MODES
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
@@ -131,8 +130,7 @@ def test_ports_agree_with_the_configuration() -> None:
 
 def options(command: list[str]) -> set[str]:
     """The options in a command line of nftproxy's, each of which is one of that command's."""
-    assert isinstance(_commands, click.Group)
-    known = {name for each in _commands.commands[command[0]].params for name in each.opts}
+    known = {name for each in cli.commands()[command[0]].params for name in each.opts}
     used = {word.partition("=")[0] for word in command[1:] if word.startswith("-")}
     assert used <= known
     return used

@@ -7,6 +7,7 @@ and field at fault.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any, NoReturn
@@ -14,17 +15,9 @@ from typing import Any, NoReturn
 import click
 
 from nftproxy import __version__
-from nftproxy.commands.conformance import conformance_command
-from nftproxy.commands.doctor import doctor_command
-from nftproxy.commands.explain import explain_command
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
-from nftproxy.commands.list import list_command
-from nftproxy.commands.manifests import manifests_command
 from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_cluster
 from nftproxy.commands.options import CONFIG, configuration
-from nftproxy.commands.run import run_command
-from nftproxy.commands.status import status_command
-from nftproxy.commands.top import top_command
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
@@ -50,7 +43,37 @@ def main() -> NoReturn:
         sys.exit(1)
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_MODULES = ("conformance", "doctor", "explain", "list", "manifests", "run", "status", "top")
+ELSEWHERE = {name: f"nftproxy.commands.{name}:{name}_command" for name in _MODULES}
+"""The commands that have a module of their own, and what they are called there."""
+
+
+class Commands(click.Group):
+    """The commands, of which those `ELSEWHERE` are imported when they are asked for.
+
+    An agent runs for months with what `run` imports, and starts with it after each change of its configuration.
+    """
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """The names of all commands."""
+        return sorted({*self.commands, *ELSEWHERE})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name."""
+        if cmd_name in ELSEWHERE:
+            module, _, name = ELSEWHERE[cmd_name].partition(":")
+            self.add_command(getattr(importlib.import_module(module), name))
+        return super().get_command(ctx, cmd_name)
+
+
+def commands() -> dict[str, click.Command]:
+    """Every command, by name."""
+    context = click.Context(_commands)
+    found = {name: _commands.get_command(context, name) for name in _commands.list_commands(context)}
+    return {name: command for name, command in found.items() if command}
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def _commands() -> None:
     """A Kubernetes service proxy for Linux nodes: Services and EndpointSlices in, one nftables table a family out."""
@@ -93,16 +116,6 @@ def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
     transaction = cluster.pipeline.apply(loaded([new], cluster.pipeline.settings.config, strict).listing())
     sys.stdout.write(transaction.text)
     sys.exit(1 if transaction else 0)
-
-
-_commands.add_command(conformance_command)
-_commands.add_command(run_command)
-_commands.add_command(manifests_command)
-_commands.add_command(explain_command)
-_commands.add_command(doctor_command)
-_commands.add_command(list_command)
-_commands.add_command(status_command)
-_commands.add_command(top_command)
 
 
 @_commands.command("cleanup")

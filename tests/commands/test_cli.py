@@ -249,7 +249,7 @@ def change(file: Path, old: str, new: str) -> int:
 
 def test_templates_can_be_given(web: Path, templates: Path) -> None:
     """The rules come from the templates in the directory that is named."""
-    change(templates / TABLE_TEMPLATE, "@fronts drop", "@fronts counter drop")
+    change(templates / TABLE_TEMPLATE, "@fronts {{ endings.unserved }}", "@fronts counter drop")
     assert "@fronts counter drop\n" in render(web, "--templates", templates).out
 
 
@@ -303,7 +303,7 @@ def test_check_reports_what_was_loaded(web: Path) -> None:
 @pytest.mark.usefixtures("namespace")
 def test_check_reports_what_was_refused(web: Path, templates: Path) -> None:
     """Rules that do not load are reported with the kernel's words and the rule, and the exit status is 1."""
-    change(templates / TABLE_TEMPLATE, "@fronts drop", "@fronts goto nowhere")
+    change(templates / TABLE_TEMPLATE, "@fronts {{ endings.unserved }}", "@fronts goto nowhere")
     done = nftproxy("check", web, "--node", "node-a", "--templates", templates)
     assert (done.status, done.err) == (1, "")
     assert done.out.startswith("NFT413: refused by libnftables ")
@@ -503,3 +503,14 @@ def test_without_permission_it_says_so(as_nobody: Callable[[str], str]) -> None:
         "capture_output=True, text=True); print(done.returncode, done.stdout + done.stderr, end='')"
     )
     assert re.fullmatch(r"1 error: .*permi.*\n", as_nobody(code))
+
+
+def test_the_agent_carries_no_other_command() -> None:
+    """A process that runs the agent has imported nothing of the commands that nobody gave, nor what only these need."""
+    code = (
+        "import sys; from nftproxy.commands import cli; cli._commands.get_command(None, 'run'); "
+        "print(*sorted({'nftproxy.commands.doctor', 'nftproxy.commands.explain', 'nftproxy.lab', 'nftproxy.trace'} "
+        "& set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from nftproxy.explanation.answer import Explanation
@@ -12,6 +15,7 @@ from nftproxy.explanation.text import text
 from nftproxy.kernel.elements import Elements
 from nftproxy.lab import Lab, Origin, Probe
 from nftproxy.pipeline import Pipeline
+from tests.support.command import nftproxy
 from tests.support.factories import pipeline, service, slice_of
 
 SHOP = (
@@ -106,3 +110,16 @@ def test_a_remembered_client_is_named_with_its_pod(loaded: tuple[Lab, Pipeline])
     assert other.affinity
     assert other.affinity.is_known
     assert other.affinity.remembered is None
+
+
+@pytest.mark.usefixtures("namespace")
+def test_the_command_asks_this_machine(tmp_path: Path) -> None:
+    """`nftproxy explain --kernel` says whether the kernel of this machine holds what the manifests render to."""
+    example = Path(__file__).resolve().parents[2] / "examples" / "cluster-ip"
+    where: list[str | Path] = [example / "manifests", "--node", "node-a", "--config", example / "config.yaml"]
+    empty = nftproxy("explain", "svc/shop/web", *where, "--kernel")
+    missing = "kernel: services must have { 10.96.0.10 . tcp . 80 : goto draw-tcp-endpoints }, and has nothing"
+    assert missing in empty.out
+    (rules := tmp_path / "rules.nft").write_text(nftproxy("render", *where).out)
+    subprocess.run(["nft", "-f", rules], check=True)
+    assert "kernel: holds exactly the " in nftproxy("explain", "svc/shop/web", *where, "--kernel").out
