@@ -55,6 +55,14 @@ class Against(Trial):
         super().follow(after, happened)
         self._ours.follow(after, happened)
 
+    def traced(
+        self, worlds: tuple[World, ...], difference: Difference, view: View
+    ) -> tuple[tuple[World, ...], Difference]:
+        """A difference with the worlds that it takes to show it; nftproxy's own are shown as they were found."""
+        if difference.what.startswith(OURS):
+            return worlds, difference
+        return super().traced(worlds, difference, view)
+
     def all_differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
         """What becomes of connections otherwise than it must, on either node; of the other proxy's with our outcome."""
         wanted = list(probes)

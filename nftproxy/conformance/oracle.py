@@ -9,7 +9,8 @@ What it leaves to parsing is what is no Service or endpoint at all: headless, Ex
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
@@ -204,11 +205,19 @@ class Oracle:
             for target in self.lists(service, port, family).here
         )
 
+    @functools.cached_property
+    def _slices(self) -> Mapping[tuple[ObjectKey, Family], Sequence[EndpointSlice]]:
+        """The slices of each Service in each family."""
+        found: dict[tuple[ObjectKey, Family], list[EndpointSlice]] = defaultdict(list)
+        for each in self.world.slices:
+            found[each.service, each.family].append(each)
+        return found
+
     def lists(self, service: Service, port: ServicePort, family: Family) -> Lists:
         """The endpoints of a Service port in a family."""
         key = service.key, port, family
         if key not in self._lists:
-            mine = [each for each in self.world.slices if each.service == service.key and each.family is family]
+            mine = self._slices[service.key, family]
             self._lists[key] = _lists(_entries(mine, port, self.world.node.name), self.world.node)
         return self._lists[key]
 
@@ -223,7 +232,8 @@ def _outcomes(targets: Targets, masqueraded: Targets) -> frozenset[Outcome]:
 
 def _fronts(world: World) -> dict[Place, Front]:
     """Each place with the Service port that has it: ClusterIPs first, then the oldest, then by name."""
-    claims = [(place, front) for service in world.services for place, front in _claims(world, service)]
+    cluster_ips = {address for service in world.services for address in service.cluster_ips}
+    claims = [(place, front) for service in world.services for place, front in _claims(world, service, cluster_ips)]
 
     def precedence(claim: tuple[Place, Front]) -> tuple[object, ...]:
         place, front = claim
@@ -252,16 +262,15 @@ def _protected_ports(config: Config) -> set[int]:
     return own.union(*(range(ports.first, ports.last + 1) for ports in config.protected_ports))
 
 
-def _claims(world: World, service: Service) -> Iterator[tuple[Place, Front]]:
-    """Every place that a Service asks for and may have."""
+def _claims(world: World, service: Service, cluster_ips: Set[Address]) -> Iterator[tuple[Place, Front]]:
+    """Every place that a Service asks for and may have; an external address is no ClusterIP of any Service."""
     families = set(map(family_of, service.cluster_ips))
-    others = {address for each in world.services if each.key != service.key for address in each.cluster_ips}
     wanted = service.load_balancer_ips + _allowed_external_ips(world.config, service)
-    external = {address for address in wanted if family_of(address) in families} - set(service.cluster_ips)
+    external = {address for address in wanted if family_of(address) in families} - cluster_ips
     for port in service.ports:
         for address in service.cluster_ips:
             yield Place(address, port.protocol, port.port), Front(service, port, service.internal_policy, False)
-        for address in external - others:
+        for address in external:
             yield Place(address, port.protocol, port.port), Front(service, port, service.external_policy, True)
         if port.node_port:
             yield Place(ANY_ADDRESS, port.protocol, port.node_port), Front(service, port, service.external_policy, True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -13,6 +15,7 @@ from nftproxy.lab import Origin, Probe
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput
 from nftproxy.sources.documents import to_yaml
+from nftproxy.sources.files import load_documents
 from tests.support import objects
 from tests.support.command import nftproxy
 
@@ -156,3 +159,26 @@ def test_wrong_manifests_are_named(tmp_path: Path) -> None:
         done = nftproxy("conformance", "--proxy", "p {config}", "--manifests", tmp_path / name)
         assert (done.status, done.out) == (2, "")
         assert message in done.err
+
+
+def test_documents_of_all_shapes_are_read(tmp_path: Path) -> None:
+    """Files and directories, YAML and JSON, several documents and lists, typed ones too, are taken apart."""
+    (tmp_path / "a.json").write_text(
+        '{"kind": "ServiceList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}}]}'
+    )
+    (tmp_path / "b.yaml").write_text("kind: A\n---\n---\nkind: List\nitems: [{kind: B}, {kind: C}, 5]\n--- 7\n")
+    found, problems = load_documents([tmp_path, tmp_path / "b.yaml"])
+    assert problems == []
+    assert found[0] == {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
+    assert [each["kind"] for each in found[1:]] == ["A", "B", "C"] * 2
+
+
+def test_what_the_extra_brings_is_named_where_it_is_missing() -> None:
+    """Without the certificates of the extra a proxy can't be tried, and the command says what to install."""
+    names = [name for name in sys.modules if name.startswith(("nftproxy.lab.apiserver", "nftproxy.conformance"))]
+    with mock.patch.dict(sys.modules, {"trustme": None}):
+        for name in names:
+            del sys.modules[name]
+        done = nftproxy("conformance", "--proxy", "p {config}", "--manifests", ".")
+    assert (done.status, done.out) == (1, "")
+    assert done.err == "error: NFT414: this needs trustme: pip install 'nftproxy[conformance]'\n"

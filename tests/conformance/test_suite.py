@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import re
 import shutil
 import sys
@@ -199,6 +200,27 @@ def test_a_failure_is_a_line_and_a_counterexample(tmp_path: Path) -> None:
         r"# ---- manifests.yaml\napiVersion: v1\n",
         shown,
     ), shown
+
+
+@needs_lab
+def test_the_report_may_be_json(tmp_path: Path) -> None:
+    """With --output json there is one document: the verdict, each feature, and a counterexample with its files."""
+    shutil.copytree(templates_dir(), tmp_path / "mine")
+    table = tmp_path / "mine" / TABLE
+    table.write_text(DAMAGES["ClusterIP"].texts()[TABLE])
+    options = "--output", "json", "--examples", "1", "--feature", "ClusterIP", "--feature", "external IPs"
+    with mock.patch.object(suite, "SHRINKING", 1.0):
+        done = nftproxy("conformance", *options, "--templates", tmp_path / "mine")
+    assert (done.status, done.err) == (1, "")
+    said = json.loads(done.out)
+    assert said["verdict"] == "fail"
+    assert [each["name"] for each in said["features"]] == ["ClusterIP", "external IPs"]
+    wrong = said["features"][0]["counterexample"]
+    assert wrong["seen"] == ["is dropped"]
+    assert all(each.startswith("reaches ") for each in wrong["expected"])
+    assert wrong["rule"]["section"] == "semantics.md#virtual-addresses"
+    assert wrong["manifests.yaml"].startswith("apiVersion: v1\n")
+    assert nftproxy("conformance", *options[:-2]).status == 0
 
 
 @needs_lab
