@@ -36,6 +36,7 @@ from nftproxy.api.selectors import parse_selector
 from nftproxy.explanation.answer import Explanation, Place
 from nftproxy.explanation.explain import explaining
 from nftproxy.explanation.kernel import with_kernel
+from nftproxy.explanation.packets import Plan, planning
 from nftproxy.explanation.question import Question as Asked
 from nftproxy.explanation.question import parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
@@ -77,6 +78,7 @@ def questions(known: Knowledge) -> Mapping[str, Question]:
         "/v1/affinity": _affinity(known.pipeline),
         "/v1/status": _status(known),
         "/v1/explain": _explain(known.pipeline),
+        "/v1/packets": _packets(known.pipeline),
     }
 
 
@@ -142,8 +144,7 @@ def _status(known: Knowledge) -> Question:
 
 def _explain(pipeline: Pipeline) -> Question:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        source = query.get("from")
-        steps = explaining(pipeline, Asked(parse_to(query.get("to", "")), parse_source(source) if source else None))
+        steps = explaining(pipeline, _asked(query))
         while True:
             try:
                 next(steps)
@@ -159,6 +160,29 @@ def _explain(pipeline: Pipeline) -> Question:
         yield _encode(msgspec.structs.replace(explanation, places=tuple(places)))
 
     return answer
+
+
+def _packets(pipeline: Pipeline) -> Question:
+    """What to send to see what an explanation says; whoever asks has the rights for that, which the agent has not."""
+
+    async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        steps = planning(pipeline, _asked(query))
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                plan: Plan = end.value
+                break
+            yield b"\n"
+            await asyncio.sleep(0)
+        yield _encode(plan)
+
+    return answer
+
+
+def _asked(query: Mapping[str, str]) -> Asked:
+    source = query.get("from")
+    return Asked(parse_to(query.get("to", "")), parse_source(source) if source else None)
 
 
 def _with_kernel(explanation: Explanation) -> Explanation:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,7 @@ from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.explanation.text import text
 from nftproxy.kernel.elements import Elements
 from nftproxy.kernel.table_copy import TableCopy, read_table
-from nftproxy.pipeline import Pipeline
-from nftproxy.rules.transaction import Transaction
+from nftproxy.model.addresses import Family
 from nftproxy.trace.follow import Trace, follow
 from nftproxy.trace.text import text as trace_text
 
@@ -68,7 +68,8 @@ def explain_command(
     agent of this node is asked, which also says what its kernel holds.
 
     With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
-    With --kernel, too, packets go through a copy of what that kernel holds, else of what the manifests render to.
+    With --kernel, too, and without PATHS, packets go through a copy of what that kernel holds, else of what the
+    manifests render to.
 
     TO may also be a code that a warning or an Event names, as NFT012, or the word codes for a list of them all; these
     need nothing else.
@@ -77,9 +78,10 @@ def explain_command(
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
     if not paths:
-        if wants_trace:
-            raise click.UsageError("--trace needs manifests (PATHS)")
-        _show(Agent(agent_socket, timeout).explain(to, source or ""), output, wants_picture=wants_picture)
+        agent = Agent(agent_socket, timeout)
+        explanation = agent.explain(to, source or "")
+        traces = follow(agent.plan(to, source or ""), _held(Family)) if wants_trace else None
+        _show(explanation, traces, True, output, wants_picture=wants_picture)
         return
     if not options["node"]:
         raise click.UsageError("with PATHS, --node says whose rules these are")
@@ -88,33 +90,29 @@ def explain_command(
     if kernel:
         with Elements() as elements:
             explanation = with_kernel(explanation, elements.find)
+    pipeline, pods = cluster.pipeline, cluster.manifests.pods
+    rules = _held(pipeline.generations) if kernel else pipeline.full_transaction({})
+    traces = follow(plan(pipeline, question, pods), rules) if wants_trace else None
+    _show(explanation, traces, kernel, output, wants_picture=wants_picture)
+
+
+def _show(
+    explanation: Explanation, traces: tuple[Trace, ...] | None, kernel: bool, output: str, *, wants_picture: bool
+) -> None:
+    """Print an answer, and end with status 1 if the kernel does something else; `kernel` says what was traced."""
     if wants_picture:
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
-        return
-    pipeline, pods = cluster.pipeline, cluster.manifests.pods
-    traces = follow(plan(pipeline, question, pods), _rules(pipeline, kernel)) if wants_trace else None
-    if output == "json":
+    elif output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)
         click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
     else:
         click.echo("\n".join(text(explanation)))
         if traces is not None:
             click.echo("\n".join(trace_text(traces, COPIED[kernel])))
-    sys.exit(1 if any(trace.differences for trace in traces or ()) else 0)
+    if any(trace.differences for trace in traces or ()):
+        sys.exit(1)
 
 
-def _show(explanation: Explanation, output: str, *, wants_picture: bool) -> None:
-    """Print what the agent says, as it is printed offline."""
-    if wants_picture:
-        click.echo(svg(explanation, PICTURE.read_text()), nl=False)
-    elif output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(explanation)).decode())
-    else:
-        click.echo("\n".join(text(explanation)))
-
-
-def _rules(pipeline: Pipeline, kernel: bool) -> Transaction | list[TableCopy]:
-    """What packets are to go through."""
-    if not kernel:
-        return pipeline.full_transaction({})
-    return [copy for family in pipeline.generations if (copy := read_table(family))]
+def _held(families: Iterable[Family]) -> list[TableCopy]:
+    """What the kernel of this machine holds."""
+    return [copy for family in families if (copy := read_table(family))]

@@ -22,6 +22,7 @@ import msgspec
 from nftproxy.agent.answers import AgentState, End, Line, Row
 from nftproxy.commands.options import Decorator, options
 from nftproxy.explanation.answer import Explanation
+from nftproxy.explanation.packets import Plan
 from nftproxy.kernel.agent_lock import holder
 from nftproxy.kernel.unix_sockets import peer
 from nftproxy.model.codes import Code
@@ -81,6 +82,16 @@ class Agent(NamedTuple):
         """
         answer = b"".join(self.ask("/v1/explain", {"to": to, "from": source}))
         return msgspec.json.decode(answer, type=Explanation)
+
+    def plan(self, to: str, source: str) -> Plan:
+        """The packets that show what becomes of a connection.
+
+        Raises:
+            NoAnswer: it can't be asked.
+            BadInput: the question can't be read.
+        """
+        answer = b"".join(self.ask("/v1/packets", {"to": to, "from": source}))
+        return msgspec.json.decode(answer, type=Plan)
 
     def rows(self, what: str, **query: str) -> Iterator[Row | End]:
         """A listing, as it comes; the last is the `End`.

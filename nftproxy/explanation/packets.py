@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import msgspec
 
 from nftproxy.explanation.answer import Case, Place
 from nftproxy.explanation.clients import Client, clients, kind_of, own_addresses
-from nftproxy.explanation.explain import explain
+from nftproxy.explanation.explain import explain, explaining
 from nftproxy.explanation.question import Kind, Question, Source, ToAddress
 from nftproxy.model.addresses import (
     Address,
@@ -89,12 +89,26 @@ def plan(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Plan:
         question: to where, and from whom; without a source, from each kind that fares differently.
         pods: names of pods by their addresses.
     """
+    steps = planning(pipeline, question, pods)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+
+def planning(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Generator[None, None, Plan]:
+    """As `plan`, stopping after each place, so that others may have their turn."""
     facts = node_facts(pipeline)
-    places = [place for place in explain(pipeline, question, pods).places if not is_loopback(place.address)]
-    packets = tuple(packet for place in places for packet in _packets(pipeline, facts, place, question.source, pods))
+    explanation = yield from explaining(pipeline, question, pods)
+    packets: list[Packet] = []
+    for place in explanation.places:
+        if not is_loopback(place.address):
+            packets += _packets(pipeline, facts, place, question.source, pods)
+        yield
     strays = {packet.source for packet in packets if packet.kind is Kind.POD and not _is_in(facts, packet.source)}
     networks = (*facts.pod_networks, *(str(ipaddress.ip_network(each)) for each in sorted(strays)))
-    return Plan(msgspec.structs.replace(facts, pod_networks=networks), packets)
+    return Plan(msgspec.structs.replace(facts, pod_networks=networks), tuple(packets))
 
 
 def _is_in(facts: NodeFacts, address: Address) -> bool:

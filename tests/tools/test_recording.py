@@ -72,3 +72,22 @@ def test_a_recording_can_be_made(tmp_path: Path) -> None:
     assert printed[0] == asked[0]
     assert printed[-1] == PROMPT
     assert len(printed) > 5
+
+
+LIVE = """
+from tools.recording.stage import own_run_directory, stage
+own_run_directory()
+with stage() as node:
+    node.until_it_runs(["status"])
+    print("\\n".join(node.run(["explain", "203.0.113.7:443", "--from", "198.51.100.9", "--trace"])))
+"""
+
+
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+def test_a_node_with_an_agent_traces_what_its_kernel_holds() -> None:
+    """Without manifests the agent says what to send, and it goes through a copy of what the node's kernel holds."""
+    done = subprocess.run([sys.executable, "-c", LIVE], cwd=CHECKOUT, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert (done.returncode, lines[-1:]) == (0, ["  as explained"]), done.stderr
+    assert "traced through a throw-away copy of what the kernel of this machine holds" in lines
+    assert lines[-2] == "  => 10.1.0.6:8443, its source kept: 198.51.100.9"
