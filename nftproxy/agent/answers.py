@@ -192,6 +192,25 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     versions: Versions
 
 
+class NodeFacts(msgspec.Struct, frozen=True, rename="camel"):
+    """All that the rules of a node depend on beside Services and EndpointSlices, in texts as manifests have them.
+
+    `host_addresses` are those on the machine's interfaces, None where they aren't followed.  `families` are nft's
+    names.  `configuration` is what /configz shows.
+    """
+
+    name: str
+    zone: str
+    internal_ips: tuple[str, ...]
+    external_ips: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    service_cidrs: tuple[str, ...]
+    host_addresses: tuple[str, ...] | None
+    families: tuple[str, ...]
+    wide_maps: bool
+    configuration: msgspec.Raw
+
+
 def place(address: str, port: int) -> str:
     """An address and port, as people write them."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -24,6 +24,7 @@ from nftproxy.agent.answers import (
     LastRefusal,
     LastTransaction,
     Line,
+    NodeFacts,
     Row,
     Versions,
     Watch,
@@ -32,6 +33,7 @@ from nftproxy.agent.control import Question
 from nftproxy.agent.health import Status
 from nftproxy.agent.inventory import LISTINGS, Scope
 from nftproxy.agent.vitals import Vitals
+from nftproxy.api.configz import configz
 from nftproxy.api.selectors import parse_selector
 from nftproxy.explanation.answer import Explanation, Place
 from nftproxy.explanation.explain import explaining
@@ -79,6 +81,7 @@ def questions(known: Knowledge) -> Mapping[str, Question]:
         "/v1/status": _status(known),
         "/v1/explain": _explain(known.pipeline),
         "/v1/packets": _packets(known.pipeline),
+        "/v1/node": _node_facts(known.pipeline),
     }
 
 
@@ -138,6 +141,26 @@ def _status(known: Knowledge) -> Question:
     async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
         affinity = await asyncio.to_thread(_affinity_maps, known.pipeline.generations)
         yield _line(_agent_state(known, affinity))
+
+    return answer
+
+
+def _node_facts(pipeline: Pipeline) -> Question:
+    async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        state, node = pipeline.state, pipeline.state.node
+        facts = NodeFacts(
+            name=node.name,
+            zone=node.zone,
+            internal_ips=node.internal_ips,
+            external_ips=node.external_ips,
+            pod_cidrs=tuple(map(str, node.pod_cidrs)),
+            service_cidrs=tuple(map(str, state.service_cidrs)),
+            host_addresses=None if state.host_addresses is None else tuple(sorted(state.host_addresses)),
+            families=tuple(family.value for family in pipeline.generations),
+            wide_maps=pipeline.settings.capabilities.wide_maps,
+            configuration=msgspec.Raw(configz(pipeline.settings.config)),
+        )
+        yield _encode(facts)
 
     return answer
 

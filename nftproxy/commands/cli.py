@@ -16,7 +16,7 @@ import click
 
 from nftproxy import __version__
 from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
-from nftproxy.commands.offline import EXISTING, OFFLINE, PATHS, loaded, offline_cluster
+from nftproxy.commands.offline import OFFLINE, PATHS, offline_cluster
 from nftproxy.commands.options import CONFIG, configuration
 from nftproxy.kernel.check import check_ruleset
 from nftproxy.kernel.libnftables import Kernel
@@ -43,7 +43,7 @@ def main() -> NoReturn:
         sys.exit(1)
 
 
-_MODULES = ("conformance", "doctor", "explain", "list", "manifests", "run", "status", "top")
+_MODULES = ("conformance", "diff", "doctor", "explain", "list", "manifests", "run", "status", "top")
 ELSEWHERE = {name: f"nftproxy.commands.{name}:{name}_command" for name in _MODULES}
 """The commands that have a module of their own, and what they are called there."""
 
@@ -101,21 +101,6 @@ def check_command(paths: tuple[Path, ...], **options: Any) -> None:
     result = check_ruleset(offline_cluster(paths, **options).render().text)
     click.echo(result)
     sys.exit(0 if result.ok else 1)
-
-
-@_commands.command("diff")
-@click.argument("old", type=EXISTING)
-@click.argument("new", type=EXISTING)
-@OFFLINE
-def diff_command(old: Path, new: Path, strict: bool, **options: Any) -> None:
-    """Print the transaction from one set of manifests to another, as nft text.
-
-    Exit status 1 if there is one, 0 if nothing differs.
-    """
-    cluster = offline_cluster([old], strict=strict, **options)
-    transaction = cluster.pipeline.apply(loaded([new], cluster.pipeline.settings.config, strict).listing())
-    sys.stdout.write(transaction.text)
-    sys.exit(1 if transaction else 0)
 
 
 @_commands.command("cleanup")

@@ -19,7 +19,7 @@ from urllib.parse import urlencode
 import click
 import msgspec
 
-from nftproxy.agent.answers import AgentState, End, Line, Row
+from nftproxy.agent.answers import AgentState, End, Line, NodeFacts, Row
 from nftproxy.commands.options import Decorator, options
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.packets import Plan
@@ -72,6 +72,14 @@ class Agent(NamedTuple):
             NoAnswer: it can't be asked.
         """
         return msgspec.json.decode(b"".join(self.ask("/v1/status")), type=AgentState)
+
+    def node_facts(self) -> NodeFacts:
+        """What the rules of its node depend on beside Services and EndpointSlices.
+
+        Raises:
+            NoAnswer: it can't be asked.
+        """
+        return msgspec.json.decode(b"".join(self.ask("/v1/node")), type=NodeFacts)
 
     def explain(self, to: str, source: str) -> Explanation:
         """What becomes of a connection, with what the kernel holds.

@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from nftproxy.kernel.nftables_netlink import sets
 from nftproxy.kernel.set_elements import count, is_full
 from nftproxy.lab import Origin
 from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import TABLE, Family
 from tests.conftest import NOBODY
 from tests.support.command import Done
@@ -184,6 +186,42 @@ def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None
     assert "ClusterIP of Service shop/s38" in bench.command("explain", "svc/shop/s38").out
     assert bench.command("explain", "x").status == 2
     assert bench.command("explain", place, "--trace").status == 2
+
+
+def test_manifests_are_compared_with_what_the_kernel_holds(bench: Bench, server: ApiServer, tmp_path: Path) -> None:
+    """The cluster's own objects make no difference; a change in them does, and so does damage."""
+    server.put(service(39), endpoints(39))
+    bench.wait_until_right()
+    file = tmp_path / "all.json"
+
+    def compare() -> Done:
+        return bench.command("diff", "--live", str(file))
+
+    def save(*without: str) -> None:
+        kinds = ("Service", "EndpointSlice")
+        every = [each | {"kind": kind} for kind in kinds for each in server.objects(kind)]
+        kept = [each for each in every if each["metadata"]["name"] not in without]
+        file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": kept}))
+
+    save()
+    same = compare()
+    assert (same.status, same.out) == (0, ""), same.err
+    save("s39")
+    gone = compare()
+    assert gone.status == 1
+    assert f"delete element ip nftproxy cluster-ips {{ {vip(39)} }}\n" in gone.out
+    save()
+    with stopped(bench):  # which would mend it
+        assert bench.command("diff", "--live", str(file), timeout=SHORT).status == 1
+        bench.lab.node.run(["nft", "delete", "element", "ip", TABLE, "cluster-ips", f"{{ {vip(39)} }}"])
+        offline = ["--node", NODE_NAME, "--config", str(bench.config_map.path)]
+        objects = tmp_path / "node.json"
+        nodes = [each | {"kind": kind} for kind in ("Node", "ServiceCIDR") for each in server.objects(kind)]
+        objects.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+        damaged = bench.command("diff", "--live", str(file), str(objects), *offline, timeout=SHORT)
+    assert damaged.out == f"add element ip nftproxy cluster-ips {{ {vip(39)} }}\n", damaged.err
+    assert damaged.status == 1
+    bench.wait_until_right()
 
 
 @pytest.mark.parametrize("command", LIVE_COMMANDS, ids=" ".join)
