@@ -185,7 +185,6 @@ def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None
     assert {each["is_held"] for each in found["expected"]} == {True}
     assert "ClusterIP of Service shop/s38" in bench.command("explain", "svc/shop/s38").out
     assert bench.command("explain", "x").status == 2
-    assert bench.command("explain", place, "--trace").status == 2
 
 
 def test_manifests_are_compared_with_what_the_kernel_holds(bench: Bench, server: ApiServer, tmp_path: Path) -> None:
