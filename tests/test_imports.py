@@ -61,7 +61,7 @@ PURE_MAY_NOT_CALL = frozenset(
 PURE_MAY_NOT_NAME = frozenset("FileSystemLoader PackageLoader ModuleLoader FileSystemBytecodeCache yaml toml".split())
 ONLY_IMPORTER = {
     "nftables": "kernel/libnftables",
-    "kr8s": "sources/apiserver",
+    "kr8s": "sources/api_connection",
     "yaml": "sources/documents lab/apiserver",
     "ruamel": "sources/documents",
     "msgspec.yaml": "sources/documents",
@@ -253,7 +253,7 @@ def test_an_oracle_that_knows_too_much_is_named(source: str, complaint: str) -> 
         ("rules/render", "def f(p):\n    return p.read_text()", "uses read_text; rules/render is pure"),
         ("policy/state", "import datetime as d\nd.datetime.now()", "uses now; policy/state is pure"),
         ("agent/loop", "from nftables import Nftables", "imports nftables.Nftables, which only kernel/libnftables may"),
-        ("sources/files", "import kr8s.asyncio", "imports kr8s.asyncio, which only sources/apiserver may"),
+        ("sources/files", "import kr8s.asyncio", "imports kr8s.asyncio, which only sources/api_connection may"),
         ("commands/cli", "import yaml", "imports yaml, which only sources/documents lab/apiserver may"),
     ],
 )

@@ -28,7 +28,7 @@ from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from nftproxy.model.stages import Stage
-from nftproxy.sources.apiserver import Asked
+from nftproxy.sources.api_connection import Asked
 
 # Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
 SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))

@@ -583,10 +583,6 @@ strangers: st.SearchStrategy[list[Service | EndpointSlice]] = _services_with_sli
 """A Service and its slices that have nothing to do with any of the others here."""
 
 
-def _forgetful(given: list[Given]) -> list[Given]:
-    return [structs.replace(each, affinity_timeout=None) if isinstance(each, Service) else each for each in given]
-
-
 crowded_worlds: st.SearchStrategy[World] = st.builds(
     world_of,
     lab_nodes,

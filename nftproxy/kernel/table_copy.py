@@ -103,17 +103,6 @@ def write_table(copy: TableCopy) -> None:
         raise Unavailable(f"a copy of the table {copy.family.table} can't be made: {error.strerror}") from error
 
 
-def rules_of(family: Family, chain: str) -> list[int]:
-    """The handles of a chain's rules, in their order.
-
-    Raises:
-        OSError: the kernel does not answer.
-    """
-    named = _text_attribute(OF_TABLE, TABLE) + _text_attribute(2, chain)
-    dumped = _dump(GET_RULE, family, named)
-    return [int.from_bytes(dict(attributes_of(body, GENERAL.size))[3], "big") for body in dumped]
-
-
 def hooks(family: Family) -> dict[str, Hook]:
     """The base chains of our table, and where each is called.
 

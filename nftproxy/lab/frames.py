@@ -18,13 +18,11 @@ from typing import NamedTuple
 TCP, UDP, SCTP, ICMP, ICMPV6 = 6, 17, 132, 1, 58
 ECHO_REQUEST, ECHO_REQUEST6 = 8, 128  # ICMP types
 
-_PORTS = struct.Struct("!HH")
 _TCP = struct.Struct("!HHIIHHHH")
 _UDP = struct.Struct("!HHHH4sI")
 _SCTP = struct.Struct("!HHIIBBHIIHHI")
 _IPV4 = struct.Struct("!BBHHHBBH4s4s")
 _IPV6 = struct.Struct("!IHBB16s16s")
-_U32 = struct.Struct("!I")
 
 SYN, SYN_ACK, RST = 0x02, 0x12, 0x04
 OPENING_DATA, ANSWER_DATA = b"open", b"answ"

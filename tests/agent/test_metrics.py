@@ -20,7 +20,7 @@ from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
-from nftproxy.sources.apiserver import Asked
+from nftproxy.sources.api_connection import Asked
 from tests.support.factories import IPV4, IPV6, host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
 Series = dict[str, float]

@@ -18,9 +18,6 @@ from tests.support.recordings import EXCHANGES, Exchange
 PACE = 100.0
 """How many recorded seconds pass in one: the longest watch lasts for 130."""
 
-COMPACTED = 318
-"""The oldest version that the real server still had; before it only what was there from the beginning was written."""
-
 LEFT_OUT = {
     "message",
     "description",

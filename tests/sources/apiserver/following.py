@@ -20,7 +20,8 @@ from nftproxy.lab.apiserver import ApiServer, Request
 from nftproxy.model.events import Event, Listed
 from nftproxy.model.objects import Ignored
 from nftproxy.policy.state import ClusterState
-from nftproxy.sources.apiserver import Cluster, Patience
+from nftproxy.sources.api_connection import Patience
+from nftproxy.sources.apiserver import Cluster
 from tests.support import objects
 
 NODE = "node-a"

@@ -15,7 +15,8 @@ import yaml
 from nftproxy.api.pauses import Times
 from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Proof, Respond
 from nftproxy.model.errors import BadInput, Unavailable
-from nftproxy.sources.apiserver import Asked, Cluster
+from nftproxy.sources.api_connection import Asked
+from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.credentials import Credentials, read_credentials
 from tests.sources.apiserver.following import (
     BOOKMARKS,

@@ -29,7 +29,7 @@ from nftproxy.lab.apiserver import (
     unknown_event,
 )
 from nftproxy.model.events import Listed
-from nftproxy.sources import apiserver
+from nftproxy.sources.api_connection import error_text
 from nftproxy.sources.apiserver import Cluster
 from tests.sources.apiserver.following import RESOURCES, change, following, service
 
@@ -219,10 +219,10 @@ def test_retry_after(server: ApiServer, cluster: Cluster) -> None:
     ],
     ids=["its own", "its cause's", "none"],
 )
-def test_a_fault_is_never_told_without_words(error: Exception, cause: Exception | None, words: str) -> None:
+def test_a_fault_is_never_logged_without_words(error: Exception, cause: Exception | None, words: str) -> None:
     """The log has an error's words, or its cause's, or where there are none its name alone."""
     error.__cause__ = cause
-    assert apiserver._words(error) == words
+    assert error_text(error) == words
 
 
 # ---- listing in pages ----------------------------------------------------------------------------------------------

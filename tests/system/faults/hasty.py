@@ -8,7 +8,8 @@ import functools
 from nftproxy.agent import daemon, neighbours
 from nftproxy.api.pauses import Times
 from nftproxy.commands import cli
-from nftproxy.sources.apiserver import Cluster, Patience
+from nftproxy.sources.api_connection import Patience
+from nftproxy.sources.apiserver import Cluster
 
 BOOKMARKS = 0.3
 """Seconds between bookmarks that keep a watch from being taken for dead."""
