@@ -27,7 +27,7 @@ import yaml
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Namespace, RealHost, RealNetwork, RealNode, obstacle, topology
 from nftproxy.lab.echo import KINDS, Answer
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Family, host_port
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 EXAMPLE = CHECKOUT / "examples" / "everything"
@@ -490,7 +490,7 @@ def connect(host: RealHost, address: str, port: int, protocol: str = "tcp", *, t
 
 def place(address: str, port: int, protocol: str) -> str:
     """An address, port and protocol for people."""
-    return f"{f'[{address}]' if ':' in address else address}:{port}/{protocol}"
+    return f"{host_port(address, port)}/{protocol}"
 
 
 def said(result: Result) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from nftproxy.model.addresses import host_port
+
 
 class Row(msgspec.Struct, frozen=True, tag_field="kind", rename="camel"):
     """One thing of a listing, of a Service of some namespace."""
@@ -62,7 +64,7 @@ class EndpointRow(Row, frozen=True, tag="Endpoint", rename="camel"):
     @property
     def endpoint(self) -> str:
         """Where it is."""
-        return place(self.address, self.target_port)
+        return host_port(self.address, self.target_port)
 
 
 class ConflictRow(Row, frozen=True, tag="Conflict", rename="camel"):
@@ -209,8 +211,3 @@ class NodeFacts(msgspec.Struct, frozen=True, rename="camel"):
     families: tuple[str, ...]
     wide_maps: bool
     configuration: msgspec.Raw
-
-
-def place(address: str, port: int) -> str:
-    """An address and port, as people write them."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

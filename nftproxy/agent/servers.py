@@ -31,7 +31,7 @@ from nftproxy.agent.health import healthz, is_eligible, livez
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.configz import configz
 from nftproxy.kernel.rlimits import allowed_files
-from nftproxy.model.addresses import ANY, Address, Family, family_of
+from nftproxy.model.addresses import ANY, Address, Family, family_of, host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError
 from nftproxy.model.objects import Node, ObjectKey
@@ -73,8 +73,7 @@ class Place(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.address}]" if family_of(self.address) is Family.IPV6 else self.address
-        return f"{host}:{self.port}"
+        return host_port(self.address, self.port)
 
 
 class CannotListen(NftproxyError):

@@ -24,7 +24,7 @@ import msgspec
 from nftproxy.api.decode import Report, Shape, convert, show
 from nftproxy.api.unused_fields import UNKNOWN, without_effect
 from nftproxy.api.validate import is_label_value, is_subdomain, network, node_address, several
-from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of
+from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -191,10 +191,10 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         kubeconfig=(given.client_connection or _ClientConnection()).kubeconfig or "",
         sync_period=sync_period,
         min_sync_period=min_sync_period,
-        healthz_bind_address=_host_port(
+        healthz_bind_address=_address_and_port(
             given.healthz_bind_address or any_host, HEALTHZ_PORT, "healthzBindAddress", report
         ),
-        metrics_bind_address=_host_port(
+        metrics_bind_address=_address_and_port(
             given.metrics_bind_address or loopback, METRICS_PORT, "metricsBindAddress", report
         ),
         bind_address_hard_fail=bool(given.bind_address_hard_fail),
@@ -444,14 +444,14 @@ def _interface(value: str | None, path: str, report: Report, *, longest: int = 1
 _HOST_PORT = re.compile(r"(?:\[(?P<ipv6>[^\]]*)\]|(?P<ipv4>[^:]*)):(?P<port>[0-9]{1,5})")
 
 
-def _host_port(text: str, default_port: int, path: str, report: Report) -> str:
+def _address_and_port(text: str, default_port: int, path: str, report: Report) -> str:
     """An address and port as "address:port"; the port may be left out (AppendPortIfNeeded)."""
     parts = _HOST_PORT.fullmatch(text)
     port = int(parts["port"]) if parts else default_port
     host = node_address((parts["ipv6"] or parts["ipv4"] or "") if parts else text, path, report)
     if not 1 <= port <= 65535:
         report(path, f"{port} is not a port from 1 to 65535")
-    return f"[{host}]:{port}" if host and family_of(host) is Family.IPV6 else f"{host}:{port}"
+    return host_port(host or "", port)
 
 
 _COUNTS = range(2**31)

@@ -16,11 +16,11 @@ from nftproxy.agent.answers import (
     EndpointRow,
     Row,
     ServiceRow,
-    place,
 )
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.live import LIVE, Agent
 from nftproxy.commands.tables import age, printable, table
+from nftproxy.model.addresses import host_port
 
 DEFAULT_NAMESPACE = "default"
 """What is listed without -n and -A, as kubectl has it where its context says nothing else."""
@@ -57,7 +57,7 @@ def _endpoint_cells(row: EndpointRow) -> Sequence[str]:
 
 
 def _client_cells(row: ClientRow) -> Sequence[str]:
-    front = f"{place(row.address, row.port)}/{row.protocol}"
+    front = f"{host_port(row.address, row.port)}/{row.protocol}"
     return row.service, row.client, front, row.pod, age(row.seconds_left)
 
 

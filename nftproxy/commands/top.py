@@ -17,10 +17,11 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from nftproxy.agent.answers import ConflictRow, End, Row, ServiceRow, place
+from nftproxy.agent.answers import ConflictRow, End, Row, ServiceRow
 from nftproxy.commands.live import LIVE, Agent, NoAnswer
 from nftproxy.commands.tables import table
 from nftproxy.kernel.connections import Connections, Way, active_connections
+from nftproxy.model.addresses import host_port
 
 HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS")
 LINES_AROUND = 3
@@ -100,9 +101,9 @@ def top_of(found: Connections, names: Names, namespace: str = "", problem: str =
     """The rows, those with most connections first; only of a namespace, if one is given."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
     for way, count in found.by_way.items():
-        front = names.of(way) or Front("", place(way.address, way.port))
+        front = names.of(way) or Front("", host_port(way.address, way.port))
         if not namespace or front.service.startswith(f"{namespace}/"):
-            endpoint = place(way.endpoint, way.endpoint_port)
+            endpoint = host_port(way.endpoint, way.endpoint_port)
             counts[front.service, front.port, way.protocol.value, endpoint] += count
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = tuple(TopRow(*key, count) for key, count in ranked)

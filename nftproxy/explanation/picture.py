@@ -15,6 +15,7 @@ import jinja2
 
 from nftproxy.explanation.answer import Endpoint, Explanation, Place
 from nftproxy.explanation.way import Card, Row, Stage, Way, stages, ways
+from nftproxy.model.addresses import host_port
 
 MARGIN, GUTTER, COLUMN, GAP = 28, 176, 330, 22  # px
 LINE, PAD = 17, 12  # px: from one line of text to the next, and around text
@@ -128,9 +129,8 @@ def _draw_place(sheet: Picture, place: Place, y: float, width: float) -> float:
 
 
 def _draw_heading(sheet: Picture, place: Place, y: float, width: float) -> float:
-    host = f"[{place.address}]" if ":" in place.address else place.address
     y += 18
-    sheet.texts.append(Text(MARGIN, y, "place", f"{host}:{place.port}/{place.protocol.value}"))
+    sheet.texts.append(Text(MARGIN, y, "place", f"{host_port(place.address, place.port)}/{place.protocol.value}"))
     front = f"{place.front} of Service {place.owner}" if place.owner else "no Service is reached here"
     words = " · ".join(filter(None, [front, place.policy]))
     losers = [f"lost by {loser.owner}: {loser.why}" for loser in place.losers]
@@ -238,9 +238,8 @@ def _draw_share(sheet: Picture, endpoint: Endpoint, x: float, y: float) -> None:
 
 
 def _endpoint_lines(endpoint: Endpoint) -> list[tuple[str, str]]:
-    host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
     room = COLUMN - 2 * PAD - (BAR + 56 if endpoint.share else 0)
-    place = _cut(f"{host}:{endpoint.port}", int(room / MONO))
+    place = _cut(host_port(endpoint.address, endpoint.port), int(room / MONO))
     why = ", ".join(filter(None, [endpoint.pod, endpoint.why, "on this node" if endpoint.is_local else ""]))
     kind = "set" if endpoint.share else "unused"
     return [(kind, place), *(("dim", part) for part in _wrapped(why, COLUMN - 2 * PAD))]

@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Protocol, parse_address
+from nftproxy.model.addresses import Address, Protocol, host_port, parse_address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ObjectKey
@@ -36,8 +36,7 @@ class ToAddress(msgspec.Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.address}]" if ":" in self.address else self.address
-        return f"{host}:{self.port}/{self.protocol.value}"
+        return f"{host_port(self.address, self.port)}/{self.protocol.value}"
 
 
 class ToService(msgspec.Struct, frozen=True):

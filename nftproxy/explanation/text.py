@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from nftproxy.explanation.answer import Admits, Affinity, Case, Endpoint, Expected, Explanation, Fate, Place
 from nftproxy.explanation.question import Kind
+from nftproxy.model.addresses import host_port
 
 MOST_ENDPOINTS = 40
 """Endpoints that are shown of a list: JSON has all."""
@@ -47,8 +48,7 @@ def _place(place: Place) -> Iterator[str]:
 
 
 def _head(place: Place) -> str:
-    host = f"[{place.address}]" if ":" in place.address else place.address
-    where = f"{host}:{place.port}/{place.protocol.value}"
+    where = f"{host_port(place.address, place.port)}/{place.protocol.value}"
     return f"{where}: {place.front} of Service {place.owner}" if place.owner else f"{where}: no Service is reached here"
 
 
@@ -77,11 +77,11 @@ def _endpoints(case: Case, endpoints: Sequence[Endpoint]) -> Iterator[str]:
     """The endpoints on the list, then the others."""
     ordered = sorted(endpoints, key=lambda each: each.share == 0)
     for endpoint in itertools.islice(ordered, MOST_ENDPOINTS):
-        host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
+        where = host_port(endpoint.address, endpoint.port)
         share = f"{endpoint.share:.1f} %" if endpoint.share else "no"
         here = ", on this node" if endpoint.is_local else ""
         pod = f" {_plain(endpoint.pod)}" if endpoint.pod else ""
-        yield f"    {share:>7}  {host}:{endpoint.port}{pod}: {endpoint.why}{here}{_exception(case, endpoint)}"
+        yield f"    {share:>7}  {where}{pod}: {endpoint.why}{here}{_exception(case, endpoint)}"
     if len(endpoints) > MOST_ENDPOINTS:
         yield f"    and {len(endpoints) - MOST_ENDPOINTS} more (--output json has all)"
 

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from nftproxy.lab.topology import Origin
+from nftproxy.model.addresses import host_port
 
 
 class Address(NamedTuple):
@@ -18,7 +19,7 @@ class Address(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+        return host_port(self.ip, self.port)
 
 
 @dataclass(frozen=True, slots=True)

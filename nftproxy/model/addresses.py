@@ -120,6 +120,11 @@ def of_family(addresses: Iterable[Address], family: Family) -> tuple[Address, ..
     return tuple(address for address in addresses if family_of(address) is family)
 
 
+def host_port(host: str, port: int | str) -> str:
+    """A host and port as people and URLs write them: an IPv6 address is in brackets (RFC 3986)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def contains(network: Network, address: Address) -> bool:
     """Whether the address lies in the network (never across families)."""
     return ipaddress.ip_address(address) in network

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, family_of
+from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, host_port
 from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
@@ -30,8 +30,7 @@ class LocalPort(NamedTuple):
     port: int
 
     def __str__(self) -> str:
-        host = f"[{self.address}]" if family_of(self.address) is Family.IPV6 else self.address
-        return f"{host}:{self.port}"
+        return host_port(self.address, self.port)
 
 
 class Forwarding(NamedTuple):

@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from nftproxy.api.decode import show
+from nftproxy.model.addresses import host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import yaml_documents
@@ -63,7 +64,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this is no pod either"
         raise BadInput([Problem("", "", "clientConnection.kubeconfig", message, Code.CREDENTIALS_UNUSABLE)])
     return Credentials(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        server=f"https://{host_port(host, port)}",
         authority=_read(account / "ca.crt"),
         token=_token(account / "token"),
     )

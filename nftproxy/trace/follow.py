@@ -15,7 +15,7 @@ from nftproxy.kernel.netns import in_scratch_namespace
 from nftproxy.kernel.table_copy import TableCopy
 from nftproxy.lab import Kind as Became
 from nftproxy.lab import Origin, Outcome, Probe
-from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.addresses import Address, Protocol, host_port
 from nftproxy.rules.transaction import Transaction
 from nftproxy.trace.scene import Scene, Traced
 from nftproxy.trace.steps import Step
@@ -111,7 +111,7 @@ def send(scene: Scene, packet: Packet) -> Trace:
 
 def _fate(packet: Packet, outcome: Outcome) -> Fate:
     """What became of it; an endpoint at the very place that was asked for gets the packet as it was."""
-    itself = _drawn(packet.case, place_text(packet.place.address, packet.place.port))
+    itself = _drawn(packet.case, host_port(packet.place.address, packet.place.port))
     is_through = outcome.kind in (Became.NODE, Became.UNTOUCHED)
     return Fate.ENDPOINT if itself and is_through else _FATES[outcome.kind]
 
@@ -131,7 +131,7 @@ def _differences(case: Case, trace: Trace) -> Iterator[str]:
 
 
 def _endpoint_differences(case: Case, trace: Trace) -> Iterator[str]:
-    where = trace.endpoint or place_text(trace.address, trace.port)
+    where = trace.endpoint or host_port(trace.address, trace.port)
     endpoint = _drawn(case, where)
     if endpoint is None:
         yield f"the kernel sends it to {where}, where the explanation sends no connection"
@@ -143,13 +143,8 @@ def _endpoint_differences(case: Case, trace: Trace) -> Iterator[str]:
 
 def _drawn(case: Case, where: str) -> Endpoint | None:
     """The endpoint at an address and port to which the case sends connections."""
-    found = (each for each in case.endpoints if each.share and place_text(each.address, each.port) == where)
+    found = (each for each in case.endpoints if each.share and host_port(each.address, each.port) == where)
     return next(found, None)
-
-
-def place_text(address: Address, port: int) -> str:
-    """An address and port as people write them."""
-    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
 def _words(fate: Fate, rejection: str) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from nftproxy.explanation.answer import Fate
-from nftproxy.trace.follow import FATE_WORDS, Trace, place_text
+from nftproxy.model.addresses import host_port
+from nftproxy.trace.follow import FATE_WORDS, Trace
 
 NO_STEP = "no rule of ours had anything to say"
 
@@ -20,7 +21,7 @@ def text(traces: Iterable[Trace], rules: str) -> Iterator[str]:
 
 
 def _trace(trace: Trace) -> Iterator[str]:
-    to = place_text(trace.address, trace.port)
+    to = host_port(trace.address, trace.port)
     yield f"{trace.source} ({trace.kind.value}) to {to}/{trace.protocol.value}:"
     hook = ""
     wide = max((len(step.chain) for step in trace.steps), default=0)
