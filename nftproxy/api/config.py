@@ -1,6 +1,6 @@
 """KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1): the file that kube-proxy takes, as nftproxy takes it.
 
-It is read in two steps, like objects of the cluster: the shapes say which fields are used and of what type, the
+It is read in two steps, like objects of the cluster: config_shapes.py says which fields are used and of what type, the
 functions below which values are allowed.  Unlike there, a fault is fatal, as a proxy with half of its configuration
 would be guessing; all faults are gathered and raised together.  A field that is absent, null, "" or a zero duration has
 its default, as kube-proxy does (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes them all out like that.
@@ -21,7 +21,17 @@ from typing import Any
 
 import msgspec
 
-from nftproxy.api.decode import Report, Shape, convert, show
+from nftproxy.api.config_shapes import (
+    ClientConnection,
+    ConntrackSection,
+    DetectLocal,
+    KubeProxyConfiguration,
+    LoggingSection,
+    Mode,
+    Nftproxy,
+)
+from nftproxy.api.decode import Report, convert, show
+from nftproxy.api.durations import parse_duration
 from nftproxy.api.unused_fields import UNKNOWN, without_effect
 from nftproxy.api.validate import is_label_value, is_subdomain, network, node_address, several
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
@@ -46,83 +56,6 @@ KIND = "KubeProxyConfiguration"
 EMPTY_CONFIG = {"apiVersion": API_VERSION, "kind": KIND}
 
 _DEFAULT = Config()
-
-
-# The shapes: the fields that are used.
-
-
-class _ClientConnection(Shape):
-    kubeconfig: str | None = None
-
-
-class _DetectLocal(Shape):
-    bridge_interface: str | None = None
-    interface_name_prefix: str | None = None
-
-
-class _Mode(Shape):
-    """What every mode has a section for."""
-
-    masquerade_bit: int | None = None
-    masquerade_all: bool | None = None
-    sync_period: object = None
-    min_sync_period: object = None
-
-
-class _IPVS(Shape):
-    sync_period: object = None
-    min_sync_period: object = None
-
-
-class _Logging(Shape):
-    format: str | None = None
-    verbosity: int | None = None
-
-
-class _Conntrack(Shape):
-    max_per_core: int | None = None
-    min: int | None = None
-    tcp_established_timeout: object = None
-    tcp_close_wait_timeout: object = None
-    tcp_be_liberal: bool | None = None
-    udp_timeout: object = None
-    udp_stream_timeout: object = None
-
-
-class _Nftproxy(Shape):
-    """What kube-proxy has no field for."""
-
-    masquerade_fully_random: bool | None = None
-    protected_ports: list[object] | None = None
-    external_ip_cidrs: list[object] | None = None
-    service_proxy_name: str | None = None
-    startup_taint: str | None = None
-    service_counts: bool | None = None
-    agent_socket: str | None = None
-
-
-class _KubeProxyConfiguration(Shape):
-    api_version: str | None = None
-    kind: str | None = None
-    mode: str | None = None
-    client_connection: _ClientConnection | None = None
-    hostname_override: str | None = None
-    bind_address: str | None = None
-    healthz_bind_address: str | None = None
-    metrics_bind_address: str | None = None
-    bind_address_hard_fail: bool | None = None
-    cluster_cidr: str | None = None
-    detect_local_mode: str | None = None
-    detect_local: _DetectLocal | None = None
-    node_port_addresses: list[object] | None = None
-    conntrack: _Conntrack | None = None
-    oom_score_adj: int | None = None
-    feature_gates: dict[str, object] | None = None
-    nftables: _Mode | None = None
-    iptables: _Mode | None = None
-    ipvs: _IPVS | None = None
-    logging: _Logging | None = None
-    nftproxy: _Nftproxy | None = None
 
 
 def parse_config(
@@ -155,19 +88,19 @@ def parse_config(
             report(field, f"{show(raw.get(field))} is not {wanted}")
     if faults:  # whatever this is, its other fields mean something else
         raise BadInput(faults)
-    given = convert(raw, _KubeProxyConfiguration, report) or _KubeProxyConfiguration()
+    given = convert(raw, KubeProxyConfiguration, report) or KubeProxyConfiguration()
     config = _config(given, report, warn)
     if faults:
         raise BadInput(faults)
-    for field, message in without_effect(raw, _KubeProxyConfiguration, given.mode or ""):
+    for field, message in without_effect(raw, KubeProxyConfiguration, given.mode or ""):
         warn(field, message, Code.CONFIGURATION_UNKNOWN_FIELD if message == UNKNOWN else None)
     return config, warnings
 
 
-def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Config:
+def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Config:
     _judge_mode(given.mode or "", report, warn)
-    local = given.detect_local or _DetectLocal()
-    own = given.nftproxy or _Nftproxy()
+    local = given.detect_local or DetectLocal()
+    own = given.nftproxy or Nftproxy()
     bind_address = node_address(given.bind_address, "bindAddress", report) if given.bind_address else None
     any_host, loopback = _HOSTS[family_of(bind_address) if bind_address else Family.IPV4]
     sync_period, min_sync_period = _sync_periods(given, report)
@@ -188,7 +121,7 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         allow_service_external_ips=gates[_EXTERNAL_IPS],
         hostname_override=_hostname(given.hostname_override or "", report),
         bind_address=None if bind_address in _ANY else bind_address,
-        kubeconfig=(given.client_connection or _ClientConnection()).kubeconfig or "",
+        kubeconfig=(given.client_connection or ClientConnection()).kubeconfig or "",
         sync_period=sync_period,
         min_sync_period=min_sync_period,
         healthz_bind_address=_address_and_port(
@@ -199,8 +132,8 @@ def _config(given: _KubeProxyConfiguration, report: Report, warn: Report) -> Con
         ),
         bind_address_hard_fail=bool(given.bind_address_hard_fail),
         oom_score_adj=_integer(given.oom_score_adj, _DEFAULT.oom_score_adj, range(-1000, 1001), "oomScoreAdj", report),
-        conntrack=_conntrack(given.conntrack or _Conntrack(), report),
-        logging=_logging(given.logging or _Logging(), report),
+        conntrack=_conntrack(given.conntrack or ConntrackSection(), report),
+        logging=_logging(given.logging or LoggingSection(), report),
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
@@ -284,7 +217,7 @@ _HOSTS = {Family.IPV4: ("0.0.0.0", "127.0.0.1"), Family.IPV6: ("::", "::1")}
 """Where the health and metrics servers listen by default, by the family of bindAddress."""
 
 
-def _conntrack(given: _Conntrack, report: Report) -> Conntrack:
+def _conntrack(given: ConntrackSection, report: Report) -> Conntrack:
     """The section conntrack; its timeouts differ from other durations in that 0 is a value, and null the default."""
     default = _DEFAULT.conntrack
 
@@ -330,7 +263,7 @@ def _judge_mode(mode: str, report: Report, warn: Report) -> None:
         )
 
 
-def _of_mode(given: _KubeProxyConfiguration, name: str) -> tuple[Any, str]:
+def _of_mode(given: KubeProxyConfiguration, name: str) -> tuple[Any, str]:
     """What the mode's section says of a field, and its path."""
     for section in _SECTIONS.get(given.mode or "", _SECTIONS[""]):
         value = getattr(getattr(given, section), name, None)
@@ -339,10 +272,10 @@ def _of_mode(given: _KubeProxyConfiguration, name: str) -> tuple[Any, str]:
     return None, f"nftables.{_API_NAMES[name]}"
 
 
-_API_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(_Mode)}
+_API_NAMES = {field.name: field.encode_name for field in msgspec.structs.fields(Mode)}
 
 
-def _sync_periods(given: _KubeProxyConfiguration, report: Report) -> tuple[float, float]:
+def _sync_periods(given: KubeProxyConfiguration, report: Report) -> tuple[float, float]:
     longest = _duration(*_of_mode(given, "sync_period"), report) or _DEFAULT.sync_period
     value, path = _of_mode(given, "min_sync_period")
     shortest = _duration(value, path, report) or _DEFAULT.min_sync_period
@@ -351,7 +284,7 @@ def _sync_periods(given: _KubeProxyConfiguration, report: Report) -> tuple[float
     return longest, shortest
 
 
-def _detect_local_mode(value: str | None, local: _DetectLocal, report: Report) -> DetectLocalMode:
+def _detect_local_mode(value: str | None, local: DetectLocal, report: Report) -> DetectLocalMode:
     modes = {mode.value: mode for mode in DetectLocalMode}
     mode = modes.get(value or DetectLocalMode.CLUSTER_CIDR.value)
     if mode is None:
@@ -411,7 +344,7 @@ def _feature_gates(given: dict[str, object], report: Report, warn: Report) -> di
     return {name: given.get(name) is not False for name in _GATES}
 
 
-def _logging(given: _Logging, report: Report) -> Logging:
+def _logging(given: LoggingSection, report: Report) -> Logging:
     formats = {each.value: each for each in LogFormat}
     if given.format and given.format not in formats:
         report("logging.format", f"{show(given.format)} is not one of {', '.join(formats)}")
@@ -461,36 +394,6 @@ def _integer(value: int | None, default: int, allowed: range, path: str, report:
     if value is not None and value not in allowed:
         report(path, f"{show(value)} is not from {allowed[0]} to {allowed[-1]}")
     return default if value is None else value
-
-
-_NANOSECONDS = {
-    "ns": 1,
-    "us": 10**3,
-    "µs": 10**3,
-    "μs": 10**3,
-    "ms": 10**6,
-    "s": 10**9,
-    "m": 60 * 10**9,
-    "h": 3600 * 10**9,
-}
-_PART = re.compile(rf"([0-9]+\.?[0-9]*|\.[0-9]+)({'|'.join(sorted(_NANOSECONDS, reverse=True))})")
-_DURATION = re.compile(rf"\+?(?:0|(?:{_PART.pattern})+)")
-_LONGEST_DURATION = 64
-"""Characters: more than Go ever writes, few enough for a pattern that may go back and forth."""
-
-
-def parse_duration(text: str) -> float:
-    """Seconds from a duration as Go writes it ("1h2m3.5s", "30s", "0"), which may not be negative.
-
-    Raises:
-        ValueError: it is no such duration, or one beyond Go's 292 years.
-    """
-    if len(text) > _LONGEST_DURATION or not _DURATION.fullmatch(text):
-        raise ValueError(f"{show(text)} is not a duration as in 1h30m or 2.5s")
-    nanoseconds = sum(round(float(number) * _NANOSECONDS[unit]) for number, unit in _PART.findall(text))
-    if nanoseconds >= 2**63:
-        raise ValueError(f"{show(text)} is too long a duration")
-    return nanoseconds / 10**9
 
 
 def _duration(value: object, path: str, report: Report) -> float | None:

@@ -8,6 +8,7 @@ from ipaddress import ip_network
 import msgspec
 
 from nftproxy.api.config import API_VERSION, KIND
+from nftproxy.api.durations import duration_text
 from nftproxy.model.addresses import ANY, LOCALHOST, Family
 from nftproxy.model.settings import Config, NodePortAddresses
 
@@ -40,11 +41,11 @@ def configz(config: Config) -> bytes:
                 "conntrack": {
                     "maxPerCore": conntrack.max_per_core,
                     "min": conntrack.min,
-                    "tcpEstablishedTimeout": _duration(conntrack.tcp_established_timeout),
-                    "tcpCloseWaitTimeout": _duration(conntrack.tcp_close_wait_timeout),
+                    "tcpEstablishedTimeout": duration_text(conntrack.tcp_established_timeout),
+                    "tcpCloseWaitTimeout": duration_text(conntrack.tcp_close_wait_timeout),
                     "tcpBeLiberal": conntrack.tcp_be_liberal,
-                    "udpTimeout": _duration(conntrack.udp_timeout),
-                    "udpStreamTimeout": _duration(conntrack.udp_stream_timeout),
+                    "udpTimeout": duration_text(conntrack.udp_timeout),
+                    "udpStreamTimeout": duration_text(conntrack.udp_stream_timeout),
                 },
                 "oomScoreAdj": config.oom_score_adj,
                 "logging": {"format": config.logging.format.value, "verbosity": config.logging.verbosity},
@@ -52,8 +53,8 @@ def configz(config: Config) -> bytes:
                 "nftables": {
                     "masqueradeAll": config.masquerade_all,
                     "masqueradeBit": config.masquerade_bit,
-                    "syncPeriod": _duration(config.sync_period),
-                    "minSyncPeriod": _duration(config.min_sync_period),
+                    "syncPeriod": duration_text(config.sync_period),
+                    "minSyncPeriod": duration_text(config.min_sync_period),
                 },
                 "nftproxy": {
                     "masqueradeFullyRandom": config.masquerade_fully_random,
@@ -76,8 +77,3 @@ def node_port_addresses_texts(addresses: NodePortAddresses) -> list[str]:
         ["localhost"] if both else map(ip_network, (LOCALHOST[f] for f in addresses.localhost))
     )
     return ["primary"] * addresses.primary + list(map(str, (*addresses.networks, *localhost)))
-
-
-def _duration(seconds: float) -> str:
-    """A duration as Go reads it, to the nanosecond."""
-    return f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"

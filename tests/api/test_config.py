@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nftproxy.api.config import parse_config, parse_duration
+from nftproxy.api.config import parse_config
 from nftproxy.api.decode import show
 from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.codes import Code
@@ -454,35 +454,6 @@ def test_a_field_that_a_flag_overrides_is_named_by_the_flag() -> None:
         "NFT103: --proxy-port-range: has no effect: no port is opened on behalf of Services",
         "NFT104: f: KubeProxyConfiguration: profiling: unknown field",
     ]
-
-
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("0", 0),
-        ("0s", 0),
-        ("30s", 30),
-        ("1h2m3.5s", 3723.5),
-        ("700ms", 0.7),
-        ("5us", 5e-6),
-        ("5µs", 5e-6),
-        ("9ns", 9e-9),
-        (".5m", 30),
-        ("+1.h", 3600),
-    ],
-)
-def test_durations(text: str, seconds: float) -> None:
-    """Durations are as Go writes and reads them."""
-    assert parse_duration(text) == seconds
-
-
-@pytest.mark.parametrize(
-    "text", ["", "s", "1", "1d", "-1s", "1s ", "1 s", "1m1", "1e3s", ".s", "٣s", "1" * 60 + "h", "9" * 9 + "h"]
-)
-def test_bad_durations(text: str) -> None:
-    """What Go would not read as a duration, or could not hold, is refused."""
-    with pytest.raises(ValueError, match=r"is not a duration as in 1h30m or 2\.5s|is too long a duration"):
-        parse_duration(text)
 
 
 anything = st.recursive(
