@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import socket
-import struct
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,16 +19,17 @@ from typing import NamedTuple
 
 from nftproxy.kernel.conntrack import ANSWER_SIZE, DESTINATION, GET, SOURCE, SUBSYSTEM
 from nftproxy.kernel.netlink import (
-    ATTRIBUTE,
+    ADDRESS_SIZE,
     DONE,
     DUMP,
     ERROR,
     FAMILY_NUMBER,
-    NESTED,
+    PROTOCOLS,
     messages_of,
     open_socket,
     request,
 )
+from nftproxy.kernel.netlink_patterns import head, nest
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.errors import Unavailable
 
@@ -38,8 +38,6 @@ TUPLE_ADDRESSES, TUPLE_PROTOCOL = 1, 2  # CTA_TUPLE_*
 PROTOCOL_NUMBER, SOURCE_PORT, DESTINATION_PORT = 1, 2, 3  # CTA_PROTO_*
 INFO_TCP, TCP_STATE = 1, 1  # CTA_PROTOINFO_TCP, CTA_PROTOINFO_TCP_STATE
 ENDED = {7, 8}  # TCP_CONNTRACK_TIME_WAIT, TCP_CONNTRACK_CLOSE
-PROTOCOLS = {6: Protocol.TCP, 17: Protocol.UDP, 132: Protocol.SCTP}  # IANA's numbers
-SIZES = {Family.IPV4: 4, Family.IPV6: 16}
 
 MOST_WAYS = 200_000
 """Ways that are counted apart: 20,000 fronts with 10 endpoints each, some 100 MB.  Of more, the sum is known."""
@@ -112,35 +110,25 @@ def _way(family: Family, address: bytes, number: bytes, port: bytes, endpoint: b
     return Way(PROTOCOLS[number[0]], text(address), next(ports), text(endpoint), next(ports))
 
 
-def _head(length: int, kind: int) -> bytes:
-    return re.escape(ATTRIBUTE.pack(ATTRIBUTE.size + length, kind))
-
-
-def _nest(kind: int) -> bytes:
-    """The head of an attribute that holds others, marked as such or not."""
-    marked, plain = (re.escape(struct.pack("=H", each)) for each in (kind | NESTED, kind))
-    return b"..(?:" + marked + b"|" + plain + b")"
-
-
 def _pattern(family: Family) -> re.Pattern[bytes]:
     """What finds destination, protocol and port, endpoint and its port, and TCP's state in a translated entry."""
-    size = SIZES[family]
-    source, destination = _head(size, SOURCE[family]), _head(size, DESTINATION[family])
+    size = ADDRESS_SIZE[family]
+    source, destination = head(size, SOURCE[family]), head(size, DESTINATION[family])
     numbers = b"[" + b"".join(re.escape(bytes([number])) for number in PROTOCOLS) + b"]"
-    protocol = _nest(TUPLE_PROTOCOL) + _head(1, PROTOCOL_NUMBER)
-    from_port, to_port = _head(2, SOURCE_PORT), _head(2, DESTINATION_PORT)
+    protocol = nest(TUPLE_PROTOCOL) + head(1, PROTOCOL_NUMBER)
+    from_port, to_port = head(2, SOURCE_PORT), head(2, DESTINATION_PORT)
     address, port = b"(.{%d})" % size, b"(..).."
     any_address, any_port = b".{%d}" % size, b"...."
     translated = b"[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]"  # the lowest byte, with IPS_DST_NAT
-    state = _nest(PROTOCOL_INFO) + _nest(INFO_TCP) + _head(1, TCP_STATE) + b"(.)"
+    state = nest(PROTOCOL_INFO) + nest(INFO_TCP) + head(1, TCP_STATE) + b"(.)"
     return re.compile(
         b"".join(
             [
-                _nest(TUPLE_ORIGINAL) + _nest(TUPLE_ADDRESSES) + source + any_address + destination + address,
+                nest(TUPLE_ORIGINAL) + nest(TUPLE_ADDRESSES) + source + any_address + destination + address,
                 protocol + b"(" + numbers + b")..." + from_port + any_port + to_port + port,
-                _nest(TUPLE_REPLY) + _nest(TUPLE_ADDRESSES) + source + address + destination + any_address,
+                nest(TUPLE_REPLY) + nest(TUPLE_ADDRESSES) + source + address + destination + any_address,
                 protocol + b"...." + from_port + port + to_port + any_port,
-                _head(4, STATUS) + b"..." + translated,
+                head(4, STATUS) + b"..." + translated,
                 b"(?:.{0,96}?" + state + b")?",  # between them: timeout, and if configured, counters and times
             ]
         ),

@@ -16,41 +16,46 @@ from __future__ import annotations
 
 import re
 import socket
-import struct
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
-    ATTRIBUTE,
+    ADDRESS_SIZE,
     DONE,
     DUMP,
     ERROR,
     FAMILY_NUMBER,
     GENERAL,
-    NESTED,
-    attribute,
+    PROTOCOLS,
     attributes_of,
     messages_of,
+    named,
     open_socket,
     request,
 )
-from nftproxy.kernel.nftables_netlink import BUFFER_SIZE, GET_TABLE, SUBSYSTEM, TABLE_NAME
-from nftproxy.model.addresses import TABLE, Address, Family, Protocol
+from nftproxy.kernel.netlink_patterns import head, nest
+from nftproxy.kernel.nftables_netlink import (
+    BUFFER_SIZE,
+    DATA_VALUE,
+    ELEMENT_KEY,
+    GET_ELEMENTS,
+    GET_TABLE,
+    LIST_SET,
+    LIST_TABLE,
+    SUBSYSTEM,
+    TABLE_NAME,
+)
+from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.counts import CONNECTIONS, Reason
 
-GET_ELEMENTS = 13  # NFT_MSG_GETSETELEM
 TABLE_HANDLE = 4  # NFTA_TABLE_HANDLE
-LIST_TABLE, LIST_SET = 1, 2  # NFTA_SET_ELEM_LIST_*
-DATA_VALUE = 1  # NFTA_DATA_VALUE
-ELEMENT_KEY, ELEMENT_EXPRESSION = 1, 7  # NFTA_SET_ELEM_*
+ELEMENT_EXPRESSION = 7  # NFTA_SET_ELEM_*
 EXPRESSION_NAME, EXPRESSION_DATA = 1, 2  # NFTA_EXPR_*
 COUNTER_BYTES, COUNTER_PACKETS, COUNTER_PAD = 1, 2, 3  # NFTA_COUNTER_*
-PROTOCOLS = {6: Protocol.TCP, 17: Protocol.UDP, 132: Protocol.SCTP}  # IANA's numbers
-ADDRESS_SIZE = {Family.IPV4: 4, Family.IPV6: 16}
 
 REST = 1.0
 """How long the thread rests after each answer: so many times as long as that took."""
@@ -120,12 +125,12 @@ class CountReader:
 
     def _table(self, family: Family) -> bytes | None:
         """The number of our table, which no other table of this namespace ever has."""
-        answers = list(self._ask(GET_TABLE, family, ACKNOWLEDGE, _named(TABLE_NAME, TABLE)))
+        answers = list(self._ask(GET_TABLE, family, ACKNOWLEDGE, named(TABLE_NAME, TABLE)))
         return dict(attributes_of(next(messages_of(answers[0]))[1], GENERAL.size))[TABLE_HANDLE] if answers else None
 
     def _entries(self, family: Family, counted: CountedSet) -> dict[bytes, int]:
         find = _PATTERNS[(0 if counted.is_nodeport else ADDRESS_SIZE[family]) + 8].findall
-        which = _named(LIST_TABLE, TABLE) + _named(LIST_SET, counted.name)
+        which = named(LIST_TABLE, TABLE) + named(LIST_SET, counted.name)
         found: dict[bytes, int] = {}
         for answer in self._ask(GET_ELEMENTS, family, DUMP, which):
             began = time.monotonic()
@@ -147,33 +152,19 @@ class CountReader:
             yield answer
 
 
-def _named(kind: int, name: str) -> bytes:
-    return attribute(kind, name.encode() + b"\0")
-
-
 def _pattern(size: int) -> re.Pattern[bytes]:
     """What finds the key and the packets of an entry whose key has so many bytes."""
-    pad = b"(?:" + _head(0, COUNTER_PAD) + b")?"
+    pad = b"(?:" + head(0, COUNTER_PAD) + b")?"
     return re.compile(
         b"".join(
             [
-                _nest(ELEMENT_KEY) + _head(size, DATA_VALUE) + b"(.{%d})" % size,
-                _nest(ELEMENT_EXPRESSION) + _head(8, EXPRESSION_NAME) + b"counter\0" + _nest(EXPRESSION_DATA),
-                pad + _head(8, COUNTER_BYTES) + b".{8}" + pad + _head(8, COUNTER_PACKETS) + b"(.{8})",
+                nest(ELEMENT_KEY) + head(size, DATA_VALUE) + b"(.{%d})" % size,
+                nest(ELEMENT_EXPRESSION) + head(8, EXPRESSION_NAME) + b"counter\0" + nest(EXPRESSION_DATA),
+                pad + head(8, COUNTER_BYTES) + b".{8}" + pad + head(8, COUNTER_PACKETS) + b"(.{8})",
             ]
         ),
         re.DOTALL,
     )
-
-
-def _head(length: int, kind: int) -> bytes:
-    return re.escape(ATTRIBUTE.pack(ATTRIBUTE.size + length, kind))
-
-
-def _nest(kind: int) -> bytes:
-    """The head of an attribute that holds others; kernels may mark it as such or not (6.18 does not)."""
-    marked, plain = (re.escape(struct.pack("=H", each)) for each in (kind | NESTED, kind))
-    return b"..(?:" + marked + b"|" + plain + b")"
 
 
 _PATTERNS = {size: _pattern(size) for size in (8, 8 + 4, 8 + 16)}

@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Iterator
 
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Family, Protocol
 
 NETLINK_NETFILTER = 12
 REQUEST, ACKNOWLEDGE, DUMP = 0x01, 0x04, 0x300  # NLM_F_*
@@ -23,6 +23,8 @@ ERROR, DONE = 2, 3  # NLMSG_*
 NESTED = 0x8000  # NLA_F_NESTED
 KIND_MASK = 0x3FFF  # NLA_TYPE_MASK
 FAMILY_NUMBER = {Family.IPV4: 2, Family.IPV6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
+ADDRESS_SIZE = {Family.IPV4: 4, Family.IPV6: 16}  # bytes
+PROTOCOLS = {6: Protocol.TCP, 17: Protocol.UDP, 132: Protocol.SCTP}  # IPPROTO_*
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
 GENERAL = struct.Struct("=BBH")  # family, version, resource: struct nfgenmsg
@@ -55,6 +57,16 @@ def attribute(kind: int, value: bytes) -> bytes:
     return data.ljust(_aligned(len(data)), b"\0")
 
 
+def named(kind: int, name: str) -> bytes:
+    """An attribute that is a name."""
+    return attribute(kind, name.encode() + b"\0")
+
+
+def nested(kind: int, attributes: bytes) -> bytes:
+    """An attribute that holds others."""
+    return attribute(kind | NESTED, attributes)
+
+
 def messages_of(data: bytes, *, may_change: bool = False) -> Iterator[tuple[int, bytes]]:
     """The type and body of each message.
 
@@ -80,6 +92,16 @@ def attributes_of(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
         length, kind = ATTRIBUTE.unpack_from(data, start)
         yield kind & KIND_MASK, data[start + ATTRIBUTE.size : start + length]
         start += _aligned(length)
+
+
+def number_of(value: bytes) -> int:
+    """An attribute's value as a number, 0 if it is empty: nfnetlink's are in network byte order."""
+    return int.from_bytes(value, "big")
+
+
+def text_of(value: bytes) -> str:
+    """An attribute's value as a name."""
+    return value.rstrip(b"\0").decode(errors="replace")
 
 
 def _aligned(length: int) -> int:

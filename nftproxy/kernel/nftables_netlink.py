@@ -30,18 +30,28 @@ from nftproxy.kernel.netlink import (
     GENERAL,
     HEADER,
     REQUEST,
-    attribute,
     attributes_of,
     messages_of,
+    named,
+    number_of,
     open_socket,
     request,
+    text_of,
 )
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.kernel import BaseChain
 
 SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
-NEW_TABLE, GET_TABLE, GET_CHAIN, GET_SET, GET_GENERATION = 0, 1, 4, 10, 16
+NEW_TABLE, GET_TABLE, GET_CHAIN, GET_SET, NEW_ELEMENTS, GET_ELEMENTS, GET_GENERATION = (
+    0,
+    1,
+    4,
+    10,
+    12,
+    13,
+    16,
+)  # NFT_MSG_*
 BATCH_BEGIN, CREATE = 0x10, 0x400  # NFNL_MSG_BATCH_BEGIN, NLM_F_CREATE
 
 TABLE_NAME, TABLE_USERDATA = 1, 6
@@ -53,6 +63,9 @@ FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_N
 DROP = 0  # NF_DROP
 SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_DESCRIPTION, SET_COUNT = 1, 2, 3, 4, 6, 9, 20
 SET_SIZE = 1  # in the description
+LIST_TABLE, LIST_SET, LIST_ELEMENTS, LIST_ELEMENT = 1, 2, 3, 1  # NFTA_SET_ELEM_LIST_*, NFTA_LIST_ELEM
+ELEMENT_KEY, ELEMENT_DATA, ELEMENT_EXPIRATION = 1, 2, 5  # NFTA_SET_ELEM_*
+DATA_VALUE = 1  # NFTA_DATA_VALUE
 ANONYMOUS, MAP, DYNAMIC = 0x01, 0x08, 0x20  # NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_EVAL
 
 BUFFER_SIZE = 1 << 18  # bytes; the kernel fills at most 32 KiB of it per answer
@@ -85,7 +98,7 @@ def generation() -> int:
         Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
     """
     (attributes,) = _ask(GET_GENERATION, 0)
-    return _number(attributes[1])
+    return number_of(attributes[1])
 
 
 def generation_by(kernel: socket.socket) -> int:
@@ -98,7 +111,7 @@ def generation_by(kernel: socket.socket) -> int:
         (attributes,) = exchange(kernel, GET_GENERATION, 0, b"", ACKNOWLEDGE)
     except OSError as error:
         raise Unavailable(why(error)) from error
-    return _number(attributes[1])
+    return number_of(attributes[1])
 
 
 def has_family(number: int) -> bool:
@@ -159,7 +172,7 @@ def chains(family: Family, table: str) -> list[str]:
     """
     answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], named(CHAIN_TABLE, table), flags=DUMP)
     # The kernel names every chain of the family, whichever table it is asked for (6.18).
-    return [_text(each[CHAIN_NAME]) for each in answers if _text(each[CHAIN_TABLE]) == table]
+    return [text_of(each[CHAIN_NAME]) for each in answers if text_of(each[CHAIN_TABLE]) == table]
 
 
 def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
@@ -172,7 +185,9 @@ def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[st
     """
     answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
     return [
-        (_text(each[CHAIN_TABLE]), _text(each[CHAIN_NAME])) for each in answers if pattern.fullmatch(each[CHAIN_NAME])
+        (text_of(each[CHAIN_TABLE]), text_of(each[CHAIN_NAME]))
+        for each in answers
+        if pattern.fullmatch(each[CHAIN_NAME])
     ]
 
 
@@ -183,7 +198,7 @@ def tables() -> list[str]:
         Unavailable: the kernel does not answer.
     """
     return [
-        f"{family} {_text(each[TABLE_NAME])}"
+        f"{family} {text_of(each[TABLE_NAME])}"
         for family, number in FAMILIES.items()
         for each in _ask(GET_TABLE, number, flags=DUMP)
     ]
@@ -196,12 +211,12 @@ def base_chains() -> list[BaseChain]:
         Unavailable: the kernel does not answer.
     """
     return [
-        BaseChain(family, _text(each[CHAIN_TABLE]), _text(each[CHAIN_NAME]), HOOKS[hook], policy == DROP)
+        BaseChain(family, text_of(each[CHAIN_TABLE]), text_of(each[CHAIN_NAME]), HOOKS[hook], policy == DROP)
         for family, number in FAMILIES.items()
         for each in _ask(GET_CHAIN, number, flags=DUMP)
         if CHAIN_HOOK in each
-        for hook in [_number(dict(attributes_of(each[CHAIN_HOOK]))[HOOK_NUMBER])]
-        for policy in [_number(each.get(CHAIN_POLICY, b"\1"))]
+        for hook in [number_of(dict(attributes_of(each[CHAIN_HOOK]))[HOOK_NUMBER])]
+        for policy in [number_of(each.get(CHAIN_POLICY, b"\1"))]
         if hook < len(HOOKS)
     ]
 
@@ -213,24 +228,24 @@ def sets(family: Family, table: str) -> list[NamedSet]:
         Unavailable: the kernel does not answer.
     """
     answers = _ask(GET_SET, FAMILY_NUMBER[family], named(SET_TABLE, table), flags=DUMP)
-    ours = [each for each in answers if _text(each[SET_TABLE]) == table]
+    ours = [each for each in answers if text_of(each[SET_TABLE]) == table]
     return [_named_set(each) for each in ours if not _flags(each) & ANONYMOUS]
 
 
 def _named_set(attributes: Attributes) -> NamedSet:
     return NamedSet(
-        name=_text(attributes[SET_NAME]),
+        name=text_of(attributes[SET_NAME]),
         is_map=bool(_flags(attributes) & MAP),
         is_dynamic=bool(_flags(attributes) & DYNAMIC),
-        key_type=_number(attributes[SET_KEY_TYPE]),
-        data_type=_number(attributes.get(SET_DATA_TYPE, b"")),
-        count=_number(attributes[SET_COUNT]) if SET_COUNT in attributes else None,
-        size=_number(dict(attributes_of(attributes.get(SET_DESCRIPTION, b""))).get(SET_SIZE, b"")),
+        key_type=number_of(attributes[SET_KEY_TYPE]),
+        data_type=number_of(attributes.get(SET_DATA_TYPE, b"")),
+        count=number_of(attributes[SET_COUNT]) if SET_COUNT in attributes else None,
+        size=number_of(dict(attributes_of(attributes.get(SET_DESCRIPTION, b""))).get(SET_SIZE, b"")),
     )
 
 
 def _flags(attributes: Attributes) -> int:
-    return _number(attributes.get(SET_FLAGS, b""))
+    return number_of(attributes.get(SET_FLAGS, b""))
 
 
 def _ask(
@@ -297,19 +312,6 @@ def _comment(userdata: bytes) -> str:
     while start < len(userdata):
         kind, length = userdata[start : start + 2]
         if kind == COMMENT:
-            return _text(userdata[start + 2 : start + 2 + length])
+            return text_of(userdata[start + 2 : start + 2 + length])
         start += 2 + length
     return ""
-
-
-def named(kind: int, name: str) -> bytes:
-    """An attribute that is a name."""
-    return attribute(kind, name.encode() + b"\0")
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "big")
-
-
-def _text(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")

@@ -16,7 +16,15 @@ from enum import Enum
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from nftproxy.kernel.netlink import FAMILY_NUMBER, GENERAL, NETLINK_NETFILTER, attributes_of, messages_of
+from nftproxy.kernel.netlink import (
+    FAMILY_NUMBER,
+    GENERAL,
+    NETLINK_NETFILTER,
+    attributes_of,
+    messages_of,
+    number_of,
+    text_of,
+)
 from nftproxy.kernel.nftables_netlink import BUFFER_SIZE, SUBSYSTEM
 from nftproxy.kernel.notifications import ADD_MEMBERSHIP, SO_RCVBUFFORCE, SOL_NETLINK
 from nftproxy.model.addresses import Family
@@ -120,26 +128,18 @@ _FAMILIES = {number: family for family, number in FAMILY_NUMBER.items()}
 
 
 def _trace(family: Family, held: dict[int, bytes]) -> TraceMessage:
-    sort = Sort(_number(held[TYPE]))
-    verdict, target = Verdict(_number(held[POLICY])) if sort is Sort.POLICY else Verdict.CONTINUE, ""
+    sort = Sort(number_of(held[TYPE]))
+    verdict, target = Verdict(number_of(held[POLICY])) if sort is Sort.POLICY else Verdict.CONTINUE, ""
     if VERDICT in held:
         nested = dict(attributes_of(held[VERDICT]))
         verdict = Verdict(int.from_bytes(nested[VERDICT_CODE], "big", signed=True))
-        target = _text(nested.get(VERDICT_CHAIN, b""))
+        target = text_of(nested.get(VERDICT_CHAIN, b""))
     return TraceMessage(
         family=family,
-        table=_text(held[TABLE]),
-        chain=_text(held[CHAIN]),
+        table=text_of(held[TABLE]),
+        chain=text_of(held[CHAIN]),
         sort=sort,
-        handle=_number(held.get(RULE_HANDLE, b"")),
+        handle=number_of(held.get(RULE_HANDLE, b"")),
         verdict=verdict,
         target=target,
     )
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "big")
-
-
-def _text(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")

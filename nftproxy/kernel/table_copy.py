@@ -30,23 +30,40 @@ from nftproxy.kernel.netlink import (
     attribute,
     attributes_of,
     messages_of,
+    named,
+    number_of,
     open_socket,
     request,
+    text_of,
 )
-from nftproxy.kernel.nftables_netlink import BATCH_BEGIN, BUFFER_SIZE, CREATE, SUBSYSTEM
+from nftproxy.kernel.nftables_netlink import (
+    BATCH_BEGIN,
+    BUFFER_SIZE,
+    CHAIN_HOOK,
+    CHAIN_NAME,
+    CREATE,
+    GET_CHAIN,
+    GET_ELEMENTS,
+    GET_SET,
+    GET_TABLE,
+    HOOK_NUMBER,
+    HOOKS,
+    NEW_ELEMENTS,
+    NEW_TABLE,
+    SUBSYSTEM,
+)
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 
-NEW_TABLE, GET_TABLE, NEW_CHAIN, GET_CHAIN, NEW_RULE, GET_RULE = 0, 1, 3, 4, 6, 7  # NFT_MSG_*
-NEW_SET, GET_SET, NEW_ELEMENTS, GET_ELEMENTS = 9, 10, 12, 13
+NEW_CHAIN, NEW_RULE, GET_RULE, NEW_SET = 3, 6, 7, 9  # NFT_MSG_*
 BATCH_END, APPEND = 0x11, 0x800  # NFNL_MSG_BATCH_END, NLM_F_APPEND
 SO_SNDBUFFORCE = 32
 ATTEMPTS = 10  # at a table that others keep changing
 
 OF_TABLE = 1  # the attribute that names the table: NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_TABLE and so on
 SET_NAME, SET_ID, ELEMENTS_SET = 2, 10, 2
-CHAIN_NAME, CHAIN_HOOK, HOOK_NUMBER, HOOK_PRIORITY = 3, 4, 1, 2
-HOOKS = ("prerouting", "input", "forward", "output", "postrouting")  # NF_INET_*
+HOOK_PRIORITY = 2  # NFTA_HOOK_PRIORITY
+
 
 # What may be sent back, by NFTA_* numbers.
 TABLE_ATTRIBUTES = frozenset({1, 6})  # name and user data: not the flags, as one gives a table to whoever makes it
@@ -112,20 +129,20 @@ def hooks(family: Family) -> dict[str, Hook]:
     found = {}
     for body in _dump(GET_CHAIN, family):
         held = dict(attributes_of(body, GENERAL.size))
-        if _text(held[OF_TABLE]) == TABLE and CHAIN_HOOK in held:
+        if text_of(held[OF_TABLE]) == TABLE and CHAIN_HOOK in held:
             hook = dict(attributes_of(held[CHAIN_HOOK]))
-            number = int.from_bytes(hook[HOOK_NUMBER], "big")
+            number = number_of(hook[HOOK_NUMBER])
             priority = int.from_bytes(hook[HOOK_PRIORITY], "big", signed=True)
-            found[_text(held[CHAIN_NAME])] = Hook(HOOKS[number], priority)
+            found[text_of(held[CHAIN_NAME])] = Hook(HOOKS[number], priority)
     return found
 
 
 def _read(family: Family) -> TableCopy:
     number = FAMILY_NUMBER[family]
-    named = _text_attribute(OF_TABLE, TABLE)
+    wanted = named(OF_TABLE, TABLE)
     chains = [body for body in _dump(GET_CHAIN, family) if _is_ours(body)]
-    sets = [body for body in _dump(GET_SET, family, named) if _is_ours(body)]
-    rules = [body for body in _dump(GET_RULE, family, named) if _is_ours(body)]
+    sets = [body for body in _dump(GET_SET, family, wanted) if _is_ours(body)]
+    rules = [body for body in _dump(GET_RULE, family, wanted) if _is_ours(body)]
     tables = [body for body in _dump(GET_TABLE, family) if _is_ours(body)]
     identities = itertools.count(1)  # a new set has an ID in its batch, even if nothing refers to it by that
     return TableCopy(
@@ -145,8 +162,8 @@ def _read(family: Family) -> TableCopy:
 
 
 def _elements(family: Family, described: bytes) -> list[bytes]:
-    name = _text_attribute(ELEMENTS_SET, _held(described, SET_NAME))
-    return _dump(GET_ELEMENTS, family, _text_attribute(OF_TABLE, TABLE) + name)
+    name = named(ELEMENTS_SET, _held(described, SET_NAME))
+    return _dump(GET_ELEMENTS, family, named(OF_TABLE, TABLE) + name)
 
 
 def _identity(number: int) -> bytes:
@@ -204,12 +221,4 @@ def _is_ours(body: bytes) -> bool:
 
 
 def _held(body: bytes, number: int) -> str:
-    return _text(dict(attributes_of(body, GENERAL.size))[number])
-
-
-def _text_attribute(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode() + b"\0")
-
-
-def _text(value: bytes) -> str:
-    return value.rstrip(b"\0").decode(errors="replace")
+    return text_of(dict(attributes_of(body, GENERAL.size))[number])

@@ -1,0 +1,97 @@
+"""Keys and values of sets and maps: from nft's text to the kernel's bytes, and back.
+
+The type of a set says which bytes its keys are: six bits for each part of a concatenation, by nft's numbers for its
+types (include/datatype.h).  Each part of a concatenation fills up to four bytes; a key of one part doesn't.
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+from ipaddress import IPv6Address, ip_network
+from typing import Literal
+
+from nftproxy.kernel.netlink import PROTOCOLS
+from nftproxy.model.errors import Unavailable
+
+TYPE_BITS = 6
+INTEGER, IPV4, IPV6, PROTOCOL, PORT = 4, 7, 8, 12, 13  # nft's TYPE_*
+WIDTHS = {INTEGER: 4, IPV4: 4, IPV6: 16, PROTOCOL: 1, PORT: 2}
+"""Bytes of each type that our keys and values have."""
+NUMBERS = {protocol.value: number for number, protocol in PROTOCOLS.items()}
+NAMES = {number: name for name, number in NUMBERS.items()}
+
+
+def types_of(number: int) -> list[int]:
+    """The types of a key's parts, the first of which has the highest bits.
+
+    Raises:
+        Unavailable: one of them isn't known here.
+    """
+    rest, found = number, []
+    while rest:
+        rest, last = divmod(rest, 1 << TYPE_BITS)
+        if last not in WIDTHS:
+            raise Unavailable(f"keys and values of nft's type {last} are not known here")
+        found.append(last)
+    return found[::-1]
+
+
+def width(types: list[int]) -> int:
+    """The bytes of a key."""
+    return WIDTHS[types[0]] if len(types) == 1 else sum(_aligned(WIDTHS[each]) for each in types)
+
+
+def encoded(text: str, types: list[int]) -> tuple[bytes, bytes]:
+    """The first and last key of what an element's key says, which differ where it has a range of addresses.
+
+    Raises:
+        Unavailable: the kernel's keys have another number of parts.
+    """
+    parts = text.split(" . ")
+    if len(parts) != len(types):
+        raise Unavailable(f"{text} has {len(parts)} parts, and the kernel's keys have {len(types)}")
+    bounds = [_bounds(part, kind) for part, kind in zip(parts, types, strict=True)]
+    if len(bounds) == 1:
+        return bounds[0]
+    first, last = (b"".join(map(_padded, side)) for side in zip(*bounds, strict=True))
+    return first, last
+
+
+def decoded(data: bytes, types: list[int]) -> tuple[str, ...]:
+    """The parts of a key or value, as nft's text has them."""
+    found, start = [], 0
+    for kind in types:
+        found.append(_word(data[start : start + WIDTHS[kind]], kind))
+        start += _aligned(WIDTHS[kind])
+    return tuple(found)
+
+
+def _bounds(text: str, kind: int) -> tuple[bytes, bytes]:
+    if kind in (IPV4, IPV6):
+        network = ip_network(text)
+        return network.network_address.packed, network.broadcast_address.packed
+    number = NUMBERS[text] if kind == PROTOCOL else int(text)
+    value = number.to_bytes(WIDTHS[kind], _order(kind))
+    return value, value
+
+
+def _word(data: bytes, kind: int) -> str:
+    if kind == IPV4:
+        return socket.inet_ntop(socket.AF_INET, data)
+    if kind == IPV6:
+        return str(IPv6Address(data))
+    number = int.from_bytes(data, _order(kind))
+    return NAMES.get(number, str(number)) if kind == PROTOCOL else str(number)
+
+
+def _order(kind: int) -> Literal["little", "big"]:
+    return sys.byteorder if kind == INTEGER else "big"
+
+
+def _padded(value: bytes) -> bytes:
+    return value.ljust(_aligned(len(value)), b"\0")
+
+
+def _aligned(length: int) -> int:
+    return (length + 3) & ~3
