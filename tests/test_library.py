@@ -141,6 +141,15 @@ def test_the_pipeline_fails_on_conflicts() -> None:
     assert (passed.returncode, passed.stdout) == (0, "no conflicts\n"), passed.stderr
 
 
+@pytest.mark.parametrize("script", ["ci_conflicts.py", "render_live.py"])
+def test_a_program_without_arguments_says_which_it_needs(script: str) -> None:
+    """The examples say how they are used, instead of a stack trace, and fail."""
+    done = run(script)
+    assert done.returncode == 1
+    assert f"python {script} NODE" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_live_cluster_is_rendered_through_kr8s(tmp_path: Path) -> None:
     """render_live.py prints the rules and the explanation of what an API server has, as from the same manifests."""
     with ApiServer(tls=True, authenticate=True) as server:

@@ -22,6 +22,8 @@ def complaints(node: str, *paths: str) -> list[str]:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit(__doc__)
     found = complaints(*sys.argv[1:])
     print("\n".join(found) or "no conflicts")
     sys.exit(1 if found else 0)

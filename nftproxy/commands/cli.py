@@ -1,4 +1,4 @@
-"""The command line: `render`, `diff`, `check`, `explain`, `conformance`, `run`, `doctor` and `cleanup`.
+"""The command line: `nftproxy` and its commands, of which some are here and the others have modules of their own.
 
 Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
 difference, `check` or `conformance` a fault, or `doctor` more than notes; 2 bad input or usage, with the file, object
@@ -83,7 +83,9 @@ def _commands() -> None:
 @PATHS
 @OFFLINE
 def render_command(paths: tuple[Path, ...], **options: Any) -> None:
-    """Render manifests to a whole ruleset, commented for review, that `nft -f` loads into an empty namespace.
+    """Print the rules for manifests, commented for review.
+
+    It is the whole ruleset, which `nft -f` loads into an empty namespace.  Nothing is loaded here.
 
     PATHS are files or directories (not recursive) of YAML or JSON, multi-document and List kinds included.
     """
@@ -94,9 +96,10 @@ def render_command(paths: tuple[Path, ...], **options: Any) -> None:
 @PATHS
 @OFFLINE
 def check_command(paths: tuple[Path, ...], **options: Any) -> None:
-    """Load the rendered rules into a throw-away network namespace and say what the kernel says.
+    """Try on this machine's kernel whether it takes the rules.
 
-    Needs no root where users may make namespaces.  Exit status 1 if the kernel refuses the rules.
+    They go into a throw-away network namespace, twice, and the machine's own rules stay as they are.  Needs no root
+    where users may make namespaces.  Exit status 1 if the kernel refuses the rules.
     """
     result = check_ruleset(offline_cluster(paths, **options).render().text)
     click.echo(result)
@@ -109,7 +112,10 @@ def check_command(paths: tuple[Path, ...], **options: Any) -> None:
     "--kube-proxy", "mode", type=click.Choice(MODES), help="Remove what kube-proxy left in this mode instead."
 )
 def cleanup_command(config_file: Path | None, mode: str | None) -> None:
-    """Remove this proxy's tables, whether or not they are there; nothing else is touched."""
+    """Remove nftproxy's tables, or what kube-proxy has left.
+
+    Nothing else is touched.  That nothing is there is no error.
+    """
     configuration(config_file)
     if mode:
         for line in remove_leftovers(mode):

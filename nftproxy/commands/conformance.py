@@ -40,7 +40,7 @@ EXTRA = {"hypothesis": "Hypothesis", "trustme": "trustme"}
 )
 @click.option("--node", default="", help="Of several Nodes in the manifests, the one that is played.", metavar="NAME")
 @CONFIG
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def conformance_command(
     templates: Path | None,
     examples: int,
@@ -53,10 +53,11 @@ def conformance_command(
     config_file: Path | None,
     output: str,
 ) -> None:
-    """Send real packets through rules in throw-away namespaces: our templates' rules, or any proxy's.
+    """Send real packets through the rules, or through any proxy.
 
-    Without --proxy the templates' rules of made-up clusters are tried on this kernel.  With it the proxy is started on
-    a scratch node, against an API server with made-up clusters or with those of --manifests.
+    All of it happens in throw-away network namespaces.  Without --proxy the templates' rules of made-up clusters are
+    tried on this kernel.  With it the proxy is started on a scratch node, against an API server with made-up clusters
+    or with those of --manifests.
 
     Needs root.  Exit status 1 if connections go otherwise than docs/semantics.md says and no documented deviation from
     kube-proxy explains it.

@@ -18,7 +18,7 @@ import msgspec
 from nftproxy.agent.answers import NodeFacts
 from nftproxy.api.config import parse_config
 from nftproxy.commands.live import LIVE, Agent
-from nftproxy.commands.offline import EXISTING, OFFLINE_IF_ANY, loaded, offline_cluster
+from nftproxy.commands.offline import EXISTING, OFFLINE_IF_ANY, loaded, offline_cluster, refuse_given
 from nftproxy.commands.options import renderer
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Address, Family, parse_network
@@ -38,10 +38,12 @@ from nftproxy.rules.transaction import Container, Transaction, change_transactio
 def diff_command(
     paths: tuple[Path, ...], live: bool, strict: bool, agent_socket: str, timeout: float, **options: Any
 ) -> None:
-    """Print the transaction from one set of manifests to another, or from what this node has to manifests, as nft text.
+    """Print what would change between manifests, or on this node.
 
-    With --live the agent is asked how the node sees the cluster, unless --node and --config say so.  Exit status 1 if
-    there is a difference, 0 if nothing differs.
+    It is the transaction from one set of manifests to another, or with --live from what this node has to manifests, as
+    nft text.  With --live the agent is asked how the node sees the cluster, unless --node and --config say so.
+
+    Exit status 1 if there is a difference, 0 if nothing differs.
     """
     if live:
         transaction = _from_kernel(_live_pipeline(paths, strict, Agent(agent_socket, timeout), **options))
@@ -55,7 +57,7 @@ def _from_manifests(paths: tuple[Path, ...], strict: bool, **options: Any) -> Tr
     if len(paths) != 2:
         raise click.UsageError("two sets of manifests are compared, OLD and NEW, or with --live one with the kernel")
     if not options["node"]:
-        raise click.UsageError("--node says whose rules these are")
+        raise click.UsageError("without --live give --node NAME: it says whose rules these are")
     old, new = paths
     cluster = offline_cluster([old], strict=strict, **options)
     return cluster.pipeline.apply(loaded([new], cluster.pipeline.settings.config, strict).listing())
@@ -65,6 +67,7 @@ def _live_pipeline(paths: tuple[Path, ...], strict: bool, agent: Agent, **option
     """What manifests ask for on this node."""
     if options["node"]:
         return offline_cluster(list(paths), strict=strict, **options).pipeline
+    refuse_given(("config_file", "ipv6_affinity"), "counts with --node: without that the agent says how it is set up")
     facts = agent.node_facts()
     (document,) = msgspec.json.decode(facts.configuration).values()
     config, _ = parse_config(document, "the agent")

@@ -76,12 +76,13 @@ SYSCTLS = (
 @click.option(
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="Where kube-proxy answers.", metavar="URL"
 )
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def doctor_command(
     config_file: Path | None, kubeconfig: Path | None, node: str, kube_proxy_metrics: str, output: str
 ) -> None:
-    """Look at this node, and say what its change from kube-proxy to nftproxy does, or has left to do.
+    """Say what a change from kube-proxy means for this node.
 
+    It looks before the change, while both proxies are there, and for what is left to do after it; it changes nothing.
     Exit status 1 if there are errors or warnings, 0 if there are notes at most.
     """
     look = Look(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"))

@@ -12,7 +12,7 @@ import msgspec
 
 from nftproxy.commands.codes import print_article
 from nftproxy.commands.live import LIVE, Agent
-from nftproxy.commands.offline import OFFLINE_IF_ANY, PATHS_IF_ANY, offline_cluster
+from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.kernel import with_kernel
 from nftproxy.explanation.packets import plan
@@ -48,7 +48,7 @@ class Traced(msgspec.Struct, frozen=True):
 @click.option("--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and whom it remembers.")
 @click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
 @click.option("--svg", "wants_picture", is_flag=True, help="Draw the way of such connections, as SVG.")
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain_command(
     to: str,
     paths: tuple[Path, ...],
@@ -64,8 +64,8 @@ def explain_command(
     """Say what becomes of a connection to TO, and why.
 
     TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
-    number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render; without any the
-    agent of this node is asked, which also says what its kernel holds.
+    number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render, seen from the
+    node that --node names; without any the agent of this node is asked, which also says what its kernel holds.
 
     With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
     With --kernel, too, and without PATHS, packets go through a copy of what that kernel holds, else of what the
@@ -78,13 +78,14 @@ def explain_command(
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
     if not paths:
+        refuse_given(("node", *OFFLINE_ONLY), "counts with PATHS: without any the agent answers for its own node")
         agent = Agent(agent_socket, timeout)
         explanation = agent.explain(to, source or "")
         traces = follow(agent.plan(to, source or ""), _held(Family)) if wants_trace else None
         _show(explanation, traces, True, output, wants_picture=wants_picture)
         return
     if not options["node"]:
-        raise click.UsageError("with PATHS, --node says whose rules these are")
+        raise click.UsageError("with PATHS give --node NAME, too: it says whose rules these are")
     cluster = offline_cluster(paths, with_pods=True, **options)
     explanation = cluster.explain(question.to, question.source)
     if kernel:

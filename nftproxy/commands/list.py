@@ -121,8 +121,10 @@ def list_command(
     agent_socket: str,
     timeout: float,
 ) -> None:
-    """List what the agent of this node knows: services, their endpoints, conflicts about addresses and ports, Services
-    that are quarantined, and the clients that session affinity remembers.
+    """List what the agent of this node serves, and what it doesn't.
+
+    That is services, their endpoints, conflicts about addresses and ports, Services that are quarantined, and the
+    clients that session affinity remembers.
     """
     parse_selector(selector)  # which raises what is wrong with it, agent or no agent
     scope = "" if all_namespaces else namespace

@@ -175,7 +175,8 @@ class Agent(NamedTuple):
         what = f"no agent answers at {self.path}: {why}"
         if running is None:
             advice = "no nftproxy runs in this network namespace: start it; until then the rules stay as they are"
-            return NoAnswer(what, advice)
+            elsewhere = "from another machine: kubectl exec -n kube-system ds/nftproxy -- nftproxy COMMAND"
+            return NoAnswer(what, f"{advice} ({elsewhere})")
         return NoAnswer(
             f"{what}, but an agent runs{_number(running.process)}",
             "it has another socket (nftproxy.agentSocket; pass it by --agent-socket), or its log says why it has none",

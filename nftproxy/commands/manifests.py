@@ -48,10 +48,10 @@ _LABEL = re.compile(r"((?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62})=(
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
 def manifests_command(config_maps: Path | None, distribution: str, **options: Any) -> None:
-    """Print what to apply to run the agent on a cluster's nodes; nothing is left to fill in.
+    """Print what to apply to run the agent on a cluster.
 
-    FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl --namespace kube-system get
-    configmap kube-proxy --output yaml.  Options go before it.
+    Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
+    --namespace kube-system get configmap kube-proxy --output yaml.  Options go before it.
     """
     chosen = DISTRIBUTIONS[distribution]
     found = read_kube_proxy(config_maps) if config_maps else KubeProxy(EMPTY_CONFIG, "")

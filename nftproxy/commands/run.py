@@ -96,10 +96,10 @@ def run_command(
     version: str | None,
     **flags: str | tuple[str, ...] | None,
 ) -> None:
-    """Keep this node's rules as the cluster says, until stopped; the rules stay then.
+    """Keep this node's rules as the cluster says, until stopped.
 
-    The cluster is what the API server says, by clientConnection.kubeconfig or a pod's service account, or what the
-    manifests in a directory say.
+    The rules stay when it ends.  The cluster is what the API server says, by clientConnection.kubeconfig or a pod's
+    service account, or what the manifests in a directory say.
     """
     if version and truth(version) is not False:
         click.echo(_version_text(version))

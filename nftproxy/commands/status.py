@@ -62,9 +62,10 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @LIVE
 def status_command(output: str, agent_socket: str, timeout: float) -> None:
-    """Say whether the agent of this node is healthy and why not, how new its rules are, and what it sees.
+    """Say whether the agent of this node is healthy, and why not.
 
-    If it can't be asked, say why, and what the kernel holds all the same.  Exit status 0 if it is healthy, else 1.
+    It also says how new the rules are, and what the agent sees of the cluster.  If it can't be asked, say why, and what
+    the kernel holds all the same.  Exit status 0 if it is healthy, else 1.
     """
     state = _state(Agent(agent_socket, timeout))
     if output == "json":

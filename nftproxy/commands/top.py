@@ -152,10 +152,10 @@ class _Asking:
 @click.option("--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between tables.")
 @LIVE
 def top_command(namespace: str, output: str, once: bool, interval: float, agent_socket: str, timeout: float) -> None:
-    """Show this node's active connections by Service and endpoint, those with most first.
+    """Show this node's connections by Service and endpoint.
 
-    On a terminal the table is renewed until Ctrl-C.  Active are connections that conntrack has translated and that have
-    not ended: of UDP, as long as conntrack remembers them.
+    Those with most come first.  On a terminal the table is renewed until Ctrl-C.  Active are connections that conntrack
+    has translated and that have not ended: of UDP, as long as conntrack remembers them.
     """
     asking = _Asking(Agent(agent_socket, timeout))
     if output == "json":

@@ -73,7 +73,7 @@ K3S = Distribution(
     cluster_cidrs="10.42.0.0/16",
     needs_cluster_cidr=True,
     off=Setting("/etc/rancher/k3s/config.yaml of every server", "disable-kube-proxy: true\n"),
-    then="systemctl restart k3s, and k3s-agent on the agents",
+    then="systemctl restart k3s on every server, and systemctl restart k3s-agent on every other node",
     taint=Setting("/etc/rancher/k3s/config.yaml of every node", f"node-taint:\n- {TAINT}=true:NoSchedule\n"),
 )
 
@@ -86,7 +86,8 @@ RKE2 = Distribution(
     cluster_cidrs="10.42.0.0/16",
     needs_cluster_cidr=True,
     off=Setting("/etc/rancher/rke2/config.yaml of every server", "disable-kube-proxy: true\n"),
-    then="systemctl restart rke2-server; rm /var/lib/rancher/rke2/agent/pod-manifests/kube-proxy.yaml on every node",
+    then="systemctl restart rke2-server on every server, and "
+    "rm /var/lib/rancher/rke2/agent/pod-manifests/kube-proxy.yaml on every node",
     taint=Setting("/etc/rancher/rke2/config.yaml of every node", f"node-taint:\n- {TAINT}=true:NoSchedule\n"),
 )
 

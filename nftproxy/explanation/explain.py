@@ -6,7 +6,9 @@ and what becomes of a packet from the facts that the rules are rendered from: an
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+import difflib
+import itertools
+from collections.abc import Collection, Generator, Iterator, Sequence
 
 import msgspec
 
@@ -31,12 +33,14 @@ from nftproxy.explanation.localhost import localhost_case
 from nftproxy.explanation.question import Kind, Question, Source, To, ToAddress, ToNode, ToService
 from nftproxy.model.addresses import Address, Family, Protocol, is_loopback
 from nftproxy.model.codes import Code
-from nftproxy.model.objects import Service, TrafficDistribution
+from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.endpoints import gather, offers, why_not_near
 from nftproxy.policy.fronts import restricting_ranges
 
+NAMES_TO_COMPARE = 200
+"""Names of Services that a name nobody has is compared with, which takes the agent some milliseconds."""
 MAX_PLACES = 100
 """Places that one answer has: a Service may have 10,000 (policy/limits.py), and nobody reads these."""
 
@@ -92,11 +96,19 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
         if to.service in state.excessive:
             yield f"{Code.LIMIT_EXCEEDED}: Service {to.service} is quarantined: {state.excessive[to.service]}"
         elif to.service not in state.services:
-            yield f"this proxy knows no Service {to.service}"
+            yield f"this proxy knows no Service {to.service}{_alike(state.services, to.service)}"
         elif not found:
             yield f"Service {to.service} has no such port"
     elif not found:
         yield "there are no rules for this address's family" if isinstance(to, ToAddress) else "the node has no address"
+
+
+def _alike(services: Collection[ObjectKey], wanted: ObjectKey) -> str:
+    """Which Service may be meant instead: one of this name in another namespace, or of a similar name in this one."""
+    near = itertools.islice((key.name for key in services if key.namespace == wanted.namespace), NAMES_TO_COMPARE)
+    meant = [ObjectKey(wanted.namespace, name) for name in difflib.get_close_matches(wanted.name, near, 1)]
+    meant += sorted(key for key in services if key.name == wanted.name)[:1]
+    return f"; is svc/{meant[0]} meant?" if meant else ""
 
 
 def _place(pipeline: Pipeline, spot: Spot, source: Source | None, pods: Pods) -> Place:

@@ -102,7 +102,7 @@ def parse_to(text: str) -> To:
     text = text[:LONGEST]
     if text.startswith("svc/"):
         name, _, port = text.removeprefix("svc/").partition(":")
-        return ToService(_key(name, text), *_protocol(port))
+        return ToService(_key("TO", text, "svc", name), *_protocol(port))
     rest, protocol = _protocol(text)
     host, separator, number = rest.rpartition(":")
     if not separator:
@@ -120,7 +120,7 @@ def parse_source(text: str) -> Source:
         BadInput: the text is of none of the forms above.
     """
     if text.startswith("pod/"):
-        return Source(pod=_key(text.removeprefix("pod/"), text))
+        return Source(pod=_key("--from", text, "pod", text.removeprefix("pod/")))
     if text in ("node", "outside"):
         return Source(Kind.NODE if text == "node" else Kind.OUTSIDE)
     try:
@@ -155,10 +155,10 @@ def _host(host: str, text: str) -> Address:
     return address
 
 
-def _key(name: str, text: str) -> ObjectKey:
+def _key(field: str, text: str, kind: str, name: str) -> ObjectKey:
     namespace, separator, own = name.partition("/")
     if not namespace or not own or not separator or "/" in own:
-        raise _bad("svc or pod", text, "needs a namespace and a name")
+        raise _bad(field, text, f"is not {kind}/NAMESPACE/NAME")
     return ObjectKey(namespace, own)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from nftproxy import __version__
+from nftproxy.commands import cli
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nftables_netlink import generation
 from nftproxy.model.addresses import Family
@@ -109,6 +110,21 @@ def test_what_is_bad_is_a_warning(web: Path) -> None:
     assert "10.1.0.4 . 8080" in done.out
 
 
+def test_a_node_that_the_manifests_do_not_have_is_a_warning(web: Path) -> None:
+    """Where there are Nodes, one of another name is most likely mistyped: a warning names those that there are."""
+    nodes = [json.dumps(objects.node(f"node-{number}", "192.168.0.2")) for number in range(7)]
+    web.write_text("\n---\n".join([WEB, *nodes]))
+    done = nftproxy("render", web, "--node", "nodea")
+    assert done.status == 0
+    assert done.err == (
+        "warning: NFT635: --node: the manifests have no Node 'nodea', only node-0, node-1, node-2, node-3, node-4, "
+        "...: its addresses, zone and podCIDRs are unknown\n"
+    )
+    strict = nftproxy("render", web, "--node", "nodea", "--strict")
+    assert (strict.status, strict.out) == (2, "")
+    assert nftproxy("render", web, "--node", "node-3").err == ""
+
+
 @pytest.mark.parametrize("command", ["render", "check", "diff"])
 def test_what_is_bad_is_an_error_if_strict(tmp_path: Path, web: Path, command: str) -> None:
     """With --strict nothing is printed but what is bad, and the exit status is 2."""
@@ -145,6 +161,11 @@ USAGE = {
     "no path": ["render", "--node", "node-a"],
     "no node": ["render", "{web}"],
     "no such file": ["render", "{web}.yaml", "--node", "node-a"],
+    "a configuration for an agent": ["explain", "10.96.0.10:80", "--config", "{web}"],
+    "another node than the agent's": ["explain", "10.96.0.10:80", "--node", "node-a"],
+    "manifests for no node": ["explain", "10.96.0.10:80", "{web}"],
+    "a configuration for no node": ["diff", "--live", "{web}", "--config", "{web}"],
+    "one set of manifests": ["diff", "{web}", "--node", "node-a"],
     "no such file to compare": ["diff", "{web}", "{web}.yaml", "--node", "node-a"],
     "unknown family": ["render", "{web}", "--node", "node-a", "--family", "inet"],
     "no such templates": ["render", "{web}", "--node", "node-a", "--templates", "{web}.d"],
@@ -167,6 +188,13 @@ def test_there_is_help(command: str) -> None:
     done = nftproxy(*command.split(), "--help")
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith(f"Usage: nftproxy {command}".rstrip())
+
+
+def test_each_command_is_introduced_by_a_whole_sentence() -> None:
+    """The list of commands says in one line each what they are for, without an ellipsis."""
+    _, _, listed = nftproxy("--help").out.partition("Commands:\n")
+    assert len(listed.splitlines()) == len(cli.commands())
+    assert not [line for line in listed.splitlines() if not line.endswith(".") or line.endswith("...")]
 
 
 def test_there_is_a_version() -> None:

@@ -67,6 +67,22 @@ def test_what_is_not_there_is_said() -> None:
     assert asked(made, "10.96.0.10:80", "pod/shop/a").notes == ("the address of pod shop/a is not known",)
 
 
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("svc/shop/wbe", "; is svc/shop/web meant?"),
+        ("svc/default/web", "; is svc/shop/web meant?"),
+        ("svc/default/wbe", ""),
+        ("svc/shop/database", ""),
+    ],
+)
+def test_a_service_that_may_be_meant_is_named(text: str, meant: str) -> None:
+    """For a mistyped name or a wrong namespace the answer names the Service that is most like it, or none."""
+    made = pipeline(service(), service("shop/front", cluster_ips=["10.96.0.11"]))
+    name = text.removeprefix("svc/")
+    assert asked(made, text).notes == (f"this proxy knows no Service {name}{meant}",)
+
+
 def test_who_loses_a_place_is_named_with_the_reason() -> None:
     """The owner of a contested place is named, and all who claim it in vain with what stands in their way."""
     ages = {"shop/old": 1, "shop/new": 2, "shop/newer": 3}

@@ -71,6 +71,14 @@ def test_what_is_no_place_is_bad_input(text: str) -> None:
     assert len(str(caught.value)) < 400
 
 
+def test_a_name_without_a_namespace_is_shown_the_form() -> None:
+    """The message names the argument and the form that it must have."""
+    with pytest.raises(BadInput, match=r"'svc/web': TO: is not svc/NAMESPACE/NAME"):
+        parse_to("svc/web")
+    with pytest.raises(BadInput, match=r"'pod/web': --from: is not pod/NAMESPACE/NAME"):
+        parse_source("pod/web")
+
+
 @pytest.mark.parametrize(
     ("text", "source"),
     [
