@@ -90,7 +90,9 @@ class Scene:
         files = {"cluster.yaml": self._directory / "cluster.yaml", "config.yaml": self.agent.config}
         program, *words = shlex.split(line)
         if program == "nftproxy":
-            done = nftproxy(*(files.get(word, word) for word in words))
+            asks_agent = words[0] in ("status", "list", "top") or "--live" in words
+            socket = ["--agent-socket", str(self.agent.config.with_suffix(".sock"))] if asks_agent else []
+            done = nftproxy(*(files.get(word, word) for word in words), *socket)
             return done.out + done.err
         return subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False).stdout
 
@@ -201,6 +203,14 @@ CASES = [
         IP.balanced,
     ),
     Case(
+        OTHER,
+        "which takes precedence",
+        (service("other", **BALANCED), slice_of(AWAY, name="other"), service(**BALANCED), slice_of(HERE)),
+        at(IP.away, masqueraded=True),
+        OUTSIDE,
+        IP.balanced,
+    ),
+    Case(
         HIDDEN,
         "masqueraded: externalTrafficPolicy Cluster hides the client's address",
         (service(**BALANCED), slice_of(HERE)),
@@ -241,7 +251,9 @@ CASES = [
 ]
 
 AFFINITY = POPULAR, "session affinity:"
+OPEN = POPULAR, "10.1.0.4:8080"
 API_AWAY = [(SOME, "NFT501"), (SLOW, "NFT501")]
+NOT_FOLLOWED = SOME, "element ip nftproxy"
 FLUSHED = MOMENT, "NFT408"
 NOT_FORWARDING = ONE, "NFT624"
 MISCONFIGURED = WITHOUT, "NFT105"
@@ -254,7 +266,19 @@ def test_every_row_is_tried() -> None:
     """The page has rows, and for each one here makes the fault."""
     tried = [(case.heading, case.words) for case in CASES]
     assert sorted(
-        [*tried, AFFINITY, *API_AWAY, FLUSHED, NOT_FORWARDING, MISCONFIGURED, *BEHIND, *STARTING, GONE]
+        [
+            *tried,
+            AFFINITY,
+            OPEN,
+            NOT_FOLLOWED,
+            *API_AWAY,
+            FLUSHED,
+            NOT_FORWARDING,
+            MISCONFIGURED,
+            *BEHIND,
+            *STARTING,
+            GONE,
+        ]
     ) == sorted(ROWS)
 
 
@@ -289,6 +313,13 @@ def test_session_affinity(scene: Scene) -> None:
     scene.find(*AFFINITY)
 
 
+def test_open_connections_are_counted(scene: Scene) -> None:
+    """The endpoint that connections are open to is named with them."""
+    scene.has(service(ports=["a:80/UDP"]), slice_of(HERE, ports=["a:8080/UDP"]))
+    assert scene.world.outcomes(POD, IP.vip, protocol="udp") == at(IP.here)
+    scene.find(*OPEN)
+
+
 def test_another_program_deletes_the_rules(scene: Scene) -> None:
     """Once the agent has repaired what another program has deleted, its metrics name the reason."""
     scene.has(*FINE)
@@ -318,12 +349,14 @@ def test_a_bad_configuration(scene: Scene) -> None:
 
 
 def test_the_api_server_is_away(scene: Scene) -> None:
-    """While the API server is away, the agent's metrics say so."""
+    """While the API server is away, the agent's metrics say so, and its rules don't follow the cluster."""
     scene.has(*FINE)
     scene.server.stop()
     scene.wait_for('code="NFT501"', "/metrics")
     for each in API_AWAY:
         scene.find(*each)
+    scene.server.put(slice_of(HERE))
+    scene.find(*NOT_FOLLOWED)
     scene.server.start()
     scene.has(*FINE)
 
