@@ -22,8 +22,14 @@ EXTRA = {"hypothesis": "Hypothesis", "trustme": "trustme"}
 
 @click.command("conformance")
 @TEMPLATES
-@click.option("--examples", type=click.IntRange(1), default=20, show_default=True, help="Clusters for each feature.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Other clusters for another number.")
+@click.option(
+    "--examples",
+    type=click.IntRange(1),
+    default=20,
+    show_default=True,
+    help="How many clusters to make up for each feature.",
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Another number makes up other clusters.")
 @click.option("--feature", "features", multiple=True, help="Try this feature alone; repeatable.", metavar="NAME")
 @click.option(
     "--proxy",
@@ -38,7 +44,7 @@ EXTRA = {"hypothesis": "Hypothesis", "trustme": "trustme"}
     help="Try the Services of these files or directories, not made-up clusters; repeatable.",
     metavar="PATH",
 )
-@click.option("--node", default="", help="Of several Nodes in the manifests, the one that is played.", metavar="NAME")
+@click.option("--node", default="", help="Which Node of the manifests to play, if there are several.", metavar="NAME")
 @CONFIG
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def conformance_command(

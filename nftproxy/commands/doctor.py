@@ -69,10 +69,10 @@ SYSCTLS = (
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
-    help="How the agent will reach the API; without it, as in a pod.",
+    help="How the agent will reach the API; by default a pod's service account.",
     metavar="FILE",
 )
-@click.option("--node", default="", help="This node's name in the cluster; its host name without it.", metavar="NAME")
+@click.option("--node", default="", help="This node's name in the cluster; by default its host name.", metavar="NAME")
 @click.option(
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="Where kube-proxy answers.", metavar="URL"
 )

@@ -13,6 +13,7 @@ import msgspec
 from nftproxy.commands.codes import print_article
 from nftproxy.commands.live import LIVE, Agent
 from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
+from nftproxy.commands.tables import json_text
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.kernel import with_kernel
 from nftproxy.explanation.packets import plan
@@ -105,7 +106,7 @@ def _show(
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
     elif output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)
-        click.echo(msgspec.json.format(msgspec.json.encode(answer)).decode())
+        click.echo(json_text(answer))
     else:
         click.echo("\n".join(text(explanation)))
         if traces is not None:

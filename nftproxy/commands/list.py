@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
-import msgspec
 
 from nftproxy.agent.answers import (
     ClientRow,
@@ -19,7 +18,7 @@ from nftproxy.agent.answers import (
 )
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.live import LIVE, Agent
-from nftproxy.commands.tables import age, printable, table
+from nftproxy.commands.tables import age, json_text, printable, table
 from nftproxy.model.addresses import host_port
 
 DEFAULT_NAMESPACE = "default"
@@ -103,12 +102,14 @@ COLUMNS: Mapping[str, Columns] = {
 
 @click.command("list")
 @click.argument("what", type=click.Choice(list(COLUMNS)))
-@click.option("-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="Of this namespace.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="Of all namespaces.")
-@click.option("-l", "--selector", default="", help="Of Services with these labels, as kubectl has it: app=web,!canary.")
-@click.option("-o", "--output", type=click.Choice(["wide", "json", "name"]), help="More columns, or for scripts.")
+@click.option("-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="List what is in this namespace.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List what is in all namespaces.")
+@click.option("-l", "--selector", default="", help="List what is of Services with these labels: app=web,!canary.")
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="Clients that `affinity` lists."
+    "-o", "--output", type=click.Choice(["wide", "json", "name"]), help="Print more columns, JSON, or names alone."
+)
+@click.option(
+    "--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="List so many clients at most."
 )
 @LIVE
 def list_command(
@@ -143,7 +144,7 @@ def list_command(
 
 def _printed(rows: Sequence[Row], columns: Columns, output: str | None, *, with_namespace: bool) -> Iterator[str]:
     if output == "json":
-        yield msgspec.json.format(msgspec.json.encode({"kind": "List", "items": rows}), indent=2).decode()
+        yield json_text({"kind": "List", "items": rows})
     elif output == "name":
         yield from dict.fromkeys(map(columns.name, rows))
     elif rows:

@@ -37,12 +37,17 @@ _LABEL = re.compile(r"((?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62})=(
     help="What the cluster was made with.",
 )
 @click.option(
-    "--api-server", default="", help="Where every node reaches the API server, without a Service.", metavar="URL"
+    "--api-server",
+    default="",
+    help="Where every node reaches the API server, other than through a Service.",
+    metavar="URL",
 )
-@click.option("--cluster-cidr", default="", help="The range of the cluster's pods, one a family.", metavar="CIDR,...")
+@click.option(
+    "--cluster-cidr", default="", help="The ranges of the cluster's pods, one for each family.", metavar="CIDR,..."
+)
 @click.option("--image", default=IMAGE, show_default=True, help="Where the nodes get the image from.", metavar="IMAGE")
-@click.option("--node-selector", default="", help="Only nodes with this label get it.", metavar="NAME=VALUE")
-@click.option("--monitoring/--no-monitoring", help="Whether metrics may be asked for from other machines.")
+@click.option("--node-selector", default="", help="Run the agent only on nodes with this label.", metavar="NAME=VALUE")
+@click.option("--monitoring/--no-monitoring", help="Whether other machines may scrape metrics.")
 @click.option(
     "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
 )

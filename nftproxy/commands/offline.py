@@ -29,7 +29,9 @@ _NODE = "The node whose rules these are."
 _OPTIONS = options(
     CONFIG,
     TEMPLATES,
-    click.option("--family", type=click.Choice([family.value for family in Family]), help="One family only."),
+    click.option(
+        "--family", type=click.Choice([family.value for family in Family]), help="Make rules for one family only."
+    ),
     click.option("--strict", is_flag=True, help="Exit 2 if anything in the input is bad, instead of leaving it out."),
     click.option(
         "--ipv6-affinity",

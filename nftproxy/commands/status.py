@@ -16,7 +16,7 @@ import msgspec
 from nftproxy import __version__
 from nftproxy.agent.answers import AffinityMap, AgentState, FamilyState, Versions, Watch
 from nftproxy.commands.live import LIVE, Agent, NoAnswer
-from nftproxy.commands.tables import age, duration, printable
+from nftproxy.commands.tables import age, duration, json_text, printable
 from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.other_proxies import other_proxies
@@ -69,7 +69,7 @@ def status_command(output: str, agent_socket: str, timeout: float) -> None:
     """
     state = _state(Agent(agent_socket, timeout))
     if output == "json":
-        click.echo(msgspec.json.format(msgspec.json.encode(state), indent=2).decode())
+        click.echo(json_text(state))
     else:
         for topic, lines in _topics(state):
             for number, line in enumerate(lines or ["none"]):

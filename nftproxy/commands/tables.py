@@ -1,8 +1,10 @@
-"""Rows of text in columns, as kubectl prints them, and what people see of times."""
+"""What commands print: rows of text in columns, as kubectl has them, times for people, and JSON for programs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+
+import msgspec
 
 GAP = 3
 """Blanks between two columns, as kubectl has them."""
@@ -36,3 +38,8 @@ def age(seconds: float) -> str:
 def duration(seconds: float) -> str:
     """How long something took: 2.3 ms, 1.25 s."""
     return f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def json_text(value: object) -> str:
+    """A value as JSON on lines of its own, for programs and for reading."""
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()

@@ -19,7 +19,7 @@ import msgspec
 
 from nftproxy.agent.answers import ConflictRow, End, Row, ServiceRow
 from nftproxy.commands.live import LIVE, Agent, NoAnswer
-from nftproxy.commands.tables import table
+from nftproxy.commands.tables import json_text, table
 from nftproxy.kernel.connections import Connections, Way, active_connections
 from nftproxy.model.addresses import host_port
 
@@ -146,10 +146,12 @@ class _Asking:
 
 
 @click.command("top")
-@click.option("-n", "--namespace", default="", help="Only Services of this namespace.")
+@click.option("-n", "--namespace", default="", help="Show only Services of this namespace.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--once", is_flag=True, help="Print the table once, as in a pipe.")
-@click.option("--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between tables.")
+@click.option(
+    "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two tables."
+)
 @LIVE
 def top_command(namespace: str, output: str, once: bool, interval: float, agent_socket: str, timeout: float) -> None:
     """Show this node's connections by Service and endpoint.
@@ -160,7 +162,7 @@ def top_command(namespace: str, output: str, once: bool, interval: float, agent_
     asking = _Asking(Agent(agent_socket, timeout))
     if output == "json":
         top = _look(asking, namespace)
-        click.echo(msgspec.json.format(msgspec.json.encode(top), indent=2).decode())
+        click.echo(json_text(top))
     elif once or not sys.stdout.isatty():
         click.echo("\n".join(lines_of(_look(asking, namespace))))
     else:
