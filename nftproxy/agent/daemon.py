@@ -252,7 +252,7 @@ class Daemon:
             why = excessive[service]
             what = {"service": service, "reason": why}
             log.warning(
-                "Service %(service)s is quarantined: %(reason)s; it is served once it has changed to less",
+                "Service %(service)s is quarantined: %(reason)s; it is served again once it is within the limit",
                 what,
                 extra={"code": Code.LIMIT_EXCEEDED},
             )
