@@ -289,7 +289,9 @@ def test_a_canarys_table_says_that_another_proxy_is_there() -> None:
 
 def test_a_bad_template_is_told_at_once() -> None:
     """A table template that can't be rendered fails the pipeline when it is made."""
-    with pytest.raises(TemplateError, match=r"^table\.nft\.j2: line 1: UndefinedError: 'nothing' is undefined$"):
+    with pytest.raises(
+        TemplateError, match=r"^NFT108: table\.nft\.j2: line 1: UndefinedError: 'nothing' is undefined$"
+    ):
         pipeline(renderer=Renderer({**templates(), TABLE_TEMPLATE: "{{ nothing }}\n"}))
 
 
@@ -297,7 +299,9 @@ def test_what_a_template_failed_for_is_made_up_for() -> None:
     """A Service that a template fails for holds up others, but no event is lost: when it has gone, all is well."""
     failing = templates()["service.nft.j2"] + "{% if '10.96.0.66' in cluster_ips %}\n{{ nothing }}\n{% endif %}\n"
     made = pipeline(renderer=Renderer({**templates(), "service.nft.j2": failing}))
-    with pytest.raises(TemplateError, match=r"^service\.nft\.j2: line \d+: UndefinedError: 'nothing' is undefined$"):
+    with pytest.raises(
+        TemplateError, match=r"^NFT108: service\.nft\.j2: line \d+: UndefinedError: 'nothing' is undefined$"
+    ):
         made.apply([Put(service("blog/bad", cluster_ips=["10.96.0.66"])), Put(service())])
     made.apply([Removed(Service, key("blog/bad"))])
     assert elements(made, IPV4, "cluster-ips") == {"10.96.0.10": ""}

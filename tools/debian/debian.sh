@@ -16,7 +16,7 @@
 set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
-packages=python3,python3-venv,python3-nftables,nftables,iproute2,iptables,ipset,make,strace  # what .ci/setup would ask apt for
+packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
 
 say() { echo "debian.sh: $*" >&2; }
 
