@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,3 +139,15 @@ def test_the_image_is_small_and_says_what_is_in_it() -> None:
     pinned = {line.split(" ")[0] for line in text.splitlines() if "==" in line and ";" not in line}
     assert pinned <= listed
     assert [each for each in bill["components"] if each["name"] == "libnftables1"]
+
+
+def test_the_pinned_packages_are_there_for_arm64(tmp_path: Path) -> None:
+    """Each has a wheel for that architecture too, with a hash that is pinned; the image is built for this one."""
+    requirements = CHECKOUT / "examples" / "deploy" / "requirements.txt"
+    platforms = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 28)]
+    versions = ["--python-version=3.13", "--implementation=cp", "--abi=cp313", "--abi=abi3", "--abi=none"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    command += [*platforms, *versions, "--require-hashes", f"--requirement={requirements}", f"--dest={tmp_path}"]
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    assert len([*tmp_path.glob("*.whl")]) == requirements.read_text().count("==")
+    assert [*tmp_path.glob("aiohttp-*_aarch64.whl")]
