@@ -68,6 +68,7 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Sweeps
 from nftproxy.policy.fronts import Lost
 from nftproxy.policy.health_checks import health_check_addresses, without_local_endpoints
+from nftproxy.sources import plugins
 from nftproxy.sources.activity import Activity
 from nftproxy.sources.apiserver import Cluster
 from nftproxy.sources.config_file import ConfigFile
@@ -156,7 +157,7 @@ class Daemon:
             asyncio.get_running_loop().add_signal_handler(number, end)
         restarting.add_done_callback(stop)
         lock: AgentLock | None = None
-        with ends_in_any_case():
+        with ends_in_any_case(at_last=plugins.kill_all):
             try:
                 await asyncio.wait([waiting])
                 if not waiting.cancelled():

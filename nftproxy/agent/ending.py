@@ -16,7 +16,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nftproxy.model.codes import Code
 
@@ -32,8 +32,10 @@ GRACE = 0.8
 
 
 @contextlib.contextmanager
-def ends_in_any_case(grace: float = GRACE) -> Iterator[None]:
+def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambda: None) -> Iterator[None]:
     """Have the process ended so many seconds after a signal, if it still is there; to be used inside the event loop.
+
+    `at_last` is called before that, in another thread; it must not wait for anything.
 
     The loop's own handlers of the signals must be there before: it hears of signals by the file descriptor that is
     taken over here, and has them passed on.  A signal that has come counts also after the end of the context.
@@ -41,7 +43,7 @@ def ends_in_any_case(grace: float = GRACE) -> Iterator[None]:
     hearing, writing = socket.socketpair()
     writing.setblocking(False)
     loops = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_hear, args=(hearing, loops, grace), name="signals", daemon=True).start()
+    threading.Thread(target=_hear, args=(hearing, loops, grace, at_last), name="signals", daemon=True).start()
     try:
         yield
     finally:
@@ -49,7 +51,7 @@ def ends_in_any_case(grace: float = GRACE) -> Iterator[None]:
         writing.close()
 
 
-def _hear(hearing: socket.socket, loops: int, grace: float) -> None:
+def _hear(hearing: socket.socket, loops: int, grace: float, at_last: Callable[[], object]) -> None:
     """Pass signals on to the event loop, and end the process some time after one that asks for it."""
     with hearing:
         while numbers := hearing.recv(16):
@@ -61,5 +63,6 @@ def _hear(hearing: socket.socket, loops: int, grace: float) -> None:
                 log.warning(
                     "something hangs: ending without waiting for it; the rules stay", extra={"code": Code.HANGING_END}
                 )
+                at_last()
                 logging.shutdown()
                 os._exit(0)

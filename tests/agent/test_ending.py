@@ -20,7 +20,7 @@ async def main():
     stopping = asyncio.Event()
     for number in SIGNALS:
         loop.add_signal_handler(number, stopping.set)
-    with ends_in_any_case(1.0):
+    with ends_in_any_case(1.0, lambda: print("at last", flush=True)):
         print("ready", flush=True)
         {work}
         await stopping.wait()
@@ -51,3 +51,4 @@ def test_ends_in_any_case(work: str, said: str, number: int) -> None:
     assert process.returncode == 0
     assert said in output
     assert ("good order" in output) != ("hangs" in output)
+    assert ("at last" in output) == ("hangs" in output)

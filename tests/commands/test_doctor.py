@@ -27,6 +27,7 @@ from nftproxy.model.addresses import Family
 from tests.commands.test_kube_proxy_cleanup import FakeIPVS
 from tests.conftest import Run
 from tests.kernel.test_accounting import make as counter
+from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.factories import pipeline
 from tests.support.kube_proxy_rules import IPTABLES_MODE, IPVS_MODE, TOOLS, restore, run
@@ -588,7 +589,7 @@ def test_a_server_that_does_not_answer(server: ApiServer, kubeconfig: Path) -> N
 
 def test_a_way_to_the_server_that_leads_through_a_service(server: ApiServer, kubeconfig: Path) -> None:
     """An API server that is reached by its own ClusterIP is a warning."""
-    server.put({"kind": "Service", "metadata": {"name": "kubernetes"}, "spec": {"clusterIP": "127.0.0.1"}})
+    server.put(objects.service("kubernetes", {"clusterIP": "127.0.0.1"}, namespace="default"))
     assert "which is the ClusterIP of the Service default/kubernetes" in seen(
         found("--kubeconfig", kubeconfig)["NFT634"]
     )

@@ -13,7 +13,17 @@ from typing import Final
 
 import pytest
 
-from nftproxy.sources.plugins import LARGEST_OUTPUT, Given, Plugin, Plugins, Variable, exec_info, read_credential, run
+from nftproxy.sources.plugins import (
+    LARGEST_OUTPUT,
+    Given,
+    Plugin,
+    Plugins,
+    Variable,
+    exec_info,
+    kill_all,
+    read_credential,
+    run,
+)
 
 V1: Final = "client.authentication.k8s.io/v1"
 SERVER = "https://192.0.2.1:6443"
@@ -254,3 +264,19 @@ def test_says_when_it_was_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     assert [record.getMessage() for record in caplog.records if record.name.startswith("nftproxy")] == [
         "the credential plugin 'sh' has given credentials for as long as they are taken"
     ]
+
+
+def test_all_that_run_are_killed_at_once(tmp_path: Path) -> None:
+    """A process that has no time left ends its programs with their children, from any thread."""
+    pids = tmp_path / "pids"
+    plugin = shell("trap '' TERM; sleep 3600 & echo $$ $! > \"$1\"; wait", str(pids))
+
+    async def ask() -> None:
+        running = asyncio.create_task(run(plugin, b"{}", 3600.0))
+        await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"))
+        await asyncio.to_thread(kill_all)
+        with pytest.raises(ConnectionError, match="it ended with status -9"):
+            await running
+
+    asyncio.run(ask())
+    wait_until(lambda: all(is_gone(int(pid)) for pid in pids.read_text().split()))

@@ -60,7 +60,6 @@ def test_ends_while_a_plugin_hangs(bench: Bench, tmp_path: Path) -> None:
     finally:
         bench.stop()
         kubeconfig.write_text(before)
-    assert "something hangs" not in bench.log(), "it ended in good order"
     bench.wait_until(lambda: all(_is_gone(int(pid)) for pid in pids.read_text().split()))
     bench.start()
     bench.wait_until_right()

@@ -54,7 +54,7 @@ def test_an_agent_that_may_not_list_service_cidrs(stopped: Bench, server: ApiSer
     """It goes on without them, is ready, and follows all else."""
     server.rbac = without("servicecidrs")
     stopped.start()
-    stopped.wait_until(lambda: "servicecidrs may not be listed: going on without them" in stopped.log(), 60)
+    stopped.wait_until(lambda: "servicecidrs: may not be listed: going on without them" in stopped.log(), 60)
     server.put(service(95), endpoints(95))
     stopped.wait_until(lambda: stopped.lab.connect(Origin.POD, vip(95), 80) == endpoint(pod(95), 8080), 60)
     assert stopped.healthz().status == 200
