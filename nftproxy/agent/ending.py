@@ -38,7 +38,7 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
     `at_last` is called before that, in another thread; it must not wait for anything.
 
     The loop's own handlers of the signals must be there before: it hears of signals by the file descriptor that is
-    taken over here, and has them passed on.  A signal that has come counts also after the end of the context.
+    taken over here, and has them passed on.  After the end of the context a signal sets `asked_to_end`, and no more.
     """
     hearing, writing = socket.socketpair()
     writing.setblocking(False)
@@ -47,7 +47,10 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
     try:
         yield
     finally:
-        signal.set_wakeup_fd(loops)
+        for number in SIGNALS:
+            signal.signal(number, lambda *_: asked_to_end.set())
+        # Not the loop's own: that is closed soon, and what Python could not write there would be in the log.
+        signal.set_wakeup_fd(-1)
         writing.close()
 
 

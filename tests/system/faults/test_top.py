@@ -45,9 +45,8 @@ def test_a_terminal_shows_it_again_and_again(bench: Bench) -> None:
     """On a terminal the table is renewed from its top until Ctrl-C, which is no failure."""
     ours, theirs = pty.openpty()
     arguments = ["top", "--interval", "0.1", "--agent-socket", str(bench.socket_path)]
-    process = bench.lab.node.popen(
-        [sys.executable, "-m", "nftproxy", *arguments], cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs
-    )
+    command = ["env", "--default-signal=INT", sys.executable, "-m", "nftproxy", *arguments]  # a shell's "&" ignores it
+    process = bench.lab.node.popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     while shown.count(b"\x1b[2J") < 3:
