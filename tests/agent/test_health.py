@@ -86,15 +86,16 @@ def test_no_change_is_late_before_everything_was_listed() -> None:
     assert not health.status(at(1060)).is_alive
 
 
-def test_one_family_is_enough_to_be_alive() -> None:
+@pytest.mark.parametrize(("one", "other"), [(IPV4, IPV6), (IPV6, IPV4)])
+def test_one_family_is_enough_to_be_alive(one: Family, other: Family) -> None:
     """A restart can't mend what the kernel refuses for one family, and would hold up the other."""
     health = loaded()
     health.queued(at(0))
     health.taken()
-    health.applied(at(1), [IPV4])
+    health.applied(at(1), [one])
     status = health.status(at(100))
     assert (status.is_healthy, status.is_alive) == (False, True)
-    assert (status.serves([IPV4]), status.serves([IPV6]), status.serves(Family)) == (True, False, False)
+    assert (status.serves([one]), status.serves([other]), status.serves(Family)) == (True, False, False)
     assert livez(status).status == 200
     assert healthz(status, node_eligible=True).status == 503
     health.queued(at(100))
