@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from nftproxy.kernel.netlink import DONE, DUMP, ERROR, GENERAL, attributes_of, messages_of, open_socket, request
+from nftproxy.kernel.netlink import DUMP, GENERAL, attributes_of, bodies, number_of, open_socket, request, text_of
 from nftproxy.model.errors import Unavailable
 
 SUBSYSTEM = 7  # NFNL_SUBSYS_ACCT
@@ -28,16 +28,11 @@ def packets() -> dict[str, int]:
     found: dict[str, int] = {}
     try:
         with open_socket() as kernel:
-            kernel.sendto(request(SUBSYSTEM, GET, DUMP, 0), (0, 0))
-            while True:
-                for kind, body in messages_of(kernel.recv(_BUFFER_SIZE)):
-                    if kind in (ERROR, DONE):
-                        return found
-                    attributes = dict(attributes_of(body, GENERAL.size))
-                    found[attributes[NAME].rstrip(b"\0").decode(errors="replace")] = int.from_bytes(
-                        attributes[PACKETS], "big"
-                    )
+            for body in bodies(kernel, request(SUBSYSTEM, GET, DUMP, 0), _BUFFER_SIZE):
+                attributes = dict(attributes_of(body, GENERAL.size))
+                found[text_of(attributes[NAME])] = number_of(attributes[PACKETS])
     except OSError as error:
         if error.errno in _NOT_IN_THIS_KERNEL:
             return {}
         raise Unavailable(f"the counters of iptables can't be read: {error.strerror or error}") from error
+    return found

@@ -20,12 +20,10 @@ from typing import NamedTuple
 from nftproxy.kernel.conntrack import ANSWER_SIZE, DESTINATION, GET, SOURCE, SUBSYSTEM
 from nftproxy.kernel.netlink import (
     ADDRESS_SIZE,
-    DONE,
     DUMP,
-    ERROR,
     FAMILY_NUMBER,
     PROTOCOLS,
-    messages_of,
+    answers,
     open_socket,
     request,
 )
@@ -92,14 +90,11 @@ def active_connections(rest: Callable[[float], object] = time.sleep, most: int =
 
 def _answers(rest: Callable[[float], object]) -> Iterator[bytes]:
     with open_socket() as kernel:
-        kernel.sendto(request(SUBSYSTEM, GET, DUMP, socket.AF_UNSPEC), (0, 0))
-        is_done = False
-        while not is_done:
-            began = time.monotonic()
-            answer = kernel.recv(ANSWER_SIZE)
-            is_done = any(kind in (DONE, ERROR) for kind, _ in messages_of(answer, may_change=True))
+        began = time.monotonic()
+        for answer in answers(kernel, request(SUBSYSTEM, GET, DUMP, socket.AF_UNSPEC), ANSWER_SIZE, may_change=True):
             yield answer
             rest(REST * (time.monotonic() - began))
+            began = time.monotonic()
 
 
 def _way(family: Family, address: bytes, number: bytes, port: bytes, endpoint: bytes, endpoint_port: bytes) -> Way:

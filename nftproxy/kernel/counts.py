@@ -14,23 +14,19 @@ first reads.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import time
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
     ADDRESS_SIZE,
-    DONE,
     DUMP,
-    ERROR,
     FAMILY_NUMBER,
-    GENERAL,
     PROTOCOLS,
-    attributes_of,
-    messages_of,
+    answers,
     named,
     open_socket,
     request,
@@ -46,6 +42,7 @@ from nftproxy.kernel.nftables_netlink import (
     LIST_TABLE,
     SUBSYSTEM,
     TABLE_NAME,
+    exchange,
 )
 from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.errors import Unavailable
@@ -107,12 +104,12 @@ class CountReader:
             Unavailable: the kernel does not answer.
         """
         try:
-            self._socket = self._socket or open_socket()
-            table = self._table(family)
+            kernel = self._socket = self._socket or open_socket()
+            table = _table(kernel, family)
             if table is None:
                 return None
-            counts = {each: self._entries(family, each) for each in COUNTED_SETS}
-            return Reading(table, counts) if self._table(family) == table else None
+            counts = {each: _entries(kernel, family, each) for each in COUNTED_SETS}
+            return Reading(table, counts) if _table(kernel, family) == table else None
         except OSError as error:
             self.close()  # as answers may be waiting
             raise Unavailable(f"what the kernel has counted can't be read: {error.strerror or error}") from error
@@ -123,33 +120,28 @@ class CountReader:
             self._socket.close()
             self._socket = None
 
-    def _table(self, family: Family) -> bytes | None:
-        """The number of our table, which no other table of this namespace ever has."""
-        answers = list(self._ask(GET_TABLE, family, ACKNOWLEDGE, named(TABLE_NAME, TABLE)))
-        return dict(attributes_of(next(messages_of(answers[0]))[1], GENERAL.size))[TABLE_HANDLE] if answers else None
 
-    def _entries(self, family: Family, counted: CountedSet) -> dict[bytes, int]:
-        find = _PATTERNS[(0 if counted.is_nodeport else ADDRESS_SIZE[family]) + 8].findall
-        which = named(LIST_TABLE, TABLE) + named(LIST_SET, counted.name)
-        found: dict[bytes, int] = {}
-        for answer in self._ask(GET_ELEMENTS, family, DUMP, which):
+def _table(kernel: socket.socket, family: Family) -> bytes | None:
+    """The number of our table, which no other table of this namespace ever has."""
+    try:
+        (table,) = exchange(kernel, GET_TABLE, FAMILY_NUMBER[family], named(TABLE_NAME, TABLE), ACKNOWLEDGE)
+    except FileNotFoundError:
+        return None
+    return table[TABLE_HANDLE]
+
+
+def _entries(kernel: socket.socket, family: Family, counted: CountedSet) -> dict[bytes, int]:
+    """What a set has; nothing if it is not there."""
+    find = _PATTERNS[(0 if counted.is_nodeport else ADDRESS_SIZE[family]) + 8].findall
+    which = named(LIST_TABLE, TABLE) + named(LIST_SET, counted.name)
+    asked = request(SUBSYSTEM, GET_ELEMENTS, DUMP, FAMILY_NUMBER[family], which)
+    found: dict[bytes, int] = {}
+    with contextlib.suppress(FileNotFoundError):
+        for answer in answers(kernel, asked, BUFFER_SIZE, may_change=True):
             began = time.monotonic()
             found.update((key, int.from_bytes(packets, "big")) for key, packets in find(answer))
             time.sleep(REST * (time.monotonic() - began))
-        return found
-
-    def _ask(self, kind: int, family: Family, flags: int, attributes: bytes) -> Iterator[bytes]:
-        """The kernel's answers, as it sends them; none if what was asked for is not there."""
-        assert self._socket
-        self._socket.sendto(request(SUBSYSTEM, kind, flags, FAMILY_NUMBER[family], attributes), (0, 0))
-        is_done = False
-        while not is_done:
-            answer = self._socket.recv(BUFFER_SIZE)
-            try:
-                is_done = any(kind in (ERROR, DONE) for kind, _ in messages_of(answer, may_change=True))
-            except FileNotFoundError:
-                return
-            yield answer
+    return found
 
 
 def _pattern(size: int) -> re.Pattern[bytes]:

@@ -67,6 +67,36 @@ def nested(kind: int, attributes: bytes) -> bytes:
     return attribute(kind | NESTED, attributes)
 
 
+def answers(kernel: socket.socket, asked: bytes, size: int, *, may_change: bool = False) -> Iterator[bytes]:
+    """Send a request; what the kernel answers, as it comes: some whole messages each time, and the last one at the end.
+
+    Args:
+        kernel: where nothing else is waiting.
+        asked: the request.
+        size: bytes that are read at once, and the most that the kernel puts into one answer (never above 32 KiB).
+        may_change: whether what is being listed may change meanwhile.
+
+    Raises:
+        OSError: as `messages_of`.
+    """
+    kernel.sendto(asked, (0, 0))
+    is_done = False
+    while not is_done:
+        data = kernel.recv(size)
+        is_done = any(kind in (ERROR, DONE) for kind, _ in messages_of(data, may_change=may_change))
+        yield data
+
+
+def bodies(kernel: socket.socket, asked: bytes, size: int, *, may_change: bool = False) -> Iterator[bytes]:
+    """Send a request; the body of each message that the kernel answers with.  Otherwise as `answers`."""
+    kernel.sendto(asked, (0, 0))
+    while True:
+        for kind, body in messages_of(kernel.recv(size), may_change=may_change):
+            if kind in (ERROR, DONE):
+                return
+            yield body
+
+
 def messages_of(data: bytes, *, may_change: bool = False) -> Iterator[tuple[int, bytes]]:
     """The type and body of each message.
 

@@ -17,20 +17,19 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import msgspec
 
 from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
-    DONE,
     DUMP,
-    ERROR,
     FAMILY_NUMBER,
     GENERAL,
     HEADER,
     REQUEST,
     attributes_of,
+    bodies,
     messages_of,
     named,
     number_of,
@@ -293,17 +292,8 @@ def exchange(
     Raises:
         OSError: the kernel says why not.
     """
-    kernel.sendto(request(SUBSYSTEM, kind, flags, family, attributes), (0, 0))
-    return list(_answers(kernel, is_wanted))
-
-
-def _answers(kernel: socket.socket, is_wanted: Callable[[bytes], bool]) -> Iterator[Attributes]:
-    while True:
-        for kind, body in messages_of(kernel.recv(BUFFER_SIZE)):
-            if kind in (ERROR, DONE):
-                return
-            if is_wanted(body):
-                yield dict(attributes_of(body, GENERAL.size))
+    asked = request(SUBSYSTEM, kind, flags, family, attributes)
+    return [dict(attributes_of(body, GENERAL.size)) for body in bodies(kernel, asked, BUFFER_SIZE) if is_wanted(body)]
 
 
 def _comment(userdata: bytes) -> str:

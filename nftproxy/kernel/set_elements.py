@@ -16,14 +16,12 @@ import msgspec
 
 from nftproxy.kernel import nftables_netlink as nft
 from nftproxy.kernel.netlink import (
-    DONE,
     DUMP,
-    ERROR,
     FAMILY_NUMBER,
     GENERAL,
     attribute,
     attributes_of,
-    messages_of,
+    bodies,
     named,
     nested,
     number_of,
@@ -72,14 +70,10 @@ def count(family: Family, table: str, container: nft.NamedSet, most: int) -> tup
 def _dump(family: Family, table: str, container: nft.NamedSet) -> Iterator[bytes]:
     """The messages of a listing; none if the set has gone meanwhile."""
     names = named(nft.LIST_TABLE, table) + named(nft.LIST_SET, container.name)
+    asked = request(nft.SUBSYSTEM, nft.GET_ELEMENTS, DUMP, FAMILY_NUMBER[family], names)
     try:
         with open_socket() as kernel:
-            kernel.sendto(request(nft.SUBSYSTEM, nft.GET_ELEMENTS, DUMP, FAMILY_NUMBER[family], names), (0, 0))
-            while True:
-                for kind, body in messages_of(kernel.recv(nft.BUFFER_SIZE), may_change=True):
-                    if kind in (ERROR, DONE):
-                        return
-                    yield body
+            yield from bodies(kernel, asked, nft.BUFFER_SIZE, may_change=True)
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise Unavailable(nft.why(error)) from error

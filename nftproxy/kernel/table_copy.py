@@ -19,9 +19,7 @@ from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
     ATTRIBUTE,
-    DONE,
     DUMP,
-    ERROR,
     FAMILY_NUMBER,
     GENERAL,
     HEADER,
@@ -29,6 +27,7 @@ from nftproxy.kernel.netlink import (
     REQUEST,
     attribute,
     attributes_of,
+    bodies,
     messages_of,
     named,
     number_of,
@@ -189,13 +188,7 @@ def _raw_attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
 def _dump(kind: int, family: Family, attributes: bytes = b"") -> list[bytes]:
     """The bodies of the messages in which the kernel answers."""
     with open_socket() as kernel:
-        kernel.sendto(request(SUBSYSTEM, kind, DUMP, FAMILY_NUMBER[family], attributes), (0, 0))
-        found: list[bytes] = []
-        while True:
-            for answer, body in messages_of(kernel.recv(BUFFER_SIZE)):
-                if answer in (DONE, ERROR):
-                    return found
-                found.append(body)
+        return list(bodies(kernel, request(SUBSYSTEM, kind, DUMP, FAMILY_NUMBER[family], attributes), BUFFER_SIZE))
 
 
 def _send(messages: tuple[bytes, ...]) -> None:

@@ -56,11 +56,11 @@ def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatc
     Kernel().apply(Transaction("table ip t {\n  chain c {\n  }\n}\n"))
     real, asked = netlink.messages_of, []
 
-    def interrupted(data: bytes) -> object:
+    def interrupted(data: bytes, *, may_change: bool) -> object:
         asked.append(data)
-        return real(with_flag(data, netlink.DUMP_INTERRUPTED) if len(asked) < 3 else data)
+        return real(with_flag(data, netlink.DUMP_INTERRUPTED) if len(asked) < 3 else data, may_change=may_change)
 
-    monkeypatch.setattr(nftables_netlink, "messages_of", interrupted)
+    monkeypatch.setattr(netlink, "messages_of", interrupted)
     assert nftables_netlink.chains(Family.IPV4, "t") == ["c"]
     monkeypatch.setattr(nftables_netlink, "ATTEMPTS", 1)
     asked.clear()
