@@ -20,7 +20,7 @@ import click
 import msgspec
 
 from nftproxy.agent.answers import AgentState, End, Line, NodeFacts, Row
-from nftproxy.commands.options import Decorator, options
+from nftproxy.commands.options import options
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.packets import Plan
 from nftproxy.kernel.agent_lock import holder
@@ -43,8 +43,6 @@ LIVE = options(
     ),
 )
 """The options of every command that asks the agent."""
-
-__all__ = ["LIVE", "Agent", "Decorator", "NoAnswer"]
 
 
 class NoAnswer(NftproxyError):
@@ -71,7 +69,7 @@ class Agent(NamedTuple):
         Raises:
             NoAnswer: it can't be asked.
         """
-        return msgspec.json.decode(b"".join(self.ask("/v1/status")), type=AgentState)
+        return self._whole(AgentState, "/v1/status")
 
     def node_facts(self) -> NodeFacts:
         """What the rules of its node depend on beside Services and EndpointSlices.
@@ -79,7 +77,7 @@ class Agent(NamedTuple):
         Raises:
             NoAnswer: it can't be asked.
         """
-        return msgspec.json.decode(b"".join(self.ask("/v1/node")), type=NodeFacts)
+        return self._whole(NodeFacts, "/v1/node")
 
     def explain(self, to: str, source: str) -> Explanation:
         """What becomes of a connection, with what the kernel holds.
@@ -88,8 +86,7 @@ class Agent(NamedTuple):
             NoAnswer: it can't be asked.
             BadInput: the question can't be read.
         """
-        answer = b"".join(self.ask("/v1/explain", {"to": to, "from": source}))
-        return msgspec.json.decode(answer, type=Explanation)
+        return self._whole(Explanation, "/v1/explain", {"to": to, "from": source})
 
     def plan(self, to: str, source: str) -> Plan:
         """The packets that show what becomes of a connection.
@@ -98,8 +95,7 @@ class Agent(NamedTuple):
             NoAnswer: it can't be asked.
             BadInput: the question can't be read.
         """
-        answer = b"".join(self.ask("/v1/packets", {"to": to, "from": source}))
-        return msgspec.json.decode(answer, type=Plan)
+        return self._whole(Plan, "/v1/packets", {"to": to, "from": source})
 
     def rows(self, what: str, **query: str) -> Iterator[Row | End]:
         """A listing, as it comes; the last is the `End`.
@@ -112,6 +108,10 @@ class Agent(NamedTuple):
         for line in self.ask(f"/v1/{what}", query):
             yield decoder.decode(line)
 
+    def _whole(self, kind: type[T], path: str, query: Mapping[str, str] | None = None) -> T:
+        """An answer that is one value."""
+        return msgspec.json.decode(b"".join(self.ask(path, query)), type=kind)
+
     def ask(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[bytes]:
         """The lines of an answer.
 
@@ -123,16 +123,8 @@ class Agent(NamedTuple):
         with contextlib.closing(_Connection(self.path, self.patience)) as connection, self._failures(connection):
             connection.request("GET", f"{path}?{urlencode(given)}" if given else path)
             response = connection.getresponse()
-            if response.status == 403:
-                raise self._denial(response.read().decode(errors="replace"))
-            if response.status == 400:
-                raise BadInput(
-                    [Problem("", "", "", response.read().decode(errors="replace"), Code.SELECTION_UNREADABLE)]
-                )
             if response.status != 200:
-                why = response.read().decode(errors="replace")
-                what = f"the agent{_number(connection.process)} can't answer: {why}"
-                raise NoAnswer(what, "is it of the same version as this command?", connection.process)
+                raise self._error(response.status, response.read().decode(errors="replace"), connection.process)
             yield from response
 
     @contextlib.contextmanager
@@ -149,6 +141,15 @@ class Agent(NamedTuple):
         except (OSError, http.client.HTTPException) as error:
             what = f"the agent at {self.path}{_number(connection.process)} has ended the connection: {error}"
             raise NoAnswer(what, "see its log, and ask again", connection.process) from error
+
+    def _error(self, status: int, why: str, process: int) -> NoAnswer | BadInput:
+        """What an answer means that isn't what was asked for."""
+        if status == 403:
+            return self._denial(why)
+        if status == 400:
+            return BadInput([Problem("", "", "", why, Code.SELECTION_UNREADABLE)])
+        what = f"the agent{_number(process)} can't answer: {why}"
+        return NoAnswer(what, "is it of the same version as this command?", process)
 
     def _denial(self, why: str) -> NoAnswer:
         what = f"user {os.geteuid()} may not ask the agent at {self.path}: {why}"
