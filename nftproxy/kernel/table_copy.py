@@ -98,8 +98,8 @@ def read_table(family: Family) -> TableCopy | None:
             return None
         try:
             copy = _read(family)
-        except InterruptedError:
-            continue
+        except (InterruptedError, FileNotFoundError):
+            continue  # it changed meanwhile, or has gone, or one of its sets has
         except OSError as error:
             raise Unavailable(f"the kernel's table {family.table} can't be read: {error.strerror}") from error
         if nftables_netlink.generation() == before:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.table_copy import Hook, hooks, read_table, write_table
@@ -73,6 +74,21 @@ def test_many_elements_are_copied(here: Namespace, there: Namespace) -> None:
 def test_no_table_is_no_copy(here: Namespace) -> None:
     """Where our table isn't there, there is nothing to copy."""
     assert here.call(read_table, Family.IPV6) is None
+
+
+def test_a_table_that_goes_while_it_is_read_is_no_copy(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that somebody deletes between two questions is read again, and then isn't there."""
+    real = nftables_netlink.table_comment
+
+    def and_then_it_goes(family: Family, table: str) -> str | None:
+        comment = real(family, table)
+        if comment is not None:
+            Kernel().apply(Transaction("delete table ip nftproxy\n"))
+        return comment
+
+    here.call(Kernel().apply, Transaction(FOREIGN))
+    monkeypatch.setattr(nftables_netlink, "table_comment", and_then_it_goes)
+    assert here.call(read_table, Family.IPV4) is None
 
 
 def test_a_refusal_is_reported(here: Namespace) -> None:
