@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.conformance.oracle import Oracle, Place
+from nftproxy.conformance.oracle import Oracle, place_of
 from nftproxy.conformance.own import OwnCluster, flows
 from nftproxy.conformance.semantics import rule_of
 from nftproxy.conformance.trial import ELSEWHERE, Difference, Trial
 from nftproxy.conformance.words import any_of, as_json, connection
 from nftproxy.lab import Probe
-from nftproxy.model.addresses import Address, Protocol
 
 MOST_SHOWN = 20
 """Connections of one group that the text shows; --output json has all."""
@@ -107,7 +106,7 @@ def _whose(probe: Probe, oracle: Oracle) -> str:
 
 
 def _service(probe: Probe, oracle: Oracle) -> str:
-    front = oracle.front_of(Place(Address(probe.address), Protocol(probe.protocol), probe.port))
+    front = oracle.front_of(place_of(probe))
     return str(front.service.key) if front else ""
 
 

@@ -91,7 +91,7 @@ class Oracle:
 
     def expected(self, probe: Probe) -> frozenset[Outcome]:
         """All that may become of a new connection, and does if there are enough of them; it must have a source."""
-        place = _place(probe)
+        place = place_of(probe)
         front = self.front_of(place)
         if front is None or front.port is None:
             return frozenset({self._unserved(place)})
@@ -114,7 +114,7 @@ class Oracle:
 
     def remembers(self, probe: Probe) -> bool:
         """Whether a client that connects like this again must reach the same pod."""
-        front = self.front_of(_place(probe))
+        front = self.front_of(place_of(probe))
         return front is not None and front.service.affinity_timeout is not None
 
     def serves_node_ports(self, address: Address) -> bool:
@@ -334,7 +334,8 @@ def _of(family: Family, values: Iterable[Value]) -> tuple[Value, ...]:
     return tuple(value for value in values if family_of(value) is family)
 
 
-def _place(probe: Probe) -> Place:
+def place_of(probe: Probe) -> Place:
+    """Where a connection goes."""
     return Place(Address(probe.address), Protocol(probe.protocol.lower()), probe.port)
 
 

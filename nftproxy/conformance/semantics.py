@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from nftproxy.conformance.oracle import Front, Oracle, Place
+from nftproxy.conformance.oracle import Front, Oracle, Place, place_of
 from nftproxy.lab.outcome import Kind, Outcome, Probe
 from nftproxy.lab.topology import Origin
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
@@ -73,7 +73,7 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
         seen: what became of it wrongly.
         what: of the `Difference`: how it went wrong.
     """
-    place = Place(Address(probe.address), Protocol(probe.protocol), probe.port)
+    place = place_of(probe)
     front, expected = oracle.front_of(place), oracle.expected(probe)
     if what.endswith(CHANGES_ONLY):
         return Rule.CHANGES
