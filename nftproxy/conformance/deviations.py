@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec import structs
 
-from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.oracle import Oracle, World, virtual_ips
 from nftproxy.lab.outcome import Kind, Outcome, Probe
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
 from nftproxy.model.objects import EndpointSlice, Node, Service
@@ -65,8 +65,10 @@ def _about(world: World, probe: Probe) -> World:
 
 def _wants(service: Service, address: Address, port: int) -> bool:
     """Whether a connection to an address and port may be for a Service."""
-    virtual = (*service.cluster_ips, *service.external_ips, *service.load_balancer_ips)
-    return address in virtual or port in {service.health_check_node_port, *(each.node_port for each in service.ports)}
+    return address in virtual_ips(service) or port in {
+        service.health_check_node_port,
+        *(each.node_port for each in service.ports),
+    }
 
 
 def _alternatives(world: World, probe: Probe, start: Node) -> Iterator[tuple[str, World]]:

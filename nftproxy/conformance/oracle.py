@@ -334,6 +334,11 @@ def _of(family: Family, values: Iterable[Value]) -> tuple[Value, ...]:
     return tuple(value for value in values if family_of(value) is family)
 
 
+def virtual_ips(service: Service) -> tuple[Address, ...]:
+    """All addresses at which clients may ask for a Service: ClusterIPs, external IPs, load balancer IPs."""
+    return (*service.cluster_ips, *service.external_ips, *service.load_balancer_ips)
+
+
 def place_of(probe: Probe) -> Place:
     """Where a connection goes."""
     return Place(Address(probe.address), Protocol(probe.protocol.lower()), probe.port)

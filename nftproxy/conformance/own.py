@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from nftproxy.api.config import parse_config
 from nftproxy.api.kinds import kinds_for
 from nftproxy.api.parse import parse_object
-from nftproxy.conformance.oracle import World
+from nftproxy.conformance.oracle import World, virtual_ips
 from nftproxy.conformance.probes import Target
 from nftproxy.conformance.proxy import Presentation
 from nftproxy.lab import Origin, Probe
@@ -153,9 +153,9 @@ def _fronts(world: World) -> Iterator[tuple[Service, Target]]:
     """Where each Service is reached; node ports at the addresses that the node has on its uplink and among its pods."""
     own = sorted(world.interfaces - set(OWN_SOURCES.values()))
     for service in world.services:
-        virtual = (*service.cluster_ips, *service.external_ips, *service.load_balancer_ips)
+        virtual = dict.fromkeys(virtual_ips(service))
         for port in service.ports:
-            yield from ((service, Target(address, port.protocol, port.port)) for address in dict.fromkeys(virtual))
+            yield from ((service, Target(address, port.protocol, port.port)) for address in virtual)
             if port.node_port:
                 yield from ((service, Target(address, port.protocol, port.node_port)) for address in own)
 

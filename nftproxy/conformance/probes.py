@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nftproxy.conformance.notation import addresses
-from nftproxy.conformance.oracle import World
+from nftproxy.conformance.oracle import World, virtual_ips
 from nftproxy.lab import Origin, Probe
 from nftproxy.lab.topology import NODE_IP, NODE_IP6, NODE_POD_IP, NODE_POD_IP6
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
@@ -57,12 +57,12 @@ def targets(world: World) -> Iterator[Target]:
     """Where Services may be reached, and where they may not, though almost."""
     own = sorted({*world.interfaces, *world.node.addresses})
     for service in world.services:
-        virtual = {*service.cluster_ips, *service.external_ips, *service.load_balancer_ips}
+        virtual = sorted(set(virtual_ips(service)))
         for port in service.ports:
-            yield from (Target(address, port.protocol, port.port) for address in sorted(virtual))
+            yield from (Target(address, port.protocol, port.port) for address in virtual)
             if port.node_port:
                 yield from (Target(address, port.protocol, port.node_port) for address in own)
-        yield from _misses(sorted(virtual))
+        yield from _misses(virtual)
         if service.health_check_node_port:
             yield from (Target(address, Protocol.TCP, service.health_check_node_port) for address in own)
     for address in itertools.chain.from_iterable(UNUSED.values()):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import Enum
 
-from nftproxy.conformance.oracle import Front, Oracle, Place, place_of
+from nftproxy.conformance.oracle import Front, Oracle, Place, place_of, virtual_ips
 from nftproxy.lab.outcome import Kind, Outcome, Probe
 from nftproxy.lab.topology import Origin
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
@@ -138,10 +138,8 @@ def _not_served(oracle: Oracle, front: Front, probe: Probe) -> Rule:
     is_balanced = probe.address in front.service.load_balancer_ips
     if is_balanced and front.service.source_ranges:
         return Rule.SOURCE_RANGES
-    virtual = (*front.service.cluster_ips, *front.service.external_ips, *front.service.load_balancer_ips)
-    return (
-        Rule.CAPTURED if probe.address in virtual or probe.address not in oracle.world.interfaces else Rule.NODE_PORTS
-    )
+    is_virtual = probe.address in virtual_ips(front.service)
+    return Rule.CAPTURED if is_virtual or probe.address not in oracle.world.interfaces else Rule.NODE_PORTS
 
 
 def _hidden(front: Front, probe: Probe, seen: Iterable[Outcome]) -> Rule:
