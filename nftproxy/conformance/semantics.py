@@ -107,8 +107,12 @@ def _turned_away(oracle: Oracle, front: Front, probe: Probe) -> Rule:
     lists = oracle.lists(front.service, front.port, family_of(Address(probe.address)))
     if not lists.cluster:
         return Rule.REJECTED
-    is_balanced = probe.address in front.service.load_balancer_ips
-    return Rule.SOURCE_RANGES if is_balanced and front.service.source_ranges else Rule.DROPPED
+    return Rule.SOURCE_RANGES if _is_guarded(front, probe) else Rule.DROPPED
+
+
+def _is_guarded(front: Front, probe: Probe) -> bool:
+    """Whether source ranges decide who is admitted."""
+    return bool(front.service.source_ranges) and probe.address in front.service.load_balancer_ips
 
 
 def _served(oracle: Oracle, front: Front, probe: Probe, expected: frozenset[Outcome], seen: frozenset[Outcome]) -> Rule:
@@ -135,8 +139,7 @@ def _not_served(oracle: Oracle, front: Front, probe: Probe) -> Rule:
     """The rule for a connection that must reach an endpoint, and reaches none."""
     if Protocol(probe.protocol) is not Protocol.TCP:
         return Rule.PROTOCOLS
-    is_balanced = probe.address in front.service.load_balancer_ips
-    if is_balanced and front.service.source_ranges:
+    if _is_guarded(front, probe):
         return Rule.SOURCE_RANGES
     is_virtual = probe.address in virtual_ips(front.service)
     return Rule.CAPTURED if is_virtual or probe.address not in oracle.world.interfaces else Rule.NODE_PORTS
