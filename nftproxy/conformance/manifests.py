@@ -43,6 +43,11 @@ def objects(world: World) -> list[Manifest]:
     ]
 
 
+def stamped(document: Manifest) -> Manifest:
+    """An object with a time of its creation, the epoch if it has none: an API server would give the present one."""
+    return document | {"metadata": {"creationTimestamp": "1970-01-01T00:00:00Z"} | document["metadata"]}
+
+
 def configuration(config: Config) -> str:
     """A configuration as a KubeProxyConfiguration in YAML, as far as connections depend on it."""
     return to_yaml([settings(config)])

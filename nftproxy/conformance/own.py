@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nftproxy.api.config import parse_config
 from nftproxy.api.kinds import kinds_for
 from nftproxy.api.parse import parse_object
+from nftproxy.conformance.manifests import Manifest, stamped
 from nftproxy.conformance.oracle import World, virtual_ips
 from nftproxy.conformance.probes import Target
 from nftproxy.conformance.proxy import Presentation
@@ -25,8 +26,6 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import DetectLocalMode
-
-Manifest = dict[str, Any]
 
 MOST = 50_000
 """Connections, each of which is tried twice: some ten seconds for each proxy."""
@@ -108,10 +107,10 @@ def own_cluster(documents: Iterable[Manifest], configuration: Manifest, node_nam
 
 def _completed(document: Manifest) -> Manifest:
     """An object with what an API server would fill in, and otherwise than manifests mean: namespace and time."""
-    given = {"creationTimestamp": "1970-01-01T00:00:00Z"} | document["metadata"]
-    if document["kind"] in _NAMESPACED:
-        given["namespace"] = given.get("namespace") or "default"
-    return document | {"metadata": given}
+    made = stamped(document)
+    if made["kind"] in _NAMESPACED:
+        made["metadata"]["namespace"] = made["metadata"].get("namespace") or "default"
+    return made
 
 
 def _node(nodes: Sequence[Node], name: str) -> Node:

@@ -17,12 +17,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from nftproxy.conformance.manifests import Manifest
 from nftproxy.lab import Address, Namespace, Origin, Probe
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.links import join
 from nftproxy.lab.node import Node
-
-Manifest = dict[str, Any]
 
 ADDRESS = "169.254.77.1"
 """Where the API server is: link-local, which no Service can have."""

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from nftproxy.conformance.manifests import objects, settings
+from nftproxy.conformance.manifests import Manifest, objects, settings, stamped
 from nftproxy.conformance.oracle import World
-from nftproxy.conformance.plane import ControlPlane, Manifest
+from nftproxy.conformance.plane import ControlPlane
 from nftproxy.conformance.probes import MORE_IPS
 from nftproxy.conformance.strategies import PLAIN_NODE
 from nftproxy.lab import Address, Lab, Probe
@@ -68,7 +68,9 @@ class Presentation(NamedTuple):
 
 def made_up(base: Manifest) -> Presentation:
     """How made-up worlds are shown, with a configuration that has the fields of `base` too."""
-    return Presentation(_stamped, lambda world: merged(base, settings(world.config)))
+    return Presentation(
+        lambda world: list(map(stamped, objects(world))), lambda world: merged(base, settings(world.config))
+    )
 
 
 class Proxy:
@@ -266,12 +268,3 @@ def _but_for_zone(node: Node) -> Node:
 
 def _remembers(world: World) -> bool:
     return any(service.affinity_timeout is not None for service in world.services)
-
-
-def _stamped(world: World) -> list[Manifest]:
-    """The objects of a world, all of them with the time of their creation: an API server would give the present one."""
-    stamped = []
-    for each in objects(world):
-        metadata = {"creationTimestamp": "1970-01-01T00:00:00Z"} | each["metadata"]
-        stamped.append(each | {"metadata": metadata})
-    return stamped
