@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 
-from nftproxy.conformance.oracle import World
-from nftproxy.conformance.trial import TIMES, Difference, Subject, Trial, View, exactly
+from nftproxy.conformance.oracle import View, World
+from nftproxy.conformance.trial import TIMES, Difference, Subject, Trial, exactly
 from nftproxy.lab import Outcome, Probe
 from nftproxy.model.events import Event
 

@@ -8,17 +8,15 @@ was seen, the deviation explains it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import structs
 
-from nftproxy.conformance.oracle import Oracle, World, virtual_ips
+from nftproxy.conformance.oracle import Oracle, View, World, virtual_ips
 from nftproxy.lab.outcome import Kind, Outcome, Probe
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
 from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.model.settings import NodePortAddresses
-
-View = Callable[[Outcome], Outcome]
 
 REJECTED = "D4"
 """TCP is rejected by a reset here, by an ICMP error there; other proxies' ways to reject are as good."""

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from hypothesis import strategies as st
 
 from nftproxy.conformance import strategies
-from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.oracle import Oracle, View, World
 from nftproxy.conformance.probes import probes
 from nftproxy.conformance.strategies import world_after
-from nftproxy.conformance.trial import Difference, Trial, View, but_for_sources, exactly
+from nftproxy.conformance.trial import Difference, Trial, but_for_sources, exactly
 from nftproxy.lab import Outcome, Probe, is_even
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service

@@ -36,6 +36,9 @@ ANY_ADDRESS = Address("")
 REJECTED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
 INTERFACES = {Origin.POD: PODS, Origin.NODE: "", Origin.OUTSIDE: UPLINK, Origin.REMOTE_POD: UPLINK}
 
+View = Callable[[Outcome], Outcome]
+"""What of an outcome counts."""
+
 Targets = frozenset[tuple[Address, int]]
 """Addresses and ports of endpoints."""
 

@@ -12,12 +12,12 @@ import dataclasses
 import itertools
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
 from nftproxy.conformance.deviations import deviation_of
-from nftproxy.conformance.oracle import Oracle, World
+from nftproxy.conformance.oracle import Oracle, View, World
 from nftproxy.conformance.probes import others_like
 from nftproxy.conformance.semantics import CHANGES_ONLY, NOT_REMEMBERED
 from nftproxy.lab import Kind, Lab, Outcome, Probe
@@ -27,12 +27,8 @@ UNSEEN = 1e-9
 """How often an endpoint that can be drawn may go unseen, and so be missed wrongly."""
 TIMES = 2
 """How often each connection is tried at first: a client that is remembered must be seen twice."""
-
-
 ELSEWHERE = "went elsewhere"
 """What a `Difference` says of a connection with an outcome that it may not have."""
-
-View = Callable[[Outcome], Outcome]
 
 
 def exactly(outcome: Outcome) -> Outcome:
