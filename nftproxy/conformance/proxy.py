@@ -112,11 +112,9 @@ class Proxy:
         """
         self._plane.become(self._shown.objects(world))
         is_new = not self._can_follow(world)
-        self._world = world
         if is_new:
             self._begin(world)
-        self._has_remembered |= _remembers(world)
-        self.settle()
+        self._serve(world)
         return is_new
 
     def follow(self, after: World, happened: Sequence[Event]) -> None:  # noqa: ARG002 -- the API server has objects
@@ -125,9 +123,7 @@ class Proxy:
         Raises: as `load` does.
         """
         self._plane.become(self._shown.objects(after))
-        self._world = after
-        self._has_remembered |= _remembers(after)
-        self.settle()
+        self._serve(after)
 
     def renew(self) -> bool:
         """Have the proxy serve the present world on a new node; true.
@@ -136,9 +132,14 @@ class Proxy:
         """
         assert self._world, "nothing was loaded"
         self._begin(self._world)
-        self._has_remembered = _remembers(self._world)
-        self.settle()
+        self._serve(self._world)
         return True
+
+    def _serve(self, world: World) -> None:
+        """Have the proxy serve a world that the cluster has become."""
+        self._world = world
+        self._has_remembered |= _remembers(world)
+        self.settle()
 
     def settle(self) -> bool:
         """Wait until the proxy serves all that the cluster says; true.
