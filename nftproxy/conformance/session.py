@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,16 +95,15 @@ class Session(NamedTuple):
     def _trial(self, shown: Presentation, most_more: float = float("inf")) -> Iterator[Trial]:
         if why := obstacle():
             raise Unavailable(why)
-        with tempfile.TemporaryDirectory(prefix="nftproxy-conformance-") as name:
-            try:
-                plane = ControlPlane(Path(name))
-                try:
-                    with self._both(plane, shown, Path(name), most_more) as trial:
-                        yield trial
-                finally:
-                    plane.close()
-            except LabError as error:
-                raise Unavailable(str(error)) from error
+        try:
+            with (
+                tempfile.TemporaryDirectory(prefix="nftproxy-conformance-") as name,
+                closing(ControlPlane(Path(name))) as plane,
+                self._both(plane, shown, Path(name), most_more) as trial,
+            ):
+                yield trial
+        except LabError as error:
+            raise Unavailable(str(error)) from error
 
     def _both(self, plane: ControlPlane, shown: Presentation, directory: Path, most_more: float) -> Trial:
         theirs = Proxy(self.command, plane, shown, _made(directory / "theirs"))
