@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity, Stage, stage_of
 from nftproxy.doctor.iptables import SavedTables
+from nftproxy.doctor.metrics import INVALID_DROPPED, LOCALHOST_ACCEPTED
 from nftproxy.model.codes import Code
 
 NODE_PORT_ADDRESSES = Kind(Code.NODE_PORTS_EVERYWHERE, Severity.WARNING)
@@ -56,12 +57,7 @@ def _addresses(texts: list[str]) -> str:
 def localhost_node_ports(facts: Facts) -> Iterator[Finding]:
     """Packets to node ports at localhost that kube-proxy has counted; or that it may have had without counting."""
     accepted = facts.metrics.localhost_accepted if facts.metrics else None
-    counter = facts.accounts.get(LOCALHOST_COUNTER, 0)
-    counted = [f"the counter {LOCALHOST_COUNTER} of kube-proxy's rules has {counter} packets"] if counter else []
-    if accepted and facts.metrics:
-        counted.append(
-            f"kubeproxy_iptables_localhost_nodeports_accepted_packets_total is {accepted}, at {facts.metrics.source}"
-        )
+    counted = _counted(facts, LOCALHOST_COUNTER, LOCALHOST_ACCEPTED, accepted)
     if counted:
         yield LOCALHOST_NODE_PORTS.seen(*counted)
     elif accepted is None and LOCALHOST_COUNTER not in facts.accounts and _serves_localhost(facts):
@@ -71,6 +67,16 @@ def localhost_node_ports(facts: Facts) -> Iterator[Finding]:
             "whether anybody uses it isn't known: kube-proxy's metric is not to be had here",
             severity=Severity.NOTE,
         )
+
+
+def _counted(facts: Facts, counter: str, metric: str, total: int | None) -> list[str]:
+    """What kube-proxy has counted itself: in its rules, and in a metric, whose value is `total`."""
+    counted = []
+    if packets := facts.accounts.get(counter, 0):
+        counted.append(f"the counter {counter} of kube-proxy's rules has {packets} packets")
+    if total and facts.metrics:
+        counted.append(f"{metric} is {total}, at {facts.metrics.source}")
+    return counted
 
 
 def _serves_localhost(facts: Facts) -> bool:
@@ -97,15 +103,10 @@ def invalid_packets(facts: Facts) -> Iterator[Finding]:
     ]
     dropped = facts.metrics.invalid_dropped if facts.metrics else None
     evidence = [f"{tool}-save: KUBE-FORWARD has dropped {rule.packets} invalid packets" for tool, rule in rules]
-    counter = facts.accounts.get(INVALID_COUNTER, 0)
-    if counter:
-        evidence.append(f"the counter {INVALID_COUNTER} of kube-proxy's rules has {counter} packets")
-    if dropped and facts.metrics:
-        evidence.append(
-            f"kubeproxy_iptables_ct_state_invalid_dropped_packets_total is {dropped}, at {facts.metrics.source}"
-        )
+    counted = _counted(facts, INVALID_COUNTER, INVALID_DROPPED, dropped)
+    evidence += counted
     if evidence:
-        used = bool(dropped or counter) or any(rule.packets for _, rule in rules)
+        used = bool(counted) or any(rule.packets for _, rule in rules)
         evidence += ["net.netfilter.nf_conntrack_tcp_be_liberal is 0", f"Linux {facts.kernel}"]
         yield INVALID.seen(*evidence, severity=Severity.WARNING if used else Severity.NOTE)
 
