@@ -12,6 +12,7 @@ from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity, Stage, stage_of
 from nftproxy.doctor.iptables import SavedTables
 from nftproxy.doctor.metrics import INVALID_DROPPED, LOCALHOST_ACCEPTED
+from nftproxy.model.addresses import family_of
 from nftproxy.model.codes import Code
 
 NODE_PORT_ADDRESSES = Kind(Code.NODE_PORTS_EVERYWHERE, Severity.WARNING)
@@ -43,15 +44,12 @@ def node_port_addresses(facts: Facts) -> Iterator[Finding]:
         )
     elif not configuration.node_port_addresses:
         where = f"mode {configuration.mode} without nodePortAddresses, in {configuration.source}"
-        several = [str(address) for address in facts.addresses or ()]
-        if facts.addresses is not None and len({":" in text for text in several}) == len(several):
-            yield NODE_PORT_ADDRESSES.seen(where, _addresses(several), severity=Severity.NOTE)
-        else:
-            yield NODE_PORT_ADDRESSES.seen(where, _addresses(several))
-
-
-def _addresses(texts: list[str]) -> str:
-    return f"addresses on this node's interfaces: {', '.join(sorted(texts)) or 'none'}"
+        several = facts.addresses or ()
+        is_one_each = facts.addresses is not None and len(set(map(family_of, several))) == len(several)
+        severity = Severity.NOTE if is_one_each else Severity.WARNING
+        yield NODE_PORT_ADDRESSES.seen(
+            where, f"addresses on this node's interfaces: {', '.join(sorted(several)) or 'none'}", severity=severity
+        )
 
 
 def localhost_node_ports(facts: Facts) -> Iterator[Finding]:

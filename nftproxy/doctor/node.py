@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from nftproxy.doctor.facts import Facts
 from nftproxy.doctor.findings import Finding, Kind, Severity
-from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of
 from nftproxy.model.codes import Code
 
 FEATURE = Kind(Code.FEATURE_MISSING, Severity.ERROR)
@@ -49,7 +49,7 @@ def features(facts: Facts) -> Iterator[Finding]:
 def forwarding(facts: Facts) -> Iterator[Finding]:
     """Whether the node forwards, in each family that it has addresses of."""
     for path, (family, severity) in _FORWARDING.items():
-        has_addresses = any((":" in str(address)) == (family is Family.IPV6) for address in facts.addresses or ())
+        has_addresses = family in map(family_of, facts.addresses or ())
         if facts.sysctls.get(path) == 0 and (has_addresses or family is Family.IPV4):
             yield FORWARDING.seen(f"net.{path.replace('/', '.')} is 0", severity=severity)
 
