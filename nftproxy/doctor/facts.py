@@ -123,6 +123,10 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             return "ipvs"
         return mode_of_traces(self.traces.get("kube-proxy", []))
 
+    def setting(self, path: str) -> str:
+        """A sysctl in words, by its name as people know it, with its value or "not there"."""
+        return f"net.{path.replace('/', '.')} is {self.sysctls.get(path, 'not there')}"
+
 
 def mode_of_traces(traces: list[str]) -> str:
     """The mode that kube-proxy's traces tell of; "" if there are none.

@@ -112,7 +112,7 @@ def route_localnet(facts: Facts) -> Iterator[Finding]:
     """A sysctl of kube-proxy's that outlives its rules, and with them what made it safe."""
     path = "ipv4/conf/all/route_localnet"
     if facts.sysctls.get(path) and stage_of(facts) in (Stage.AFTER, Stage.FRESH):
-        yield ROUTE_LOCALNET.seen(f"net.{path.replace('/', '.')} is 1")
+        yield ROUTE_LOCALNET.seen(facts.setting(path))
 
 
 CHECKS = (forwarding, firewalls_in_nft, calico, other_proxies, no_agent, route_localnet)

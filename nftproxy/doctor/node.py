@@ -51,7 +51,7 @@ def forwarding(facts: Facts) -> Iterator[Finding]:
     for path, (family, severity) in _FORWARDING.items():
         has_addresses = family in map(family_of, facts.addresses or ())
         if facts.sysctls.get(path) == 0 and (has_addresses or family is Family.IPV4):
-            yield FORWARDING.seen(f"net.{path.replace('/', '.')} is 0", severity=severity)
+            yield FORWARDING.seen(facts.setting(path), severity=severity)
 
 
 def bridged(facts: Facts) -> Iterator[Finding]:
@@ -59,8 +59,7 @@ def bridged(facts: Facts) -> Iterator[Finding]:
     bridges = sorted(BRIDGES & set(facts.interfaces))
     off = [path for path in _BRIDGED if facts.sysctls.get(path, 0) == 0]
     if bridges and off:
-        states = (f"net.{path.replace('/', '.')} is {facts.sysctls.get(path, 'not there')}" for path in off)
-        yield BRIDGED.seen(f"the interface {', '.join(bridges)}", *states)
+        yield BRIDGED.seen(f"the interface {', '.join(bridges)}", *map(facts.setting, off))
 
 
 def conntrack(facts: Facts) -> Iterator[Finding]:
