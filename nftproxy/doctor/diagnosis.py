@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -85,9 +86,6 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _summary(diagnosis: Diagnosis) -> str:
-    counts = {
-        finding.severity: sum(each.severity is finding.severity for each in diagnosis.findings)
-        for finding in diagnosis.findings
-    }
+    counts = Counter(finding.severity for finding in diagnosis.findings)
     found = ", ".join(f"{count} {severity.value}{'s' * (count > 1)}" for severity, count in counts.items())
     return f"{found or 'nothing found'}; {len(diagnosis.unseen)} not seen"
