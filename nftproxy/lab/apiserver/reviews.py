@@ -12,8 +12,9 @@ import msgspec
 
 from nftproxy.lab.apiserver.access import NOBODY, Access
 from nftproxy.lab.apiserver.resources import Resource, Target
-from nftproxy.lab.apiserver.status import ApiError, forbidden, invalid_object
+from nftproxy.lab.apiserver.status import forbidden, invalid_object
 from nftproxy.lab.apiserver.validation import invalid
+from nftproxy.lab.apiserver.writes import decoded
 
 GROUP, PLURAL = "authorization.k8s.io", "selfsubjectaccessreviews"
 PATH = f"/apis/{GROUP}/v1/{PLURAL}"
@@ -36,11 +37,7 @@ def answer(access: Access, body: bytes) -> bytes:
     Raises:
         ApiError: 400 or 422, it asks for nothing that can be judged.
     """
-    try:
-        review: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise ApiError(400, f"the object provided is unrecognized: {error}") from error
-    spec = review.get("spec") or {}
+    spec = decoded(body).get("spec") or {}
     asked = spec.get("resourceAttributes")
     if (asked is None) == (spec.get("nonResourceAttributes") is None):
         why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"

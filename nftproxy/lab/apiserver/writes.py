@@ -95,7 +95,7 @@ def patch(write: Write) -> Answer:
     """PATCH: a JSON merge patch (RFC 7386) of the object, or of its status; no other kind is known."""
     if write.content_type != MERGE_PATCH:
         raise ApiError(415, f"the body of the request was in an unknown format - accepted media types: {MERGE_PATCH}")
-    old, change = _existing(write.store, write.target), _decoded(write.body)
+    old, change = _existing(write.store, write.target), decoded(write.body)
     return Answer(200, _write(write, _merged(old.decoded(), change), change))
 
 
@@ -206,7 +206,12 @@ def _copy(document: Object) -> Object:
     return copied
 
 
-def _decoded(body: bytes) -> Object:
+def decoded(body: bytes) -> Object:
+    """The JSON object in a body.
+
+    Raises:
+        ApiError: 400, it is none.
+    """
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
     except msgspec.DecodeError as error:
@@ -217,7 +222,7 @@ def _document(write: Write) -> Object:
     """The object in a body, of the right kind and namespace."""
     if write.content_type not in {"application/json", ""}:
         raise ApiError(415, f"the body of the request was in an unknown format: {write.content_type}")
-    document, resource = _decoded(write.body), write.target.resource
+    document, resource = decoded(write.body), write.target.resource
     if document.get("kind", resource.kind) != resource.kind or document.get("apiVersion") not in {
         None,
         resource.api_version,
