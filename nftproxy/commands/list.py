@@ -18,8 +18,9 @@ from nftproxy.agent.answers import (
 )
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.live import LIVE, Agent
-from nftproxy.commands.tables import age, json_text, printable, table
+from nftproxy.commands.tables import age, json_text, table
 from nftproxy.model.addresses import host_port
+from nftproxy.model.printable import printable
 
 DEFAULT_NAMESPACE = "default"
 """What is listed without -n and -A, as kubectl has it where its context says nothing else."""

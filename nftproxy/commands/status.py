@@ -16,12 +16,13 @@ import msgspec
 from nftproxy import __version__
 from nftproxy.agent.answers import AffinityMap, AgentState, FamilyState, Versions, Watch
 from nftproxy.commands.live import LIVE, Agent, NoAnswer
-from nftproxy.commands.tables import age, duration, json_text, printable
+from nftproxy.commands.tables import age, duration, json_text
 from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.other_proxies import other_proxies
 from nftproxy.model.addresses import FAMILY_NAMES, TABLE, Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.model.printable import printable
 from nftproxy.rules.ruleset import Kind
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from nftproxy.model.printable import printable
+
 GAP = 3
 """Blanks between two columns, as kubectl has them."""
 
@@ -18,11 +20,6 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
     widths = [max(map(len, column)) + GAP for column in zip(*cells, strict=True)]
     for row in cells:
         yield "".join(map(str.ljust, row, widths)).rstrip()
-
-
-def printable(text: str) -> str:
-    """The text with whatever could steer a terminal spelt out."""
-    return text if text.isprintable() else repr(text)[1:-1]
 
 
 def age(seconds: float) -> str:

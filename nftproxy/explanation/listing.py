@@ -15,6 +15,7 @@ from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import Ignored, TrafficDistribution
+from nftproxy.model.printable import printable
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import SKELETON, Pipeline
 from nftproxy.policy.compile import PortKey
@@ -125,7 +126,7 @@ def _owner_order(owner: Owner) -> tuple[str, ...]:
 
 def _owner_text(owners: Sequence[Owner]) -> str:
     """The Service ports that an element belongs to: the first few, and how many more."""
-    names = list(dict.fromkeys(_printable(str(owner)) for owner in owners))
+    names = list(dict.fromkeys(printable(str(owner)) for owner in owners))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
@@ -156,13 +157,8 @@ def _elements(elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
         yield "    }\n"
 
 
-def _printable(text: str) -> str:
-    """The text with whatever could end a line spelt out."""
-    return text if text.isprintable() else repr(text)[1:-1]
-
-
 def _comment(text: str) -> str:
     """A comment line."""
-    printable = _printable(text)
-    shortened = printable if len(printable) <= _COMMENT_LENGTH else printable[: _COMMENT_LENGTH - 3] + "..."
+    shown = printable(text)
+    shortened = shown if len(shown) <= _COMMENT_LENGTH else shown[: _COMMENT_LENGTH - 3] + "..."
     return f"# {shortened}\n"

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from nftproxy.explanation.answer import Admits, Affinity, Case, Endpoint, Expected, Explanation, Fate, Place
 from nftproxy.explanation.question import Kind
 from nftproxy.model.addresses import host_port
+from nftproxy.model.printable import printable
 
 MOST_ENDPOINTS = 40
 """Endpoints that are shown of a list: JSON has all."""
@@ -26,7 +27,7 @@ def text(explanation: Explanation) -> Iterator[str]:
     """The lines of an explanation, without their ends."""
     source = f" from {explanation.source}" if explanation.source else ""
     yield f"{explanation.to}{source}, on node {explanation.node}"
-    yield from (f"  {_plain(note)}" for note in explanation.notes)
+    yield from (f"  {printable(note)}" for note in explanation.notes)
     for place in explanation.places:
         yield ""
         yield from _place(place)
@@ -41,7 +42,7 @@ def _place(place: Place) -> Iterator[str]:
     if place.affinity:
         yield f"  session affinity: {_affinity(place.affinity)}"
     yield from (f"  lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)
-    yield from (f"  note: {_plain(note)}" for note in place.notes)
+    yield from (f"  note: {printable(note)}" for note in place.notes)
     for case in place.cases:
         yield from _case(case)
     yield from (f"  {line}" for line in _kernel(place.expected))
@@ -63,9 +64,9 @@ def _affinity(affinity: Affinity) -> str:
 def _case(case: Case) -> Iterator[str]:
     rejection = f" ({case.rejection})" if case.rejection else ""
     sources = ", ".join(case.sources) if len(case.sources) < len(Kind) else "anywhere"
-    yield f"  from {sources}: {_FATES[case.fate]}{rejection}: {_plain(case.why)}"
+    yield f"  from {sources}: {_FATES[case.fate]}{rejection}: {printable(case.why)}"
     if case.admission and case.admission.admits is not Admits.NO:
-        yield f"    admitted: {_plain(case.admission.why)}"
+        yield f"    admitted: {printable(case.admission.why)}"
     if case.list:
         yield f"    list: {case.list.value}, by {case.list_why}"
     if case.source_why:
@@ -80,7 +81,7 @@ def _endpoints(case: Case, endpoints: Sequence[Endpoint]) -> Iterator[str]:
         where = host_port(endpoint.address, endpoint.port)
         share = f"{endpoint.share:.1f} %" if endpoint.share else "no"
         here = ", on this node" if endpoint.is_local else ""
-        pod = f" {_plain(endpoint.pod)}" if endpoint.pod else ""
+        pod = f" {printable(endpoint.pod)}" if endpoint.pod else ""
         yield f"    {share:>7}  {where}{pod}: {endpoint.why}{here}{_exception(case, endpoint)}"
     if len(endpoints) > MOST_ENDPOINTS:
         yield f"    and {len(endpoints) - MOST_ENDPOINTS} more (--output json has all)"
@@ -110,8 +111,3 @@ def _kernel(expected: Sequence[Expected]) -> Iterator[str]:
 
 def _element(key: str, value: str) -> str:
     return f"{{ {key} : {value} }}" if value else f"{{ {key} }}"
-
-
-def _plain(words: str) -> str:
-    """Text that may come from a cluster, with whatever could end a line spelt out."""
-    return words if words.isprintable() else repr(words)[1:-1]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from nftproxy.explanation.answer import Fate
 from nftproxy.model.addresses import host_port
+from nftproxy.model.printable import printable
 from nftproxy.trace.follow import FATE_WORDS, Trace
 
 NO_STEP = "no rule of ours had anything to say"
@@ -27,7 +28,7 @@ def _trace(trace: Trace) -> Iterator[str]:
     wide = max((len(step.chain) for step in trace.steps), default=0)
     for step in trace.steps:
         here = f"{step.hook} {step.priority}"
-        yield f"  {'' if here == hook else here:<17} {step.chain:<{wide}}  {_plain(step.words)}"
+        yield f"  {'' if here == hook else here:<17} {step.chain:<{wide}}  {printable(step.words)}"
         hook = here
     if not trace.steps:
         yield f"  {NO_STEP}"
@@ -44,8 +45,3 @@ def _result(trace: Trace) -> str:
         return FATE_WORDS[trace.fate]
     source = "its source masqueraded" if trace.is_masqueraded else "its source kept"
     return f"{trace.endpoint or 'the server at this very place'}, {source}: {trace.source_there}"
-
-
-def _plain(words: str) -> str:
-    """Text that may come from other people's templates, with whatever could end a line spelt out."""
-    return words if words.isprintable() else repr(words)[1:-1]
