@@ -38,6 +38,7 @@ from nftproxy.kernel.netlink import (
     DONE,
     DUMP,
     FAMILY_NUMBER,
+    FAMILY_OF_NUMBER,
     GENERAL,
     NESTED,
     attribute,
@@ -59,7 +60,6 @@ TUPLE_ADDRESSES, TUPLE_PROTOCOL, TUPLE_ZONE = 1, 2, 3  # CTA_TUPLE_*
 PROTOCOL, SOURCE_PORT, DESTINATION_PORT = 1, 2, 3  # CTA_PROTO_*
 SOURCE = {Family.IPV4: 1, Family.IPV6: 3}  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
 DESTINATION = {Family.IPV4: 2, Family.IPV6: 4}  # CTA_IP_V4_DST, CTA_IP_V6_DST
-FAMILIES = {number: family for family, number in FAMILY_NUMBER.items()}
 UDP = bytes([socket.IPPROTO_UDP])
 
 ANSWER_SIZE = 1 << 13
@@ -228,7 +228,7 @@ class _Entry(NamedTuple):
 
 def _entry(body: bytes, fronts: Collection[bytes]) -> _Entry | None:
     """An entry, if it is of a UDP flow to one of these fronts, in zone 0; most aren't, and are read no further."""
-    family = FAMILIES[body[0]]
+    family = FAMILY_OF_NUMBER[body[0]]
     held: dict[int, bytes] = {}
     for kind, value in attributes_of(body, GENERAL.size):
         held[kind] = value

@@ -23,12 +23,15 @@ ERROR, DONE = 2, 3  # NLMSG_*
 NESTED = 0x8000  # NLA_F_NESTED
 KIND_MASK = 0x3FFF  # NLA_TYPE_MASK
 FAMILY_NUMBER = {Family.IPV4: 2, Family.IPV6: 10}  # NFPROTO_IPV4, NFPROTO_IPV6
+FAMILY_OF_NUMBER = {number: family for family, number in FAMILY_NUMBER.items()}
 ADDRESS_SIZE = {Family.IPV4: 4, Family.IPV6: 16}  # bytes
 PROTOCOLS = {6: Protocol.TCP, 17: Protocol.UDP, 132: Protocol.SCTP}  # IPPROTO_*
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port
 GENERAL = struct.Struct("=BBH")  # family, version, resource: struct nfgenmsg
 ATTRIBUTE = struct.Struct("=HH")  # length, type
+SOL_NETLINK, ADD_MEMBERSHIP, DROP_MEMBERSHIP = 270, 1, 2  # NETLINK_*
+SO_RCVBUFFORCE = 33
 ANSWER_SECONDS = 10.0  # the kernel answers while it is asked, unless a commit holds its lock
 
 
@@ -42,6 +45,22 @@ def open_socket() -> socket.socket:
     """
     made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
     made.settimeout(ANSWER_SECONDS)
+    return made
+
+
+def open_listener(queue: int) -> socket.socket:
+    """A socket for what the kernel sends unasked, in the network namespace of this thread; reading it never waits.
+
+    It hears the groups that it joins (`ADD_MEMBERSHIP`).  `queue` is how many bytes may wait to be read; what comes
+    beyond that is lost, and reading says so (ENOBUFS).
+
+    Raises:
+        OSError: none can be opened, as without CAP_NET_ADMIN.
+    """
+    made = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER)
+    made.setblocking(False)
+    made.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, queue)
+    made.bind((0, 0))  # one without a number hears nothing
     return made
 
 

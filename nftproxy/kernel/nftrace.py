@@ -10,23 +10,23 @@ Messages and attributes are those of linux/netfilter/nf_tables.h.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from enum import Enum
 from types import TracebackType
 from typing import NamedTuple, Self
 
 from nftproxy.kernel.netlink import (
-    FAMILY_NUMBER,
+    ADD_MEMBERSHIP,
+    FAMILY_OF_NUMBER,
     GENERAL,
-    NETLINK_NETFILTER,
+    SOL_NETLINK,
     attributes_of,
     messages_of,
     number_of,
+    open_listener,
     text_of,
 )
 from nftproxy.kernel.nftables_netlink import BUFFER_SIZE, SUBSYSTEM
-from nftproxy.kernel.notifications import ADD_MEMBERSHIP, SO_RCVBUFFORCE, SOL_NETLINK
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 
@@ -83,11 +83,8 @@ class TraceListener:
     """
 
     def __init__(self) -> None:
-        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, kind, NETLINK_NETFILTER)
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_SIZE)
-            self._socket.bind((0, 0))
+            self._socket = open_listener(QUEUE_SIZE)
             self._socket.setsockopt(SOL_NETLINK, ADD_MEMBERSHIP, GROUP)
         except OSError as error:
             raise Unavailable(f"the kernel doesn't report traces of nftables: {error.strerror}") from error
@@ -119,12 +116,9 @@ class TraceListener:
 
 def _traces(data: bytes) -> Iterator[TraceMessage]:
     for kind, body in messages_of(data):
-        family = _FAMILIES.get(body[0])
+        family = FAMILY_OF_NUMBER.get(body[0])
         if kind == TRACE and family:
             yield _trace(family, dict(attributes_of(body, GENERAL.size)))
-
-
-_FAMILIES = {number: family for family, number in FAMILY_NUMBER.items()}
 
 
 def _trace(family: Family, held: dict[int, bytes]) -> TraceMessage:

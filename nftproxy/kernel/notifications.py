@@ -10,11 +10,20 @@ emptied and filled in one transaction took 3 GB and 5 s more (6.18).
 from __future__ import annotations
 
 import errno
-import socket
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from nftproxy.kernel.netlink import FAMILY_NUMBER, GENERAL, HEADER, NETLINK_NETFILTER, attributes_of, messages_of
+from nftproxy.kernel.netlink import (
+    ADD_MEMBERSHIP,
+    DROP_MEMBERSHIP,
+    FAMILY_OF_NUMBER,
+    GENERAL,
+    HEADER,
+    SOL_NETLINK,
+    attributes_of,
+    messages_of,
+    open_listener,
+)
 from nftproxy.kernel.nftables_netlink import BUFFER_SIZE, SUBSYSTEM
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
@@ -22,8 +31,7 @@ from nftproxy.model.errors import Unavailable
 NEW_GENERATION = SUBSYSTEM << 8 | 15  # NFT_MSG_NEWGEN
 GENERATION_ID, GENERATION_NAME = 1, 3  # NFTA_GEN_ID, NFTA_GEN_PROC_NAME
 TABLE_NAME = 1  # NFTA_TABLE_NAME, NFTA_CHAIN_TABLE, NFTA_SET_ELEM_LIST_TABLE and so on: the same for all messages
-SOL_NETLINK, ADD_MEMBERSHIP, DROP_MEMBERSHIP, GROUP = 270, 1, 2, 7  # NETLINK_*, NFNLGRP_NFTABLES
-SO_RCVBUFFORCE = 33
+GROUP = 7  # NFNLGRP_NFTABLES
 QUEUE_SIZE = 4 << 20
 """Bytes that may wait to be read: commits of some 20,000 elements at once."""
 
@@ -44,12 +52,9 @@ class Notifications:
     """
 
     def __init__(self) -> None:
-        kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
         self._families = set[Family]()
         try:
-            self._socket = socket.socket(socket.AF_NETLINK, kind, NETLINK_NETFILTER)
-            self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_SIZE)
-            self._socket.bind((0, 0))  # one without a number hears nothing
+            self._socket = open_listener(QUEUE_SIZE)
             self.resume()
         except OSError as error:
             raise Unavailable(f"the kernel doesn't notify of changes to nftables: {error.strerror}") from error
@@ -105,12 +110,11 @@ class Notifications:
                 yield Notice(number, frozenset(self._families), who if who.isprintable() else repr(who))
                 self._families.clear()
                 continue
-            family = _FAMILIES.get(body[0])
+            family = FAMILY_OF_NUMBER.get(body[0])
             if family and family not in self._families and next(attributes, None) == _OUR_TABLE:
                 self._families.add(family)
 
 
-_FAMILIES = {number: family for family, number in FAMILY_NUMBER.items()}
 _OUR_TABLE = TABLE_NAME, TABLE.encode() + b"\0"
 
 
