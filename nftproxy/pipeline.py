@@ -9,13 +9,13 @@ only the difference is sent.  The same objects give the same generations in what
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
-from typing import TypeVar
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
+from nftproxy.model.steps import finish
 from nftproxy.policy.compile import PortKey, compile_service, compile_table, port_keys
 from nftproxy.policy.counts import CountedFronts
 from nftproxy.policy.facts import TableFacts
@@ -35,8 +35,6 @@ from nftproxy.rules.transaction import (
     join,
     load_transaction,
 )
-
-Result = TypeVar("Result")
 
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
@@ -84,7 +82,7 @@ class Pipeline:
 
     def apply(self, events: Iterable[Event]) -> Transaction:
         """Take events in; the transaction that lets the kernel follow in all families, empty if no rule changes."""
-        return join(_result(self.applying(events)).values())
+        return join(finish(self.applying(events)).values())
 
     def applying(self, events: Iterable[Event]) -> Generator[None, None, dict[Family, Transaction]]:
         """As `apply`, with the transaction of each family whose rules change, and stopping after each piece of work.
@@ -156,7 +154,7 @@ class Pipeline:
 
     def _touch(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
         self._touched.services.update(services)
-        return _result(self.applying(()))
+        return finish(self.applying(()))
 
     def _update(self) -> Generator[None, None, dict[Family, Change]]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
@@ -239,12 +237,3 @@ class Pipeline:
                 withheld.pop(key, None)
         else:
             self._owned[key] = port_keys(service)
-
-
-def _result(steps: Generator[None, None, Result]) -> Result:
-    """What a generator returns, without a stop."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type

@@ -31,6 +31,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
+from nftproxy.model.steps import Steps
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Generation
 from nftproxy.rules.transaction import Installed, Transaction, join
@@ -187,15 +188,12 @@ class Agent:
         """All events that have come, and the transactions that they ask for; others on the loop get their turns."""
         events = self.inbox.take()
         self._vitals.taken()
-        steps = self._pipeline.applying(events)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                self._loader.note(self._pipeline.take_updated())
-                return events, end.value
+        steps = Steps(self._pipeline.applying(events))
+        for _ in steps:
             with self._vitals.interrupted():
                 await asyncio.sleep(0)
+        self._loader.note(self._pipeline.take_updated())
+        return events, steps.result
 
     async def _change(self, changes: Mapping[Family, Transaction]) -> Transaction:
         """Apply a change, and return it; after a failure it isn't known what the kernel holds."""

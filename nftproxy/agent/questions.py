@@ -38,7 +38,7 @@ from nftproxy.api.selectors import parse_selector
 from nftproxy.explanation.answer import Explanation, Place
 from nftproxy.explanation.explain import explaining
 from nftproxy.explanation.kernel import with_kernel
-from nftproxy.explanation.packets import Plan, planning
+from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question as Asked
 from nftproxy.explanation.question import parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
@@ -47,6 +47,7 @@ from nftproxy.kernel.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
+from nftproxy.model.steps import Steps
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import Activity
 
@@ -56,6 +57,8 @@ MOST_CLIENTS = 10_000
 """Clients that one answer has."""
 LONGEST_TEXT = 1_000
 """Characters of a reason or warning that are shown: the kernel's refusals may quote a statement of any length."""
+GOING_ON = b"\n"
+"""What is sent after each step of an answer that is one value: whoever asks sees that there will be one."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -167,19 +170,14 @@ def _node_facts(pipeline: Pipeline) -> Question:
 
 def _explain(pipeline: Pipeline) -> Question:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        steps = explaining(pipeline, _asked(query))
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                explanation: Explanation = end.value
-                break
-            yield b"\n"  # so that whoever asks sees that it goes on
-        places: list[Place] = []
+        steps = Steps(explaining(pipeline, _asked(query)))
+        for _ in steps:
+            yield GOING_ON
+        explanation, places = steps.result, list[Place]()
         for place in explanation.places:
             one = msgspec.structs.replace(explanation, places=(place,))
             places += (await asyncio.to_thread(_with_kernel, one)).places
-            yield b"\n"
+            yield GOING_ON
         yield _encode(msgspec.structs.replace(explanation, places=tuple(places)))
 
     return answer
@@ -189,16 +187,10 @@ def _packets(pipeline: Pipeline) -> Question:
     """What to send to see what an explanation says; whoever asks has the rights for that, which the agent has not."""
 
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        steps = planning(pipeline, _asked(query))
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                plan: Plan = end.value
-                break
-            yield b"\n"
-            await asyncio.sleep(0)
-        yield _encode(plan)
+        steps = Steps(planning(pipeline, _asked(query)))
+        for _ in steps:
+            yield GOING_ON
+        yield _encode(steps.result)
 
     return answer
 

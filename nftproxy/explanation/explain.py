@@ -35,6 +35,7 @@ from nftproxy.model.addresses import Address, Family, Protocol, is_loopback
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
+from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.endpoints import gather, offers, why_not_near
 from nftproxy.policy.fronts import restricting_ranges
@@ -53,12 +54,7 @@ def explain(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Exp
         question: to where, and from whom.
         pods: what is known of pods: for a question that names one, and to name endpoints.
     """
-    steps = explaining(pipeline, question, pods)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+    return finish(explaining(pipeline, question, pods))
 
 
 def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Generator[None, None, Explanation]:

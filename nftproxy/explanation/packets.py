@@ -31,6 +31,7 @@ from nftproxy.model.addresses import (
 )
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.settings import Config, DetectLocalMode
+from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
 
 OUTSIDERS = {
@@ -89,12 +90,7 @@ def plan(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Plan:
         question: to where, and from whom; without a source, from each kind that fares differently.
         pods: names of pods by their addresses.
     """
-    steps = planning(pipeline, question, pods)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+    return finish(planning(pipeline, question, pods))
 
 
 def planning(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Generator[None, None, Plan]:

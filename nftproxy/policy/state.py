@@ -14,6 +14,7 @@ from nftproxy.model.addresses import Address, Network
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
 from nftproxy.model.settings import Config
+from nftproxy.model.steps import finish
 from nftproxy.policy.claims import Claims
 from nftproxy.policy.limits import excess
 
@@ -81,12 +82,7 @@ class ClusterState:
 
     def apply(self, event: Event) -> Touched:
         """Take one event in; what it touched."""
-        steps = self.applying([event])
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+        return finish(self.applying([event]))
 
     def applying(self, events: Iterable[Event]) -> Generator[None, None, Touched]:
         """As `apply` for several, stopping after each `STEP` objects: good moments to do something else.
