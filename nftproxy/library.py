@@ -12,7 +12,7 @@ has objects may use it, and the same objects give the same answers anywhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -123,7 +123,10 @@ class Cluster:
         pipeline, manifests = self.pipeline, self.manifests
         return Rendered(
             "".join(review(pipeline, manifests.problems, manifests.ignored)),
-            tuple(_conflicts(pipeline)),
+            tuple(
+                Conflict(str(lost.denial.code), lost.service_port, lost.what, lost.why(pipeline.state.claims))
+                for lost in pipeline.all_losses()
+            ),
             {str(key): reason for key, reason in sorted(pipeline.state.excessive.items())},
             tuple(manifests.problems),
             tuple(manifests.ignored),
@@ -209,10 +212,3 @@ def renderer(directory: Path | None = None) -> Renderer:
     """
     where = directory or templates_dir()
     return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})
-
-
-def _conflicts(pipeline: Pipeline) -> Iterator[Conflict]:
-    for key in sorted(pipeline.losses):
-        for lost in pipeline.losses[key]:
-            name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
-            yield Conflict(str(lost.denial.code), name, lost.what, lost.why(pipeline.state.claims))

@@ -8,7 +8,7 @@ only the difference is sent.  The same objects give the same generations in what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
@@ -146,6 +146,16 @@ class Pipeline:
         self.generations[family].restore(self._savepoint)
         self._touch([service])
         self._updated.discard(service)
+
+    @property
+    def quarantined(self) -> set[ObjectKey]:
+        """The Services that have no rules in some family, as they exceed a limit or the kernel refuses them."""
+        return self.state.excessive.keys() | set().union(*self.withheld.values())
+
+    def all_losses(self) -> Iterator[Lost]:
+        """What Services claim but don't get, in the order of the Services."""
+        for key in sorted(self.losses):
+            yield from self.losses[key]
 
     def take_losses(self) -> list[Lost]:
         """What Services have come to lose since this was last asked, Service by Service; each loss is returned once."""

@@ -338,8 +338,8 @@ def figures_of(pipeline: Pipeline, count_clients: Callable[[Family], Mapping[str
         )
         for family, generation in pipeline.generations.items()
     }
-    quarantined = pipeline.state.excessive.keys() | set().union(*pipeline.withheld.values())
-    return Figures(families, sum(map(len, pipeline.losses.values())), len(quarantined), coding.logged())
+    conflicts = sum(map(len, pipeline.losses.values()))
+    return Figures(families, conflicts, len(pipeline.quarantined), coding.logged())
 
 
 def _count_clients(family: Family) -> dict[str, int]:

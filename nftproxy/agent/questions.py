@@ -231,7 +231,7 @@ def _agent_state(known: Knowledge, affinity: Iterable[AffinityMap]) -> AgentStat
         source=known.source(),
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
-        quarantined=len(pipeline.state.excessive.keys() | set().union(*pipeline.withheld.values())),
+        quarantined=len(pipeline.quarantined),
         families=tuple(_family_state(pipeline, status, family, waiting.get(family, 0.0)) for family in Family),
         watches=tuple(map(_watch, known.activities())),
         last_transaction=applied

@@ -124,10 +124,9 @@ def losers_at(pipeline: Pipeline, spot: Spot) -> Iterator[Loser]:
     claims = {spot.claim}
     if serves_node_ports(pipeline, spot.address) or spot.address in LOCALHOST.values():
         claims.add(spot.node_claim)
-    for key in sorted(pipeline.losses):
-        for lost in pipeline.losses[key]:
-            if lost.claim in claims and lost.denial is not Denial.CLOSED:
-                yield Loser(owner(lost.service, lost.port_name), lost.why(pipeline.state.claims), lost.denial.code)
+    for lost in pipeline.all_losses():
+        if lost.claim in claims and lost.denial is not Denial.CLOSED:
+            yield Loser(owner(lost.service, lost.port_name), lost.why(pipeline.state.claims), lost.denial.code)
 
 
 # Which places a question is about

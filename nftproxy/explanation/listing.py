@@ -43,10 +43,9 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     """What a reader can't see in the rules, a line each."""
     yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
     yield from (f"bad input: {problem.coded}" for problem in problems)
-    for key in sorted(pipeline.losses):
-        for lost in pipeline.losses[key]:
-            name = f"{lost.service}:{lost.port_name}" if lost.port_name else str(lost.service)
-            yield f"conflict: {lost.denial.code}: {name} does not get {lost.what}: {lost.why(pipeline.state.claims)}"
+    for lost in pipeline.all_losses():
+        why = lost.why(pipeline.state.claims)
+        yield f"conflict: {lost.denial.code}: {lost.service_port} does not get {lost.what}: {why}"
     for key, reason in sorted(pipeline.state.excessive.items()):
         yield f"quarantined: {Code.LIMIT_EXCEEDED}: {key}: {reason}"
     yield from _topology_notes(pipeline)

@@ -36,6 +36,11 @@ class Lost(NamedTuple):
     what: str
     denial: Denial
 
+    @property
+    def service_port(self) -> str:
+        """Who claims it: "shop/web:http", or without a port's name "shop/web"."""
+        return f"{self.service}:{self.port_name}" if self.port_name else str(self.service)
+
     def why(self, claims: Claims) -> str:
         """The reason in words, with who has it now."""
         return self.denial.sentence(claims.holder(self.claim, self.denial))
