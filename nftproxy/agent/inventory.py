@@ -14,7 +14,7 @@ from nftproxy.api.selectors import Selector, selects
 from nftproxy.model.addresses import FAMILY_NAMES, family_of
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.endpoints import Choice, choose, gather, offers
+from nftproxy.policy.endpoints import Choice, choice_for, offers
 
 
 class Scope(NamedTuple):
@@ -138,7 +138,7 @@ def _choices(pipeline: Pipeline, service: Service, *, only_first: bool = False) 
     for family in dict.fromkeys(map(family_of, addresses)):
         offered = offers(state.slices_of(service.key), family)
         for port in service.ports:
-            yield port, choose(gather(offered, port, state.node.name), state.node)
+            yield port, choice_for(port, offered, state.node)
 
 
 def _endpoint_rows(pipeline: Pipeline, service: Service) -> Iterator[Row | None]:

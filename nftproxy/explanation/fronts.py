@@ -13,7 +13,7 @@ from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE, Claim, Denial
 from nftproxy.policy.compile import compile_service
-from nftproxy.policy.endpoints import Choice, choose, gather, offers
+from nftproxy.policy.endpoints import Choice, choice_for, offers
 from nftproxy.policy.facts import PortFacts
 from nftproxy.policy.fronts import Reach, health_check_port, nodeport_addresses, reaches, serves_every_address
 
@@ -96,7 +96,7 @@ def _holder_of(pipeline: Pipeline, claim: Claim, family: Family) -> tuple[Servic
 def _served(pipeline: Pipeline, family: Family, service: Service, port: ServicePort, reach: Reach) -> Served:
     state = pipeline.state
     ((_, facts),) = compile_service(state, pipeline.settings, family, service, only=port)
-    choice = choose(gather(offers(state.slices_of(service.key), family), port, state.node.name), state.node)
+    choice = choice_for(port, offers(state.slices_of(service.key), family), state.node)
     return Served(service, port, reach, facts, choice)
 
 

@@ -9,7 +9,7 @@ from nftproxy.model.addresses import Protocol
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.endpoints import choose, gather, offers
+from nftproxy.policy.endpoints import choice_for, offers
 from nftproxy.policy.localhost import LocalPort
 
 
@@ -24,7 +24,7 @@ def localhost_case(pipeline: Pipeline, spot: Spot, pods: Pods) -> tuple[Service,
     state = pipeline.state
     service = state.services[wanted.service]
     (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
-    choice = choose(gather(offers(state.slices_of(service.key), spot.family), port, state.node.name), state.node)
+    choice = choice_for(port, offers(state.slices_of(service.key), spot.family), state.node)
     is_local = service.external_policy is TrafficPolicy.LOCAL
     endpoints = tuple(
         Endpoint(

@@ -24,7 +24,7 @@ from nftproxy.model.addresses import Address, Family, Network, Protocol, contain
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config, Settings
 from nftproxy.policy.counts import CONNECTIONS, Reason
-from nftproxy.policy.endpoints import Candidate, Choice, choose, gather, offers
+from nftproxy.policy.endpoints import Candidate, Choice, choice_for, offers
 from nftproxy.policy.facts import COUNTED, DrawFacts, Endings, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.policy.fronts import (
     Reach,
@@ -139,7 +139,7 @@ def compile_service(
         if only is not None and port != only:
             continue
         had = [reach for reach in claimed if not reach.denial]
-        choice = choose(gather(offered, port, state.node.name), state.node)
+        choice = choice_for(port, offered, state.node)
         shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings)
         facts = _port_facts(cluster_ips, own, had, choice, shaper)
         if facts.allowed:

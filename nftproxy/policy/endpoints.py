@@ -134,6 +134,11 @@ def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
     )
 
 
+def choice_for(port: ServicePort, offered: Offers, node: Node) -> Choice:
+    """What is decided on a node about the endpoints that are offered for a Service port."""
+    return choose(gather(offered, port, node.name), node)
+
+
 def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:
     """Why topology leaves every ready endpoint on the cluster list, in words for people; "" if it doesn't.
 

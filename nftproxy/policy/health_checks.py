@@ -13,7 +13,7 @@ import msgspec
 from nftproxy.model.addresses import ANY, Address, Family, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServiceType, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.endpoints import choose, gather, offers
+from nftproxy.policy.endpoints import choice_for, gather, offers
 from nftproxy.policy.fronts import health_check_port, nodeport_addresses, serves_every_address
 from nftproxy.policy.state import ClusterState
 
@@ -139,7 +139,7 @@ def without_local_endpoints(state: ClusterState, family: Family) -> dict[str, in
         policies = _local_policies(service) if of_family(service.cluster_ips, family) else ()
         offered = offers(state.slices_of(service.key), family) if policies else {}
         for port in service.ports if policies else ():
-            choice = choose(gather(offered, port, state.node.name), state.node)
+            choice = choice_for(port, offered, state.node)
             for policy in policies if choice.has_endpoints and not choice.local else ():
                 counts[policy] += 1
     return counts

@@ -18,7 +18,7 @@ from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, host_
 from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.endpoints import choose, gather, offers
+from nftproxy.policy.endpoints import choice_for, offers
 from nftproxy.policy.fronts import reaches
 from nftproxy.policy.state import ClusterState
 
@@ -119,7 +119,7 @@ class LocalhostPorts:
                 for reach in claimed:
                     if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.denial:
                         continue
-                    choice = choose(gather(offered, port, state.node.name), state.node)
+                    choice = choice_for(port, offered, state.node)
                     chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
                         endpoints = tuple((candidate.address, candidate.port) for candidate in chosen)
