@@ -58,15 +58,13 @@ async def clients(state: ClusterState, families: Iterable[Family], scope: Scope)
     read = 0
     for family in families:
         for found in await asyncio.to_thread(_maps, family):
+            # Nobody closes this: whoever lets go of it last ends it, which may be the thread if this here is cancelled.
             parts = set_elements.dump(family, TABLE, found)
-            try:
-                while (part := await asyncio.to_thread(next, parts, None)) is not None:
-                    yield [row for entry in part if (row := _row(state, scope, found, entry))]
-                    read += len(part)
-                    if read >= MOST_READ:
-                        return
-            finally:
-                parts.close()  # type: ignore[attr-defined]  # it is a generator
+            while (part := await asyncio.to_thread(next, parts, None)) is not None:
+                yield [row for entry in part if (row := _row(state, scope, found, entry))]
+                read += len(part)
+                if read >= MOST_READ:
+                    return
 
 
 def _row(state: ClusterState, scope: Scope, found: NamedSet, entry: Entry) -> ClientRow | None:
