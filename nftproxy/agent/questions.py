@@ -129,7 +129,8 @@ def _affinity(pipeline: Pipeline) -> Question:
 
 def _limit(query: Mapping[str, str]) -> int:
     text = query.get("limit", "500")
-    if not (text.isascii() and text.isdigit() and 1 <= int(text[:6]) <= MOST_CLIENTS):
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_CLIENTS))
+    if not (is_number and 1 <= int(text) <= MOST_CLIENTS):
         raise BadInput(
             [Problem("", "", "limit", f"{text[:20]!r} is not from 1 to {MOST_CLIENTS}", Code.SELECTION_UNREADABLE)]
         )
