@@ -33,7 +33,7 @@ from nftproxy.api.config_shapes import (
 from nftproxy.api.decode import Report, convert, show
 from nftproxy.api.durations import parse_duration
 from nftproxy.api.unused_fields import UNKNOWN, without_effect
-from nftproxy.api.validate import is_label_value, is_subdomain, network, node_address, several
+from nftproxy.api.validate import is_label_key, is_label_value, is_subdomain, network, node_address, several
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
@@ -157,10 +157,9 @@ _KUBERNETES_OWN = re.compile(r"(?!(?:ignore|startup)-taint\.cluster-autoscaler\.
 
 def _taint_key(key: str, report: Report) -> str:
     """The key of a taint, which isn't one that Kubernetes sets itself: nobody else may remove those."""
-    prefix, _, name = key.rpartition("/")
-    if key and not (is_label_value(name) and (is_subdomain(prefix) or key == name)):
+    if key and not is_label_key(key):
         report("nftproxy.startupTaint", f"{show(key)} is not the key of a taint, as in nftproxy.dev/not-ready")
-    elif _KUBERNETES_OWN.fullmatch(prefix):
+    elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
         report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which are not ours to remove")
     return key
 

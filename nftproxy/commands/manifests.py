@@ -11,6 +11,7 @@ import click
 from nftproxy import __version__
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.api.flags import flags_by_path, override
+from nftproxy.api.validate import is_label_key, is_label_value
 from nftproxy.deploy.agent import TEMPLATE, Wishes, configuration, deployed, facts, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.model.codes import Code
@@ -23,7 +24,6 @@ IMAGE = f"nftproxy:{__version__}"
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
 """Roughly what a container runtime takes for a reference (distribution/reference)."""
-_LABEL = re.compile(r"((?:[a-z0-9.-]{1,253}/)?[A-Za-z0-9][A-Za-z0-9._-]{0,62})=([A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
 
 
 @click.command("manifests")
@@ -79,15 +79,15 @@ def _wishes(
 ) -> Wishes:
     if not _IMAGE.fullmatch(image):
         raise click.BadParameter(f"{image!r} is not the name of an image", param_hint="--image")
-    label = _LABEL.fullmatch(node_selector)
-    if node_selector and not label:
+    name, is_label, value = node_selector.partition("=")
+    if node_selector and not (is_label and is_label_key(name) and (not value or is_label_value(value))):
         raise click.BadParameter(f"{node_selector!r} is not NAME=VALUE", param_hint="--node-selector")
     return Wishes(
         distribution,
         _config(distribution, found.config, source, fields),
         api_server or found.server,
         image,
-        node_labels=((label[1], label[2] or ""),) if label else (),
+        node_labels=((name, value),) if node_selector else (),
         has_monitoring=monitoring,
     )
 

@@ -85,6 +85,22 @@ def test_nothing_but_questions_is_taken(tmp_path: Path) -> None:
     assert b" 405 " in asyncio.run(scenario())
 
 
+def test_what_is_no_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Who sends anything else is refused without a word in the log."""
+
+    async def scenario() -> bytes:
+        path = tmp_path / "agent.sock"
+        async with Control(str(path), QUESTIONS):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(b"GET " + b"/" * 20_000 + b" HTTP/1.1\r\n\r\n")
+            answer = await reader.readline()
+            writer.close()
+            return answer
+
+    assert asyncio.run(scenario()).startswith(b"HTTP/1.0 400 ")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def test_the_agent_does_without_a_socket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where it can't be made the log says why, and all goes on; without a path nothing is made or said."""
     (tmp_path / "file").write_text("")
