@@ -23,8 +23,9 @@ import msgspec
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.api.reviews import RIGHTS, TAINT_RIGHTS, Right
 from nftproxy.commands.codes import articles
+from nftproxy.commands.tables import json_text
 from nftproxy.doctor.configuration import flags_of, of_configz, read_configuration, read_configz
-from nftproxy.doctor.diagnosis import Explanation, as_json, as_text, diagnose
+from nftproxy.doctor.diagnosis import Explanation, as_text, as_values, diagnose
 from nftproxy.doctor.facts import Api, Conntrack, Facts, KubeProxy, Metrics, Unseen
 from nftproxy.doctor.iptables import SavedTables, read_saved
 from nftproxy.doctor.metrics import read_metrics
@@ -88,7 +89,7 @@ def doctor_command(
     look = Look(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"))
     diagnosis = diagnose(look.facts(config_file, kubeconfig))
     if output == "json":
-        click.echo(as_json(diagnosis, _explanation), nl=False)
+        click.echo(json_text(as_values(diagnosis, _explanation)))
     else:
         click.echo("\n".join(as_text(diagnosis, _explanation)))
     sys.exit(1 if diagnosis.needs_attention else 0)

@@ -1,4 +1,4 @@
-"""All checks, and what they come to, as text for people and as JSON for programs."""
+"""All checks, and what they come to, as text for people and as values for programs."""
 
 from __future__ import annotations
 
@@ -50,15 +50,14 @@ class Explanation(NamedTuple):
 Explain = Callable[[Code], Explanation]
 
 
-def as_json(diagnosis: Diagnosis, explain: Explain) -> str:
-    """One JSON object, as docs/cli.md describes it."""
+def as_values(diagnosis: Diagnosis, explain: Explain) -> dict[str, object]:
+    """What becomes one JSON object, as docs/cli.md describes it."""
     findings = [
         {"code": each.code, "severity": each.severity, "summary": each.code.summary, "evidence": each.evidence}
         | explain(each.code)._asdict()
         for each in diagnosis.findings
     ]
-    values = msgspec.structs.asdict(diagnosis) | {"findings": findings}
-    return msgspec.json.format(msgspec.json.encode(values), indent=2).decode() + "\n"
+    return msgspec.structs.asdict(diagnosis) | {"findings": findings}
 
 
 def as_text(diagnosis: Diagnosis, explain: Explain) -> Iterator[str]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from nftproxy.commands.tables import json_text
 from nftproxy.doctor.cluster import COLD, NO_NODE
-from nftproxy.doctor.diagnosis import CHECKS, Explanation, as_json, as_text, diagnose
+from nftproxy.doctor.diagnosis import CHECKS, Explanation, as_text, as_values, diagnose
 from nftproxy.doctor.facts import Conntrack, Facts, KubeProxy, Unseen, mode_of_traces
 from nftproxy.doctor.findings import LONGEST, MOST, Severity, Stage, ordered, shown
 from nftproxy.doctor.metrics import INVALID_DROPPED, LOCALHOST_ACCEPTED, read_metrics
@@ -54,7 +55,7 @@ def test_hostile_texts_reach_neither_form() -> None:
     assert "ipvs.scheduler: l?c, in f?" in text
     assert "a?: b?" in text
     assert not [c for c in text if not c.isprintable() and c != "\n"]
-    assert json.loads(as_json(diagnosis, explain))["findings"][0]["do"] == "Do that."
+    assert json.loads(json_text(as_values(diagnosis, explain)))["findings"][0]["do"] == "Do that."
     assert max(map(len, text.splitlines())) <= 120
 
 
