@@ -232,6 +232,8 @@ def test_what_is_not_known_is_named_with_its_option(arguments: list[str], unknow
         (["--cluster-cidr", "10.0.0.0"], "--cluster-cidr: '10.0.0.0' is not a CIDR"),
         (["--image", "a b"], "'a b' is not the name of an image"),
         (["--node-selector", "proxy"], "'proxy' is not NAME=VALUE"),
+        (["--node-selector", "proxy-=x"], "'proxy-=x' is not NAME=VALUE"),
+        (["--node-selector", "a..b/proxy=x"], "'a..b/proxy=x' is not NAME=VALUE"),
         (["--startup-taint", "node.kubernetes.io/not-ready"], "is one of Kubernetes' own taints"),
         (["--service-proxy-name", "a/b"], "--service-proxy-name: 'a/b' is not the value of a label"),
         (["--for", "openshift"], "'openshift' is not one of"),
