@@ -26,7 +26,8 @@ from nftproxy.agent.recorder import (
 )
 from nftproxy.agent.servers import CannotListen, Place
 from nftproxy.api.responses import ErrorStatus
-from nftproxy.lab.apiserver import ApiServer, Fault, Respond
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import Fault, Respond
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put
 from nftproxy.policy.claims import Denial

@@ -13,7 +13,8 @@ import pytest
 
 from nftproxy.agent import startup_taint
 from nftproxy.agent.startup_taint import StartupTaint
-from nftproxy.lab.apiserver import ApiServer, Fault, Respond
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import Fault, Respond
 from nftproxy.sources.apiserver import Cluster
 from tests.support import objects
 

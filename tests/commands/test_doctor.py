@@ -22,7 +22,8 @@ from nftproxy.doctor.diagnosis import KINDS
 from nftproxy.kernel import capabilities, ipvs, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.capabilities import Feature, missing_features
-from nftproxy.lab.apiserver import ApiServer, Fault, Permission, Respond
+from nftproxy.lab.apiserver import ApiServer, Permission
+from nftproxy.lab.apiserver.faults import Fault, Respond
 from nftproxy.model.addresses import Family
 from tests.commands.test_kube_proxy_cleanup import FakeIPVS
 from tests.conftest import Run

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from nftproxy.api.reviews import RIGHTS
-from nftproxy.lab.apiserver import ApiServer, Fault, Respond
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import Fault, Respond
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources import questions
 from nftproxy.sources.apiserver import Cluster

@@ -18,23 +18,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from nftproxy.lab import LabError
-from nftproxy.lab.apiserver import (
-    Action,
-    ApiServer,
-    BlackHole,
-    CutLine,
-    Duplicate,
-    EndWatch,
-    Fault,
-    Inject,
-    Parting,
-    Reset,
-    Respond,
-    Slow,
-    Truncate,
-    error_event,
-    unknown_event,
-)
+from nftproxy.lab.apiserver import ApiServer, faults
 from nftproxy.lab.topology import NODE_IP
 from tests.system.faults.bench import PERMISSIONS, PLURALS, endpoints, node, service, vip
 from tools.chaos.agent import ChaosAgent
@@ -117,56 +101,56 @@ def _wait_until_asked(server: ApiServer, since: float) -> None:
 
 
 def _end_watches(server: ApiServer) -> None:
-    server.faults.add(*(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
 
 
 def expired(scene: Scene, rng: Random) -> None:
     """All watches get the error that their version has expired."""
     scene.server.compact()
-    scene.server.faults.add(Fault(error_event(410, reason="Expired"), verb="watch", count=len(PLURALS)))
+    scene.server.faults.add(faults.Fault(faults.error_event(410, reason="Expired"), verb="watch", count=len(PLURALS)))
     _wait(rng)
 
 
-STREAMS: tuple[Action, ...] = (
-    EndWatch(),
-    Reset(),
-    BlackHole(),
-    CutLine(),
-    CutLine(Parting.RESET),
-    Duplicate(),
-    error_event(429),
-    error_event(500),
-    unknown_event(),
-    Inject(b"<html>\n"),
+STREAMS: tuple[faults.Action, ...] = (
+    faults.EndWatch(),
+    faults.Reset(),
+    faults.BlackHole(),
+    faults.CutLine(),
+    faults.CutLine(faults.Parting.RESET),
+    faults.Duplicate(),
+    faults.error_event(429),
+    faults.error_event(500),
+    faults.unknown_event(),
+    faults.Inject(b"<html>\n"),
 )
-ANSWERS: tuple[Action, ...] = (
-    Respond(429, retry_after=1),
-    Respond(500),
-    Respond(503, body=b"<html>Service Unavailable</html>"),
-    Reset(),
-    Truncate(),
-    Truncate(then=Parting.END),
+ANSWERS: tuple[faults.Action, ...] = (
+    faults.Respond(429, retry_after=1),
+    faults.Respond(500),
+    faults.Respond(503, body=b"<html>Service Unavailable</html>"),
+    faults.Reset(),
+    faults.Truncate(),
+    faults.Truncate(then=faults.Parting.END),
 )
 
 
 def streams(scene: Scene, rng: Random) -> None:
     """Watches break in all ways."""
     for plural in PLURALS:
-        scene.server.faults.add(Fault(rng.choice(STREAMS), verb="watch", resource=plural))
+        scene.server.faults.add(faults.Fault(rng.choice(STREAMS), verb="watch", resource=plural))
     _wait(rng)
 
 
 def answers(scene: Scene, rng: Random) -> None:
     """Lists are asked for, and answered by errors and nonsense a few times."""
-    scene.server.faults.add(*(Fault(rng.choice(ANSWERS), verb="list") for _ in range(rng.randint(2, 6))))
+    scene.server.faults.add(*(faults.Fault(rng.choice(ANSWERS), verb="list") for _ in range(rng.randint(2, 6))))
     expired(scene, rng)
 
 
 def slow(scene: Scene, rng: Random) -> None:
     """Lists and watches are slow to come."""
     before, during = rng.uniform(0.2, 1.0), rng.uniform(0.0, 1.0)
-    scene.server.faults.add(Fault(Slow(before, during), verb="list", count=3))
-    scene.server.faults.add(Fault(Slow(before), verb="watch", count=3))
+    scene.server.faults.add(faults.Fault(faults.Slow(before, during), verb="list", count=3))
+    scene.server.faults.add(faults.Fault(faults.Slow(before), verb="watch", count=3))
     expired(scene, rng)
 
 

@@ -5,7 +5,7 @@
         server.write_kubeconfig(path)
         ...
         server.wait_for_watches(1, "services")
-        server.faults.add(Fault(BlackHole(), verb="watch", resource="services"))
+        server.faults.add(faults.Fault(faults.BlackHole(), verb="watch", resource="services"))
         server.rotate_token(grace=1.0)
         server.compact()
         assert len(server.requests(verb="list", resource="services")) == 1
@@ -14,60 +14,26 @@
 the agent does without.  Answers are held to those of a real server (tests/support/recordings).  What is written over
 HTTP is validated, and Services are given addresses and ports; what `put` writes is stored as it is.
 
+All that can go wrong with it is in `nftproxy.lab.apiserver.faults`.
+
 What isn't there: protobuf, server-side apply, strategic merge and JSON patches, admission, controllers, finalizers,
 deleting collections, HTTP/2.
 """
 
 from nftproxy.lab.apiserver.access import Permission, permissions_of
 from nftproxy.lab.apiserver.credentials import Authority, Proof
-from nftproxy.lab.apiserver.faults import (
-    Action,
-    BlackHole,
-    CutLine,
-    Duplicate,
-    Endless,
-    EndWatch,
-    Fault,
-    Inject,
-    Parting,
-    Reset,
-    Respond,
-    Slow,
-    Stale,
-    Swap,
-    Truncate,
-    error_event,
-    unknown_event,
-)
 from nftproxy.lab.apiserver.journal import Request
 from nftproxy.lab.apiserver.manifests import documents
 from nftproxy.lab.apiserver.server import ApiServer
 from nftproxy.lab.apiserver.settings import Settings
 
 __all__ = [
-    "Action",
     "ApiServer",
     "Authority",
-    "BlackHole",
-    "CutLine",
-    "Duplicate",
-    "EndWatch",
-    "Endless",
-    "Fault",
-    "Inject",
-    "Parting",
     "Permission",
     "Proof",
     "Request",
-    "Reset",
-    "Respond",
     "Settings",
-    "Slow",
-    "Stale",
-    "Swap",
-    "Truncate",
     "documents",
-    "error_event",
     "permissions_of",
-    "unknown_event",
 ]

@@ -44,18 +44,7 @@ import kr8s
 import kr8s.asyncio
 import pytest
 
-from nftproxy.lab.apiserver import (
-    Action,
-    ApiServer,
-    BlackHole,
-    EndWatch,
-    Fault,
-    Inject,
-    Parting,
-    Reset,
-    Respond,
-    error_event,
-)
+from nftproxy.lab.apiserver import ApiServer, faults
 from tests.lab.apiserver.clients import SERVICES, Object, bearer, event_of, service
 from tests.support import objects
 
@@ -146,30 +135,30 @@ def test_urls(server: ApiServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("respond", "tries", "status"),
     [
-        (Respond(400), 1, dict),
-        (Respond(401), 4, dict),
-        (Respond(403), 4, dict),
-        (Respond(410), 1, dict),
-        (Respond(429, body=b"Too many requests\n"), 1, str),
-        (Respond(500), 1, str),
-        (Respond(503), 1, str),
+        (faults.Respond(400), 1, dict),
+        (faults.Respond(401), 4, dict),
+        (faults.Respond(403), 4, dict),
+        (faults.Respond(410), 1, dict),
+        (faults.Respond(429, body=b"Too many requests\n"), 1, str),
+        (faults.Respond(500), 1, str),
+        (faults.Respond(503), 1, str),
     ],
 )
 def test_raises_server_error(
-    server: ApiServer, tmp_path: Path, respond: Respond, tries: int, status: type[object]
+    server: ApiServer, tmp_path: Path, respond: faults.Respond, tries: int, status: type[object]
 ) -> None:
     """Any status of 400 and more is a ServerError; only 401 and 403 are tried again, three times, at once."""
 
     async def run() -> None:
         async with connected(server, tmp_path / "config") as api:
-            server.faults.add(Fault(respond, count=tries))
+            server.faults.add(faults.Fault(respond, count=tries))
             with pytest.raises(kr8s.ServerError) as caught:
                 await services_of(api)
             assert caught.value.response is not None
             assert caught.value.response.status_code == respond.code
             assert isinstance(caught.value.status, status)
             assert len(server.requests(verb="list")) == tries
-            server.faults.add(Fault(Respond(404, body=b"{}")))
+            server.faults.add(faults.Fault(faults.Respond(404, body=b"{}")))
             with pytest.raises(KeyError, match="message"):
                 await services_of(api)
 
@@ -179,26 +168,26 @@ def test_raises_server_error(
 @pytest.mark.parametrize(
     ("action", "error"),
     [
-        (EndWatch(), None),
-        (error_event(410), None),
-        (Inject(b'{"type":"ADD', Parting.END), None),
-        (Inject(b'{"type":"ADD', Parting.CLOSE), httpx.RemoteProtocolError),
-        (Reset(), httpx.ReadError),
-        (BlackHole(), kr8s.APITimeoutError),
+        (faults.EndWatch(), None),
+        (faults.error_event(410), None),
+        (faults.Inject(b'{"type":"ADD', faults.Parting.END), None),
+        (faults.Inject(b'{"type":"ADD', faults.Parting.CLOSE), httpx.RemoteProtocolError),
+        (faults.Reset(), httpx.ReadError),
+        (faults.BlackHole(), kr8s.APITimeoutError),
     ],
 )
-def test_streams_end(server: ApiServer, tmp_path: Path, action: Action, error: type[Exception] | None) -> None:
+def test_streams_end(server: ApiServer, tmp_path: Path, action: faults.Action, error: type[Exception] | None) -> None:
     """A stream that ends raises what httpx does, a silent one kr8s' own, and one that is cut cleanly nothing."""
 
     async def run() -> None:
         async with connected(server, tmp_path / "config") as api:
-            server.faults.add(Fault(action, verb="watch"))
+            server.faults.add(faults.Fault(action, verb="watch"))
             if error is not None:
                 with pytest.raises(error):
                     await lines_of(api, patience=0.5)
             else:
                 lines = await lines_of(api)
-                assert lines == ([action.data.decode().strip()] if isinstance(action, Inject) else [])
+                assert lines == ([action.data.decode().strip()] if isinstance(action, faults.Inject) else [])
 
     asyncio.run(run())
 
@@ -210,9 +199,9 @@ def test_session_is_shared(guarded: ApiServer, tmp_path: Path) -> None:
         async with connected(guarded, tmp_path / "config") as api:
             watch = asyncio.create_task(lines_of(api, resourceVersion=str(guarded.revision)))
             await asyncio.to_thread(guarded.wait_for_watches, 1)
-            guarded.faults.add(Fault(Respond(403), verb="list"))
+            guarded.faults.add(faults.Fault(faults.Respond(403), verb="list"))
             await services_of(api, **options)
-            guarded.faults.add(Fault(EndWatch()))
+            guarded.faults.add(faults.Fault(faults.EndWatch()))
             return await watch
 
     assert asyncio.run(run({"raise_for_status": False})) == []
@@ -270,7 +259,7 @@ def test_takes_a_token_per_request(guarded: ApiServer, tmp_path: Path) -> None:
             assert (await services_of(api, raise_for_status=False))["code"] == 401
             fresh = await services_of(api, raise_for_status=False, headers=bearer(api.auth.token or ""))
             assert fresh["kind"] == "ServiceList"
-            guarded.faults.add(Fault(EndWatch()))
+            guarded.faults.add(faults.Fault(faults.EndWatch()))
             assert await watch == []
 
     asyncio.run(run())
@@ -281,7 +270,7 @@ def test_lines_are_not_events(server: ApiServer, tmp_path: Path) -> None:
 
     async def run() -> list[int]:
         async with connected(server, tmp_path / "config") as api:
-            server.faults.add(Fault(EndWatch(), count=None))
+            server.faults.add(faults.Fault(faults.EndWatch(), count=None))
             cut = await lines_of(api)
             query = {"watch": "1"}
             async with api.call_api("GET", version="v1", url="services", stream=True, params=query) as response:
@@ -345,7 +334,7 @@ def test_is_confused_by_httpx_errors_in_its_block(server: ApiServer, tmp_path: P
 
     async def run(error: Callable[[httpx.Response], Awaitable[None]]) -> None:
         async with connected(server, tmp_path / "config") as api:
-            server.faults.add(Fault(Respond(403)))
+            server.faults.add(faults.Fault(faults.Respond(403)))
             async with api.call_api("GET", version="v1", url="services", raise_for_status=False) as response:
                 await error(response)
 

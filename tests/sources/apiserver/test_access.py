@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from nftproxy.api.pauses import Times
-from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Proof, Respond
+from nftproxy.lab.apiserver import ApiServer, Proof
+from nftproxy.lab.apiserver.faults import EndWatch, Fault, Respond
 from nftproxy.model.errors import BadInput, Unavailable
 from nftproxy.sources.api_connection import Asked
 from nftproxy.sources.apiserver import Cluster

@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from nftproxy.api.pauses import Times
-from nftproxy.lab.apiserver import ApiServer, Fault, error_event
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import Fault, error_event
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.sources.apiserver import Cluster

@@ -8,7 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nftproxy.lab.apiserver import ApiServer, Endless, Fault, Respond, Slow
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import Endless, Fault, Respond, Slow
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.sources.apiserver import Cluster

@@ -9,25 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from nftproxy.lab.apiserver import (
-    Action,
-    ApiServer,
-    BlackHole,
-    CutLine,
-    Duplicate,
-    EndWatch,
-    Fault,
-    Inject,
-    Parting,
-    Reset,
-    Respond,
-    Slow,
-    Stale,
-    Swap,
-    Truncate,
-    error_event,
-    unknown_event,
-)
+from nftproxy.lab.apiserver import ApiServer, faults
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_connection import error_text
 from nftproxy.sources.apiserver import Cluster
@@ -36,62 +18,64 @@ from tests.sources.apiserver.following import RESOURCES, change, following, serv
 # ---- faults --------------------------------------------------------------------------------------------------------
 
 STREAM_FAULTS = {
-    "ends": EndWatch(),
-    "reset": Reset(),
-    "black hole": BlackHole(),
-    "line cut": CutLine(),
-    "line cut, closed": CutLine(Parting.CLOSE),
-    "line cut, silent": CutLine(Parting.HANG),
-    "line cut, reset": CutLine(Parting.RESET),
-    "twice": Duplicate(),
-    "out of order": Swap(),
-    "410": error_event(410, reason="Expired"),
-    "410 and on": Inject(error_event(410).data),
-    "429": error_event(429),
-    "500": error_event(500),
-    "403": error_event(403),
-    "0": Inject(b'{"type":"ERROR","object":{"kind":"Status"}}\n'),
-    "ERROR of nothing": Inject(b'{"type":"ERROR","object":null}\n'),
-    "unknown type": unknown_event(),
-    "HTML": Inject(b"<html>\n"),
-    "not UTF-8": Inject(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n'),
-    "no object": Inject(b'{"type":"ADDED"}\n'),
-    "bad object": Inject(b'{"type":"ADDED","object":[]}\n'),
-    "blank": Inject(b"\n\r\n"),
+    "ends": faults.EndWatch(),
+    "reset": faults.Reset(),
+    "black hole": faults.BlackHole(),
+    "line cut": faults.CutLine(),
+    "line cut, closed": faults.CutLine(faults.Parting.CLOSE),
+    "line cut, silent": faults.CutLine(faults.Parting.HANG),
+    "line cut, reset": faults.CutLine(faults.Parting.RESET),
+    "twice": faults.Duplicate(),
+    "out of order": faults.Swap(),
+    "410": faults.error_event(410, reason="Expired"),
+    "410 and on": faults.Inject(faults.error_event(410).data),
+    "429": faults.error_event(429),
+    "500": faults.error_event(500),
+    "403": faults.error_event(403),
+    "0": faults.Inject(b'{"type":"ERROR","object":{"kind":"Status"}}\n'),
+    "ERROR of nothing": faults.Inject(b'{"type":"ERROR","object":null}\n'),
+    "unknown type": faults.unknown_event(),
+    "HTML": faults.Inject(b"<html>\n"),
+    "not UTF-8": faults.Inject(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n'),
+    "no object": faults.Inject(b'{"type":"ADDED"}\n'),
+    "bad object": faults.Inject(b'{"type":"ADDED","object":[]}\n'),
+    "blank": faults.Inject(b"\n\r\n"),
 }
 ANSWER_FAULTS = {
-    **{str(code): Respond(code) for code in (400, 401, 403, 404, 410, 422, 429, 500, 503, 504)},
-    "429 of a queue": Respond(429, body=b"Too many requests\n"),
-    "502 of a proxy": Respond(502, body=b"<html>Bad Gateway</html>"),
-    "slow": Slow(before=0.2),
-    "too slow": Slow(before=0.6),
-    "reset": Reset(),
+    **{str(code): faults.Respond(code) for code in (400, 401, 403, 404, 410, 422, 429, 500, 503, 504)},
+    "429 of a queue": faults.Respond(429, body=b"Too many requests\n"),
+    "502 of a proxy": faults.Respond(502, body=b"<html>Bad Gateway</html>"),
+    "slow": faults.Slow(before=0.2),
+    "too slow": faults.Slow(before=0.6),
+    "reset": faults.Reset(),
 }
 LIST_FAULTS = ANSWER_FAULTS | {
-    "black hole": BlackHole(),
-    "HTML": Respond(200, body=b"<html>Welcome</html>"),
-    "no list": Respond(200, body=b"{}"),
-    "another list": Respond(200, body=b'{"kind":"List","metadata":{"resourceVersion":"1"},"items":[]}'),
-    "cut": Truncate(then=Parting.END),
-    "cut, closed": Truncate(then=Parting.CLOSE),
-    "cut, silent": Truncate(then=Parting.HANG),
-    "slowly": Slow(during=0.3),
+    "black hole": faults.BlackHole(),
+    "HTML": faults.Respond(200, body=b"<html>Welcome</html>"),
+    "no list": faults.Respond(200, body=b"{}"),
+    "another list": faults.Respond(200, body=b'{"kind":"List","metadata":{"resourceVersion":"1"},"items":[]}'),
+    "cut": faults.Truncate(then=faults.Parting.END),
+    "cut, closed": faults.Truncate(then=faults.Parting.CLOSE),
+    "cut, silent": faults.Truncate(then=faults.Parting.HANG),
+    "slowly": faults.Slow(during=0.3),
 }
 
 
-def faults(table: dict[str, Any]) -> pytest.MarkDecorator:
+def with_each(table: dict[str, Any]) -> pytest.MarkDecorator:
     """One test for each fault."""
     return pytest.mark.parametrize("action", table.values(), ids=table.keys())
 
 
-@faults(STREAM_FAULTS)
-def test_faults_in_watches(server: ApiServer, cluster: Cluster, action: Action) -> None:
+@with_each(STREAM_FAULTS)
+def test_faults_in_watches(server: ApiServer, cluster: Cluster, action: faults.Action) -> None:
     """Whatever happens to watches that run, changes meanwhile are not missed, and other watches not disturbed."""
 
     async def run() -> None:
         async with following(server, cluster) as seen:
             await seen.right()
-            server.faults.add(*(Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices")))
+            server.faults.add(
+                *(faults.Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices"))
+            )
             change(server)
             await seen.right()
             change(server, start=200)
@@ -102,15 +86,15 @@ def test_faults_in_watches(server: ApiServer, cluster: Cluster, action: Action) 
     asyncio.run(run())
 
 
-@faults(ANSWER_FAULTS)
-def test_faults_of_watches(server: ApiServer, cluster: Cluster, action: Action) -> None:
+@with_each(ANSWER_FAULTS)
+def test_faults_of_watches(server: ApiServer, cluster: Cluster, action: faults.Action) -> None:
     """Whatever a watch is answered, a few times, it runs in the end, from where the last one was."""
 
     async def run() -> None:
         async with following(server, cluster) as seen:
             await seen.right()
-            server.faults.add(Fault(action, verb="watch", resource="services", count=3))
-            server.faults.add(Fault(EndWatch(), verb="watch", resource="services"))
+            server.faults.add(faults.Fault(action, verb="watch", resource="services", count=3))
+            server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="services"))
             change(server)
             await seen.right()
             change(server, start=200)
@@ -120,34 +104,34 @@ def test_faults_of_watches(server: ApiServer, cluster: Cluster, action: Action) 
     asyncio.run(run())
 
 
-@faults(LIST_FAULTS | {"stale": Stale(4)})
-def test_faults_of_first_lists(server: ApiServer, cluster: Cluster, action: Action) -> None:
+@with_each(LIST_FAULTS | {"stale": faults.Stale(4)})
+def test_faults_of_first_lists(server: ApiServer, cluster: Cluster, action: faults.Action) -> None:
     """Whatever the answer to a first list is, a few times, there is no event before the whole of it has come."""
 
     async def run() -> None:
         for plural in ("services", "endpointslices"):
-            server.faults.add(Fault(action, verb="list", resource=plural, count=2))
+            server.faults.add(faults.Fault(action, verb="list", resource=plural, count=2))
         async with following(server, cluster) as seen:
             await seen.ready()
             ((first, *more),) = seen.batches["services"][:1]
             assert isinstance(first, Listed)
             assert not more
-            assert isinstance(action, Stale) or len(first.objects) == 5
+            assert isinstance(action, faults.Stale) or len(first.objects) == 5
             await seen.right()
 
     asyncio.run(run())
 
 
-@faults(LIST_FAULTS)
-def test_faults_of_later_lists(server: ApiServer, cluster: Cluster, action: Action) -> None:
+@with_each(LIST_FAULTS)
+def test_faults_of_later_lists(server: ApiServer, cluster: Cluster, action: faults.Action) -> None:
     """Whatever a later list is answered, a few times, what is known stays until the whole of the new one has come."""
 
     async def run() -> None:
         async with following(server, cluster) as seen:
             await seen.right()
             known = set(seen.state.services)
-            server.faults.add(Fault(action, verb="list", resource="services", count=2))
-            server.faults.add(Fault(error_event(410), verb="watch", resource="services"))
+            server.faults.add(faults.Fault(action, verb="list", resource="services", count=2))
+            server.faults.add(faults.Fault(faults.error_event(410), verb="watch", resource="services"))
             server.put(service(50))
             await seen.until(lambda: len(seen.state.services) == 6)
             assert set(seen.state.services) > known
@@ -158,26 +142,26 @@ def test_faults_of_later_lists(server: ApiServer, cluster: Cluster, action: Acti
 
 
 EVERLASTING = {
-    "list 500": Fault(Respond(500), verb="list", count=None),
-    "list 410": Fault(Respond(410), verb="list", count=None),
-    "list 404": Fault(Respond(404), verb="list", resource="services", count=None),
-    "list reset": Fault(Reset(), verb="list", count=None),
-    "all 401": Fault(Respond(401), count=None),
-    "all 403": Fault(Respond(403), count=None),
-    "all 429": Fault(Respond(429), count=None),
-    "watch 410": Fault(Respond(410), verb="watch", count=None),
-    "watch 404": Fault(Respond(404), verb="watch", count=None),
-    "watch 500": Fault(Respond(500), verb="watch", count=None),
-    "ERROR 410": Fault(error_event(410), verb="watch", count=None),
-    "ERROR 500": Fault(error_event(500), verb="watch", count=None),
-    "ends": Fault(EndWatch(), verb="watch", count=None),
-    "HTML": Fault(Inject(b"<html>\n"), verb="watch", count=None),
-    "reset": Fault(Reset(), verb="watch", count=None),
+    "list 500": faults.Fault(faults.Respond(500), verb="list", count=None),
+    "list 410": faults.Fault(faults.Respond(410), verb="list", count=None),
+    "list 404": faults.Fault(faults.Respond(404), verb="list", resource="services", count=None),
+    "list reset": faults.Fault(faults.Reset(), verb="list", count=None),
+    "all 401": faults.Fault(faults.Respond(401), count=None),
+    "all 403": faults.Fault(faults.Respond(403), count=None),
+    "all 429": faults.Fault(faults.Respond(429), count=None),
+    "watch 410": faults.Fault(faults.Respond(410), verb="watch", count=None),
+    "watch 404": faults.Fault(faults.Respond(404), verb="watch", count=None),
+    "watch 500": faults.Fault(faults.Respond(500), verb="watch", count=None),
+    "ERROR 410": faults.Fault(faults.error_event(410), verb="watch", count=None),
+    "ERROR 500": faults.Fault(faults.error_event(500), verb="watch", count=None),
+    "ends": faults.Fault(faults.EndWatch(), verb="watch", count=None),
+    "HTML": faults.Fault(faults.Inject(b"<html>\n"), verb="watch", count=None),
+    "reset": faults.Fault(faults.Reset(), verb="watch", count=None),
 }
 
 
 @pytest.mark.parametrize("fault", EVERLASTING.values(), ids=EVERLASTING.keys())
-def test_no_hot_loop(server: ApiServer, cluster: Cluster, fault: Fault) -> None:
+def test_no_hot_loop(server: ApiServer, cluster: Cluster, fault: faults.Fault) -> None:
     """A fault that doesn't end costs a request or two for each pause, not more; and when it ends, all is well."""
     server.faults.add(fault)
 
@@ -198,7 +182,7 @@ def test_no_hot_loop(server: ApiServer, cluster: Cluster, fault: Fault) -> None:
 def test_retry_after(server: ApiServer, cluster: Cluster) -> None:
     """A server that asks for a second of peace gets it, for lists and for watches, and a little more."""
     for verb in ("list", "watch"):
-        server.faults.add(Fault(Respond(429, retry_after=1), verb=verb, resource="services"))
+        server.faults.add(faults.Fault(faults.Respond(429, retry_after=1), verb=verb, resource="services"))
 
     async def run() -> None:
         async with following(server, cluster, [RESOURCES[2]]) as seen:
@@ -228,11 +212,16 @@ def test_a_fault_is_never_logged_without_words(error: Exception, cause: Exceptio
 # ---- listing in pages ----------------------------------------------------------------------------------------------
 
 
-def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: Fault) -> None:
+def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: faults.Fault) -> None:
     """Have Services listed in pages of two: the server has no cache to list from."""
     monkeypatch.setattr("nftproxy.api.reflector.PAGE", 2)
     server.faults.add(
-        Fault(Respond(410), verb="list", resource="services", when=lambda request: "resourceVersion" in request.query)
+        faults.Fault(
+            faults.Respond(410),
+            verb="list",
+            resource="services",
+            when=lambda request: "resourceVersion" in request.query,
+        )
     )
     server.faults.add(*more)
 
@@ -251,11 +240,19 @@ def test_pages(server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPa
     assert asked == [False, False, True, True]
 
 
-@pytest.mark.parametrize("action", [Respond(500), Respond(429), Reset(), BlackHole(), Truncate()], ids=repr)
-def test_a_page_fails(server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, action: Action) -> None:
+@pytest.mark.parametrize(
+    "action",
+    [faults.Respond(500), faults.Respond(429), faults.Reset(), faults.BlackHole(), faults.Truncate()],
+    ids=repr,
+)
+def test_a_page_fails(
+    server: ApiServer, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, action: faults.Action
+) -> None:
     """A page that fails once is asked for again, and the pages before it are not."""
     pages(server, monkeypatch)
-    server.faults.add(Fault(action, verb="list", resource="services", when=lambda request: "continue" in request.query))
+    server.faults.add(
+        faults.Fault(action, verb="list", resource="services", when=lambda request: "continue" in request.query)
+    )
 
     async def run() -> None:
         async with following(server, cluster) as seen:
@@ -277,7 +274,7 @@ def test_a_page_has_expired(server: ApiServer, cluster: Cluster, monkeypatch: py
             server.compact()
         return False
 
-    server.faults.add(Fault(Respond(500), verb="list", resource="services", when=compacted))
+    server.faults.add(faults.Fault(faults.Respond(500), verb="list", resource="services", when=compacted))
 
     async def run() -> None:
         async with following(server, cluster) as seen:

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from nftproxy.api.pauses import Pause
-from nftproxy.lab.apiserver import ApiServer, BlackHole, Fault, Reset, Respond, Slow
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import BlackHole, Fault, Reset, Respond, Slow
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ServiceCIDR

@@ -10,59 +10,43 @@ import time
 import pytest
 
 from nftproxy.lab import DROPPED, TCP_RESET, Origin, endpoint
-from nftproxy.lab.apiserver import (
-    Action,
-    ApiServer,
-    BlackHole,
-    CutLine,
-    EndWatch,
-    Fault,
-    Inject,
-    Parting,
-    Request,
-    Reset,
-    Respond,
-    Slow,
-    Truncate,
-    error_event,
-    unknown_event,
-)
+from nftproxy.lab.apiserver import ApiServer, Request, faults
 from tests.system.faults.bench import CROWD, PERMISSIONS, PLURALS, Bench, change, endpoints, pod, service, vip
 
 AGENT = "tests.system.faults.hasty"
 MOST = 8
 """Requests for one resource in one test: a few failures, and a list and a watch for each."""
 
-STREAM_FAULTS: dict[str, Action] = {
-    "ends": EndWatch(),
-    "reset": Reset(),
-    "black hole": BlackHole(),
-    "line cut": CutLine(),
-    "line cut, reset": CutLine(Parting.RESET),
-    "410": error_event(410, reason="Expired"),
-    "429": error_event(429),
-    "500": error_event(500),
-    "unknown type": unknown_event(),
-    "HTML": Inject(b"<html>\n"),
+STREAM_FAULTS: dict[str, faults.Action] = {
+    "ends": faults.EndWatch(),
+    "reset": faults.Reset(),
+    "black hole": faults.BlackHole(),
+    "line cut": faults.CutLine(),
+    "line cut, reset": faults.CutLine(faults.Parting.RESET),
+    "410": faults.error_event(410, reason="Expired"),
+    "429": faults.error_event(429),
+    "500": faults.error_event(500),
+    "unknown type": faults.unknown_event(),
+    "HTML": faults.Inject(b"<html>\n"),
 }
-WATCH_FAULTS: dict[str, Action] = {
-    "410": Respond(410),
-    "429": Respond(429, retry_after=1),
-    "500": Respond(500),
-    "503": Respond(503),
-    "reset": Reset(),
+WATCH_FAULTS: dict[str, faults.Action] = {
+    "410": faults.Respond(410),
+    "429": faults.Respond(429, retry_after=1),
+    "500": faults.Respond(500),
+    "503": faults.Respond(503),
+    "reset": faults.Reset(),
 }
-LIST_FAULTS: dict[str, Action] = {
-    "429": Respond(429, retry_after=1),
-    "500": Respond(500),
-    "503 of a proxy": Respond(503, body=b"<html>Service Unavailable</html>"),
-    "cut": Truncate(then=Parting.END),
-    "cut, closed": Truncate(),
-    "reset": Reset(),
+LIST_FAULTS: dict[str, faults.Action] = {
+    "429": faults.Respond(429, retry_after=1),
+    "500": faults.Respond(500),
+    "503 of a proxy": faults.Respond(503, body=b"<html>Service Unavailable</html>"),
+    "cut": faults.Truncate(then=faults.Parting.END),
+    "cut, closed": faults.Truncate(),
+    "reset": faults.Reset(),
 }
 
 
-def faults(table: dict[str, Action]) -> pytest.MarkDecorator:
+def with_each(table: dict[str, faults.Action]) -> pytest.MarkDecorator:
     """One test for each fault."""
     return pytest.mark.parametrize("action", table.values(), ids=table.keys())
 
@@ -73,10 +57,10 @@ def assert_calm(bench: Bench, most: int = MOST) -> None:
     assert max(counts.values()) <= most, counts
 
 
-@faults(STREAM_FAULTS)
-def test_streams(bench: Bench, server: ApiServer, action: Action) -> None:
+@with_each(STREAM_FAULTS)
+def test_streams(bench: Bench, server: ApiServer, action: faults.Action) -> None:
     """What goes wrong inside a watch costs no change, no deletion, and few requests."""
-    server.faults.add(*(Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices")))
+    server.faults.add(*(faults.Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices")))
     change(server)
     bench.wait_until_right()
     change(server)
@@ -85,11 +69,12 @@ def test_streams(bench: Bench, server: ApiServer, action: Action) -> None:
     assert not bench.requests(resource="nodes"), "another watch was disturbed"
 
 
-@faults(WATCH_FAULTS)
-def test_watches(bench: Bench, server: ApiServer, action: Action) -> None:
+@with_each(WATCH_FAULTS)
+def test_watches(bench: Bench, server: ApiServer, action: faults.Action) -> None:
     """A watch that is refused is asked for again, and misses nothing meanwhile."""
     server.faults.add(
-        Fault(action, verb="watch", resource="services"), Fault(EndWatch(), verb="watch", resource="services")
+        faults.Fault(action, verb="watch", resource="services"),
+        faults.Fault(faults.EndWatch(), verb="watch", resource="services"),
     )
     change(server)
     bench.wait_until_right()
@@ -97,11 +82,12 @@ def test_watches(bench: Bench, server: ApiServer, action: Action) -> None:
     assert_calm(bench)
 
 
-@faults(LIST_FAULTS)
-def test_lists(bench: Bench, server: ApiServer, action: Action) -> None:
+@with_each(LIST_FAULTS)
+def test_lists(bench: Bench, server: ApiServer, action: faults.Action) -> None:
     """A list that fails changes nothing, and the next one tells what has been deleted before it."""
     server.faults.add(
-        Fault(action, verb="list", resource="services"), Fault(error_event(410), verb="watch", resource="services")
+        faults.Fault(action, verb="list", resource="services"),
+        faults.Fault(faults.error_event(410), verb="watch", resource="services"),
     )
     change(server)
     server.compact()
@@ -114,8 +100,8 @@ def test_lists(bench: Bench, server: ApiServer, action: Action) -> None:
 def test_compacted_while_away(bench: Bench, server: ApiServer, has_status: bool) -> None:
     """History that is lost while a watch is cut costs one listing, which tells what has been deleted."""
     server.settings.expired_watch_has_status = has_status
-    server.faults.add(Fault(Slow(before=0.3), verb="watch", resource="services"))
-    server.faults.add(Fault(Reset(), verb="watch", resource="services"))
+    server.faults.add(faults.Fault(faults.Slow(before=0.3), verb="watch", resource="services"))
+    server.faults.add(faults.Fault(faults.Reset(), verb="watch", resource="services"))
     server.wait_for_watches(0, "services")
     change(server)
     server.compact()
@@ -160,7 +146,7 @@ def test_restored_from_a_backup(bench: Bench, server: ApiServer) -> None:
 def test_tokens_rotate(bench: Bench, server: ApiServer) -> None:
     """A token that is replaced in the file in time is used before anything is refused."""
     server.rotate_token()
-    server.faults.add(*(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     change(server)
     bench.wait_until_right()
     assert {request.status for request in bench.requests()} == {200}
@@ -171,7 +157,7 @@ def test_tokens_expire(bench: Bench, server: ApiServer) -> None:
     """A token that has expired makes the agent wait for another one, with the rules as they are."""
     before = bench.held()
     server.expire_token()
-    server.faults.add(*(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     change(server)
     server.wait_for_requests(2, status=401, resource="services")
     assert bench.held() == before
@@ -183,7 +169,7 @@ def test_tokens_expire(bench: Bench, server: ApiServer) -> None:
 def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
     """A resource that is forbidden stays as it was known, and the others are followed all the same."""
     server.rbac = [each for each in PERMISSIONS if each[1] != "endpointslices"]
-    server.faults.add(Fault(EndWatch(), verb="watch", resource="endpointslices"))
+    server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="endpointslices"))
     server.wait_for_requests(1, status=403, resource="endpointslices")
     server.put(service(90))
     bench.wait_until(lambda: bench.lab.connect(Origin.POD, vip(90), 80) == TCP_RESET)
@@ -201,14 +187,14 @@ def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(error_event(410), verb="watch", count=None),
-        Fault(Respond(500), count=None),
+        faults.Fault(faults.error_event(410), verb="watch", count=None),
+        faults.Fault(faults.Respond(500), count=None),
     ],
     ids=["410", "500"],
 )
-def test_no_hot_loop(bench: Bench, server: ApiServer, fault: Fault) -> None:
+def test_no_hot_loop(bench: Bench, server: ApiServer, fault: faults.Fault) -> None:
     """A fault that doesn't end costs few requests, no rule, and is forgotten when it has ended after all."""
-    server.faults.add(fault, *(Fault(EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
+    server.faults.add(fault, *(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     time.sleep(1.0)
     assert bench.is_right()
     assert_calm(bench, 2 * MOST)  # pauses of 0.05, 0.1, 0.2, 0.4, 0.5 s, half by chance; a list may come with a watch
@@ -223,25 +209,27 @@ def test_no_hot_loop(bench: Bench, server: ApiServer, fault: Fault) -> None:
 @pytest.mark.parametrize(
     ("plural", "action"),
     [
-        ("services", Respond(500)),
-        ("services", Slow(before=1.0)),
-        ("endpointslices", Respond(403)),
-        ("endpointslices", Truncate(0.9, Parting.END)),
-        ("nodes", Respond(503)),
+        ("services", faults.Respond(500)),
+        ("services", faults.Slow(before=1.0)),
+        ("endpointslices", faults.Respond(403)),
+        ("endpointslices", faults.Truncate(0.9, faults.Parting.END)),
+        ("nodes", faults.Respond(503)),
     ],
     ids=["500", "slow", "403", "cut", "503"],
 )
-def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural: str, action: Action) -> None:
+def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural: str, action: faults.Action) -> None:
     """An agent that starts, and can't list one of the resources, leaves the rules that it finds as they are."""
     bench.stop()
     before = bench.held()
     bench.count_anew()
-    server.faults.add(Fault(action, verb="list", resource=plural, count=1 if isinstance(action, Slow) else None))
+    server.faults.add(
+        faults.Fault(action, verb="list", resource=plural, count=1 if isinstance(action, faults.Slow) else None)
+    )
     change(server)
     bench.start()
     others = PLURALS - {plural}
     bench.wait_until(lambda: all(server.watches(each) for each in others))
-    bench.wait_until(lambda: isinstance(action, Slow) or len(bench.requests(verb="list", resource=plural)) == 2)
+    bench.wait_until(lambda: isinstance(action, faults.Slow) or len(bench.requests(verb="list", resource=plural)) == 2)
     time.sleep(0.3)
     assert bench.held() == before
     server.faults.clear()
@@ -273,14 +261,14 @@ def crowd(shared_bench: Bench) -> None:
     shared_bench.wait_until_right()
 
 
-def list_in_pages(server: ApiServer, *more: Fault) -> None:
+def list_in_pages(server: ApiServer, *more: faults.Fault) -> None:
     """Have Services listed, in pages: the server has no cache to list from."""
 
     def wants_the_cache(request: Request) -> bool:
         return "resourceVersion" in request.query
 
-    server.faults.add(Fault(Respond(410), verb="list", resource="services", when=wants_the_cache), *more)
-    server.faults.add(Fault(error_event(410), verb="watch", resource="services"))
+    server.faults.add(faults.Fault(faults.Respond(410), verb="list", resource="services", when=wants_the_cache), *more)
+    server.faults.add(faults.Fault(faults.error_event(410), verb="watch", resource="services"))
 
 
 def goes_on(request: Request) -> bool:
@@ -289,11 +277,11 @@ def goes_on(request: Request) -> bool:
 
 
 @pytest.mark.usefixtures("crowd")
-@pytest.mark.parametrize("action", [Respond(500), Reset(), Truncate()], ids=repr)
-def test_a_page_fails(bench: Bench, server: ApiServer, action: Action) -> None:
+@pytest.mark.parametrize("action", [faults.Respond(500), faults.Reset(), faults.Truncate()], ids=repr)
+def test_a_page_fails(bench: Bench, server: ApiServer, action: faults.Action) -> None:
     """A second page that fails takes nothing away: not a rule changes until it has come."""
     before = bench.held()
-    list_in_pages(server, Fault(action, verb="list", resource="services", when=goes_on))
+    list_in_pages(server, faults.Fault(action, verb="list", resource="services", when=goes_on))
     bench.wait_until(lambda: any(map(goes_on, bench.requests(verb="list"))))
     assert bench.held() == before
     bench.wait_until(lambda: sum(map(goes_on, bench.requests(verb="list"))) == 2)
@@ -313,7 +301,7 @@ def test_a_page_has_expired(bench: Bench, server: ApiServer) -> None:
             server.compact()
         return False
 
-    list_in_pages(server, Fault(Respond(500), verb="list", resource="services", when=compacts))
+    list_in_pages(server, faults.Fault(faults.Respond(500), verb="list", resource="services", when=compacts))
     bench.wait_until(lambda: len(bench.requests(verb="watch", resource="services")) == 1)
     bench.wait_until_right()
     assert vip(CROWD) not in str(bench.held())

@@ -21,7 +21,8 @@ import pytest
 import yaml
 
 from nftproxy.lab import Origin, endpoint
-from nftproxy.lab.apiserver import ApiServer, EndWatch, Fault, Respond
+from nftproxy.lab.apiserver import ApiServer
+from nftproxy.lab.apiserver.faults import EndWatch, Fault, Respond
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
