@@ -22,6 +22,7 @@ from nftproxy.lab.echo import EchoServer
 from nftproxy.model.addresses import LOCALHOST, Address, Family
 from nftproxy.policy.localhost import Forwarding, LocalPort
 from tests.support.factories import IPV4, IPV6, key
+from tests.support.waiting import until
 
 TIMEOUT = 60.0
 WEB, SHOP = key("shop/web"), key("shop/other")
@@ -132,12 +133,6 @@ async def ask(port: LocalPort) -> str:
 async def anyone(port: LocalPort) -> set[str]:
     """Who answers some new connections: both of two pods, but once in a million million times."""
     return {await ask(port) for _ in range(40)}
-
-
-async def until(look: Callable[[], bool]) -> None:
-    """Wait for something that comes."""
-    while not look():  # noqa: ASYNC110  -- what is waited for has no event
-        await asyncio.sleep(0.01)
 
 
 async def until_served(port: LocalPort, name: str) -> None:

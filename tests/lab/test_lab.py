@@ -34,6 +34,7 @@ from nftproxy.lab import (
 )
 from nftproxy.lab.frames import PROTOCOLS, crc32c, is_intact, packet
 from nftproxy.lab.lab import FIRST_PORT, LAST_PORT
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -485,10 +486,8 @@ def test_a_killed_process_leaves_no_namespace() -> None:
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("net:["), done.stderr
-    deadline = time.monotonic() + 5
-    while done.stdout.strip() in {link.name for link in network_namespaces()}:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    name = done.stdout.strip()
+    wait_until(lambda: name not in {link.name for link in network_namespaces()}, patience=5)
 
 
 def network_namespaces() -> Iterator[Path]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -24,6 +23,7 @@ from nftproxy.sources.plugins import (
     read_credential,
     run,
 )
+from tests.support.waiting import wait_until
 
 V1: Final = "client.authentication.k8s.io/v1"
 SERVER = "https://192.0.2.1:6443"
@@ -58,14 +58,6 @@ def is_gone(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     return True
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Wait for something to be so."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def count_open_files() -> int:

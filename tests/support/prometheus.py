@@ -10,7 +10,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +21,7 @@ import yaml
 
 from nftproxy.lab import Namespace
 from nftproxy.lab.topology import NODE_NAME
+from tests.support.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TREE = CHECKOUT / ".trees" / "prometheus"
@@ -139,10 +139,7 @@ class Prometheus:
         Raises:
             AssertionError: it isn't, after so many seconds.
         """
-        end = time.monotonic() + patience
-        while not condition():
-            assert time.monotonic() < end, f"not so: {what}; {self.alerts()}\n{self._log()}"
-            time.sleep(0.1)
+        wait_until(condition, lambda: f"not so: {what}; {self.alerts()}\n{self._log()}", patience=patience, pause=0.1)
 
     def _ask(self, what: str, **parameters: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{PORT}/api/v1/{what}?{urllib.parse.urlencode(parameters)}"

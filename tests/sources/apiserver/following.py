@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from nftproxy.policy.state import ClusterState
 from nftproxy.sources.api_connection import Patience
 from nftproxy.sources.apiserver import Cluster
 from tests.support import objects
+from tests.support.waiting import until
 
 NODE = "node-a"
 RESOURCES = resources(NODE)
@@ -109,10 +109,7 @@ class Following:
 
     async def until(self, condition: Callable[[], bool], patience: float = SOON) -> None:
         """Wait for something to be so."""
-        end = time.monotonic() + patience
-        while not condition():
-            assert time.monotonic() < end, self._report()
-            await asyncio.sleep(0.005)
+        await until(condition, self._report, patience=patience, pause=0.005)
 
     async def right(self, patience: float = SOON) -> None:
         """Wait until the state is what the server has, and all watches run."""

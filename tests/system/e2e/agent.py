@@ -15,7 +15,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -29,6 +28,7 @@ from typing import Any, NamedTuple, Self
 from nftproxy.lab import Lab, Namespace, Origin, endpoint
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
+from tests.support.waiting import wait_until
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Connecting
 
@@ -53,10 +53,7 @@ def eventually(look: Callable[[], object], wanted: object, timeout: float = PATI
     Raises:
         AssertionError: it isn't, after so many seconds.
     """
-    end = time.monotonic() + timeout
-    while (seen := look()) != wanted:
-        assert time.monotonic() < end, f"{seen!r} instead of {wanted!r}"
-        time.sleep(0.005)
+    wait_until(lambda: look() == wanted, lambda: f"now {look()!r} instead of {wanted!r}", patience=timeout, pause=0.005)
 
 
 class Answer(NamedTuple):

@@ -41,6 +41,7 @@ from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
+from tests.support.waiting import wait_until
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -277,10 +278,7 @@ class Bench:
 
     def wait_until(self, condition: Callable[[], object], patience: float = SOON) -> None:
         """Wait for something to be so."""
-        end = time.monotonic() + patience
-        while not condition():
-            assert time.monotonic() < end, self._report()
-            time.sleep(0.03)
+        wait_until(condition, self._report, patience=patience, pause=0.03)
 
     def _report(self) -> str:
         asked = Counter((each.verb, each.resource, each.status) for each in self.requests())
