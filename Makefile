@@ -4,9 +4,9 @@
 demo: setup
 	.venv/bin/python -m tools.demo
 
-# Two at a time, as most wait for a kernel or a process; those of one file share a lab or an agent.
+# Three files at a time, as the long ones mostly wait for a process; the tests of one file share a lab or an agent.
 test: setup
-	.venv/bin/python -m pytest --numprocesses 2 --dist loadfile
+	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile
 
 lint: setup
 	.venv/bin/tox run -e lint
