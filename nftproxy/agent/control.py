@@ -21,7 +21,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-from nftproxy.agent.connections import Connections, Limits
+from nftproxy.agent.connections import Connections, Limits, Server
 from nftproxy.kernel.unix_sockets import ROOT, listen, peer
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, NftproxyError
@@ -38,22 +38,6 @@ _JSON_LINES = {"Content-Type": "application/x-ndjson"}
 
 Question = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
 """Answers a request with some parameters, piece by piece; raises NftproxyError before the first one."""
-
-
-class _Server(web.Server):
-    """What speaks HTTP, with those who may ask."""
-
-    def __init__(self, connections: Connections, handle: Callable[[web.BaseRequest], object]) -> None:
-        super().__init__(handle, access_log=None, lingering_time=0)  # type: ignore[arg-type]
-        self._all = connections
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        self._all.made(handler, None, transport)
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        self._all.lost(handler)
 
 
 class Control:
@@ -90,7 +74,7 @@ class Control:
     async def _open(self, path: Path) -> None:
         listening = listen(path, CONNECTIONS.connections)
         self._identity = _identity(path)
-        self._runner = web.ServerRunner(_Server(Connections(CONNECTIONS), self._handle), shutdown_timeout=SHUTDOWN)
+        self._runner = web.ServerRunner(Server(path, Connections(CONNECTIONS), self._handle), shutdown_timeout=SHUTDOWN)
         await self._runner.setup()
         await web.SockSite(self._runner, listening, backlog=CONNECTIONS.connections).start()
 

@@ -23,10 +23,9 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from nftproxy.agent.connections import Connections, Limits, affordable
+from nftproxy.agent.connections import Connections, Limits, Server, affordable
 from nftproxy.agent.health import healthz, is_eligible, livez
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.configz import configz
@@ -39,17 +38,12 @@ from nftproxy.model.settings import Config
 from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_check
 
 log = logging.getLogger(__name__)
-# aiohttp logs a traceback for each request that is no HTTP, and node ports are scanned all day.
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
 
 FIRST_PAUSE = 0.2
 """Seconds before a port that can't be bound is tried again; doubles from there."""
 LONGEST_PAUSE = 5.0
 """Seconds at the most between two tries: as often as kube-proxy tries (serveHealthz)."""
 
-IDLE = 60.0
-"""Seconds that a connection may be silent: longer than probes and scrapes are apart, and these may reconnect anyway."""
 BACKLOG = 32
 """Connections that may wait to be accepted, and are accepted in one turn before any of them is counted."""
 SHUTDOWN = 0.1
@@ -63,7 +57,6 @@ Respond = Callable[[str], Awaitable[Answer]]
 """Answers a request for a path."""
 Count = Callable[[], Awaitable[bytes]]
 """What is counted for each Service, in Prometheus' text format."""
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Place(NamedTuple):
@@ -86,23 +79,6 @@ class CannotListen(NftproxyError):
         self.service = service
         self.reason = reason
         self.code = Code.HEALTH_CHECK_PORT_TAKEN if service else Code.OWN_PORT_TAKEN
-
-
-class _Server(web.Server):
-    """What speaks HTTP on the connections of one listener."""
-
-    def __init__(self, place: Place, connections: Connections, handle: Handle) -> None:
-        super().__init__(handle, access_log=None, logger=_http_log, keepalive_timeout=IDLE, lingering_time=0)
-        self._place = place
-        self._all = connections
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        super().connection_made(handler, transport)
-        self._all.made(handler, self._place, transport)
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        super().connection_lost(handler, exc)
-        self._all.lost(handler)
 
 
 class _Listener:
@@ -160,7 +136,7 @@ class _Listener:
             if not _has_no_such_family(error, self._place):
                 self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
             return
-        server = _Server(self._place, self._connections, self._handle)
+        server = Server(self._place, self._connections, self._handle)
         self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN)
         await self._runner.setup()
         await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
