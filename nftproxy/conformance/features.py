@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from nftproxy.conformance import strategies
+from nftproxy.conformance import focused_worlds
 from nftproxy.conformance.oracle import Oracle, View, World
 from nftproxy.conformance.probes import probes
-from nftproxy.conformance.strategies import world_after
 from nftproxy.conformance.trial import Difference, Trial, but_for_sources, exactly
+from nftproxy.conformance.worlds import blind_worlds, changes, crowded_worlds, strangers, world_after
 from nftproxy.lab import Outcome, Probe, is_even
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
@@ -155,30 +155,30 @@ _changes = functools.partial(after_changes, but_for_sources)
 _strangers = functools.partial(beside_strangers, but_for_sources)
 
 FEATURES = (
-    _plain("ClusterIP", strategies.cluster_ip_worlds, _to_cluster_ips),
-    _plain("external IPs", strategies.external_ip_worlds, _to_external_ips),
-    _plain("load balancer IPs", strategies.load_balancer_worlds, _to_load_balancer_ips),
-    _plain("external IPs of the node", strategies.node_address_worlds, _to_node),
-    _plain("node ports, nodePortAddresses", strategies.node_port_worlds, _to_node),
-    _plain("IPv6 alone", strategies.ipv6_worlds, anything),
-    _plain("SCTP", strategies.sctp_worlds, anything),
-    _plain("no endpoints: rejected", strategies.rejecting_worlds, anything),
-    _plain("internalTrafficPolicy Local", strategies.internal_local_worlds, _to_cluster_ips),
-    _plain("externalTrafficPolicy Local", strategies.external_local_worlds, _to_outside),
-    _plain("terminating endpoints", strategies.terminating_worlds, anything),
-    _plain("topology hints", strategies.topology_worlds, _to_cluster_ips),
-    _plain("loadBalancerSourceRanges", strategies.guarded_worlds, anything),
-    _plain("session affinity", strategies.sticky_worlds, anything),
-    _plain("masquerading, detectLocalMode", strategies.masquerading_worlds, _to_others, exactly),
-    _plain("hairpin", strategies.hairpin_worlds, _to_itself, exactly),
-    _plain("unused ClusterIPs and ports", strategies.unallocated_worlds, anything),
-    _plain("contested addresses and ports", strategies.blind_worlds, anything),
-    Feature("uniform choice", strategies.crowded_worlds, evenly),
-    Feature("changes", strategies.changes, _changes),
+    _plain("ClusterIP", focused_worlds.cluster_ip_worlds, _to_cluster_ips),
+    _plain("external IPs", focused_worlds.external_ip_worlds, _to_external_ips),
+    _plain("load balancer IPs", focused_worlds.load_balancer_worlds, _to_load_balancer_ips),
+    _plain("external IPs of the node", focused_worlds.node_address_worlds, _to_node),
+    _plain("node ports, nodePortAddresses", focused_worlds.node_port_worlds, _to_node),
+    _plain("IPv6 alone", focused_worlds.ipv6_worlds, anything),
+    _plain("SCTP", focused_worlds.sctp_worlds, anything),
+    _plain("no endpoints: rejected", focused_worlds.rejecting_worlds, anything),
+    _plain("internalTrafficPolicy Local", focused_worlds.internal_local_worlds, _to_cluster_ips),
+    _plain("externalTrafficPolicy Local", focused_worlds.external_local_worlds, _to_outside),
+    _plain("terminating endpoints", focused_worlds.terminating_worlds, anything),
+    _plain("topology hints", focused_worlds.topology_worlds, _to_cluster_ips),
+    _plain("loadBalancerSourceRanges", focused_worlds.guarded_worlds, anything),
+    _plain("session affinity", focused_worlds.sticky_worlds, anything),
+    _plain("masquerading, detectLocalMode", focused_worlds.masquerading_worlds, _to_others, exactly),
+    _plain("hairpin", focused_worlds.hairpin_worlds, _to_itself, exactly),
+    _plain("unused ClusterIPs and ports", focused_worlds.unallocated_worlds, anything),
+    _plain("contested addresses and ports", blind_worlds, anything),
+    Feature("uniform choice", crowded_worlds, evenly),
+    Feature("changes", changes, _changes),
     Feature(
         "changes elsewhere",
-        st.tuples(strategies.blind_worlds, strategies.strangers),
+        st.tuples(blind_worlds, strangers),
         _strangers,
     ),
-    _plain("whole clusters", strategies.blind_worlds, anything, exactly),
+    _plain("whole clusters", blind_worlds, anything, exactly),
 )

@@ -19,11 +19,11 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from nftproxy.conformance.focused_worlds import PLAIN_NODE
 from nftproxy.conformance.manifests import Manifest, objects, settings, stamped
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.plane import ControlPlane
 from nftproxy.conformance.probes import MORE_IPS
-from nftproxy.conformance.strategies import PLAIN_NODE
 from nftproxy.lab import Address, Lab, Probe
 from nftproxy.lab.topology import SITE, Site
 from nftproxy.model.codes import Code

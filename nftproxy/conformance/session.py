@@ -14,13 +14,13 @@ import click
 from nftproxy.conformance.against import Against
 from nftproxy.conformance.comparison import compare, show
 from nftproxy.conformance.features import Feature, Finding
+from nftproxy.conformance.focused_worlds import sample
 from nftproxy.conformance.manifests import Manifest
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.own import MOST_MORE, own_cluster
 from nftproxy.conformance.plane import ControlPlane
 from nftproxy.conformance.proxy import Presentation, Proxy, made_up, suited
 from nftproxy.conformance.report import Effort, show_progress, try_features
-from nftproxy.conformance.strategies import sample
 from nftproxy.conformance.trial import Trial
 from nftproxy.lab import LabError, obstacle
 from nftproxy.model.codes import Code

@@ -7,9 +7,8 @@ in two slices, hints on some endpoints only.  Valid means what the API server wo
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from hypothesis import HealthCheck, Phase
 from hypothesis import settings as hypothesis_settings
@@ -17,10 +16,8 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.conformance.notation import addresses, key, networks
-from nftproxy.conformance.oracle import World
-from nftproxy.conformance.probes import INTERFACES
-from nftproxy.lab.topology import NODE_NAME, PODS
-from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
+from nftproxy.lab.topology import PODS
+from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -33,7 +30,6 @@ from nftproxy.model.objects import (
     ServiceCIDR,
     ServicePort,
     ServiceType,
-    TrafficDistribution,
     TrafficPolicy,
 )
 from nftproxy.model.settings import (
@@ -143,7 +139,7 @@ def _services(draw: st.DrawFn) -> Service:
         created=draw(st.integers(0, 2)),
         type=kind,
         cluster_ips=draw(cluster_ips),
-        ports=tuple(map(_without_node_port, ports)) if kind is ServiceType.CLUSTER_IP else ports,
+        ports=tuple(map(without_node_port, ports)) if kind is ServiceType.CLUSTER_IP else ports,
         external_ips=external,
         load_balancer_ips=draw(external_ips) if is_balanced else (),
         source_ranges=draw(source_ranges) if is_balanced else (),
@@ -154,7 +150,8 @@ def _services(draw: st.DrawFn) -> Service:
     )
 
 
-def _without_node_port(port: ServicePort) -> ServicePort:
+def without_node_port(port: ServicePort) -> ServicePort:
+    """The same port of a Service whose type has no node ports."""
     return ServicePort(port.name, port.protocol, port.port)
 
 
@@ -304,7 +301,7 @@ def identity(value: Given) -> tuple[str, ObjectKey | str]:
 
 
 @st.composite
-def _services_with_slices(draw: st.DrawFn) -> list[Given]:
+def services_with_slices(draw: st.DrawFn) -> list[Given]:
     """A Service, and slices of its own that mostly have its ports."""
     service = draw(services)
     drawn = draw(st.lists(slices, max_size=3))
@@ -322,18 +319,19 @@ def _services_with_slices(draw: st.DrawFn) -> list[Given]:
     return [service, *made]
 
 
-def _each_once(lists: Iterable[list[Given]]) -> list[Given]:
+def each_once(lists: Iterable[list[Given]]) -> list[Given]:
+    """The objects of all lists, of those with one identity the last."""
     return list({identity(each): each for objects_ in lists for each in objects_}.values())
 
 
 clusters: st.SearchStrategy[list[Given]] = st.tuples(
-    _services_with_slices(),
-    _services_with_slices(),
+    services_with_slices(),
+    services_with_slices(),
     st.lists(services | slices, max_size=3),
     st.lists(nodes, max_size=2),
     st.lists(service_cidrs, max_size=2),
     st.lists(host_addresses, max_size=1),
-).map(_each_once)
+).map(each_once)
 """A whole cluster, each object once: one or two Services with slices of their own, and whatever else there may be."""
 
 
@@ -416,7 +414,7 @@ def _admitted(service: Service) -> Service:
     if service.external_policy is not TrafficPolicy.LOCAL:
         service = structs.replace(service, health_check_node_port=0)
     if service.type is ServiceType.CLUSTER_IP:
-        service = structs.replace(service, ports=tuple(map(_without_node_port, service.ports)))
+        service = structs.replace(service, ports=tuple(map(without_node_port, service.ports)))
     return service
 
 
@@ -426,324 +424,3 @@ def undoing(before: Iterable[Given], after: Iterable[Given]) -> list[Event]:
     gone = [value for known, value in new.items() if known not in old and not isinstance(value, HostAddresses)]
     changed = [value for known, value in old.items() if new.get(known) != value]
     return [*(Removed(type(value), key_of(value)) for value in gone), *map(Put, changed)]
-
-
-# Worlds: clusters on a node that a lab can play
-
-
-lab_nodes: st.SearchStrategy[Node] = st.builds(
-    Node,
-    name=st.just(NODE_NAME),
-    zone=st.sampled_from(["", *ZONES]),
-    internal_ips=some(NODE_IPS),
-    external_ips=some(OUTSIDE_IPS[1:2]),
-    pod_cidrs=st.sampled_from([(), networks(["10.1.0.0/24", "fd00:1::/64"]), networks(["10.1.1.0/24"])]),
-)
-"""The lab's node, which may know less of itself than is true."""
-
-_CROWDS = {IPV4: "10.1.{}.{}", IPV6: "fd00:1:0:{:x}::{:x}"}
-
-
-def crowd_of(service: Service, family: Family, count: int) -> EndpointSlice:
-    """So many endpoints of a Service, on this node, another and none by turns."""
-    pods = tuple(
-        Endpoint(
-            parse_address(_CROWDS[family].format(number % 3, 10 + number // 3)),
-            node_name=("node-a", "node-b", "")[number % 3],
-        )
-        for number in range(count)
-    )
-    ports = tuple(EndpointPort(port.name, port.protocol, 8080) for port in service.ports)
-    return EndpointSlice(
-        ObjectKey(service.key.namespace, f"{service.key.name}-{family.value}"), service.key, family, ports, pods
-    )
-
-
-@st.composite
-def crowds(draw: st.DrawFn, counts: st.SearchStrategy[int]) -> list[Given]:
-    """A Service with so many endpoints in each of its families, on any nodes."""
-    service, count = draw(services), draw(counts)
-    slices_ = [crowd_of(service, family, count) for family in Family if family in map(family_of, service.cluster_ips)]
-    return [service, *slices_]
-
-
-@st.composite
-def rivals(draw: st.DrawFn) -> list[Given]:
-    """Three Services that all want one node port, some for their health checks, and share addresses besides."""
-    given: list[Given] = []
-    for name in SERVICES:
-        service = draw(services)
-        checks_health = draw(st.booleans())
-        changed = structs.replace(
-            service,
-            key=name,
-            type=ServiceType.LOAD_BALANCER,
-            ports=(ServicePort("web", Protocol.TCP, 80, 30081 if checks_health else 30080),),
-            external_policy=TrafficPolicy.LOCAL if checks_health else service.external_policy,
-            health_check_node_port=30080 if checks_health else 0,
-        )
-        given += [changed, *(crowd_of(changed, family, 2) for family in Family)]
-    return given
-
-
-def world_of(node: Node, config: Config, given: Iterable[Given], **fields: Any) -> World:
-    """A world of these objects, of which Nodes and interfaces' addresses don't count: those are the lab's."""
-    objects = list(given)
-    return World(
-        node,
-        config,
-        services=tuple(each for each in objects if isinstance(each, Service)),
-        slices=tuple(each for each in objects if isinstance(each, EndpointSlice)),
-        service_cidrs=tuple(each for each in objects if isinstance(each, ServiceCIDR)),
-        interfaces=INTERFACES,
-        **fields,
-    )
-
-
-_crowded = st.tuples(clusters, crowds(st.sampled_from([1, 7, 20, 60]))).map(_each_once)
-
-worlds: st.SearchStrategy[World] = st.builds(
-    world_of,
-    lab_nodes,
-    configs,
-    st.one_of(clusters, clusters, clusters, _crowded, rivals()),
-    knows_interfaces=st.booleans(),
-)
-"""A whole cluster, seen from a node with some configuration."""
-
-
-lab_events: st.SearchStrategy[Event] = st.one_of(
-    (services | slices).map(Put),
-    (services | slices).map(Put),
-    (service_cidrs | lab_nodes).map(Put),
-    st.sampled_from(SERVICES).map(lambda name: Removed(Service, name)),
-    st.sampled_from(SLICES).map(lambda name: Removed(EndpointSlice, name)),
-)
-"""What may happen in a world, on a node that stays."""
-
-
-def world_after(world: World, happened: Iterable[Event]) -> World:
-    """The world when these events have happened in it."""
-    given: list[Given] = [world.node, *world.services, *world.slices, *world.service_cidrs]
-    left = survivors([map(Put, given), happened])
-    (node,) = (each for each in left if isinstance(each, Node))
-    return world_of(node, world.config, left, knows_interfaces=world.knows_interfaces)
-
-
-blind_worlds: st.SearchStrategy[World] = worlds.map(lambda world: world._replace(knows_interfaces=False))
-"""Worlds that manifests describe completely."""
-
-changes: st.SearchStrategy[tuple[World, list[Event]]] = st.tuples(
-    blind_worlds, st.lists(lab_events, min_size=1, max_size=3)
-)
-"""A world, and what happens in it at once."""
-
-lives: st.SearchStrategy[tuple[World, list[list[Event]]]] = st.tuples(
-    worlds, st.lists(st.lists(lab_events, min_size=1, max_size=3), min_size=1, max_size=4)
-)
-"""A world, and what happens in it, in batches."""
-
-
-_ELSEWHERE = {
-    "10.96.": "10.97.",
-    "fd00:96::": "fd00:97::",
-    "203.0.113.": "203.0.114.",
-    "2001:db8::": "2001:db9::",
-    "10.1.": "10.2.",
-    "fd00:1:": "fd00:2:",
-    "192.168.0.2": "192.168.9.2",
-    "fd00:c0a8::": "fd00:c0a9::",
-}
-
-
-def _moved(address: Address) -> Address:
-    (new,) = (to + address.removeprefix(start) for start, to in _ELSEWHERE.items() if address.startswith(start))
-    return parse_address(new)
-
-
-def _estranged(given: Service | EndpointSlice) -> Service | EndpointSlice:
-    name = ObjectKey("elsewhere", given.key.name)
-    if isinstance(given, EndpointSlice):
-        pods = tuple(structs.replace(each, address=_moved(each.address)) for each in given.endpoints)
-        return structs.replace(given, key=name, service=ObjectKey("elsewhere", given.service.name), endpoints=pods)
-    return structs.replace(
-        given,
-        key=name,
-        cluster_ips=tuple(map(_moved, given.cluster_ips)),
-        external_ips=tuple(map(_moved, given.external_ips)),
-        load_balancer_ips=tuple(map(_moved, given.load_balancer_ips)),
-        ports=tuple(structs.replace(port, node_port=port.node_port and port.node_port + 1000) for port in given.ports),
-        health_check_node_port=given.health_check_node_port and given.health_check_node_port + 1000,
-    )
-
-
-strangers: st.SearchStrategy[list[Service | EndpointSlice]] = _services_with_slices().map(
-    lambda given: [_estranged(each) for each in given if isinstance(each, Service | EndpointSlice)]
-)
-"""A Service and its slices that have nothing to do with any of the others here."""
-
-
-crowded_worlds: st.SearchStrategy[World] = st.builds(
-    world_of,
-    lab_nodes,
-    configs,
-    crowds(st.integers(2, 8) | st.integers(2, 60)).map(
-        lambda given: [structs.replace(given[0], affinity_timeout=None), *given[1:]]
-    ),
-)
-"""A Service with many endpoints that remembers nobody, and nothing else."""
-
-
-# Worlds about one thing each
-
-
-PLAIN_CONFIG = Config(cluster_cidrs=networks(["10.1.0.0/16", "fd00:1::/48"]))
-PLAIN_NODE = Node(NODE_NAME, "a", NODE_IPS, (), networks(["10.1.0.0/24", "fd00:1::/64"]))
-PLAIN_PORTS = (ServicePort("web", Protocol.TCP, 80, 30080), ServicePort("dns", Protocol.UDP, 53, 30080))
-EXTERNAL_IPS = addresses(["203.0.113.7", "2001:db8::7"])
-
-dual_stack = st.permutations([CLUSTER_IPS[IPV4][0], CLUSTER_IPS[IPV6][0]]).map(tuple)
-
-
-def pods(of: st.SearchStrategy[Endpoint], *, least: int = 1) -> st.SearchStrategy[tuple[Endpoint, ...]]:
-    """A few endpoints with an address of their own each, on the node where that address is; often all on another."""
-
-    def at_home(drawn: list[Endpoint], only_away: bool) -> tuple[Endpoint, ...]:
-        there = [structs.replace(each, node_name=_home(each.address)) for each in drawn]
-        away = [each for each in there if each.node_name != NODE_NAME]
-        return tuple(away if away and only_away else there)
-
-    return st.builds(
-        at_home, st.lists(of, min_size=least, max_size=4, unique_by=lambda each: each.address), st.booleans()
-    )
-
-
-def _home(address: Address) -> str:
-    return NODE_NAME if address.startswith(("10.1.0.", "fd00:1::", "192.168.0.2", "fd00:c0a8::2")) else "node-b"
-
-
-_PLACES = {
-    IPV4: addresses(["10.1.0.4", "10.1.1.4", "10.1.0.5", "10.1.2.4", "192.168.0.2"]),
-    IPV6: addresses(["fd00:1::4", "fd00:1:0:1::4", "fd00:1::5", "fd00:1:0:2::4", "fd00:c0a8::2"]),
-}
-"""Where endpoints are: on this node and on others by turns, and in this node's own network."""
-
-_ready = {family: st.builds(Endpoint, address=st.sampled_from(_PLACES[family])) for family in Family}
-_any_state = {
-    family: st.builds(
-        Endpoint,
-        address=st.sampled_from(_PLACES[family]),
-        ready=st.booleans(),
-        serving=st.booleans(),
-        terminating=st.booleans(),
-    )
-    for family in Family
-}
-_unusable = {
-    family: st.builds(Endpoint, address=st.sampled_from(_PLACES[family]), ready=st.just(False), serving=st.just(False))
-    for family in Family
-}
-_hinted = {
-    family: st.builds(
-        Endpoint,
-        address=st.sampled_from(_PLACES[family]),
-        ready=st.sampled_from([True, True, False]),
-        node_hints=hints(*NODE_NAMES),
-        zone_hints=hints(*ZONES),
-    )
-    for family in Family
-}
-
-
-@st.composite
-def focused(
-    draw: st.DrawFn,
-    /,
-    of: Mapping[Family, st.SearchStrategy[Endpoint]],
-    *,
-    node: st.SearchStrategy[Node] = st.just(PLAIN_NODE),  # noqa: B008  # a strategy is a value
-    config: st.SearchStrategy[Config] = st.just(PLAIN_CONFIG),  # noqa: B008
-    cidrs: st.SearchStrategy[list[ServiceCIDR]] = st.just([]),  # noqa: B008
-    **fields: st.SearchStrategy[Any],
-) -> World:
-    """One Service that is plain in all but the fields given, with endpoints that are `of` that sort."""
-    drawn = {name: draw(field) for name, field in ({"cluster_ips": dual_stack} | fields).items()}
-    service = Service(
-        **({"key": SERVICES[2], "created": 0, "type": ServiceType.CLUSTER_IP, "ports": PLAIN_PORTS} | drawn)
-    )
-    if service.type is ServiceType.CLUSTER_IP:
-        service = structs.replace(service, ports=tuple(map(_without_node_port, service.ports)))
-    ports = tuple(EndpointPort(port.name, port.protocol, 8080) for port in service.ports)
-    slices_ = [
-        EndpointSlice(
-            ObjectKey(service.key.namespace, f"{service.key.name}-{family.value}"),
-            service.key,
-            family,
-            ports,
-            draw(pods(of[family], least=0 if of is _unusable else 1)),
-        )
-        for family in Family
-        if family in map(family_of, service.cluster_ips)
-    ]
-    return world_of(draw(node), draw(config), [service, *slices_, *draw(cidrs)], knows_interfaces=False)
-
-
-_everywhere: dict[str, st.SearchStrategy[Any]] = {
-    "type": st.just(ServiceType.LOAD_BALANCER),
-    "external_ips": st.just(addresses(["203.0.113.9", "2001:db8::9"])),
-    "load_balancer_ips": st.just(EXTERNAL_IPS),
-}
-_local = st.just(TrafficPolicy.LOCAL)
-
-cluster_ip_worlds = focused(_ready)
-ipv6_worlds = focused(_ready, cluster_ips=st.just((CLUSTER_IPS[IPV6][0],)), **_everywhere)
-external_ip_worlds = focused(_ready, external_ips=st.just(EXTERNAL_IPS))
-node_address_worlds = focused(
-    _ready,
-    type=st.just(ServiceType.LOAD_BALANCER),
-    external_policy=policies,
-    ports=service_ports,
-    external_ips=st.just(NODE_IPS),
-    load_balancer_ips=some(NODE_IPS),
-    source_ranges=some(SOURCES, most=1),
-    config=configs,
-)
-load_balancer_worlds = focused(_ready, type=st.just(ServiceType.LOAD_BALANCER), load_balancer_ips=st.just(EXTERNAL_IPS))
-node_port_worlds = focused(_ready, type=st.just(ServiceType.NODE_PORT), config=configs, node=lab_nodes)
-sctp_worlds = focused(_ready, ports=st.just((ServicePort("sig", Protocol.SCTP, 3868, 30868),)), **_everywhere)
-rejecting_worlds = focused(_unusable, **_everywhere)
-internal_local_worlds = focused(_ready, internal_policy=_local)
-external_local_worlds = focused(_ready, external_policy=_local, **_everywhere)
-terminating_worlds = focused(_any_state, internal_policy=policies, external_policy=policies, **_everywhere)
-topology_worlds = focused(_hinted, node=lab_nodes, traffic_distribution=st.sampled_from(TrafficDistribution))
-guarded_worlds = focused(_ready, source_ranges=some(SOURCES, least=1, most=3), **_everywhere)
-sticky_worlds = focused(_ready, affinity_timeout=st.sampled_from([60, 10800]), **_everywhere)
-masquerading_worlds = focused(_ready, config=configs, node=lab_nodes, external_policy=policies, **_everywhere)
-hairpin_worlds = focused(_ready, internal_policy=policies)
-unallocated_worlds = focused(
-    _ready, cidrs=st.lists(service_cidrs, min_size=1, max_size=2, unique_by=lambda each: each.name)
-)
-"""A world about one thing, with one Service: what the name says, and nothing unusual beside it."""
-
-
-def sample() -> World:
-    """A world that has something of everything, and is always the same."""
-    given: list[Given] = []
-    for number, (protocol, policy, timeout) in enumerate(itertools.product(Protocol, TrafficPolicy, [None, 60]), 1):
-        service = Service(
-            ObjectKey("sample", f"service-{number}"),
-            0,
-            ServiceType.LOAD_BALANCER,
-            addresses([f"10.96.1.{number}", f"fd00:96::1:{number}"]),
-            (ServicePort("port", protocol, 80, 30000 + number),),
-            addresses([f"203.0.113.{100 + number}", f"2001:db8::{100 + number}"]),
-            addresses([f"203.0.113.{200 + number}", f"2001:db8::{200 + number}"]),
-            SOURCES[:1],
-            policy,
-            policy,
-            timeout,
-        )
-        given += [service, *(crowd_of(service, family, number) for family in Family)]
-    return world_of(
-        PLAIN_NODE, PLAIN_CONFIG, [*given, ServiceCIDR("kubernetes", SERVICE_CIDRS)], knows_interfaces=False
-    )

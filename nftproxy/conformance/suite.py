@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
 from hypothesis.errors import Flaky
 
 from nftproxy.conformance.features import FEATURES, Feature, Finding
+from nftproxy.conformance.focused_worlds import PLAIN_CONFIG, sample
 from nftproxy.conformance.proxy import ProxyFailed
 from nftproxy.conformance.rendered import events
-from nftproxy.conformance.strategies import PLAIN_CONFIG, sample
 from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.check import CheckResult, check_ruleset
 from nftproxy.model.errors import Refused

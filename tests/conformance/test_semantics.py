@@ -10,10 +10,11 @@ import pytest
 from msgspec import structs
 
 from nftproxy.conformance.deviations import SHOWN, deviation_of
+from nftproxy.conformance.focused_worlds import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy.conformance.oracle import Oracle, World
 from nftproxy.conformance.semantics import CHANGES_ONLY, NOT_REMEMBERED, Rule, rule_of
-from nftproxy.conformance.strategies import PLAIN_CONFIG, PLAIN_NODE, world_of
 from nftproxy.conformance.trial import but_for_sources, exactly
+from nftproxy.conformance.worlds import world_of
 from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
 from tests.support.factories import service, slice_of

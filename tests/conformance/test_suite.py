@@ -16,7 +16,7 @@ from unittest import mock
 import pytest
 from hypothesis import given
 
-from nftproxy.conformance import report, strategies, suite
+from nftproxy.conformance import focused_worlds, report, strategies, suite, worlds
 from nftproxy.conformance.features import FEATURES, Finding
 from nftproxy.conformance.manifests import configuration, manifests
 from nftproxy.conformance.oracle import World
@@ -41,7 +41,7 @@ needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 @strategies.quick()
-@given(strategies.blind_worlds)
+@given(worlds.blind_worlds)
 def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, world: World) -> None:
     """What is written of a world reads as the same world, without a complaint."""
     directory = tmp_path_factory.mktemp("world")
@@ -255,7 +255,7 @@ def test_rules_that_only_some_clusters_make_refused_are_a_failure() -> None:
 
 def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> None:
     """Where it takes a change to show a fault, the files are those that `nftproxy diff` takes."""
-    before = strategies.sample()
+    before = focused_worlds.sample()
     after = before._replace(services=before.services[1:])
     probe = Probe(Origin.POD, "10.96.1.1", 80, "tcp", "10.1.0.200")
     wrong = Difference(probe, frozenset({TCP_RESET}), frozenset({DROPPED}), "went elsewhere")

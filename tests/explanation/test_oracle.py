@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.conformance import strategies
+from nftproxy.conformance import strategies, worlds
 from nftproxy.conformance.oracle import Oracle, World
 from tests.support.explained import as_known, disagreements, pipeline_of, some_questions
 
@@ -13,7 +13,7 @@ QUESTIONS = 12
 """Questions about each cluster, of some hundreds that are worth asking."""
 
 
-@given(world=strategies.worlds, start=st.integers(0, 1000))
+@given(world=worlds.worlds, start=st.integers(0, 1000))
 @strategies.quick(40)
 def test_explanations_agree_with_the_oracle(world: World, start: int) -> None:
     """What a question is answered is all that the specification allows, and nothing else: endpoints, sources, fate."""

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nftproxy.conformance import strategies
+from nftproxy.conformance import worlds
 from nftproxy.conformance.oracle import Oracle, World
 from nftproxy.conformance.rendered import Rendered
 from nftproxy.conformance.trial import Trial
@@ -37,7 +37,7 @@ def trial(tally: Tally) -> Iterator[Trial]:
         tally.count("connections", made.connections)
 
 
-@given(world=strategies.worlds, start=st.integers(0, 10_000))
+@given(world=worlds.worlds, start=st.integers(0, 10_000))
 @settings(effort(25, 1100), derandomize=not IS_LONG, database=None)
 def test_questions_are_answered_as_connections_go(trial: Trial, tally: Tally, world: World, start: int) -> None:
     """To each question, the explanation says what the specification says, and what packets do."""

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 
-from nftproxy.conformance import features, strategies
+from nftproxy.conformance import features, worlds
 from nftproxy.conformance.oracle import World
 from nftproxy.conformance.probes import probes
 from nftproxy.conformance.rendered import Rendered
-from nftproxy.conformance.strategies import world_after
 from nftproxy.conformance.trial import Trial, exactly
+from nftproxy.conformance.worlds import world_after
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.lab import obstacle
 from nftproxy.model.events import Event
@@ -44,7 +44,7 @@ def trial(tally: Tally) -> Iterator[Trial]:
         tally.count("connections", made.connections)
 
 
-@given(world=strategies.worlds)
+@given(world=worlds.worlds)
 @tries(40, 2500)
 def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -> None:
     """On any cluster, every connection worth trying becomes what the specification says, and all that it may become."""
@@ -52,7 +52,7 @@ def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
 
-@given(life=strategies.lives)
+@given(life=worlds.lives)
 @tries(12, 500)
 def test_connections_go_as_specified_after_every_change(
     trial: Trial, tally: Tally, life: tuple[World, list[list[Event]]]
@@ -68,7 +68,7 @@ def test_connections_go_as_specified_after_every_change(
         assert trial.differences(world, probes(world)) == []
 
 
-@given(world=strategies.worlds, others=strategies.strangers)
+@given(world=worlds.worlds, others=worlds.strangers)
 @tries(8, 500)
 def test_nothing_changes_by_what_others_do(trial: Trial, tally: Tally, world: World, others: Strangers) -> None:
     """While unrelated Services come and go, connections stay as they are and clients with their pods."""
@@ -76,7 +76,7 @@ def test_nothing_changes_by_what_others_do(trial: Trial, tally: Tally, world: Wo
     assert features.beside_strangers(exactly, trial, (world, others)) is None
 
 
-@given(world=strategies.crowded_worlds)
+@given(world=worlds.crowded_worlds)
 @tries(4, 150)
 def test_endpoints_are_drawn_evenly(trial: Trial, tally: Tally, world: World) -> None:
     """Each endpoint of a list is drawn as often as any other, as chi-square judges, at any front and from anywhere."""

@@ -19,15 +19,16 @@ from nftproxy.conformance import proxy, session
 from nftproxy.conformance.against import OURS, Against
 from nftproxy.conformance.comparison import Comparison, _json, compare
 from nftproxy.conformance.features import FEATURES, after_changes
+from nftproxy.conformance.focused_worlds import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy.conformance.oracle import Oracle
 from nftproxy.conformance.own import own_cluster
 from nftproxy.conformance.plane import ControlPlane
 from nftproxy.conformance.proxy import Proxy, made_up, suited
 from nftproxy.conformance.report import counterexample
 from nftproxy.conformance.semantics import Rule, rule_of
-from nftproxy.conformance.strategies import PLAIN_CONFIG, PLAIN_NODE, world_of
 from nftproxy.conformance.suite import Result
 from nftproxy.conformance.trial import Trial, exactly
+from nftproxy.conformance.worlds import world_of
 from nftproxy.lab import obstacle
 from nftproxy.model.events import Put
 from nftproxy.sources.documents import to_yaml

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from nftproxy.conformance import strategies
+from nftproxy.conformance import worlds
 from nftproxy.conformance.oracle import World
 from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.question import Question, ToService
@@ -27,7 +27,7 @@ def _one(plans: list[Plan]) -> Plan:
     return Plan(node, tuple(packet for each in plans for packet in each.packets))
 
 
-@given(world=strategies.worlds)
+@given(world=worlds.worlds)
 @settings(effort(6, 500), derandomize=not IS_LONG, database=None)
 def test_the_kernel_does_as_explained(tally: Tally, world: World) -> None:
     """On any cluster, from each kind of source that fares differently, a packet does what is explained."""
