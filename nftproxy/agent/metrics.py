@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, product
+from itertools import accumulate
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -42,13 +42,21 @@ REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 SIZE_BUCKETS = tuple(10**n for n in range(2, 9))
 
 
+_FAMILIES = tuple(FAMILY_NAMES.values())
+
+
 class _Row(NamedTuple):
-    """How a metric is defined; `name` is without prefix where it is kube-proxy's own, `bounds` are a histogram's."""
+    """How a metric is defined; `name` is without prefix where it is kube-proxy's own, `bounds` are a histogram's.
+
+    `known` are values of a counter's only label that are known beforehand.  A counter has these series from the start,
+    at 0: of a series that begins with 1, `increase` sees nothing.
+    """
 
     name: str
     text: str
     labels: tuple[str, ...] = ("ip_family",)
     bounds: Sequence[float] = SYNC_BUCKETS
+    known: tuple[str, ...] = _FAMILIES
 
     @property
     def header(self) -> tuple[str, str]:
@@ -59,26 +67,39 @@ class _Row(NamedTuple):
         return self.name if is_shared else f"kubeproxy_{self.name}", f"[ALPHA] {self.text}"
 
 
+_STATUSES = ("200", "503")
+
 _COUNTERS = (
     _Row("sync_proxy_rules_endpoint_changes_total", "Cumulative proxy rules Endpoint changes", ()),
     _Row("sync_proxy_rules_service_changes_total", "Cumulative proxy rules Service changes", ()),
     _Row("sync_proxy_rules_nftables_sync_failures_total", "Cumulative proxy nftables sync failures"),
     _Row("sync_proxy_rules_nftables_cleanup_failures_total", "Cumulative proxy nftables cleanup failures"),
-    _Row("proxy_healthz_total", "Cumulative proxy healthz HTTP status", ("code",)),
-    _Row("proxy_livez_total", "Cumulative proxy livez HTTP status", ("code",)),
+    _Row("proxy_healthz_total", "Cumulative proxy healthz HTTP status", ("code",), known=_STATUSES),
+    _Row("proxy_livez_total", "Cumulative proxy livez HTTP status", ("code",), known=_STATUSES),
     _Row("conntrack_reconciler_deleted_entries_total", "Cumulative conntrack flows deleted by conntrack reconciler"),
     _Row(
         "nftables_localhost_nodeport_listener_creation_failures_total",
         "Cumulative node ports that could not be listened on at localhost",
     ),
-    _Row("nftproxy_localhost_connections_total", "Connections to node ports at localhost", ("outcome",)),
+    _Row(
+        "nftproxy_localhost_connections_total",
+        "Connections to node ports at localhost",
+        ("outcome",),
+        known=("forwarded", "unreachable", "limit"),
+    ),
     _Row(
         "rest_client_requests_total",
         "Number of HTTP requests, partitioned by status code, method, and host.",
         ("code", "method", "host"),
+        known=(),
     ),
-    _Row("nftproxy_transactions_total", "Transactions that the kernel took, by what they are", ("kind",)),
-    _Row("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",)),
+    _Row(
+        "nftproxy_transactions_total",
+        "Transactions that the kernel took, by what they are",
+        ("kind",),
+        known=("full", "change"),
+    ),
+    _Row("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
     _Row("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
 )
 
@@ -124,14 +145,6 @@ _HISTOGRAMS = (
     _Row("nftproxy_transaction_bytes", "Length of transactions that the kernel took", ("kind",), SIZE_BUCKETS),
 )
 
-# Counters have all their series from the start, at 0: of a series that begins with 1, `increase` sees nothing.
-_KNOWN_VALUES = {
-    "ip_family": tuple(FAMILY_NAMES.values()),
-    "code": ("200", "503"),
-    "kind": ("full", "change"),
-    "outcome": ("forwarded", "unreachable", "limit"),
-}
-
 
 class FamilyFigures(NamedTuple):
     """What is counted in one family.
@@ -163,10 +176,8 @@ class _Numbers(Collector):
     def __init__(self, family: type[CounterMetricFamily | GaugeMetricFamily], row: _Row) -> None:
         self._family = family
         self._row = row
-        has_all = family is CounterMetricFamily or not row.labels
-        is_known = has_all and _KNOWN_VALUES.keys() >= set(row.labels)
-        known = product(*(_KNOWN_VALUES[label] for label in row.labels)) if is_known else ()
-        self._values = dict.fromkeys(known, 0.0)
+        known = [(value,) for value in row.known if family is CounterMetricFamily] if row.labels else [()]
+        self._values: dict[tuple[str, ...], float] = dict.fromkeys(known, 0.0)
 
     def add(self, amount: float, *labels: str) -> None:
         self._values[labels] = self._values.get(labels, 0.0) + amount
@@ -244,7 +255,6 @@ class Metrics:
                 self._gauges["nftproxy_affinity_entries"].set(count, name, container)
             for policy, count in found.without_local_endpoints.items():
                 self._gauges["kubeproxy_sync_proxy_rules_no_local_endpoints_total"].set(count, name, policy)
-        self._counters["nftproxy_warnings_total"].clear()
         for code, count in figures.warnings.items():
             self._counters["nftproxy_warnings_total"].set(count, code)
         self._gauges["nftproxy_conflicts"].set(figures.conflicts)
