@@ -16,6 +16,7 @@ from tools.bench.figures import Figures, note
 from tools.bench.listener import Listener
 from tools.bench.world import World
 
+FIRST_OF_COUNT = "first Service with so many endpoints"
 LARGE, PER_SLICE = 1_000, 100  # endpoints; the EndpointSlice controller's --max-endpoints-per-slice
 AFTER = 3.0  # seconds that the last change of many may take
 LEAD = 0.1  # seconds by which a commit may be heard of before the answer to its write: the listener waits for nobody
@@ -55,6 +56,29 @@ def _losses(number: int, parts: Sequence[list[Pod]], rounds: int) -> Iterator[Ch
             body = cluster.slice_of(number, endpoints, part)
             touches = (cluster.vip(number), lost.address)
             yield Change(kind, "PUT", f"{SLICES}/s{number}-{part}", body, touches)
+
+
+# ---- numbers of endpoints that are new -----------------------------------------------------------------------------
+
+
+def measure_new_counts(world: World, figures: Figures, counts: int = 30) -> None:
+    """One Service after the other gets more endpoints than any Service has had, each time another number."""
+    most = world.size.endpoints + 5  # what other rows may have made
+    with world.listener() as listener:
+        samples = changes.series(world, listener, _growing(world, range(most, most + counts)))
+    note(figures, f"new count/{world.size.services}", (each.seconds for each in samples))
+    for service in range(counts):
+        world.write("PUT", f"{SLICES}/s{service}-1", cluster.slice_of(service, cluster.pods(world.size, service)))
+    time.sleep(AFTER)
+
+
+def _growing(world: World, counts: range) -> Iterator[Change]:
+    for service, count in enumerate(counts):
+        had = cluster.pods(world.size, service)
+        endpoints = [*had, *(world.fresh_pod() for _ in range(count - len(had)))]
+        touches = (cluster.vip(service), endpoints[-1].address)
+        body = cluster.slice_of(service, endpoints)
+        yield Change(FIRST_OF_COUNT, "PUT", f"{SLICES}/s{service}-1", body, touches)
 
 
 # ---- many changes --------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ ROWS: tuple[OwnRow | Row, ...] = (
     Row("start", ALL_SIZES, startup.measure_start),
     Row("latency", ALL_SIZES, latency.measure),
     Row("stages", (TEN_THOUSAND,), stages.measure_arrival),
+    Row("new counts", (HUNDRED, TEN_THOUSAND, FORTY_THOUSAND), loads.measure_new_counts),
     Row("large", (TEN_THOUSAND,), loads.measure_large),
     Row("burst", (TEN_THOUSAND,), loads.measure_burst),
     Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
