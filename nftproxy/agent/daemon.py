@@ -36,6 +36,7 @@ from nftproxy.agent.questions import Knowledge, questions
 from nftproxy.agent.recorder import (
     Events,
     Post,
+    of_annotations,
     of_configuration,
     of_conflict,
     of_excess,
@@ -60,7 +61,7 @@ from nftproxy.kernel.notifications import Notifications
 from nftproxy.kernel.other_proxies import Traces
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.codes import Code
-from nftproxy.model.errors import Unavailable
+from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Config
@@ -262,6 +263,11 @@ class Daemon:
         self._excessive = set(excessive)
         self._events.report(of_excess(service, why) for service, why in excessive.items())
 
+    def tell_problems(self, count: int, fresh: Iterable[Problem]) -> None:
+        """Show how many faults the objects have, and report what Services ask for by annotations and don't get."""
+        self.metrics.skipped(count)
+        self._events.report(of_annotations(fresh))
+
     def _tell_losses(self, losses: Sequence[Lost]) -> None:
         """Log and report what Services don't get: one line for each Service, however much it loses."""
         for service, lost in itertools.groupby(losses, key=lambda each: each.service):
@@ -311,7 +317,7 @@ async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequ
     cluster = Cluster(
         config.kubeconfig,
         api_servers,
-        report_problems=lambda count: daemon.metrics.skipped(count),
+        report_problems=lambda count, fresh: daemon.tell_problems(count, fresh),
         report_request=lambda *request: daemon.metrics.requested(*request),
     )
     daemon = Daemon(pipeline, lambda: cluster.address, cluster.activities.values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import msgspec
@@ -21,7 +21,7 @@ from nftproxy.agent.servers import CannotListen
 from nftproxy.api.responses import ErrorStatus
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
-from nftproxy.model.errors import Unavailable
+from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.fronts import Lost
 
@@ -64,6 +64,16 @@ def of_excess(service: ObjectKey, why: str) -> Happening:
     """A Service has no rules, as it exceeds a limit of what one may cost."""
     note = f"not served: {why}"
     return Happening(service.namespace, service.name, "LimitExceeded", "Load", note, Code.LIMIT_EXCEEDED, lasts=True)
+
+
+def of_annotations(problems: Iterable[Problem]) -> Iterator[Happening]:
+    """Annotations of nftproxy's own that have no effect, of Services: Events are about these and the Node alone."""
+    for problem in problems:
+        kind, _, name = problem.object.partition(" ")
+        if problem.code is Code.ANNOTATION_UNUSED and kind == "Service":
+            namespace, _, own = name.partition("/")
+            note = f"{problem.field}: {problem.message}"
+            yield Happening(namespace, own, "AnnotationUnused", "Parse", note, problem.code)
 
 
 def of_listener(failure: CannotListen, node: str) -> Happening:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from nftproxy.api import schema
+from nftproxy.api.annotations import service_options
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import (
     is_label_key,
@@ -118,6 +119,7 @@ def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Serv
             spec.traffic_distribution, TrafficDistribution.NONE, "spec.trafficDistribution", report
         ),
         labels=tuple(_labels(given.labels, report)),
+        options=service_options(given, report),
     )
 
 

@@ -11,6 +11,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 from nftproxy.api import schema
+from nftproxy.api.annotations import slice_options
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import is_label, is_label_value, is_subdomain, named_port, timestamp, virtual_address
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Family, family_of
@@ -49,6 +50,7 @@ def build_slice(given: schema.EndpointSlice, key: ObjectKey, report: Report) -> 
             ports=tuple(_slice_ports(given, report)),
             endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
             triggered=_triggered(given, report),
+            options=slice_options(given, report),
         )
     return None
 

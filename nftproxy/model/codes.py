@@ -71,6 +71,7 @@ class Code(StrEnum):
     SOURCE_RANGES_CLOSED = "NFT208", "A load balancer's addresses admit nobody, as no source range can be read"
     PORT_REPEATED = "NFT209", "A port repeats another one's name or number"
     MORE_PROBLEMS = "NFT210", "There are more problems than are logged"
+    ANNOTATION_UNUSED = "NFT211", "An annotation of nftproxy has no effect"
 
     CONFLICT_TAKEN = "NFT301", "Another Service that takes precedence has the same address and port"
     CONFLICT_CLUSTER_IP = "NFT302", "An external address is another Service's ClusterIP"

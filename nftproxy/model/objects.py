@@ -11,6 +11,7 @@ from enum import Enum
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SliceOptions
 
 
 class TrafficPolicy(Enum):
@@ -70,7 +71,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     `load_balancer_ips` are the ingress IPs whose ipMode is VIP.  `affinity_timeout` is in seconds, None without
     sessionAffinity ClientIP.  `source_ranges` is as given, both families; an empty tuple does not restrict.
     `health_check_node_port` is 0 unless type LoadBalancer with externalTrafficPolicy Local.  `labels` are there for
-    people's questions: no rule depends on them.
+    people's questions: no rule depends on them.  `options` are what annotations of nftproxy's own ask for.
     """
 
     key: ObjectKey
@@ -87,6 +88,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     health_check_node_port: int = 0
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
     labels: tuple[Label, ...] = ()
+    options: ServiceOptions = PLAIN
 
 
 class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -116,7 +118,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     """An EndpointSlice of type IPv4 or IPv6 that belongs to a Service (label kubernetes.io/service-name).
 
     `triggered` is the time of the change that it reports, in seconds since the epoch, 0 if that isn't known (annotation
-    endpoints.kubernetes.io/last-change-trigger-time).
+    endpoints.kubernetes.io/last-change-trigger-time).  `options` are what annotations of nftproxy's own ask for.
     """
 
     key: ObjectKey
@@ -125,6 +127,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[EndpointPort, ...]
     endpoints: tuple[Endpoint, ...]
     triggered: float = 0.0
+    options: SliceOptions = PLAIN_SLICE
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

@@ -25,7 +25,7 @@ from nftproxy.api.reflector import LARGEST_LIST, Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.model.codes import Code
-from nftproxy.model.errors import Unavailable
+from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.access import Access
 from nftproxy.sources.activity import Activity
@@ -66,7 +66,7 @@ class Cluster:
         times: Times | None = None,
         patience: Patience | None = None,
         account: Path = SERVICE_ACCOUNT,
-        report_problems: Callable[[int], None] = lambda _count: None,
+        report_problems: Callable[[int, Sequence[Problem]], None] = lambda _count, _fresh: None,
         report_request: Callable[[Asked], None] = lambda _asked: None,
     ) -> None:
         """Find out how to reach the API; nothing is asked yet.
@@ -78,7 +78,8 @@ class Cluster:
             times: how long the reflectors take.
             patience: how long to wait for the server.
             account: where a pod's service account is.
-            report_problems: called with the number of faults that the objects have, whenever it changes.
+            report_problems: called with the number of faults that the objects have, whenever it changes, and with
+                those of them that are new and in the log.
             report_request: called after each request.
 
         Raises:
@@ -215,11 +216,12 @@ class Cluster:
             reflector.receive_failure(error_text(cause), now())
 
     def _complain(self, reflector: Reflector) -> None:
-        for problem in reflector.complaints.fresh():
+        fresh = reflector.complaints.fresh()
+        for problem in fresh:
             log.warning("%s", problem, extra={"code": problem.code})
-        if self._problems[reflector.resource.plural] != reflector.complaints.count:
+        if fresh or self._problems[reflector.resource.plural] != reflector.complaints.count:
             self._problems[reflector.resource.plural] = reflector.complaints.count
-            self._report_problems(self._problems.total())
+            self._report_problems(self._problems.total(), fresh)
 
     def _is_news(self, plural: str, pause: Pause) -> bool:
         """Whether to log a pause: each, except that it is said once a minute only that nobody answers."""

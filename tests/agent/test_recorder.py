@@ -18,6 +18,7 @@ from nftproxy.agent.recorder import (
     NOTE_LENGTH,
     Events,
     event_json,
+    of_annotations,
     of_conflict,
     of_forwarder,
     of_listener,
@@ -28,7 +29,8 @@ from nftproxy.agent.servers import CannotListen, Place
 from nftproxy.api.responses import ErrorStatus
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.apiserver.faults import Fault, Respond
-from nftproxy.model.errors import Unavailable
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Put
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import Lost
@@ -173,6 +175,22 @@ def test_a_port_that_is_taken_at_localhost_is_told_of_the_service() -> None:
     assert found["note"] == "NFT011: node node-a can't listen on [::1]:30080 for a node port: Address already in use"
 
 
+def test_an_annotation_without_effect_is_told_of_the_service() -> None:
+    """An annotation of nftproxy's own that has no effect is a Warning on its Service, other problems are nothing."""
+    field = "metadata.annotations[nftproxy.dev/x]"
+    problems = [
+        Problem("", "Service shop/web", field, "is not known", Code.ANNOTATION_UNUSED),
+        Problem("", "Service shop/web", "spec.ports[0].port", "0 is not a port", Code.SERVICE_FIELD),
+        Problem("", "EndpointSlice shop/web-1", field, "is not known", Code.ANNOTATION_UNUSED),
+        Problem("", "", "", "and 3 more problems like these", Code.MORE_PROBLEMS),
+    ]
+    (happening,) = of_annotations(problems)
+    found = document(happening)
+    assert (found["type"], found["reason"]) == ("Warning", "AnnotationUnused")
+    assert (found["regarding"]["namespace"], found["regarding"]["name"]) == ("shop", "web")
+    assert found["note"] == f"NFT211: {field}: is not known"
+
+
 def test_a_note_is_bounded() -> None:
     """A note is no longer than the API takes, whatever its letters weigh."""
     assert len(document(CONFLICT._replace(note="é" * NOTE_LENGTH))["note"].encode()) == NOTE_LENGTH
@@ -206,8 +224,9 @@ LONG_NAME = f"{'n' * 235}-{'n' * 17}"
         of_listener(CannotListen(Place(addresses(["192.168.0.2"])[0], 10256), None, "in use"), "node-a"),
         of_start("node-a"),
         of_start(LONG_NAME),
+        *of_annotations([Problem("", "Service shop/web", "x", "y", Code.ANNOTATION_UNUSED)]),
     ],
-    ids=["conflict", "refusal", "health check", "own port", "start", "long name"],
+    ids=["conflict", "refusal", "health check", "own port", "start", "long name", "annotation"],
 )
 def test_events_reach_the_api(tmp_path: Path, caplog: pytest.LogCaptureFixture, happening: Happening) -> None:
     """Every Event that there is passes the API's validation, and is created with the agent's credentials."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -12,6 +12,7 @@ import pytest
 from nftproxy.api.pauses import Times
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.apiserver.faults import Fault, error_event
+from nftproxy.model.errors import Problem
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.sources.apiserver import Cluster
@@ -120,9 +121,15 @@ def test_models() -> None:
 
 
 def test_problems(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Faults in objects are logged once, however often they come, and how many there are is told."""
+    """Faults in objects are logged and reported once, however often they come, and so is how many there are."""
     counts: list[int] = []
-    cluster = reach(server, tmp_path, report_problems=counts.append)
+    fields: list[str] = []
+
+    def take(count: int, fresh: Sequence[Problem]) -> None:
+        counts.append(count)
+        fields.extend(problem.field for problem in fresh)
+
+    cluster = reach(server, tmp_path, report_problems=take)
     bad = endpoint_slice(60)
     bad["endpoints"].append({"addresses": ["nonsense"]})
     server.put(bad)
@@ -141,6 +148,7 @@ def test_problems(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFi
             await seen.until(lambda: counts == [1, 0])
 
     asyncio.run(run())
+    assert fields == ["endpoints[1].addresses[0]"]
     assert caplog.text.count("EndpointSlice shop/s60-x: endpoints[1].addresses[0]") == 1
 
 

@@ -1,0 +1,183 @@
+"""Annotations of nftproxy's own: what is read, what is reported, and what costs nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from nftproxy.api import schema
+from nftproxy.api.annotations import (
+    ENDPOINT_SLICE,
+    LONGEST_VALUE,
+    MOST_UNKNOWN,
+    MOST_ZONES,
+    SERVICE,
+    BadValue,
+    Known,
+    parse_number,
+    parse_weight,
+    parse_weights,
+    parse_word,
+    service_options,
+    slice_options,
+)
+from nftproxy.api.parse import parse_json
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Algorithm, ServiceOptions, SilentEndpoints, SliceOptions
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import EndpointSlice, Service
+from tests.support import raw
+
+KNOWN = {
+    "algorithm": Known("algorithm", lambda text: parse_word(text, Algorithm)),
+    "weights": Known("weights", parse_weights),
+}
+
+
+def options(given: Mapping[str, Any]) -> tuple[ServiceOptions, list[str]]:
+    """What a Service with these annotations asks for, by a table of two, and what is reported."""
+    problems: list[str] = []
+
+    def report(field: str, message: str, code: Code | None = None, /) -> None:
+        assert code is Code.ANNOTATION_UNUSED
+        problems.append(f"{field}: {message}")
+
+    metadata = schema.ObjectMeta(annotations=dict(given))
+    return service_options(schema.Service(metadata=metadata), report, KNOWN), problems
+
+
+def test_what_is_known_is_read() -> None:
+    """Each annotation of the table sets its field, whatever blanks are around the value; the others keep theirs."""
+    given = {"nftproxy.dev/algorithm": " round-robin\n", "nftproxy.dev/weights": "zone:b=1, zone:a=3", "x": "y"}
+    assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN, weights=(("a", 3), ("b", 1))), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        (
+            "algorithm",
+            "rr",
+            "[nftproxy.dev/algorithm]: is 'rr', not one of random, round-robin, source-hash, source-hash-with-port,"
+            " consistent-hash, consistent-hash-with-port: the annotation has no effect",
+        ),
+        ("algorithm", 3, "[nftproxy.dev/algorithm]: is 3, not a string: the annotation has no effect"),
+        ("algorithm", {}, "[nftproxy.dev/algorithm]: is an object, not a string: the annotation has no effect"),
+        (
+            "algorithm",
+            "x" * (LONGEST_VALUE + 1),
+            "[nftproxy.dev/algorithm]: has 32769 characters, and 32768 are read: the annotation has no effect",
+        ),
+        ("algoritm", "random", "[nftproxy.dev/algoritm]: is not known: it has no effect"),
+        ("", "random", "[nftproxy.dev/]: is not known: it has no effect"),
+        ("a\nb", "", "['nftproxy.dev/a\\nb']: is not known: it has no effect"),
+        ("x" * 64, "", f"['nftproxy.dev/{'x' * 46}...]: is not known: it has no effect"),
+    ],
+)
+def test_what_is_unknown_or_bad_costs_itself(name: str, value: object, problem: str) -> None:
+    """An annotation that isn't known, or whose value is bad, is reported, and another one has its effect."""
+    given = {f"nftproxy.dev/{name}": value, "nftproxy.dev/weights": "zone:a=1"}
+    assert options(given) == (ServiceOptions(weights=(("a", 1),)), [f"metadata.annotations{problem}"])
+
+
+@pytest.mark.parametrize("given", [{}, {"example.org/algorithm": "rr", "algorithm": "rr", "nftproxy.develop/x": ""}])
+def test_annotations_of_others_are_passed_over(given: Mapping[str, str]) -> None:
+    """An object without annotations of nftproxy's own has the one value for nothing asked, and nothing is reported."""
+    asked, problems = options(given)
+    assert asked is PLAIN
+    assert problems == []
+
+
+def test_unknown_annotations_are_counted_beyond_some() -> None:
+    """A thousand unknown annotations are a handful of reports, and 256 KiB of them are read without one more."""
+    _, problems = options({f"nftproxy.dev/x{number}": "" for number in range(16_000)})
+    assert len(problems) == MOST_UNKNOWN + 1
+    assert problems[-1] == f"metadata.annotations: {16_000 - MOST_UNKNOWN} more of nftproxy.dev/ are not known"
+
+
+@pytest.mark.parametrize(
+    ("text", "weights"),
+    [
+        ("zone:a=0", [("a", 0)]),
+        ("zone:eu-west-1b=100,zone:eu-west-1a=7", [("eu-west-1a", 7), ("eu-west-1b", 100)]),
+        (",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES)), [(f"z{n:02}", 1) for n in range(64)]),
+    ],
+)
+def test_weights_of_zones(text: str, weights: list[tuple[str, int]]) -> None:
+    """Weights are by zone, and ordered by its name."""
+    assert parse_weights(text) == tuple(weights)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "has '', which is not written as zone:NAME=WEIGHT"),
+        ("a=3", "has 'a=3', which is not written as zone:NAME=WEIGHT"),
+        ("zone:=3", "has 'zone:=3', which is not written as zone:NAME=WEIGHT"),
+        ("zone:a b=3", "has 'zone:a b=3', which is not written as zone:NAME=WEIGHT"),
+        ("zone:a=3,", "has '', which is not written as zone:NAME=WEIGHT"),
+        ("zone:a", "has 'zone:a', which is not written as zone:NAME=WEIGHT"),
+        ("zone:a=", "is '', not a number from 0 to 100"),
+        ("zone:a=101", "is '101', not a number from 0 to 100"),
+        ("zone:a=1,zone:b=2,zone:a=1", "names a zone twice"),
+        (",".join(f"zone:z{number}=1" for number in range(MOST_ZONES + 1)), "names more than 64 zones"),
+    ],
+)
+def test_bad_weights_of_zones(text: str, reason: str) -> None:
+    """Weights that can't be read to the last are none at all: half of them would be another distribution."""
+    with pytest.raises(BadValue) as caught:
+        parse_weights(text)
+    assert str(caught.value) == reason
+
+
+@pytest.mark.parametrize("text", ["-1", "+1", "01", "1.0", "1e1", "101", "", "\u0663", "9" * 5000, "1_0", " 1"])
+def test_what_is_no_weight(text: str) -> None:
+    """A weight is a whole number from 0 to 100 in plain digits."""
+    with pytest.raises(BadValue, match=r"^is '.*(?:'|\.\.\.), not a number from 0 to 100$"):
+        parse_weight(text)
+    assert [parse_weight("0"), parse_weight("100"), parse_number("7", 7, 7)] == [0, 100, 7]
+
+
+def test_words() -> None:
+    """A word is one of its kind, to the letter."""
+    assert parse_word("leave-out", SilentEndpoints) is SilentEndpoints.LEAVE_OUT
+    assert [parse_word(each.value, Algorithm) for each in Algorithm] == list(Algorithm)
+    with pytest.raises(BadValue, match=r"^is 'Leave-out', not one of keep, leave-out$"):
+        parse_word("Leave-out", SilentEndpoints)
+
+
+def test_options_of_slices() -> None:
+    """An EndpointSlice has annotations of its own: those of Services are not known there."""
+    known = {"weight": Known("weight", parse_weight)}
+    metadata = schema.ObjectMeta(annotations={"nftproxy.dev/weight": "0"})
+    given = schema.EndpointSlice(metadata=metadata)
+    assert slice_options(given, lambda *_: None, known) == SliceOptions(weight=0)
+    assert slice_options(schema.EndpointSlice(), lambda *_: None, known) is PLAIN_SLICE
+
+
+def test_problems_name_the_object_and_the_annotation() -> None:
+    """Of a Service and of a slice alike an unknown annotation is a Problem of its own code, and the object is kept."""
+    for given, kind, name in (
+        (raw.SERVICE, Service, "Service shop/web"),
+        (raw.SLICE, EndpointSlice, "EndpointSlice shop/web-abcde"),
+    ):
+        annotated = raw.changed(given, "metadata|annotations", {"nftproxy.dev/new": "1"})
+        plain, _ = raw.read(raw.changed(given, "metadata|annotations", {}))
+        problems: list[Problem] = []
+        assert parse_json(json.dumps(annotated).encode(), "", problems) == plain
+        assert isinstance(plain, kind)
+        assert [(each.object, each.field, each.code) for each in problems] == [
+            (name, "metadata.annotations[nftproxy.dev/new]", Code.ANNOTATION_UNUSED)
+        ]
+        assert raw.read(annotated)[0] == plain
+
+
+def test_each_known_annotation_has_a_field() -> None:
+    """What the tables know is a field of the options, one annotation for each."""
+    for table, options_type in ((SERVICE, ServiceOptions), (ENDPOINT_SLICE, SliceOptions)):
+        fields = [known.field for known in table.values()]
+        assert len(set(fields)) == len(fields)
+        assert set(fields) <= set(options_type.__struct_fields__)
