@@ -17,7 +17,7 @@ import pytest
 from nftproxy.lab import Lab, Origin, Outcome, Probe, endpoint
 from nftproxy.model.events import Event, HostAddresses, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
-from tests.support.factories import pipeline
+from tests.support.factories import pipeline, service
 
 CONNECTIONS = 64
 """How many show every one of up to four endpoints, but for once in 25 million times."""
@@ -172,6 +172,18 @@ class Cluster(Connecting):
     def follow(self, *events: Event) -> None:
         """Let things happen, in one transaction."""
         self.lab.load(self.pipeline.apply(events).text)
+
+
+def reached_in_all_ways(ip: Ip, protocol: str = "tcp", **tweaks: Any) -> Service:
+    """A Service with all kinds of addresses, and a node port."""
+    return service(
+        type="LoadBalancer",
+        cluster_ips=[ip.vip],
+        external_ips=[ip.external],
+        load_balancer_ips=[ip.balanced],
+        ports=[f"http:80:30080/{protocol}"],
+        **tweaks,
+    )
 
 
 def at(*addresses: str, port: int = 8080, masqueraded: bool = False) -> Outcomes:

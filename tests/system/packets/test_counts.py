@@ -18,7 +18,7 @@ from nftproxy.model.events import HostAddresses
 from nftproxy.model.objects import ClusterObject, Service
 from nftproxy.rules.transaction import delete_transaction, join
 from tests.support.factories import service, slice_of
-from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip, each_protocol
+from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip, each_protocol, reached_in_all_ways
 
 OUTSIDE, POD, NODE = Origin.OUTSIDE, Origin.POD, Origin.NODE
 KINDS = ("cluster_ip", "external_ip", "load_balancer", "node_port")
@@ -77,18 +77,6 @@ def closing() -> Iterator[None]:
         OPEN.pop().close()
 
 
-def web(ip: Ip, protocol: str = "tcp", **tweaks: Any) -> Service:
-    """A Service with all kinds of addresses."""
-    return service(
-        type="LoadBalancer",
-        cluster_ips=[ip.vip],
-        external_ips=[ip.external],
-        load_balancer_ips=[ip.balanced],
-        ports=[f"http:80:30080/{protocol}"],
-        **tweaks,
-    )
-
-
 def fronts(ip: Ip) -> dict[str, tuple[str, int]]:
     """Its addresses and ports, by kind."""
     return dict(zip(KINDS, [(ip.vip, 80), (ip.external, 80), (ip.balanced, 80), (ip.node, 30080)], strict=True))
@@ -96,7 +84,7 @@ def fronts(ip: Ip) -> dict[str, tuple[str, int]]:
 
 def counted(ip: Ip, protocol: str, *endpoints: str, **tweaks: Any) -> tuple[Service, Any]:
     """Such a Service with endpoints."""
-    return web(ip, protocol, **tweaks), slice_of(endpoints=endpoints, ports=[f"http:8080/{protocol}"])
+    return reached_in_all_ways(ip, protocol, **tweaks), slice_of(endpoints=endpoints, ports=[f"http:8080/{protocol}"])
 
 
 each_family_and_protocol = pytest.mark.parametrize(("ip", "protocol"), [(IP, "tcp"), (IP6, "udp"), (IP, "sctp")])
@@ -245,7 +233,7 @@ def test_counts_survive_changes(lab: Lab, ip: Ip) -> None:
     changes: list[tuple[Any, ...]] = [
         counted(ip, "tcp", f"{ip.here}@node-a", f"{ip.away}@node-b"),
         counted(ip, "tcp", f"{ip.here}@node-a", external_policy="Local", affinity_timeout=30),
-        (web(ip), service("shop/other", cluster_ips=[ip.vip2])),
+        (reached_in_all_ways(ip), service("shop/other", cluster_ips=[ip.vip2])),
     ]
     for change in changes:
         cluster.connect(OUTSIDE, ip.external, times=2)

@@ -8,21 +8,14 @@ import pytest
 
 from nftproxy.lab import UNTOUCHED, Lab, Origin
 from tests.support.factories import service, slice_of
-from tests.system.packets.cluster import Cluster, Ip, at, each_ip, each_protocol
+from tests.system.packets.cluster import Cluster, Ip, at, each_ip, each_protocol, reached_in_all_ways
 
 POD = Origin.POD
 
 
 def make_cluster(lab: Lab, ip: Ip, protocol: str = "tcp", **tweaks: Any) -> Cluster:
     """A Service with all kinds of addresses, two endpoints here and one away."""
-    told = service(
-        type="LoadBalancer",
-        cluster_ips=[ip.vip],
-        external_ips=[ip.external],
-        load_balancer_ips=[ip.balanced],
-        ports=[f"http:80:30080/{protocol}"],
-        **tweaks,
-    )
+    told = reached_in_all_ways(ip, protocol, **tweaks)
     addresses = [f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"]
     return Cluster(lab, told, slice_of(endpoints=addresses, ports=[f"http:8080/{protocol}"]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -26,24 +25,23 @@ from nftproxy.lab.frames import echo_request
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Put, Removed
-from nftproxy.model.objects import ClusterObject, Service, ServiceCIDR
+from nftproxy.model.objects import ClusterObject, ServiceCIDR
 from tests.support.factories import node as node_object
 from tests.support.factories import pipeline, service, service_cidr, slice_of
-from tests.system.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere, seen
+from tests.system.packets.cluster import (
+    IP,
+    IP6,
+    Cluster,
+    Ip,
+    at,
+    each_ip,
+    each_protocol,
+    everywhere,
+    reached_in_all_ways,
+    seen,
+)
 
 REFUSED = {"tcp": TCP_RESET, "udp": PORT_UNREACHABLE, "sctp": PORT_UNREACHABLE}
-
-
-def make_service(ip: Ip, protocol: str = "tcp", **tweaks: Any) -> Service:
-    """A Service with all kinds of addresses."""
-    return service(
-        type="LoadBalancer",
-        cluster_ips=[ip.vip],
-        external_ips=[ip.external],
-        load_balancer_ips=[ip.balanced],
-        ports=[f"http:80:30080/{protocol}"],
-        **tweaks,
-    )
 
 
 def fronts(ip: Ip) -> list[tuple[str, int]]:
@@ -59,7 +57,7 @@ def fronts(ip: Ip) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_a_service_without_endpoints_refuses(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
     """With no endpoint at all, every address rejects every origin at once, whatever the policies are."""
-    given = make_service(ip, protocol, internal_policy=policy, external_policy=policy)
+    given = reached_in_all_ways(ip, protocol, internal_policy=policy, external_policy=policy)
     cluster = Cluster(lab, given)
     for address, port in fronts(ip):
         assert cluster.by_origin(address, port, protocol, times=2) == everywhere(REFUSED[protocol])
@@ -69,7 +67,7 @@ def test_a_service_without_endpoints_refuses(lab: Lab, ip: Ip, protocol: str, po
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_unusable_endpoints_refuse(lab: Lab, ip: Ip, policy: str) -> None:
     """Endpoints that are not ready, or terminating without serving, are as good as none."""
-    given = make_service(ip, internal_policy=policy, external_policy=policy)
+    given = reached_in_all_ways(ip, internal_policy=policy, external_policy=policy)
     cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a unready", f"{ip.away}@node-b stopped"]))
     for address, port in fronts(ip):
         assert cluster.by_origin(address, port, times=2) == everywhere(TCP_RESET)
@@ -81,14 +79,14 @@ def test_unusable_endpoints_refuse(lab: Lab, ip: Ip, policy: str) -> None:
 def test_an_address_on_the_nodes_interface_refuses(lab: Lab, ip: Ip, protocol: str, cidrs: list[str] | None) -> None:
     """An external address that the node itself has been given refuses as well: what comes for it is input."""
     lab.add_address(ip.balanced)
-    cluster = Cluster(lab, make_service(ip, protocol), node_port_addresses=cidrs)
+    cluster = Cluster(lab, reached_in_all_ways(ip, protocol), node_port_addresses=cidrs)
     assert cluster.by_origin(ip.balanced, 80, protocol, times=2) == everywhere(REFUSED[protocol])
 
 
 @each_ip
 def test_refusal_ends_with_the_first_endpoint(lab: Lab, ip: Ip) -> None:
     """As soon as there is an endpoint connections reach it, and are refused again when it has gone."""
-    cluster = Cluster(lab, make_service(ip))
+    cluster = Cluster(lab, reached_in_all_ways(ip))
     only = slice_of(endpoints=[f"{ip.here}@node-a"])
     cluster.put(only)
     for address, port in fronts(ip):
@@ -105,7 +103,7 @@ def test_refusal_ends_with_the_first_endpoint(lab: Lab, ip: Ip) -> None:
 @each_protocol
 def test_internal_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
     """With all endpoints elsewhere, connections to a ClusterIP of policy Local are dropped, whoever asks."""
-    given = make_service(ip, protocol, internal_policy="Local")
+    given = reached_in_all_ways(ip, protocol, internal_policy="Local")
     cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
     assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
 
@@ -114,7 +112,7 @@ def test_internal_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, p
 @each_protocol
 def test_external_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
     """With all endpoints elsewhere, external addresses of policy Local drop the outside and serve pods and the node."""
-    given = make_service(ip, protocol, external_policy="Local")
+    given = reached_in_all_ways(ip, protocol, external_policy="Local")
     cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
     for address, port in fronts(ip)[1:]:
         assert cluster.by_origin(address, port, protocol, times=2) == seen(
@@ -126,7 +124,7 @@ def test_external_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, p
 def test_an_address_on_the_nodes_interface_drops(lab: Lab, ip: Ip) -> None:
     """An external address of policy Local that the node itself has been given drops the outside as well."""
     lab.add_address(ip.balanced)
-    given = make_service(ip, external_policy="Local")
+    given = reached_in_all_ways(ip, external_policy="Local")
     cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"]))
     assert cluster.outcomes(Origin.OUTSIDE, ip.balanced, times=2) == {DROPPED}
 
@@ -135,9 +133,9 @@ def test_an_address_on_the_nodes_interface_drops(lab: Lab, ip: Ip) -> None:
 def test_one_policy_local_does_not_make_the_other_drop(lab: Lab, ip: Ip) -> None:
     """Where only one of the policies is Local, the addresses of the other reach the endpoint elsewhere."""
     there = slice_of(endpoints=[f"{ip.away}@node-b"])
-    cluster = Cluster(lab, make_service(ip, internal_policy="Local"), there)
+    cluster = Cluster(lab, reached_in_all_ways(ip, internal_policy="Local"), there)
     assert cluster.outcomes(Origin.OUTSIDE, ip.external) == at(ip.away, masqueraded=True)
-    cluster.put(make_service(ip, external_policy="Local"))
+    cluster.put(reached_in_all_ways(ip, external_policy="Local"))
     assert cluster.outcomes(Origin.OUTSIDE, ip.vip) == at(ip.away, masqueraded=True)
 
 
@@ -149,7 +147,7 @@ def test_one_policy_local_does_not_make_the_other_drop(lab: Lab, ip: Ip) -> None
 @pytest.mark.parametrize("has_endpoints", [True, False], ids=["with endpoints", "without"])
 def test_unused_ports_of_a_cluster_ip_refuse(lab: Lab, ip: Ip, protocol: str, has_endpoints: bool) -> None:
     """A port, or a protocol, that a ClusterIP doesn't have is refused from everywhere."""
-    cluster = Cluster(lab, make_service(ip), *([slice_of(endpoints=[ip.here])] if has_endpoints else []))
+    cluster = Cluster(lab, reached_in_all_ways(ip), *([slice_of(endpoints=[ip.here])] if has_endpoints else []))
     assert cluster.by_origin(ip.vip, 81, protocol, times=2) == everywhere(REFUSED[protocol])
 
 
@@ -163,7 +161,7 @@ def test_a_service_without_ports_refuses(lab: Lab, ip: Ip) -> None:
 @each_protocol
 def test_unallocated_addresses_drop(lab: Lab, ip: Ip, protocol: str) -> None:
     """What goes to an address of a ServiceCIDR that no Service has is dropped, from everywhere."""
-    cluster = Cluster(lab, service_cidr(), make_service(ip))
+    cluster = Cluster(lab, service_cidr(), reached_in_all_ways(ip))
     assert cluster.by_origin(ip.unallocated, 80, protocol, times=2) == everywhere(DROPPED)
 
 
@@ -213,7 +211,7 @@ def test_what_is_delivered_to_the_node_is_let_in(lab: Lab, ip: Ip, front: str) -
     """Unused ports and addresses that the node has been given itself are neither refused nor dropped in input."""
     address = getattr(ip, front)
     lab.add_address(address)
-    cluster = Cluster(lab, service_cidr(), make_service(ip))
+    cluster = Cluster(lab, service_cidr(), reached_in_all_ways(ip))
     for origin in (Origin.POD, Origin.REMOTE_POD, Origin.OUTSIDE):
         assert cluster.outcomes(origin, address, 81, times=2) == {NODE}
 
