@@ -136,7 +136,7 @@ def _choices(pipeline: Pipeline, service: Service, *, only_first: bool = False) 
         return
     addresses = service.cluster_ips[:1] if only_first else service.cluster_ips
     for family in dict.fromkeys(map(family_of, addresses)):
-        offered = offers(state.slices_of(service.key), family)
+        offered = offers(service, state.slices_of(service.key), family)
         for port in service.ports:
             yield port, choice_for(port, offered, state.node)
 

@@ -152,6 +152,7 @@ class Endpoint(Shape):
     addresses: list[object] | None = None
     conditions: EndpointConditions | None = None
     node_name: str | None = None
+    zone: object = None
     hints: EndpointHints | None = None
 
     essential: ClassVar = frozenset({"addresses", "conditions", "nodeName"})

@@ -94,11 +94,22 @@ def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report
         return None
     node_name = _shared_name(node_name)
     ready, serving, terminating = _conditions(given.conditions)
+    zone = _zone(given.zone, path, report)
     if given.hints is None:
-        return Endpoint(address, ready, serving, terminating, node_name)
+        return Endpoint(address, ready, serving, terminating, node_name, None, None, zone)
     node_hints = _hints(given.hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
     zone_hints = _hints(given.hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
-    return Endpoint(address, ready, serving, terminating, node_name, node_hints, zone_hints)
+    return Endpoint(address, ready, serving, terminating, node_name, node_hints, zone_hints, zone)
+
+
+def _zone(given: object, path: str, report: Report) -> str:
+    """The endpoint's zone, "" where it isn't known; one that can't be read costs a weight by zone alone."""
+    if not given:
+        return ""
+    if isinstance(given, str) and is_label_value(given):
+        return _shared_name(given)
+    report(f"{path}.zone", f"{show(given)} is not the name of a zone")
+    return ""
 
 
 def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bool]:

@@ -12,6 +12,7 @@ from nftproxy.api.nodes import ZONE
 from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.conformance.oracle import World
 from nftproxy.model.addresses import FAMILY_NAMES
+from nftproxy.model.annotations import PLAIN, PREFIX, ServiceOptions, SliceOptions
 from nftproxy.model.objects import (
     Endpoint,
     EndpointSlice,
@@ -127,10 +128,24 @@ def _service(service: Service) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": _metadata(service.key, creationTimestamp=created if service.created else None),
+        "metadata": _metadata(
+            service.key,
+            creationTimestamp=created if service.created else None,
+            annotations=_service_annotations(service.options),
+        ),
         "spec": spec,
         "status": {"loadBalancer": {"ingress": ingress}} if ingress else {},
     }
+
+
+def _service_annotations(options: ServiceOptions) -> Manifest:
+    weights = ",".join(f"zone:{zone}={weight}" for zone, weight in options.weights)
+    algorithm = options.algorithm.value if options.algorithm is not PLAIN.algorithm else ""
+    return _given(**{f"{PREFIX}algorithm": algorithm, f"{PREFIX}weights": weights})
+
+
+def _slice_annotations(options: SliceOptions) -> Manifest:
+    return {} if options.weight is None else {f"{PREFIX}weight": str(options.weight)}
 
 
 def _service_port(port: ServicePort) -> Manifest:
@@ -141,7 +156,9 @@ def _slice(given: EndpointSlice) -> Manifest:
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
-        "metadata": _metadata(given.key, {SERVICE_NAME: given.service.name}),
+        "metadata": _metadata(
+            given.key, {SERVICE_NAME: given.service.name}, annotations=_slice_annotations(given.options)
+        ),
         "addressType": FAMILY_NAMES[given.family],
         "ports": [{"name": port.name, "protocol": port.protocol.name, "port": port.port} for port in given.ports],
         "endpoints": list(map(_endpoint, given.endpoints)),
@@ -154,6 +171,7 @@ def _endpoint(endpoint: Endpoint) -> Manifest:
         addresses=[str(endpoint.address)],
         conditions={"ready": endpoint.ready, "serving": endpoint.serving, "terminating": endpoint.terminating},
         nodeName=endpoint.node_name,
+        zone=endpoint.zone,
         hints=hints,
     )
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
 from nftproxy.lab.topology import PODS, UPLINK, Origin
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import (
     Endpoint,
     EndpointSlice,
@@ -35,6 +36,9 @@ ANY_ADDRESS = Address("")
 
 REJECTED = {Protocol.TCP: TCP_RESET, Protocol.UDP: PORT_UNREACHABLE, Protocol.SCTP: PORT_UNREACHABLE}
 INTERFACES = {Origin.POD: PODS, Origin.NODE: "", Origin.OUTSIDE: UPLINK, Origin.REMOTE_POD: UPLINK}
+
+BY_ADDRESS = (Algorithm.SOURCE_HASH, Algorithm.CONSISTENT_HASH)
+"""Who sends all connections of one client to one endpoint, as long as the list is the same."""
 
 View = Callable[[Outcome], Outcome]
 """What of an outcome counts."""
@@ -77,11 +81,15 @@ class Front(NamedTuple):
 
 
 class Lists(NamedTuple):
-    """The endpoints that policy Cluster and policy Local choose from, and which of these are on this node."""
+    """The endpoints that policy Cluster and policy Local choose from, and which of these are on this node.
+
+    `weights` are those of all endpoints that take new connections.
+    """
 
     cluster: Targets
     local: Targets
     here: Targets
+    weights: Mapping[tuple[Address, int], int]
 
 
 class Oracle:
@@ -116,9 +124,21 @@ class Oracle:
         return front
 
     def remembers(self, probe: Probe) -> bool:
-        """Whether a client that connects like this again must reach the same pod."""
+        """Whether a client that connects like this again must reach the same pod: by affinity, or by its hash."""
         front = self.front_of(place_of(probe))
-        return front is not None and front.service.affinity_timeout is not None
+        return front is not None and (
+            front.service.affinity_timeout is not None or front.service.options.algorithm in BY_ADDRESS
+        )
+
+    def least_share(self, probe: Probe, expected: Collection[Outcome]) -> float:
+        """Which part of new connections like this one the endpoint gets that gets fewest."""
+        place = place_of(probe)
+        front = self.front_of(place)
+        if front is None or front.port is None:
+            return 1 / len(expected)
+        weights = self.lists(front.service, front.port, family_of(place.address)).weights
+        reached = [weights[Address(each.endpoint.ip), each.endpoint.port] for each in expected if each.endpoint]
+        return min(reached) / sum(reached)
 
     def serves_node_ports(self, address: Address) -> bool:
         """Whether rules serve node ports on an address (nodePortAddresses); never on loopback, asked for or not."""
@@ -221,7 +241,7 @@ class Oracle:
         key = service.key, port, family
         if key not in self._lists:
             mine = self._slices[service.key, family]
-            self._lists[key] = _lists(_entries(mine, port, self.world.node.name), self.world.node)
+            self._lists[key] = _lists(_entries(service, mine, port, self.world.node.name), self.world.node)
         return self._lists[key]
 
 
@@ -293,24 +313,44 @@ def _allowed_external_ips(config: Config, service: Service) -> tuple[Address, ..
 # Which endpoints serve
 
 
-def _entries(slices: Iterable[EndpointSlice], port: ServicePort, node_name: str) -> dict[tuple[Address, int], Endpoint]:
+class _Entry(NamedTuple):
+    """An endpoint as a slice has it, with what it weighs there."""
+
+    endpoint: Endpoint
+    weight: int
+
+
+def _entries(
+    service: Service, slices: Iterable[EndpointSlice], port: ServicePort, node_name: str
+) -> dict[tuple[Address, int], _Entry]:
     """The endpoints of a Service port, each address and port once, by the entry that is best."""
 
-    def rank(entry: Endpoint) -> tuple[object, ...]:
-        is_local = entry.node_name == node_name
-        hints = entry.node_hints or (), entry.zone_hints or ()
-        return not entry.terminating, entry.ready, entry.serving, is_local, hints
+    def rank(entry: _Entry) -> tuple[object, ...]:
+        endpoint = entry.endpoint
+        is_local = endpoint.node_name == node_name
+        hints = endpoint.node_hints or (), endpoint.zone_hints or ()
+        return not endpoint.terminating, endpoint.ready, endpoint.serving, is_local, hints, -entry.weight
 
-    found: dict[tuple[Address, int], Endpoint] = {}
+    found: dict[tuple[Address, int], _Entry] = {}
     for each in slices:
         for number in (p.port for p in each.ports if (p.name, p.protocol) == (port.name, port.protocol)):
-            for entry in each.endpoints:
-                place = entry.address, number
+            for pod in each.endpoints:
+                place = pod.address, number
+                entry = _Entry(pod, _weight(service, each, pod))
                 found[place] = max(found.get(place, entry), entry, key=rank)
     return found
 
 
-def _lists(entries: dict[tuple[Address, int], Endpoint], node: Node) -> Lists:
+def _weight(service: Service, of_slice: EndpointSlice, endpoint: Endpoint) -> int:
+    """How many connections an endpoint gets in comparison with others: by its slice, and by its zone."""
+    own = 100 if of_slice.options.weight is None else of_slice.options.weight
+    return own * next((weight for zone, weight in service.options.weights if zone == endpoint.zone), 1)
+
+
+def _lists(all_entries: dict[tuple[Address, int], _Entry], node: Node) -> Lists:
+    weights = {place: entry.weight for place, entry in all_entries.items() if entry.weight > 0}
+    entries = {place: all_entries[place].endpoint for place in weights}
+
     def those(matches: Callable[[Endpoint], bool]) -> set[tuple[Address, int]]:
         return {place for place, entry in entries.items() if matches(entry)}
 
@@ -319,7 +359,7 @@ def _lists(entries: dict[tuple[Address, int], Endpoint], node: Node) -> Lists:
     here = those(lambda entry: entry.node_name == node.name)
     cluster = _near({place: entries[place] for place in ready}, node) or draining
     local = ready & here or draining & here
-    return Lists(frozenset(cluster), frozenset(local), frozenset((cluster | local) & here))
+    return Lists(frozenset(cluster), frozenset(local), frozenset((cluster | local) & here), weights)
 
 
 def _near(ready: dict[tuple[Address, int], Endpoint], node: Node) -> set[tuple[Address, int]]:

@@ -18,6 +18,7 @@ from msgspec import structs
 from nftproxy.conformance.notation import addresses, key, networks
 from nftproxy.lab.topology import PODS
 from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SliceOptions
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -147,6 +148,7 @@ def _services(draw: st.DrawFn) -> Service:
         external_policy=external_policy,
         affinity_timeout=draw(st.sampled_from([None, 60, 10800])),
         health_check_node_port=draw(st.sampled_from([30080, 32000])) if checks_health else 0,
+        options=draw(service_options),
     )
 
 
@@ -154,6 +156,17 @@ def without_node_port(port: ServicePort) -> ServicePort:
     """The same port of a Service whose type has no node ports."""
     return ServicePort(port.name, port.protocol, port.port)
 
+
+service_options: st.SearchStrategy[ServiceOptions] = st.just(PLAIN) | st.builds(
+    ServiceOptions,
+    weights=st.sampled_from([(), (("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
+)
+"""What annotations of a Service ask for; nothing, mostly."""
+
+slice_options: st.SearchStrategy[SliceOptions] = st.sampled_from(
+    [PLAIN_SLICE, PLAIN_SLICE, PLAIN_SLICE, SliceOptions(0), SliceOptions(20), SliceOptions(100)]
+)
+"""What annotations of an EndpointSlice ask for."""
 
 source_ranges = some(SOURCES, most=3)
 
@@ -176,6 +189,7 @@ endpoints: dict[Family, st.SearchStrategy[Endpoint]] = {
         node_name=st.sampled_from([*NODE_NAMES, ""]),
         node_hints=hints(*NODE_NAMES),
         zone_hints=hints(*ZONES),
+        zone=st.sampled_from([*ZONES, ""]),
     )
     for family in Family
 }
@@ -209,6 +223,7 @@ def _slices(draw: st.DrawFn) -> EndpointSlice:
         endpoints=tuple(
             _hinted_by(_without(endpoint, without), everywhere) for endpoint in draw(_endpoint_lists[family])
         ),
+        options=draw(slice_options),
     )
 
 

@@ -227,7 +227,8 @@ class Trial:
 
     def _more(self, oracle: Oracle, probes: Sequence[Probe], wanted: frozenset[Outcome], view: View) -> list[Probe]:
         """So many more connections that all of `wanted` show; none where there aren't as many new clients."""
-        enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - 1 / len(wanted)))
+        least = oracle.least_share(probes[0], wanted)
+        enough = math.ceil(math.log(UNSEEN / len(wanted)) / math.log(1 - least))
         if enough > self._most_more:
             return []
         self._most_more -= enough

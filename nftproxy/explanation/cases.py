@@ -7,6 +7,7 @@ table.nft.j2 ask them; the reasons are those of the policy.
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -168,7 +169,7 @@ def _by_external_local(client: Client, *, is_local: bool, detector: str) -> Choi
 
 def _endpoints(pipeline: Pipeline, served: Served, choice: Choice, client: Client, pods: Pods) -> Iterator[Endpoint]:
     """Every endpoint of the Service port, with its share of the list that counts, or why it isn't on it."""
-    rows = {(address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows}
+    rows = Counter((address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows)
     for verdict in served.choice.verdicts:
         candidate = verdict.candidate
         place = candidate.address, candidate.port
@@ -176,7 +177,7 @@ def _endpoints(pipeline: Pipeline, served: Served, choice: Choice, client: Clien
             *place,
             pods.name_at(candidate.address),
             candidate.is_local,
-            100 / len(rows) if place in rows else 0.0,
+            100 * rows[place] / rows.total() if place in rows else 0.0,
             _reason(verdict, choice.list),
             place in rows and _is_masqueraded(pipeline, served, choice, client, *place),
         )

@@ -214,7 +214,7 @@ def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) ->
 def _topology(pipeline: Pipeline, served: Served, family: Family) -> Iterator[str]:
     """Why a Service that asks for near endpoints uses all of them."""
     state, distribution = pipeline.state, served.service.traffic_distribution
-    offered = offers(state.slices_of(served.service.key), family)
+    offered = offers(served.service, state.slices_of(served.service.key), family)
     why = why_not_near(gather(offered, served.port, state.node.name), state.node)
     if why and distribution is not TrafficDistribution.NONE:
         wish = f"trafficDistribution {distribution.value}"

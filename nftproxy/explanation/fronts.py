@@ -96,7 +96,7 @@ def _holder_of(pipeline: Pipeline, claim: Claim, family: Family) -> tuple[Servic
 def _served(pipeline: Pipeline, family: Family, service: Service, port: ServicePort, reach: Reach) -> Served:
     state = pipeline.state
     ((_, facts),) = compile_service(state, pipeline.settings, family, service, only=port)
-    choice = choice_for(port, offers(state.slices_of(service.key), family), state.node)
+    choice = choice_for(port, offers(service, state.slices_of(service.key), family), state.node)
     return Served(service, port, reach, facts, choice)
 
 

@@ -58,7 +58,7 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
     state = pipeline.state
     asking = (each for each in state.services.values() if each.traffic_distribution is not TrafficDistribution.NONE)
     for service in sorted(asking, key=lambda each: each.key):
-        offered = {family: offers(state.slices_of(service.key), family) for family in pipeline.generations}
+        offered = {family: offers(service, state.slices_of(service.key), family) for family in pipeline.generations}
         for port, family in itertools.product(service.ports, pipeline.generations):
             why = why_not_near(gather(offered[family], port, state.node.name), state.node)
             if why:
@@ -71,7 +71,7 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
 def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
     """What becomes of node ports at localhost, where no rule serves them."""
     for port, each in sorted(pipeline.localhost_ports.by_port.items()):
-        places = ", ".join(map(str, itertools.starmap(LocalPort, each.endpoints)))
+        places = ", ".join(dict.fromkeys(map(str, itertools.starmap(LocalPort, each.endpoints))))
         yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
     for service, port, protocol in pipeline.localhost_ports.unserved(pipeline.state):
         what = f"{protocol.value} port {port} of {service}"

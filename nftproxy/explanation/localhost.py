@@ -24,7 +24,7 @@ def localhost_case(pipeline: Pipeline, spot: Spot, pods: Pods) -> tuple[Service,
     state = pipeline.state
     service = state.services[wanted.service]
     (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
-    choice = choice_for(port, offers(state.slices_of(service.key), spot.family), state.node)
+    choice = choice_for(port, offers(service, state.slices_of(service.key), spot.family), state.node)
     is_local = service.external_policy is TrafficPolicy.LOCAL
     endpoints = tuple(
         Endpoint(
@@ -32,7 +32,7 @@ def localhost_case(pipeline: Pipeline, spot: Spot, pods: Pods) -> tuple[Service,
             each.candidate.port,
             pods.name_at(each.candidate.address),
             each.candidate.is_local,
-            100 / len(wanted.endpoints) if (each.candidate.address, each.candidate.port) in wanted.endpoints else 0.0,
+            100 * wanted.endpoints.count((each.candidate.address, each.candidate.port)) / len(wanted.endpoints),
             (each.local if is_local else each.cluster).value,
             True,
         )

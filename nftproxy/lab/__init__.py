@@ -18,6 +18,7 @@ from nftproxy.lab.outcome import (
     Probe,
     endpoint,
     is_even,
+    is_spread,
 )
 from nftproxy.lab.pods import RealHost, RealNetwork, RealNode
 from nftproxy.lab.topology import Origin
@@ -41,5 +42,6 @@ __all__ = [
     "RealNode",
     "endpoint",
     "is_even",
+    "is_spread",
     "obstacle",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -110,19 +110,25 @@ def endpoint(ip: str, port: int, *, masqueraded: bool = False) -> Outcome:
 
 
 def is_even(outcomes: Iterable[Outcome], endpoints: Collection[tuple[str, int]]) -> bool:
-    """Whether each connection went to one of `endpoints`, spread as evenly as chance would have it.
+    """Whether each connection went to one of `endpoints`, spread as evenly as chance would have it."""
+    return is_spread(outcomes, dict.fromkeys(endpoints, 1))
+
+
+def is_spread(outcomes: Iterable[Outcome], weights: Mapping[tuple[str, int], int]) -> bool:
+    """Whether each connection went to one of some endpoints, spread by their weights as far as chance would have it.
 
     A fair draw fails this once in ten million times: the limit is six standard deviations in the normal
     approximation of the chi-square distribution (Wilson and Hilferty), good from five draws per endpoint.
     """
     count = Counter(outcome.endpoint for outcome in outcomes)
-    if not set(count) <= set(endpoints):
+    if not set(count) <= set(weights):
         return False
-    freedom, expected = len(endpoints) - 1, count.total() / len(endpoints)
-    if expected < 5:
-        raise ValueError(f"{count.total()} connections say nothing about {len(endpoints)} endpoints")
+    expected = {each: count.total() * weight / sum(weights.values()) for each, weight in weights.items()}
+    if min(expected.values()) < 5:
+        raise ValueError(f"{count.total()} connections say nothing about {len(weights)} endpoints")
+    freedom = len(weights) - 1
     if not freedom:
         return True
-    statistic = sum((count[Address(*each)] - expected) ** 2 for each in endpoints) / expected
+    statistic = sum((count[Address(*each)] - wanted) ** 2 / wanted for each, wanted in expected.items())
     deviation = (statistic / freedom) ** (1 / 3) - (1 - 2 / (9 * freedom))
     return bool(deviation < 6 * (2 / (9 * freedom)) ** 0.5)

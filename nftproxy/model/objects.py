@@ -102,7 +102,8 @@ class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
     """One entry of an EndpointSlice's endpoints: its first address and its conditions, defaults applied.
 
-    `node_hints` and `zone_hints` are None where hints.forNodes / hints.forZones is absent or empty.
+    `zone` is "" where it isn't known.  `node_hints` and `zone_hints` are None where hints.forNodes / hints.forZones is
+    absent or empty.
     """
 
     address: Address
@@ -112,6 +113,7 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     node_name: str = ""
     node_hints: tuple[str, ...] | None = None
     zone_hints: tuple[str, ...] | None = None
+    zone: str = ""
 
 
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False):

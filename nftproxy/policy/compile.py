@@ -134,7 +134,7 @@ def compile_service(
     if not service.ports:
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
     own = _OwnSources.of(service, state, family)
-    offered = offers(state.slices_of(service.key), family)
+    offered = offers(service, state.slices_of(service.key), family)
     for port, claimed in reaches(state, settings.config, family, service):
         if only is not None and port != only:
             continue

@@ -4,17 +4,21 @@ Two lists come out of one pass: the *cluster list* (policy Cluster) and the *loc
 gets a `Reason` for each list, and the lists are those whose reason is a choosing one: so that what an operator reads
 and what the kernel gets cannot differ.  Sources: KEP-1669 (terminating endpoints), KEP-2433 and KEP-3015 (topology
 by hints), KEP-2086 (internalTrafficPolicy).
+
+Each endpoint has a weight: its EndpointSlice's times its zone's (annotations, model/annotations.py).  One of weight 0
+is drained: it gets no new connection, so all is decided as if it weren't there.  Flows that it has go on (flows.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ServicePort
+from nftproxy.model.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
 
 
 class Reason(Enum):
@@ -24,6 +28,7 @@ class Reason(Enum):
     LAST_RESORT = "serving while it terminates, as no endpoint that could be used is ready"
     NOT_READY = "not ready"
     TERMINATING = "terminating, while others are ready"
+    DRAINED = "drained: its weight is 0"
     OTHER_NODE = "on another node"
     OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
     OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
@@ -32,6 +37,10 @@ class Reason(Enum):
     def is_choice(self) -> bool:
         """Whether the endpoint is on the list."""
         return self in (Reason.READY, Reason.LAST_RESORT)
+
+
+FULL_WEIGHT = 100
+"""The weight of endpoints whose EndpointSlice has none: annotations can only take some of it away."""
 
 
 class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -44,9 +53,10 @@ class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
     is_local: bool
     node_hints: tuple[str, ...] | None
     zone_hints: tuple[str, ...] | None
+    weight: int = FULL_WEIGHT
 
 
-_Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...]]
+_Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...], int]
 """Which of several entries for one ip:port counts: by conditions, and after these whatever makes it always the same."""
 
 
@@ -71,17 +81,23 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
         return bool(self.cluster)
 
 
-Offers = Mapping[tuple[str, Protocol], Sequence[tuple[EndpointSlice, int]]]
-"""The EndpointSlices of a Service that have a port of some name and protocol, each with its number."""
+class Offers(NamedTuple):
+    """The EndpointSlices of a Service that have a port of some name and protocol, each with its number.
+
+    `zones` are the weights of endpoints by zone, as the Service has them; 1 for other zones.
+    """
+
+    slices: Mapping[tuple[str, Protocol], Sequence[tuple[EndpointSlice, int]]]
+    zones: Mapping[str, int]
 
 
-def offers(slices: Iterable[EndpointSlice], family: Family) -> Offers:
+def offers(service: Service, slices: Iterable[EndpointSlice], family: Family) -> Offers:
     """What a Service's EndpointSlices offer in a family: looked through once, whichever of its ports asks then."""
     found: dict[tuple[str, Protocol], list[tuple[EndpointSlice, int]]] = {}
     for endpoint_slice in slices:
         for port in endpoint_slice.ports if endpoint_slice.family is family else ():
             found.setdefault((port.name, port.protocol), []).append((endpoint_slice, port.port))
-    return found
+    return Offers(found, dict(service.options.weights))
 
 
 def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate]:
@@ -91,14 +107,15 @@ def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate
     terminating wins over one that is, a better one over a worse one, whatever order the slices come in.
     """
     best: dict[tuple[Address, int], tuple[_Rank, Candidate]] = {}
-    for endpoint_slice, number in offered.get((port.name, port.protocol), ()):
+    for endpoint_slice, number in offered.slices.get((port.name, port.protocol), ()):
+        weight = FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
         for endpoint in endpoint_slice.endpoints:
-            _keep_better(best, endpoint, number, node_name)
+            _keep_better(best, endpoint, number, node_name, weight * offered.zones.get(endpoint.zone, 1))
     return sorted(candidate for _, candidate in best.values())
 
 
 def _keep_better(
-    best: dict[tuple[Address, int], tuple[_Rank, Candidate]], endpoint: Endpoint, port: int, node_name: str
+    best: dict[tuple[Address, int], tuple[_Rank, Candidate]], endpoint: Endpoint, port: int, node_name: str, weight: int
 ) -> None:
     candidate = Candidate(
         endpoint.address,
@@ -108,9 +125,10 @@ def _keep_better(
         bool(endpoint.node_name) and endpoint.node_name == node_name,
         endpoint.node_hints,
         endpoint.zone_hints,
+        weight,
     )
     conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
-    rank = (conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or ())
+    rank = (conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or (), -weight)
     known = best.get((candidate.address, port))
     if known is None or rank > known[0]:
         best[candidate.address, port] = rank, candidate
@@ -118,7 +136,7 @@ def _keep_better(
 
 def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
     """Decide about each candidate for the cluster list and for the local list."""
-    ready = [candidate for candidate in candidates if candidate.is_ready]
+    ready = _ready(candidates)
     far, far_reason = _too_far(ready, node)
     has_local_ready = any(candidate.is_local for candidate in ready)
     verdicts = []
@@ -134,6 +152,11 @@ def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
     )
 
 
+def _ready(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those that are ready for new connections."""
+    return [candidate for candidate in candidates if candidate.is_ready and candidate.weight]
+
+
 def choice_for(port: ServicePort, offered: Offers, node: Node) -> Choice:
     """What is decided on a node about the endpoints that are offered for a Service port."""
     return choose(gather(offered, port, node.name), node)
@@ -145,7 +168,7 @@ def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:
     This is the other half of `choose`: a Service may ask for near endpoints (spec.trafficDistribution), and hints that
     can't be followed are ignored together (KEP-2433).
     """
-    ready = [candidate for candidate in candidates if candidate.is_ready]
+    ready = _ready(candidates)
     if not ready or _too_far(ready, node)[1] is not Reason.READY:
         return ""
     if not all(candidate.zone_hints for candidate in ready):
@@ -154,6 +177,8 @@ def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:
 
 
 def _by_conditions(candidate: Candidate, *, has_ready: bool) -> Reason:
+    if not candidate.weight:
+        return Reason.DRAINED
     if candidate.is_ready:
         return Reason.READY
     if candidate.is_last_resort:

@@ -60,7 +60,7 @@ def udp_fronts(state: ClusterState, settings: Settings, family: Family, service:
     found: Sweeps = {}
     if all(port.protocol is not Protocol.UDP for port in service.ports):
         return found
-    offered = offers(state.slices_of(service.key), family)
+    offered = offers(service, state.slices_of(service.key), family)
     node_addresses = nodeport_addresses(state, settings.config, family)
     for port, claimed in reaches(state, settings.config, family, service):
         if port.protocol is Protocol.UDP:

@@ -107,13 +107,16 @@ def _with_rules(service: Service, without_rules: Mapping[Family, Collection[Obje
 
 
 def _local_ready(state: ClusterState, service: Service, family: Family) -> int:
-    """How many pods on this node are ready, at however many ports; one that serves while it terminates is not."""
-    offered = offers(state.slices_of(service.key), family)
+    """How many pods on this node are ready, at however many ports.
+
+    One that serves while it terminates is not, nor one that is drained: its weight is 0.
+    """
+    offered = offers(service, state.slices_of(service.key), family)
     ready = {
         candidate.address
         for port in service.ports
         for candidate in gather(offered, port, state.node.name)
-        if candidate.is_local and candidate.is_ready
+        if candidate.is_local and candidate.is_ready and candidate.weight
     }
     return len(ready)
 
@@ -137,8 +140,10 @@ def without_local_endpoints(state: ClusterState, family: Family) -> dict[str, in
     counts = {"internal": 0, "external": 0}
     for service in state.services.values():
         policies = _local_policies(service) if of_family(service.cluster_ips, family) else ()
-        offered = offers(state.slices_of(service.key), family) if policies else {}
-        for port in service.ports if policies else ():
+        if not policies:
+            continue
+        offered = offers(service, state.slices_of(service.key), family)
+        for port in service.ports:
             choice = choice_for(port, offered, state.node)
             for policy in policies if choice.has_endpoints and not choice.local else ():
                 counts[policy] += 1

@@ -2,11 +2,12 @@
 
 No rule can: what a node sends to a loopback address has a loopback source, which no endpoint could answer.  So the
 agent listens there and forwards (agent/forwarder.py), as is decided here.  It follows from the same fronts and the same
-choice of endpoints as the rules do, with three things of its own, all as kube-proxy 1.37 has them:
+choice of endpoints as the rules do, with three things of its own, all as kube-proxy 1.37 has them, but for annotations:
 
 * TCP only.  Nothing listens for UDP and SCTP, so the kernel rejects what is sent there.
 * Policy Local means the local list, for the node itself too: where that is empty, nothing listens.
-* All of the node's own clients are one client, so session affinity sends all of them to one endpoint.
+* All of the node's own clients are one client, so session affinity sends all of them to one endpoint, and what the
+  annotation nftproxy.dev/algorithm asks for has no meaning: weights count, and endpoints are drawn at random.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, host_port
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.endpoints import choice_for, offers
 from nftproxy.policy.fronts import reaches
+from nftproxy.policy.placement import placed
 from nftproxy.policy.state import ClusterState
 
 
@@ -34,7 +37,9 @@ class LocalPort(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """What becomes of connections to a local port: any of `endpoints`, of which there is at least one.
+    """What becomes of connections to a local port: any of `endpoints`, at random; there is at least one.
+
+    An endpoint that weighs more than others is there more often.
 
     `affinity_timeout` is in seconds, None without session affinity.
     """
@@ -114,7 +119,7 @@ class LocalhostPorts:
         if all(port.protocol is not Protocol.TCP or not port.node_port for port in service.ports):
             return
         for family in families:
-            offered = offers(state.slices_of(service.key), family)
+            offered = offers(service, state.slices_of(service.key), family)
             for port, claimed in reaches(state, self._config, family, service):
                 for reach in claimed:
                     if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.denial:
@@ -122,6 +127,7 @@ class LocalhostPorts:
                     choice = choice_for(port, offered, state.node)
                     chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
-                        endpoints = tuple((candidate.address, candidate.port) for candidate in chosen)
+                        rows = placed(chosen, Algorithm.RANDOM, "")
+                        endpoints = tuple((candidate.address, candidate.port) for candidate in rows)
                         place = LocalPort(LOCALHOST[family], port.node_port)
                         yield place, Forwarding(service.key, endpoints, service.affinity_timeout)

@@ -158,6 +158,21 @@ def test_hints(hints: object, zones: object, nodes: object) -> None:
     assert (made.endpoints[0].zone_hints, made.endpoints[0].node_hints, problems) == (zones, nodes, [])
 
 
+@pytest.mark.parametrize(("given", "zone"), [("a", "a"), ("", ""), (None, "")])
+def test_zone(given: object, zone: str) -> None:
+    """An endpoint's zone is what weights go by; none is the empty text."""
+    made, problems = endpoint_slice("endpoints.0.zone", given)
+    assert (made.endpoints[0].zone, problems) == (zone, [])
+
+
+@pytest.mark.parametrize(("given", "shown"), [("a b", "'a b'"), (3, "3"), ({"a": 1}, "an object")])
+def test_a_bad_zone_leaves_the_endpoint(given: object, shown: str) -> None:
+    """A zone that can't be read costs a weight by zone, and nothing else."""
+    made, problems = endpoint_slice("endpoints.0.zone", given)
+    assert made.endpoints[0].zone == ""
+    assert problems[0].endswith(f"endpoints[0].zone: {shown} is not the name of a zone")
+
+
 @pytest.mark.parametrize(
     ("hints", "problem"),
     [
@@ -171,7 +186,7 @@ def test_hints(hints: object, zones: object, nodes: object) -> None:
 def test_bad_hints_leave_the_endpoint(hints: object, problem: str) -> None:
     """A bad hint is lost alone: hints decide where traffic goes best, not where it may go."""
     made, problems = endpoint_slice("endpoints.0.hints", hints)
-    assert made.endpoints == (Endpoint(Address("10.1.0.4"), node_name="node-a"),)
+    assert made.endpoints == (Endpoint(Address("10.1.0.4"), node_name="node-a", zone="a"),)
     assert problems == [f"EndpointSlice shop/web-abcde: endpoints[0].{problem}"]
 
 

@@ -10,6 +10,7 @@ from nftproxy.conformance.oracle import Oracle, World
 from nftproxy.conformance.probes import INTERFACES
 from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
 from nftproxy.lab.topology import DEFAULT_SOURCES
+from nftproxy.model.annotations import Algorithm, ServiceOptions
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
 
@@ -146,6 +147,22 @@ def test_of_two_entries_the_better_one_counts() -> None:
     ghosts = slice_of(endpoints=["10.1.0.4@node-a stopped"]), slice_of(endpoints=["10.1.0.4@node-a"], suffix="2")
     assert become(world(service(), *ghosts), Origin.POD, "10.96.0.10") == at(HERE)
     assert become(world(service(), *reversed(ghosts)), Origin.POD, "10.96.0.10") == at(HERE)
+
+
+def test_weights_and_algorithms() -> None:
+    """Drained endpoints get nothing, the lightest of the others its share, and a hash keeps a client where it is."""
+    drained, light, heavy = (
+        slice_of(endpoints=[f"10.1.1.{number} in=a"], suffix=str(number), weight=weight)
+        for number, weight in ((1, 0), (2, 25), (3, 100))
+    )
+    options = ServiceOptions(algorithm=Algorithm.SOURCE_HASH, weights=(("a", 3),))
+    probe = Probe(Origin.POD, "10.96.0.10", 80, source="10.1.0.77")
+    oracle = Oracle(world(service(options=options), drained, light, heavy))
+    assert oracle.expected(probe) == at("10.1.1.2", "10.1.1.3")
+    assert oracle.least_share(probe, oracle.expected(probe)) == 0.2
+    assert oracle.remembers(probe)
+    assert not Oracle(world(service(), light)).remembers(probe)
+    assert Oracle(world(service(), drained)).expected(probe) == {TCP_RESET}
 
 
 def test_a_pod_that_reaches_itself_is_masqueraded() -> None:

@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import nodes, quick, slices
 from nftproxy.model.addresses import Protocol
+from nftproxy.model.annotations import ServiceOptions
 from nftproxy.model.objects import EndpointPort, EndpointSlice, Node
 from nftproxy.policy.endpoints import Candidate, Choice, Reason, Verdict, choose, gather, offers
-from tests.support.factories import IPV4, IPV6, endpoint, node, service_port, slice_of
+from tests.support.factories import IPV4, IPV6, endpoint, node, service, service_port, slice_of
 
 R = Reason
 
 
 def candidates(*slices: EndpointSlice, port: str = "http:80") -> list[Candidate]:
     """The candidates for an IPv4 port, as node-a sees them."""
-    return gather(offers(slices, IPV4), service_port(port), "node-a")
+    return gather(offers(service(), slices, IPV4), service_port(port), "node-a")
 
 
 def choice(*endpoints: str, at: Node | None = None) -> Choice:
@@ -59,8 +60,8 @@ def test_endpoints_join_by_family() -> None:
     """A slice of the other family has nothing for this one."""
     both = slice_of(endpoints=["10.1.0.4"]), slice_of(endpoints=["fd00:1::4"], suffix="2")
     port = service_port("http:80")
-    assert [candidate.address for candidate in gather(offers(both, IPV4), port, "node-a")] == ["10.1.0.4"]
-    assert [candidate.address for candidate in gather(offers(both, IPV6), port, "node-a")] == ["fd00:1::4"]
+    assert [candidate.address for candidate in gather(offers(service(), both, IPV4), port, "node-a")] == ["10.1.0.4"]
+    assert [candidate.address for candidate in gather(offers(service(), both, IPV6), port, "node-a")] == ["fd00:1::4"]
 
 
 def test_one_address_with_two_ports_is_two_endpoints() -> None:
@@ -83,7 +84,7 @@ def test_an_endpoint_is_local_by_its_node_name(node_name: str, is_local: bool) -
 
 def test_without_a_node_name_nothing_is_local() -> None:
     """An endpoint without a nodeName isn't local even where this node's name is not known."""
-    found = gather(offers([slice_of(endpoints=["10.1.0.4"])], IPV4), service_port("http:80"), "")
+    found = gather(offers(service(), [slice_of(endpoints=["10.1.0.4"])], IPV4), service_port("http:80"), "")
     assert not found[0].is_local
 
 
@@ -121,7 +122,59 @@ def test_the_order_of_slices_does_not_matter(drawn: tuple[list[EndpointSlice], l
     """However slices are ordered, and their endpoints in them, the same candidates come out in the same order."""
     first, second = drawn
     for port in map(service_port, ["80", "80/udp", "web:80"]):
-        assert gather(offers(first, IPV4), port, "node-a") == gather(offers(second, IPV4), port, "node-a")
+        assert gather(offers(service(), first, IPV4), port, "node-a") == gather(
+            offers(service(), second, IPV4), port, "node-a"
+        )
+
+
+# Weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "own", "found"),
+    [
+        ((), None, [100, 100]),
+        ((), 0, [0, 0]),
+        ((), 7, [7, 7]),
+        ((("a", 3),), None, [300, 100]),
+        ((("a", 3), ("b", 0)), 50, [150, 0]),
+        ((("c", 3),), 50, [50, 50]),
+    ],
+)
+def test_weights(weights: tuple[tuple[str, int], ...], own: int | None, found: list[int]) -> None:
+    """An endpoint weighs what its slice says, 100 if nothing, times what the Service says of its zone, 1 if nothing."""
+    given = slice_of(endpoints=["10.1.0.1 in=a", "10.1.0.2 in=b"], weight=own)
+    offered = offers(service(options=ServiceOptions(weights=weights)), [given], IPV4)
+    assert [each.weight for each in gather(offered, service_port("http:80"), "node-a")] == found
+
+
+def test_of_two_entries_the_lighter_counts() -> None:
+    """An endpoint in two slices, alike but for their weights, has the lesser one: whoever drains it is heard."""
+    both = [slice_of(endpoints=["10.1.0.1"], suffix=str(each), weight=each) for each in (5, 0, 9)]
+    assert [each.weight for each in candidates(*both)] == [0]
+    better = slice_of(endpoints=["10.1.0.1 serving"], suffix="worse", weight=3)
+    assert [each.weight for each in candidates(both[0], better)] == [5]
+
+
+@pytest.mark.parametrize(
+    ("drained", "others", "cluster", "local"),
+    [
+        (["10.1.0.1@node-a"], ["10.1.0.2@node-b"], "2", ""),
+        (["10.1.0.1@node-a"], [], "", ""),
+        (["10.1.0.1@node-a"], ["10.1.0.2@node-a draining"], "2", "2"),
+        (["10.1.0.1@node-a draining"], ["10.1.0.2@node-a draining"], "2", "2"),
+        (["10.1.0.1@node-a"], ["10.1.0.2@node-a zone=b", "10.1.0.3@node-b zone=a"], "3", "2"),
+        (["10.1.0.1@node-a zone=a"], ["10.1.0.2@node-a zone=b"], "2", "2"),
+    ],
+)
+def test_the_drained_are_as_if_they_were_not_there(
+    drained: list[str], others: list[str], cluster: str, local: str
+) -> None:
+    """Weight 0 takes an endpoint off both lists, and readiness and topology of the others are judged without it."""
+    slices = [slice_of(endpoints=drained, weight=0), slice_of(endpoints=others, suffix="2")]
+    chosen = choose(candidates(*slices), node())
+    assert (hosts(chosen.cluster), hosts(chosen.local)) == (cluster, local)
+    assert chosen.verdicts[0].cluster is R.DRAINED
 
 
 # Conditions
@@ -256,11 +309,12 @@ def test_each_endpoint_gets_a_reason_for_each_list(endpoints: list[str], reasons
 def test_the_lists_are_as_the_rules_say(drawn: list[EndpointSlice], at: Node) -> None:
     """Whatever the endpoints, both lists are those that the rules, written down plainly, give; verdicts agree."""
     for port in map(service_port, ["80", "80/udp", "web:80", "dns:53/udp"]):
-        all_ = gather(offers(drawn, IPV4), port, at.name)
+        all_ = gather(offers(service(), drawn, IPV4), port, at.name)
         chosen = choose(all_, at)
-        assert list(chosen.cluster) == _cluster_list(all_, at)
-        assert list(chosen.local) == _usable([candidate for candidate in all_ if candidate.is_local])
-        assert chosen.has_endpoints is bool(_usable(all_))
+        taking = [candidate for candidate in all_ if candidate.weight]
+        assert list(chosen.cluster) == _cluster_list(taking, at)
+        assert list(chosen.local) == _usable([candidate for candidate in taking if candidate.is_local])
+        assert chosen.has_endpoints is bool(_usable(taking))
         assert chosen.verdicts == tuple(
             Verdict(candidate, verdict.cluster, verdict.local)
             for candidate, verdict in zip(all_, chosen.verdicts, strict=True)
@@ -304,7 +358,7 @@ def test_each_port_of_a_slice_is_looked_at_once(count: int) -> None:
     ports = Looked(EndpointPort(name, Protocol.TCP, 8080) for name in names)
     slices = [msgspec.structs.replace(slice_of(suffix=str(each)), ports=ports) for each in range(5)]
     Looked.looks = 0
-    offered = offers(slices, IPV4)
+    offered = offers(service(), slices, IPV4)
     found = [gather(offered, service_port(f"{name}:80"), "node-a") for name in names]
     assert {len(each) for each in found} == {2}
     assert Looked.looks == 5 * count

@@ -170,12 +170,19 @@ def test_what_chooses_for_new_flows_cuts_no_old_ones() -> None:
     assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.0.4 5353, 10.1.1.4 5353"})
 
 
+def test_flows_of_drained_endpoints_go_on() -> None:
+    """Weight 0 takes no flow from the endpoint that has it."""
+    given = slice_of("kube/dns", ["10.1.0.4"], ports=["dns:5353/udp"], weight=0)
+    assert fronts_of(pipeline(DNS, given)) == sweeps(**{f"{VIP} 53": "10.1.0.4 5353"})
+
+
 @quick()
 @given(all_settings, clusters)
 def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Given]) -> None:
     """The UDP fronts are the keys of the maps of all fronts, the node's for each node-port address.
 
-    Those without a usable endpoint are refused, and what the rules send to is usable.
+    Those without a usable endpoint are refused, as are those whose endpoints are all drained, and what the rules send
+    to is usable.
     """
     made = Pipeline("node-a", settings, renderer())
     made.apply([Put(each) for each in cluster])
@@ -183,9 +190,16 @@ def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Given
         served = {front: usable for front, usable in _told(made).items() if family_of(front.address) is family}
         assert served.keys() == _ruled(made, family, "fronts").keys()
         refused = _ruled(made, family, "no-endpoints").keys()
-        assert {front for front, usable in served.items() if not usable} == refused
+        unusable = {front for front, usable in served.items() if not usable}
+        assert unusable <= refused
+        assert unusable == refused or _drains(made)
         for front, endpoint in _slots(made, family):
             assert endpoint in served[front]
+
+
+def _drains(made: Pipeline) -> bool:
+    weights = [each.options.weight for key in made.state.services for each in made.state.slices_of(key)]
+    return 0 in weights or any(0 in dict(each.options.weights).values() for each in made.state.services.values())
 
 
 def _told(made: Pipeline) -> Sweeps:

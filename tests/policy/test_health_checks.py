@@ -98,6 +98,14 @@ def test_local_endpoints(endpoints: list[str], count: int) -> None:
     assert checks == {32000: check("shop/web", count)}
 
 
+def test_drained_endpoints_do_not_count() -> None:
+    """A pod of weight 0 takes no new connections, so load balancers must not send any for its sake."""
+    drained = slice_of(endpoints=["10.1.0.4@node-a", "10.1.0.6@node-a"], weight=0)
+    other = slice_of(endpoints=["10.1.0.5@node-a"], suffix="2")
+    assert pipeline(balanced(), drained).health_checks.by_port == {32000: check("shop/web", 0)}
+    assert pipeline(balanced(), drained, other).health_checks.by_port == {32000: check("shop/web", 1)}
+
+
 def test_local_endpoints_are_pods() -> None:
     """A pod counts once, however many ports and slices it is in, and not for ports that the Service doesn't have."""
     web = balanced(ports=["http:80", "dns:53/udp"])

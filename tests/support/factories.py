@@ -29,6 +29,7 @@ from nftproxy.model.addresses import (
     family_of,
     parse_address,
 )
+from nftproxy.model.annotations import PLAIN_SLICE, SliceOptions
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import (
     ClusterObject,
@@ -125,16 +126,20 @@ def service(
 
 
 def endpoint(text: str = "10.1.0.4@node-a", **tweaks: Any) -> Endpoint:
-    """An endpoint from "address@node", then words: a condition (`_CONDITIONS`), zone=a,b, node=node-a,node-b.
+    """An endpoint from "address@node", then words: a condition (`_CONDITIONS`), in=a, zone=a,b, node=node-a,node-b.
 
-    It is ready if no word says otherwise, and on no node without "@node".
+    It is ready if no word says otherwise, and on no node without "@node".  It is in the zone after "in="; the others
+    are hints.
     """
     where, *words = text.split()
     address, _, node_name = where.partition("@")
     fields: dict[str, Any] = {"node_name": node_name}
     for word in words:
-        hint, is_hint, names = word.partition("=")
-        fields |= {f"{hint}_hints": tuple(names.split(","))} if is_hint else _CONDITIONS[word]
+        what, is_given, names = word.partition("=")
+        if what == "in":
+            fields["zone"] = names
+        else:
+            fields |= {f"{what}_hints": tuple(names.split(","))} if is_given else _CONDITIONS[word]
     return Endpoint(parse_address(address), **(fields | tweaks))
 
 
@@ -146,6 +151,7 @@ def slice_of(
     suffix: str = "1",
     family: Family | None = None,
     triggered: float = 0.0,
+    weight: int | None = None,
 ) -> EndpointSlice:
     """An EndpointSlice of the Service `name`, named like it with a suffix; its family is its first endpoint's."""
     made = tuple(each if isinstance(each, Endpoint) else endpoint(each) for each in endpoints)
@@ -157,6 +163,7 @@ def slice_of(
         ports=tuple(map(endpoint_port, ports)),
         endpoints=made,
         triggered=triggered,
+        options=PLAIN_SLICE if weight is None else SliceOptions(weight),
     )
 
 

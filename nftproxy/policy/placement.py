@@ -1,0 +1,99 @@
+"""Which endpoint is in which row of a list, so that drawing a row chooses endpoints as the Service asks for.
+
+A draw is one of a few expressions of nft that give a number: at random, by a hash of the client, or one after the other
+(numbers.py).  All else that annotations ask for is in the rows:
+
+    random, source-hash          each endpoint in as many rows as its weight comes to
+    consistent-hash              Maglev's table
+    round-robin                  several rounds, each with all endpoints in an order of its own
+
+**Round-robin.**  nft's counter, `numgen inc`, belongs to a rule, and a rule belongs to all Services with as many rows.
+Where connections to two Services alternate, each of them would see every other number only: with two endpoints, always
+the same one.  So Services are spread over `LANES` counters, and the rows hold `ROUNDS` rounds, in which the order
+differs by node, Service and round, and every second round is the one before it backwards: whoever sees every other row
+still sees all endpoints, equally often.  A Service that has its counter for itself gets each endpoint once (or as often
+as it weighs) in each round.  And where all nodes start with row 0, this is another endpoint on each, and for each
+Service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+from nftproxy.model.annotations import Algorithm
+from nftproxy.policy import maglev
+from nftproxy.policy.endpoints import Candidate
+from nftproxy.policy.weights import most_rows, rows_of
+
+LANES = 8
+"""Counters of each list for Services that take turns: half of the numbers that algorithms may have (numbers.py)."""
+ROUNDS = 8
+"""Rounds of round-robin: where another Service takes every other number, each endpoint still comes four times."""
+ROUND_ROBIN_ROWS = 256
+"""With more rows than this, there are fewer rounds: with many endpoints an order that differs is enough."""
+
+
+def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> Sequence[Candidate]:
+    """The endpoint in each row of a list.
+
+    Args:
+        candidates: the list; not empty, and all of weight 1 or more.
+        algorithm: what the Service asks for.
+        turn: what distinguishes this node and Service from others, for the order of round-robin.
+    """
+    if algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT):
+        return _hashed(candidates)
+    rows = _weighted(candidates)
+    return _in_turn(rows, turn) if algorithm is Algorithm.ROUND_ROBIN else rows
+
+
+def most_placed(endpoints: int, algorithm: Algorithm, *, is_weighted: bool) -> int:
+    """How many rows so many endpoints may come to."""
+    if algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT):
+        return maglev.table_size(endpoints)
+    rows = most_rows(endpoints) if is_weighted else endpoints
+    return rows * _rounds(rows) if algorithm is Algorithm.ROUND_ROBIN else rows
+
+
+def lane(service: str) -> int:
+    """Which of the counters a Service takes turns by, from 0."""
+    return _number(service) % LANES
+
+
+def _weighted(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    if all(candidate.weight == candidates[0].weight for candidate in candidates):
+        return candidates
+    rows = rows_of([candidate.weight for candidate in candidates])
+    return [candidate for candidate, count in zip(candidates, rows, strict=True) for _ in range(count)]
+
+
+def _hashed(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    names = tuple(f"{candidate.address} {candidate.port}" for candidate in candidates)
+    weights = tuple(candidate.weight for candidate in candidates)
+    return [candidates[index] for index in maglev.table(names, weights)]
+
+
+def _in_turn(rows: Sequence[Candidate], turn: str) -> Sequence[Candidate]:
+    """Rounds in orders of their own, of which every second one is the one before it backwards."""
+    forth = [_shuffled(rows, f"{turn} {number}") for number in range(_rounds(len(rows)))]
+    return [row for number, order in enumerate(forth) for row in (forth[number - 1][::-1] if number % 2 else order)]
+
+
+def _rounds(rows: int) -> int:
+    return max(1, min(ROUNDS, ROUND_ROBIN_ROWS // max(1, rows)))
+
+
+def _shuffled(rows: Sequence[Candidate], order: str) -> Sequence[Candidate]:
+    """The rows in an order of this name: each finds its place by itself, whatever other rows there are."""
+    seen = Counter[Candidate]()
+    places = []
+    for row in rows:
+        seen[row] += 1
+        places.append((_number(f"{order} {row.address} {row.port} {seen[row]}"), row))
+    return [row for _, row in sorted(places)]
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,103 @@
+"""Who is in which row: by weight, in turn, by Maglev's table."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from nftproxy.model.addresses import Address
+from nftproxy.model.annotations import Algorithm
+from nftproxy.policy import maglev
+from nftproxy.policy.endpoints import Candidate
+from nftproxy.policy.placement import LANES, ROUND_ROBIN_ROWS, ROUNDS, lane, most_placed, placed
+from nftproxy.policy.weights import most_rows
+
+HASHES = [Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT]
+PLAIN = [Algorithm.RANDOM, Algorithm.SOURCE_HASH, Algorithm.SOURCE_HASH_WITH_PORT]
+
+
+def candidates(*weights: int) -> list[Candidate]:
+    """Endpoints of these weights."""
+    return [
+        Candidate(Address(f"10.1.0.{number}"), 8080, True, False, False, None, None, weight)
+        for number, weight in enumerate(weights, 1)
+    ]
+
+
+def rounds(rows: Sequence[Candidate], length: int) -> list[tuple[Candidate, ...]]:
+    """The rows in rounds of this length."""
+    return [tuple(rows[start : start + length]) for start in range(0, len(rows), length)]
+
+
+@pytest.mark.parametrize("algorithm", PLAIN)
+def test_rows_by_weight(algorithm: Algorithm) -> None:
+    """Endpoints of one weight have a row each, the list as it is; others as many as their weights come to."""
+    alike = candidates(100, 100, 100)
+    assert placed(alike, algorithm, "") is alike
+    light, heavy = candidates(25, 100)
+    assert placed([light, heavy], algorithm, "") == [light, heavy, heavy, heavy, heavy]
+
+
+@pytest.mark.parametrize("algorithm", HASHES)
+def test_rows_of_consistent_hash(algorithm: Algorithm) -> None:
+    """The rows are Maglev's table, in which an endpoint is called by its address and port."""
+    given = candidates(100, 50)
+    indices = maglev.table(("10.1.0.1 8080", "10.1.0.2 8080"), (100, 50))
+    assert placed(given, algorithm, "node-a") == [given[index] for index in indices]
+
+
+def test_rounds_of_round_robin() -> None:
+    """Each round has every endpoint as often as it weighs, in an order of its own."""
+    given = candidates(100, 100, 50)
+    turns = rounds(placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web"), 5)
+    assert len(turns) == ROUNDS
+    assert all(Counter(turn) == Counter({given[0]: 2, given[1]: 2, given[2]: 1}) for turn in turns)
+    assert len(set(turns)) > 1
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5])
+def test_every_other_turn_meets_all_alike(count: int) -> None:
+    """Who gets every other row, as another Service takes those between, meets all endpoints equally often."""
+    for number in range(50):
+        rows = placed(candidates(*[100] * count), Algorithm.ROUND_ROBIN, f"node-a shop/web-{number}")
+        assert set(Counter([*rows, *rows][::2]).values()) == {ROUNDS}
+
+
+def test_nodes_and_services_start_with_different_endpoints() -> None:
+    """The first row of a list is another endpoint on other nodes and for other Services, each equally often."""
+    given = candidates(*[100] * 5)
+    for name in ("node-{} shop/web", "node-a shop/web-{}"):
+        first = Counter(placed(given, Algorithm.ROUND_ROBIN, name.format(number))[0] for number in range(1000))
+        assert all(140 < first[each] < 260 for each in given)
+
+
+def test_a_turn_stays_when_others_come() -> None:
+    """Within a round, an endpoint that comes changes nothing about the order of the others."""
+    given = candidates(*[100] * 6)
+    five, six = (rounds(placed(given[:n], Algorithm.ROUND_ROBIN, "x"), n) for n in (5, 6))
+    for before, after in zip(five, six, strict=True):
+        assert [each for each in after if each != given[5]] == list(before)
+
+
+def test_lanes() -> None:
+    """Services spread over all counters."""
+    assert {lane(f"shop/web-{number}") for number in range(200)} == set(range(LANES))
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("weights", [(100,), (100, 100), (100, 1, 99), (1,) + (10_000,) * 30, (100,) * 300])
+def test_the_bound_holds(algorithm: Algorithm, weights: tuple[int, ...]) -> None:
+    """No list has more rows than the limit reckons with before it is made."""
+    rows = placed(candidates(*weights), algorithm, "")
+    assert len(rows) <= most_placed(len(weights), algorithm, is_weighted=len(set(weights)) > 1)
+
+
+def test_bounds() -> None:
+    """What a list may come to is a small multiple of its endpoints, or a table."""
+    assert most_placed(5, Algorithm.RANDOM, is_weighted=False) == 5
+    assert most_placed(5, Algorithm.RANDOM, is_weighted=True) == most_rows(5)
+    assert most_placed(5, Algorithm.ROUND_ROBIN, is_weighted=False) == 5 * ROUNDS
+    assert most_placed(100, Algorithm.ROUND_ROBIN, is_weighted=False) == 100 * (ROUND_ROBIN_ROWS // 100)
+    assert most_placed(5, Algorithm.CONSISTENT_HASH, is_weighted=True) == maglev.table_size(5)
