@@ -188,6 +188,29 @@ def test_the_package_imports_nothing_by_itself() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent)
 
 
+RARE = (
+    "aiohttp multidict yarl pyroute2 sqlite3 unittest hypothesis trustme multiprocessing "
+    "nftproxy.conformance nftproxy.deploy nftproxy.doctor nftproxy.lab nftproxy.trace "
+    "nftproxy.kernel.check nftproxy.kernel.ipvs nftproxy.commands.kube_proxy_cleanup"
+).split()
+"""What some commands need, or nobody does but the lab, and the agent never: together they weigh more than it does."""
+
+
+def test_an_agent_imports_nothing_that_it_never_needs() -> None:
+    """Nothing rare is among what `nftproxy run` imports until it follows a cluster: it would stay until the end."""
+    code = (
+        "import sys; sys.argv = ['nftproxy', 'run', '--version']\n"
+        "from nftproxy.commands.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: import nftproxy.agent.daemon\n"
+        "print(*sys.modules)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], check=True, cwd=PACKAGE.parent, capture_output=True, text=True)
+    imported = set(ran.stdout.split())
+    assert {"nftproxy.agent.daemon", "nftproxy.commands.run", "kr8s"} <= imported
+    assert imported & set(RARE) == set()
+
+
 def test_the_package_names_what_it_has() -> None:
     """Each public name of the package is there, and no other."""
     assert [name for name in nftproxy.__all__ if not hasattr(nftproxy, name)] == []

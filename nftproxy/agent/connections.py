@@ -9,24 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 import os
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from typing import NamedTuple
 
-from aiohttp import web
-from aiohttp.http_exceptions import HttpProcessingError
-
-# aiohttp logs a traceback for each request that is no HTTP, and node ports are scanned all day.
-_http_log = logging.getLogger(f"{__name__}.http")
-_http_log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
-
-IDLE = 60.0
-"""Seconds that a connection may be silent: longer than probes and scrapes are apart, and these may reconnect anyway."""
-
 Handler = Hashable
-Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
 class Limits(NamedTuple):
@@ -56,7 +44,7 @@ def affordable(files: int) -> Limits:
 class _Open(NamedTuple):
     listener: Hashable
     client: str
-    transport: asyncio.Transport
+    transport: asyncio.WriteTransport
 
 
 class Connections:
@@ -85,7 +73,7 @@ class Connections:
         """One less, whether or not it could be taken."""
         self._listeners -= 1
 
-    def made(self, handler: Handler, listener: Hashable, transport: asyncio.Transport) -> None:
+    def made(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
         """One has come; too many of them lead to the end of an older one."""
         peer = transport.get_extra_info("peername")
         made = _Open(listener, peer[0] if peer else "", transport)
@@ -105,22 +93,3 @@ class Connections:
             ((client, _),) = Counter(each.client for each in found.values()).most_common(1)
             oldest = next(handler for handler, each in found.items() if each.client == client)
             self._open.pop(oldest).transport.abort()
-
-
-class Server(web.Server):
-    """What speaks HTTP on the connections of one listener, and has them bounded among all."""
-
-    def __init__(self, listener: Hashable, connections: Connections, handle: Handle) -> None:
-        super().__init__(handle, access_log=None, logger=_http_log, keepalive_timeout=IDLE, lingering_time=0)
-        self._listener = listener
-        self._all = connections
-
-    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
-        """One has come."""
-        super().connection_made(handler, transport)
-        self._all.made(handler, self._listener, transport)
-
-    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
-        """One has gone."""
-        super().connection_lost(handler, exc)
-        self._all.lost(handler)

@@ -12,16 +12,15 @@ asked for its user (SO_PEERCRED), whatever becomes of the file's mode.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from pathlib import Path
 
-from aiohttp import web
-
-from nftproxy.agent.connections import Connections, Limits, Server
+from nftproxy.agent.connections import Connections, Limits
+from nftproxy.agent.http_server import Request, Response, Server
 from nftproxy.kernel.unix_sockets import ROOT, listen, peer
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, NftproxyError
@@ -30,11 +29,8 @@ log = logging.getLogger(__name__)
 
 CONNECTIONS = Limits(of_a_client=16, of_a_listener=16, connections=16, listeners=1)
 """People ask, and a few scripts: a connection more closes the oldest."""
-LONGEST_ANSWER = 60.0
-"""Seconds that an answer may take: 100,000 endpoints take some seconds, and whoever reads slower is cut off."""
-SHUTDOWN = 0.1
-"""Seconds that an answer may still take when the agent ends."""
 _JSON_LINES = {"Content-Type": "application/x-ndjson"}
+_TEXT = {"Content-Type": "text/plain; charset=utf-8"}
 
 Question = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
 """Answers a request with some parameters, piece by piece; raises NftproxyError before the first one."""
@@ -52,9 +48,9 @@ class Control:
         """
         self._path = path
         self._questions = questions
-        self._strangers: set[int | None] = set()
+        self._strangers: set[int] = set()
         self._identity: tuple[int, int] | None = None
-        self._runner: web.ServerRunner | None = None
+        self._server: Server | None = None
 
     async def __aenter__(self) -> Control:
         if self._path:
@@ -67,16 +63,15 @@ class Control:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._runner:
+        if self._server:
             self._remove()
-            await self._runner.cleanup()
+            await self._server.close()
 
     async def _open(self, path: Path) -> None:
         listening = listen(path, CONNECTIONS.connections)
         self._identity = _identity(path)
-        self._runner = web.ServerRunner(Server(path, Connections(CONNECTIONS), self._handle), shutdown_timeout=SHUTDOWN)
-        await self._runner.setup()
-        await web.SockSite(self._runner, listening, backlog=CONNECTIONS.connections).start()
+        self._server = Server(path, Connections(CONNECTIONS), self._handle)
+        await self._server.open(listening, CONNECTIONS.connections)
 
     def _remove(self) -> None:
         """Remove the socket, unless another agent has put its own in this place."""
@@ -84,26 +79,18 @@ class Control:
             if _identity(Path(self._path)) == self._identity:
                 Path(self._path).unlink()
 
-    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if not self._may_ask(request.transport):
-            return web.Response(status=403, text="only root and the agent's own user may ask")
+    async def _handle(self, request: Request) -> Response:
+        if not self._may_ask(request.connection):
+            return _text(403, "only root and the agent's own user may ask")
         question = self._questions.get(request.path)
         if question is None:
-            return web.Response(status=404, text="there is no such question")
+            return _text(404, "there is no such question")
         if request.method != "GET":
-            return web.Response(status=405, text="questions are asked by GET")
-        try:
-            async with asyncio.timeout(LONGEST_ANSWER):
-                return await _answer(request, question)
-        except TimeoutError:
-            if request.transport:
-                request.transport.abort()
-        except ConnectionError:
-            pass  # whoever asked has gone
-        return web.Response(status=503, text="this took too long")
+            return _text(405, "questions are asked by GET")
+        return await _answer(question(request.query))
 
-    def _may_ask(self, transport: asyncio.Transport | None) -> bool:
-        user = peer(transport.get_extra_info("socket")).user if transport else None
+    def _may_ask(self, connection: socket.socket) -> bool:
+        user = peer(connection).user
         if user in (ROOT, os.geteuid()):
             return True
         if user not in self._strangers:
@@ -114,24 +101,25 @@ class Control:
         return False
 
 
-async def _answer(request: web.BaseRequest, question: Question) -> web.StreamResponse:
-    async with contextlib.aclosing(question(request.query)) as pieces:  # type: ignore[type-var]
-        try:
-            first = await anext(pieces, b"")
-        except BadInput as error:
-            return web.Response(status=400, text=str(error))
-        except NftproxyError as error:
-            return web.Response(status=503, text=str(error))
-        response = web.StreamResponse(headers=_JSON_LINES)
-        response.force_close()
-        await response.prepare(request)
-        await response.write(first)
+async def _answer(pieces: AsyncIterator[bytes]) -> Response:
+    """An answer from its first piece on, with which it turns out whether there is one."""
+    try:
+        first = await anext(pieces, b"")
+    except BadInput as error:
+        return _text(400, str(error))
+    except NftproxyError as error:
+        return _text(503, str(error))
+
+    async def whole() -> AsyncGenerator[bytes]:
+        yield first
         async for piece in pieces:
-            if piece:
-                await response.write(piece)
-            await asyncio.sleep(0)
-        await response.write_eof()
-        return response
+            yield piece
+
+    return Response(200, _JSON_LINES, whole())
+
+
+def _text(status: int, text: str) -> Response:
+    return Response(status, _TEXT, text.encode())
 
 
 def _identity(path: Path) -> tuple[int, int]:

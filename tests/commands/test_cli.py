@@ -431,7 +431,7 @@ class Running:
         """What it has printed."""
         return self._log.read_text()
 
-    def until(self, condition: Callable[[], Any], *, seconds: float = 10) -> None:
+    def until(self, condition: Callable[[], Any], *, seconds: float = 60) -> None:
         """Wait for something."""
         end = time.monotonic() + seconds
         while not condition():

@@ -1,0 +1,31 @@
+"""`nftproxy cleanup`: the rules of a proxy that isn't to run here any more go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from nftproxy.commands.kube_proxy_cleanup import MODES, remove_leftovers
+from nftproxy.commands.options import CONFIG, configuration
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.rules.transaction import delete_transaction, join
+
+
+@click.command("cleanup")
+@CONFIG
+@click.option(
+    "--kube-proxy", "mode", type=click.Choice(MODES), help="Remove what kube-proxy left in this mode instead."
+)
+def cleanup_command(config_file: Path | None, mode: str | None) -> None:
+    """Remove nftproxy's tables, or what kube-proxy has left.
+
+    Nothing else is touched.  That nothing is there is no error.
+    """
+    configuration(config_file)
+    if mode:
+        for line in remove_leftovers(mode):
+            click.echo(line, err=True)
+        return
+    Kernel().apply(join(map(delete_transaction, Family)))
