@@ -25,11 +25,13 @@ from nftproxy.kernel.netlink import (
 )
 from nftproxy.kernel.nftables_netlink import (
     DATA_VALUE,
+    DATA_VERDICT,
     ELEMENT_DATA,
     ELEMENT_EXPIRATION,
     ELEMENT_KEY,
     GET_ELEMENTS,
     GET_SET,
+    INTERVAL,
     LIST_ELEMENT,
     LIST_ELEMENTS,
     LIST_SET,
@@ -39,6 +41,9 @@ from nftproxy.kernel.nftables_netlink import (
     SET_KEY_TYPE,
     SET_NAME,
     SET_TABLE,
+    VERDICT_CHAIN,
+    VERDICT_CODE,
+    VERDICTS,
     Attributes,
     exchange,
     why,
@@ -48,9 +53,7 @@ from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 
 FLAGS, KEY_END = 3, 10  # NFTA_SET_ELEM_*
-INTERVAL, INTERVAL_END = 0x4, 0x1  # NFT_SET_INTERVAL, NFT_SET_ELEM_INTERVAL_END
-VERDICT, CODE, CHAIN = 2, 1, 2  # NFTA_DATA_VERDICT, NFTA_VERDICT_*
-VERDICTS = {-3: "jump", -4: "goto"}  # NFT_JUMP, NFT_GOTO
+INTERVAL_END = 0x1  # NFT_SET_ELEM_INTERVAL_END
 
 
 class Found(NamedTuple):
@@ -138,10 +141,10 @@ def _data(parts: Attributes, declared: Attributes) -> str:
     if ELEMENT_DATA not in parts:
         return ""
     data = dict(attributes_of(parts[ELEMENT_DATA]))
-    if VERDICT in data:
-        verdict = dict(attributes_of(data[VERDICT]))
-        code = int.from_bytes(verdict[CODE], "big", signed=True)
-        return f"{VERDICTS.get(code, code)} {text_of(verdict.get(CHAIN, b''))}"
+    if DATA_VERDICT in data:
+        verdict = dict(attributes_of(data[DATA_VERDICT]))
+        code = int.from_bytes(verdict[VERDICT_CODE], "big", signed=True)
+        return f"{VERDICTS.get(code, code)} {text_of(verdict.get(VERDICT_CHAIN, b''))}"
     return " . ".join(decoded(data[DATA_VALUE], types_of(number_of(declared[SET_DATA_TYPE]))))
 
 

@@ -6,6 +6,7 @@ Invariants:
 
 * A transaction is one call, so it happens as a whole or not at all.  It is handed over as a file in memory and not as a
   buffer, since only then does libnftables report the line: of a buffer it shows the first line, whichever was wrong.
+* A transaction of elements alone doesn't need the library (element_batch.py), unless the kernel refuses it.
 * Only our own table is ever named.  The kernel itself is asked what the table holds (nftables_netlink.py says why).
 * libnftables opens its netlink socket when its context is made, in the namespace of the thread that makes it, and the
   context stays there.  So the threads that share a `Kernel` must be in one network namespace, and stay in it.
@@ -29,6 +30,7 @@ import msgspec
 
 from nftproxy.kernel import memory, nftables_netlink
 from nftproxy.kernel.diagnostics import explain
+from nftproxy.kernel.element_batch import ElementWriter
 from nftproxy.kernel.netlink import open_socket
 from nftproxy.kernel.netns import ChildDied, in_child
 from nftproxy.model.addresses import TABLE, Family
@@ -73,6 +75,7 @@ class _Tools:
         self._spare = NO_FILE
         with contextlib.ExitStack() as stack:
             self.asking = stack.enter_context(open_socket())
+            self.elements = ElementWriter(self.asking)
             self.file = stack.enter_context(os.fdopen(os.memfd_create("nftproxy"), "wb", buffering=0))
             stack.callback(self._close_spare)
             self._spare = _open_spare()
@@ -145,17 +148,14 @@ class Kernel:
             # What failed is not used again: answers may be waiting in a socket.
             tools, self._tools = self._tools or _Tools(), None
             try:
-                before = nftables_netlink.generation_by(tools.asking)
-                if transaction:
-                    _commit(tools.context, tools, transaction.text)
-                after = nftables_netlink.generation_by(tools.asking)
+                commit = tools.elements.apply(transaction.text) or _through_library(tools, transaction.text)
             except BaseException:
                 tools.close()
                 raise
             self._tools = tools
         if len(transaction.text) >= TRIM_CHARACTERS:
             memory.give_back()
-        return Commit(before, after)
+        return commit
 
     def generation(self) -> int:
         """The number of the ruleset's generation.
@@ -361,6 +361,14 @@ def _unavailable() -> Iterator[None]:
         yield
     except OSError as error:
         raise Unavailable(f"the system doesn't allow it: {error.strerror or error}") from error
+
+
+def _through_library(tools: _Tools, text: str) -> Commit:
+    tools.elements.forget()
+    before = nftables_netlink.generation_by(tools.asking)
+    if text:
+        _commit(tools.context, tools, text)
+    return Commit(before, nftables_netlink.generation_by(tools.asking))
 
 
 def _commit(context: Nftables, tools: _Tools, text: str) -> None:

@@ -1,6 +1,7 @@
 """What the kernel holds of one table, by name only, asked over nfnetlink without libnftables.
 
-libnftables is the way to write, but not to read.  Tried with 100,000 elements in the table:
+libnftables is the way to write, except for elements alone (element_batch.py), and not to read.  Tried with 100,000
+elements in the table:
 
 * nft 1.0.6 fetches every element for `list table`, terse or not (0.8 s), and every object of every table for
   `list tables`; its JSON has neither the table's comment nor the flag `dynamic`.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -28,6 +29,7 @@ from nftproxy.kernel.netlink import (
     GENERAL,
     HEADER,
     REQUEST,
+    attribute,
     attributes_of,
     bodies,
     messages_of,
@@ -42,16 +44,18 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.kernel import BaseChain
 
 SUBSYSTEM = 10  # NFNL_SUBSYS_NFTABLES
-NEW_TABLE, GET_TABLE, GET_CHAIN, GET_SET, NEW_ELEMENTS, GET_ELEMENTS, GET_GENERATION = (
+NEW_TABLE, GET_TABLE, GET_CHAIN, GET_SET, NEW_ELEMENTS, GET_ELEMENTS, DELETE_ELEMENTS, GET_GENERATION = (
     0,
     1,
     4,
     10,
     12,
     13,
+    14,
     16,
 )  # NFT_MSG_*
-BATCH_BEGIN, CREATE = 0x10, 0x400  # NFNL_MSG_BATCH_BEGIN, NLM_F_CREATE
+BATCH_BEGIN, BATCH_END, CREATE = 0x10, 0x11, 0x400  # NFNL_MSG_BATCH_*, NLM_F_CREATE
+BATCH_GENERATION = 1  # NFNL_BATCH_GENID
 
 TABLE_NAME, TABLE_USERDATA = 1, 6
 COMMENT = 0  # NFTNL_UDATA_TABLE_COMMENT, of libnftnl
@@ -60,12 +64,14 @@ HOOK_NUMBER = 1  # NFTA_HOOK_HOOKNUM
 HOOKS = ("prerouting", "input", "forward", "output", "postrouting")  # enum nf_inet_hooks, from 0
 FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_NUMBER, by nft's words
 DROP = 0  # NF_DROP
-SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_DATA_TYPE, SET_DESCRIPTION, SET_COUNT = 1, 2, 3, 4, 6, 9, 20
+SET_TABLE, SET_NAME, SET_FLAGS, SET_KEY_TYPE, SET_KEY_LENGTH, SET_DATA_TYPE, SET_DATA_LENGTH = range(1, 8)
+SET_DESCRIPTION, SET_COUNT = 9, 20
 SET_SIZE = 1  # in the description
 LIST_TABLE, LIST_SET, LIST_ELEMENTS, LIST_ELEMENT = 1, 2, 3, 1  # NFTA_SET_ELEM_LIST_*, NFTA_LIST_ELEM
 ELEMENT_KEY, ELEMENT_DATA, ELEMENT_EXPIRATION = 1, 2, 5  # NFTA_SET_ELEM_*
-DATA_VALUE = 1  # NFTA_DATA_VALUE
-ANONYMOUS, MAP, DYNAMIC = 0x01, 0x08, 0x20  # NFT_SET_ANONYMOUS, NFT_SET_MAP, NFT_SET_EVAL
+DATA_VALUE, DATA_VERDICT, VERDICT_CODE, VERDICT_CHAIN = 1, 2, 1, 2  # NFTA_DATA_*, NFTA_VERDICT_*
+VERDICTS = {-3: "jump", -4: "goto"}  # NFT_JUMP, NFT_GOTO
+ANONYMOUS, INTERVAL, MAP, DYNAMIC = 0x01, 0x04, 0x08, 0x20  # NFT_SET_ANONYMOUS and so on, DYNAMIC is NFT_SET_EVAL
 
 BUFFER_SIZE = 1 << 18  # bytes; the kernel fills at most 32 KiB of it per answer
 ATTEMPTS = 10  # at an answer that others' commits keep interrupting
@@ -137,12 +143,30 @@ def try_in_batch(kind: int, family: int, attributes: bytes) -> None:
     Raises:
         OSError: the kernel refuses it.
     """
-    begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + GENERAL.pack(
-        0, 0, socket.htons(SUBSYSTEM)
-    )
     with open_socket() as kernel:
-        kernel.sendto(begin + request(SUBSYSTEM, kind, ACKNOWLEDGE | CREATE, family, attributes), (0, 0))
+        asked = _limit(BATCH_BEGIN) + request(SUBSYSTEM, kind, ACKNOWLEDGE | CREATE, family, attributes)
+        kernel.sendto(asked, (0, 0))
         list(messages_of(kernel.recv(BUFFER_SIZE)))
+
+
+def batch(messages: Sequence[bytes], generation: int | None = None) -> bytes:
+    """One transaction; its last message asks for an answer, which comes after every error.
+
+    With a generation, the kernel refuses it in any other (ERESTART).
+    """
+    wanted = b"" if generation is None else attribute(BATCH_GENERATION, generation.to_bytes(4, "big"))
+    return b"".join([_limit(BATCH_BEGIN, wanted), *messages[:-1], _acknowledged(messages[-1]), _limit(BATCH_END)])
+
+
+def _limit(kind: int, attributes: bytes = b"") -> bytes:
+    """The message that begins or ends a batch."""
+    body = GENERAL.pack(0, 0, socket.htons(SUBSYSTEM)) + attributes
+    return HEADER.pack(HEADER.size + len(body), kind, REQUEST, 0, 0) + body
+
+
+def _acknowledged(message: bytes) -> bytes:
+    length, kind, flags, *rest = HEADER.unpack_from(message)
+    return HEADER.pack(length, kind, flags | ACKNOWLEDGE, *rest) + message[HEADER.size :]
 
 
 def families() -> list[Family]:

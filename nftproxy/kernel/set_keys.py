@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from ipaddress import IPv6Address, ip_network
 from typing import Literal
 
@@ -58,6 +60,23 @@ def encoded(text: str, types: list[int]) -> tuple[bytes, bytes]:
     return first, last
 
 
+def point(text: str, types: list[int], length: int) -> bytes:
+    """The bytes of a key or value that has no range.
+
+    Raises:
+        Unavailable: the kernel's have another form, or that many bytes.
+    """
+    parts = text.split(" . ")
+    try:
+        values = [_POINTS[kind](part) for part, kind in zip(parts, types, strict=True)]
+    except (ValueError, OSError, KeyError) as error:
+        raise Unavailable(f"{text} is not what the kernel's keys and values are: {error}") from error
+    data = values[0] if len(values) == 1 else b"".join(map(_padded, values))
+    if len(data) != length:
+        raise Unavailable(f"{text} has {len(data)} bytes, and the kernel's keys and values have {length}")
+    return data
+
+
 def decoded(data: bytes, types: list[int]) -> tuple[str, ...]:
     """The parts of a key or value, as nft's text has them."""
     found, start = [], 0
@@ -71,9 +90,18 @@ def _bounds(text: str, kind: int) -> tuple[bytes, bytes]:
     if kind in (IPV4, IPV6):
         network = ip_network(text)
         return network.network_address.packed, network.broadcast_address.packed
-    number = NUMBERS[text] if kind == PROTOCOL else int(text)
-    value = number.to_bytes(WIDTHS[kind], _order(kind))
+    value = _POINTS[kind](text)
     return value, value
+
+
+_POINTS: dict[int, Callable[[str], bytes]] = {
+    INTEGER: lambda text: int(text).to_bytes(4, sys.byteorder),
+    IPV4: partial(socket.inet_pton, socket.AF_INET),
+    IPV6: partial(socket.inet_pton, socket.AF_INET6),
+    PROTOCOL: lambda text: NUMBERS[text].to_bytes(1, "big"),
+    PORT: lambda text: int(text).to_bytes(2, "big"),
+}
+"""How one part without a range is written."""
 
 
 def _word(data: bytes, kind: int) -> str:

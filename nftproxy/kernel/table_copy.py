@@ -11,20 +11,16 @@ from __future__ import annotations
 
 import itertools
 import socket
-import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.netlink import (
-    ACKNOWLEDGE,
     ATTRIBUTE,
     DUMP,
     FAMILY_NUMBER,
     GENERAL,
-    HEADER,
     NESTED,
-    REQUEST,
     attribute,
     attributes_of,
     bodies,
@@ -36,7 +32,6 @@ from nftproxy.kernel.netlink import (
     text_of,
 )
 from nftproxy.kernel.nftables_netlink import (
-    BATCH_BEGIN,
     BUFFER_SIZE,
     CHAIN_HOOK,
     CHAIN_NAME,
@@ -50,12 +45,13 @@ from nftproxy.kernel.nftables_netlink import (
     NEW_ELEMENTS,
     NEW_TABLE,
     SUBSYSTEM,
+    batch,
 )
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 
 NEW_CHAIN, NEW_RULE, GET_RULE, NEW_SET = 3, 6, 7, 9  # NFT_MSG_*
-BATCH_END, APPEND = 0x11, 0x800  # NFNL_MSG_BATCH_END, NLM_F_APPEND
+APPEND = 0x800  # NLM_F_APPEND
 SO_SNDBUFFORCE = 32
 ATTEMPTS = 10  # at a table that others keep changing
 
@@ -192,21 +188,13 @@ def _dump(kind: int, family: Family, attributes: bytes = b"") -> list[bytes]:
 
 
 def _send(messages: tuple[bytes, ...]) -> None:
-    """One transaction; the last message asks for an answer, which comes after every error."""
-    general = GENERAL.pack(0, 0, socket.htons(SUBSYSTEM))
-    begin = HEADER.pack(HEADER.size + GENERAL.size, BATCH_BEGIN, REQUEST, 0, 0) + general
-    end = HEADER.pack(HEADER.size + GENERAL.size, BATCH_END, REQUEST, 0, 0) + general
-    data = b"".join([begin, *messages[:-1], _acknowledged(messages[-1]), end])
+    """One transaction."""
+    data = batch(messages)
     with open_socket() as kernel:
         kernel.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, 2 * len(data))
         kernel.sendto(data, (0, 0))
         for _ in messages_of(kernel.recv(BUFFER_SIZE)):
             return
-
-
-def _acknowledged(message: bytes) -> bytes:
-    (flags,) = struct.unpack_from("=H", message, 6)
-    return message[:6] + struct.pack("=H", flags | ACKNOWLEDGE) + message[8:]
 
 
 def _is_ours(body: bytes) -> bool:

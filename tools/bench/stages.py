@@ -19,8 +19,8 @@ from unittest.mock import patch
 from nftproxy import pipeline
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
-from nftproxy.kernel import libnftables, nftables_netlink
 from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.element_batch import ElementWriter
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab.node import Node
 from nftproxy.model.settings import Settings
@@ -43,8 +43,8 @@ T = TypeVar("T")
 COUNT, FIRST = 400, 20  # changes that are timed, after the first ones, which make chains
 ARRIVALS = 50
 COUNTED = "endpoint removed or added"
-API, LIBRARY, KERNEL, COMMIT = "API server to socket", "libnftables", "kernel", "libnftables and kernel"
-OTHER_PIPELINE, OTHER_KERNEL = "the rest of the pipeline", "around the library: file in memory, generations"
+API, MESSAGES, KERNEL, COMMIT = "API server to socket", "netlink messages", "kernel", "messages and kernel"
+OTHER_PIPELINE, OTHER_KERNEL = "the rest of the pipeline", "around the messages: locks and files"
 
 # In the order in which a change passes them.  Each has its own time only, without that of stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
@@ -56,11 +56,10 @@ STAGES: tuple[tuple[str, Any, str], ...] = (
     ("transaction", pipeline, "change_transaction"),
     ("UDP flows", Flows, "update"),
     (OTHER_PIPELINE, Pipeline, "apply"),
-    (COMMIT, libnftables, "_commit"),
-    (OTHER_KERNEL, nftables_netlink, "generation_by"),
+    (COMMIT, ElementWriter, "apply"),
     (OTHER_KERNEL, Kernel, "apply"),
 )
-NAMES = (API, *dict.fromkeys(name for name, _, _ in STAGES if name != COMMIT), LIBRARY, KERNEL)
+NAMES = (API, *dict.fromkeys(name for name, _, _ in STAGES if name != COMMIT), MESSAGES, KERNEL)
 
 
 class Stopwatch:
@@ -220,7 +219,7 @@ class _Middle:
 
 
 def _time(node: Node, made: _Middle, stopwatch: Stopwatch, each: Iterable[Change], name: str, figures: Figures) -> None:
-    """Time changes.  The node's thread does nothing but commit, so what it does for itself is the library's."""
+    """Time changes.  The node's thread does nothing but commit, so what it does for itself is the messages'."""
     times: dict[str, list[float]] = defaultdict(list)
     own = 0.0
     for number, change in enumerate(each):
@@ -234,9 +233,9 @@ def _time(node: Node, made: _Middle, stopwatch: Stopwatch, each: Iterable[Change
         for stage, seconds in stopwatch.take().items():
             times[stage].append(seconds)
     commits = times.pop(COMMIT)
-    library = min((node.call(_own_time) - own) / len(commits), statistics.mean(commits))
-    figures[f"{name}/{LIBRARY}"] = library
-    figures[f"{name}/{KERNEL}"] = statistics.mean(commits) - library
+    own_part = min((node.call(_own_time) - own) / len(commits), statistics.mean(commits))
+    figures[f"{name}/{MESSAGES}"] = own_part
+    figures[f"{name}/{KERNEL}"] = statistics.mean(commits) - own_part
     for stage, spent in times.items():
         figures[f"{name}/{stage}"] = statistics.median(spent)
 

@@ -1,0 +1,232 @@
+"""Transactions of elements alone: the kernel holds what it holds when libnftables sends the same text."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from nftproxy.kernel import nftables_netlink
+from nftproxy.kernel.element_batch import LONGEST_LIST, MOST_CHARACTERS, ElementWriter
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.netlink import FAMILY_NUMBER, attributes_of, named, open_socket
+from nftproxy.kernel.nftables_netlink import GET_ELEMENTS, LIST_ELEMENTS, LIST_SET, LIST_TABLE, exchange
+from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.ruleset import Change, Element, Generation
+from nftproxy.rules.transaction import Commit, Transaction, change_transaction
+from nftproxy.sources.files import load, load_config
+from tests.support.factories import renderer
+
+pytestmark = pytest.mark.usefixtures("namespace")
+
+EXAMPLES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "examples").glob("*/manifests"))
+DUMP = 0x300  # NLM_F_DUMP
+SMALL = """
+table ip nftproxy {
+  set s {
+    typeof ip daddr
+  }
+  map m {
+    typeof ip daddr . tcp dport : verdict
+  }
+  chain c {
+  }
+}
+"""
+
+
+@pytest.fixture
+def writer() -> Iterator[ElementWriter]:
+    """A writer with a socket of its own."""
+    with open_socket() as kernel:
+        yield ElementWriter(kernel)
+
+
+def held() -> dict[tuple[Family, str], list[bytes]]:
+    """All elements of our tables, as the kernel describes them byte by byte, in one order."""
+    found = {}
+    with open_socket() as kernel:
+        for family in Family:
+            for each in nftables_netlink.sets(family, TABLE):
+                wanted = named(LIST_TABLE, TABLE) + named(LIST_SET, each.name)
+                answers = exchange(kernel, GET_ELEMENTS, FAMILY_NUMBER[family], wanted, DUMP)
+                elements = (one for answer in answers for _, one in attributes_of(answer.get(LIST_ELEMENTS, b"")))
+                found[family, each.name] = sorted(elements)
+    return found
+
+
+def transaction(family: Family, elements: Iterable[Element], *, is_new: bool) -> Transaction:
+    """What adds elements, or deletes them."""
+    change = Change()
+    for element in elements:
+        (change.add if is_new else change.remove)(*element)
+    return change_transaction(family, change)
+
+
+def load_example(example: Path) -> dict[Family, Generation]:
+    """Load an example's rules through libnftables."""
+    config, _ = load_config(example / "config.yaml")
+    pipeline = Pipeline("node-a", Settings(config, Capabilities(wide_maps=False)), renderer())
+    pipeline.apply(load([example / "manifests"]).listing())
+    Kernel().apply(pipeline.full_transaction({}))
+    return pipeline.generations
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=[path.name for path in EXAMPLES])
+def test_elements_are_the_same_bytes(example: Path, writer: ElementWriter) -> None:
+    """What libnftables has written, deleted and written again without it, is the same byte by byte; ranges are left."""
+    generations = load_example(example)
+    before, listings = held(), {family: sorted(Kernel().listing(family).splitlines()) for family in generations}
+    for family, generation in generations.items():
+        elements = [each for each in generation.elements() if each.container not in ("service-cidrs", "allowed")]
+        assert writer.apply(transaction(family, elements, is_new=False).text)
+        names = {each.container for each in elements}
+        assert not any(found for (of, name), found in held().items() if of is family and name in names)
+        assert writer.apply(transaction(family, elements, is_new=True).text)
+    assert held() == before
+    assert {family: sorted(Kernel().listing(family).splitlines()) for family in generations} == listings
+
+
+def test_a_range_is_left_to_libnftables(writer: ElementWriter) -> None:
+    """Nothing of a transaction happens in which there is an element of a set of ranges."""
+    Kernel().apply(Transaction("table ip nftproxy {\n set r {\n typeof ip daddr\n flags interval\n }\n}\n"))
+    assert writer.apply("add element ip nftproxy r { 192.0.2.0/24 }\n") is None
+    assert not any(held().values())
+    Kernel().apply(Transaction("add element ip nftproxy r { 192.0.2.0/24 }\n"))
+    assert "192.0.2.0/24" in Kernel().listing(Family.IPV4)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "add chain ip nftproxy d\nadd element ip nftproxy s { 192.0.2.1 }\n",
+        "add element ip nftproxy s { 192.0.2.0/24 }\n",
+        "add element ip nftproxy s { 192.0.2.1 . 80 }\n",
+        "add element ip nftproxy m { 192.0.2.1 . 80 : drop }\n",
+        "add element ip nftproxy none { 192.0.2.1 }\n",
+        "delete element ip nftproxy s { 192.0.2.1 }\n",
+        "add element ip nftproxy s { 192.0.2.2 }\ndelete element ip nftproxy s { 192.0.2.1 }\n",
+        "",
+        "add element ip nftproxy s { " + ", ".join(["192.0.2.1"] * (MOST_CHARACTERS // 11 + 1)) + " }\n",
+    ],
+)
+def test_nothing_happens_by_what_is_left_to_libnftables(writer: ElementWriter, text: str) -> None:
+    """What isn't known here, and what the kernel refuses, changes nothing, and the writer can be used again."""
+    Kernel().apply(Transaction(SMALL))
+    assert writer.apply(text) is None
+    assert not any(held().values())
+    assert writer.apply("add element ip nftproxy s { 192.0.2.9 }\n")
+    assert "192.0.2.9" in Kernel().listing(Family.IPV4)
+
+
+def test_a_refusal_says_which_statement_is_at_fault() -> None:
+    """What the kernel refuses is explained by libnftables, and nothing of it happens."""
+    kernel = Kernel()
+    kernel.apply(Transaction(SMALL))
+    with pytest.raises(Refused, match=r"(?s)No such file or directory.*delete element.*192\.0\.2\.1"):
+        kernel.apply(
+            Transaction("add element ip nftproxy s { 192.0.2.2 }\ndelete element ip nftproxy s { 192.0.2.1 }\n")
+        )
+    assert not any(held().values())
+
+
+def test_generations_are_those_around_the_transaction(writer: ElementWriter) -> None:
+    """The generations returned are the kernel's before and after, whoever has committed something before."""
+    Kernel().apply(Transaction(SMALL))
+    for number in range(1, 4):
+        before = nftables_netlink.generation()
+        commit = writer.apply(f"add element ip nftproxy s {{ 192.0.2.{number} }}\n")
+        assert commit == Commit(before, nftables_netlink.generation())
+        Kernel().apply(Transaction(f"add element ip nftproxy s {{ 192.0.2.{number + 100} }}\n"))
+        Kernel().apply(Transaction(f"add table ip another-{number}\n"))
+    (elements,) = filter(None, held().values())
+    assert len(elements) == 6
+
+
+def test_another_declaration_is_noticed(writer: ElementWriter) -> None:
+    """A set that another program has declared anew, with keys of the same length, gets keys of its new type."""
+    Kernel().apply(Transaction(SMALL))
+    assert writer.apply("add element ip nftproxy s { 192.0.2.1 }\n")
+    changed = "table ip nftproxy {\n set s {\n typeof meta mark\n }\n}\n"
+    Kernel().apply(Transaction("delete set ip nftproxy s\n" + changed))
+    assert writer.apply("add element ip nftproxy s { 192.0.2.2 }\n") is None
+    assert not any(held().values())
+
+
+def test_a_long_transaction_is_one(writer: ElementWriter) -> None:
+    """Elements that don't fit into one message are one transaction all the same."""
+    Kernel().apply(Transaction(SMALL))
+    keys = [f"10.{number >> 8}.{number & 255}.1" for number in range(LONGEST_LIST // 20)]
+    before = nftables_netlink.generation()
+    assert writer.apply(f"add element ip nftproxy s {{ {', '.join(keys)} }}\n") == Commit(before, before + 1)
+    assert len(held()[Family.IPV4, "s"]) == len(keys)
+
+
+class Counted:
+    """A socket that counts what is sent, and may lose an answer."""
+
+    def __init__(self, kernel: socket.socket) -> None:
+        self._kernel = kernel
+        self.sent = 0
+        self.is_losing = False
+
+    def sendto(self, data: bytes, address: tuple[int, int]) -> int:
+        """Send it."""
+        self.sent += 1
+        return self._kernel.sendto(data, address)
+
+    def setblocking(self, flag: bool) -> None:  # as the socket's own
+        """As the socket's own."""
+        self._kernel.setblocking(flag)
+
+    def recv(self, size: int) -> bytes:
+        """Receive an answer."""
+        if self.is_losing:
+            raise OSError(errno.ENOBUFS, "No buffer space available")
+        return self._kernel.recv(size)
+
+
+def test_a_transaction_is_one_message() -> None:
+    """The first transaction asks for the generation and for each set's types once, and every later one for nothing."""
+    Kernel().apply(Transaction(SMALL))
+    text = "add element ip nftproxy s { 192.0.2.%d }\nadd element ip nftproxy m { 192.0.2.%d . 80 : goto c }\n"
+    with open_socket() as kernel:
+        counted = Counted(kernel)
+        writer = ElementWriter(counted)  # type: ignore[arg-type]
+        assert writer.apply(text % (1, 1))
+        assert counted.sent == 4
+        for number in range(2, 12):
+            assert writer.apply(text % (number, number))
+    assert counted.sent == 4 + 10
+
+
+def test_a_lost_answer_is_not_a_success() -> None:
+    """Where the kernel's answer is lost, it isn't known what happened."""
+    Kernel().apply(Transaction(SMALL))
+    with open_socket() as kernel:
+        counted = Counted(kernel)
+        writer = ElementWriter(counted)  # type: ignore[arg-type]
+        assert writer.apply("add element ip nftproxy s { 192.0.2.1 }\n")
+        counted.is_losing = True
+        with pytest.raises(OSError, match="No buffer space"):
+            writer.apply("add element ip nftproxy s { 192.0.2.2 }\n")
+
+
+def test_the_kernel_module_raises_what_is_not_known() -> None:
+    """A lost answer is raised as Unavailable by the kernel's side, which opens everything anew for the next one."""
+    kernel = Kernel()
+    kernel.apply(Transaction(SMALL))
+    with (
+        patch.object(ElementWriter, "apply", side_effect=OSError(errno.ENOBUFS, "No buffer space available")),
+        pytest.raises(Unavailable, match="No buffer space"),
+    ):
+        kernel.apply(Transaction("add element ip nftproxy s { 192.0.2.1 }\n"))
+    kernel.apply(Transaction("add element ip nftproxy s { 192.0.2.2 }\n"))
+    assert len(held()[Family.IPV4, "s"]) == 1
