@@ -74,7 +74,7 @@ class Agent:
         self.inbox = Inbox()
         self._wake = asyncio.Event()
         self._custody = custody
-        self._check_due = 0.0
+        self._check_due = self._rest_until = 0.0
         self._stopping = asyncio.Event()
         self._loader = Loader(pipeline, kernel, vitals, custody, self._stopping.is_set)
         pipeline.lap = vitals.lap
@@ -93,9 +93,10 @@ class Agent:
             while not self._stopping.is_set():
                 self._wake.clear()
                 if await self._sync():
-                    await self._pause(self._min_sync_period)
+                    self._rest_until = now() + self._min_sync_period
                 self._look()  # after a commit: notifications that came during it wake nobody any more
                 await self._until_woken()
+                await self._rest()
         finally:
             self._loader.close()
             for reader in readers:
@@ -118,9 +119,13 @@ class Agent:
         self._wake.set()
 
     def noticed(self) -> None:
-        """Take in the kernel's notifications of commits, and wake the loop to look at them."""
+        """Take in the kernel's notifications of commits, and wake the loop to look at them.
+
+        During a commit of ours it isn't woken, as it looks at them after that.
+        """
         self._custody.listen()
-        self._wake.set()
+        if not self._custody.is_committing:
+            self._wake.set()
 
     async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
         try:
@@ -148,15 +153,18 @@ class Agent:
                 log.warning(text, {"sources": ", ".join(waiting)}, extra={"code": Code.WAITING_FOR_LISTING})
                 note += min(note, LONGEST_NOTE)
 
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), seconds)
+    async def _rest(self) -> None:
+        """Gather what comes within `min_sync_period` of the last transaction."""
+        if now() < self._rest_until:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(self._rest_until):
+                    await self._stopping.wait()
 
     async def _until_woken(self) -> None:
         """Wait for a reason to go on; meanwhile, or when it comes too late, make the periodic check that is due."""
-        due = min(self._check_due, self._loader.due)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), max(0.0, due - now()))
+            async with asyncio.timeout_at(min(self._check_due, self._loader.due)):  # unlike wait_for it makes no task
+                await self._wake.wait()
         if now() >= self._check_due and not self._stopping.is_set():
             self._plan_check()
             await self._check()

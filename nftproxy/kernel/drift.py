@@ -56,7 +56,7 @@ class Custody:
         self._own: set[int] = set()
         self._notices: dict[int, Notice] = {}
         self._doubt = ""  # why it isn't known how our tables are, which nobody has asked for yet
-        self._is_committing = False
+        self.is_committing = False
 
     @contextlib.contextmanager
     def during(self, transaction: Transaction) -> Iterator[None]:
@@ -66,7 +66,7 @@ class Custody:
         is_large = len(transaction.text) >= LARGE
         if is_large:
             self._hearing.pause()
-        self._is_committing = True
+        self.is_committing = True
         try:
             yield
         except Refused:
@@ -76,7 +76,7 @@ class Custody:
             self._notices.clear()
             raise
         finally:
-            self._is_committing = False
+            self.is_committing = False
             if is_large:
                 self._hearing.resume()
 
@@ -112,7 +112,7 @@ class Custody:
         notices = self._hearing.read()
         if notices is None:
             self._left, self._doubt = None, TOO_MUCH
-        elif self._left is not None or self._is_committing:
+        elif self._left is not None or self.is_committing:
             self._notices |= {notice.generation: notice for notice in notices}
 
     def is_intact(self, generation: int) -> bool:

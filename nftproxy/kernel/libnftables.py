@@ -15,7 +15,6 @@ Invariants:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import io
@@ -23,8 +22,7 @@ import ipaddress
 import os
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -33,6 +31,7 @@ from nftproxy.kernel.diagnostics import explain
 from nftproxy.kernel.element_batch import ElementWriter
 from nftproxy.kernel.netlink import open_socket
 from nftproxy.kernel.netns import ChildDied, in_child
+from nftproxy.kernel.worker import Worker
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import NftproxyError, Refused, Unavailable
 from nftproxy.rules.ruleset import Element, Kind
@@ -53,7 +52,6 @@ NO_FILE = -1
 """The number of no file descriptor."""
 
 Nftables = Any  # the binding has no annotations
-Result = TypeVar("Result")
 
 
 class TooLarge(Unavailable):
@@ -277,15 +275,15 @@ class AsyncKernel:
 
     def __init__(self) -> None:
         self._kernel = Kernel()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="kernel")
+        self._worker = Worker("kernel")
 
     async def prepare(self) -> None:
         """See `Kernel.prepare`."""
-        await self._run(self._kernel.prepare)
+        await self._worker.run(self._kernel.prepare)
 
     async def apply(self, transaction: Transaction) -> Commit:
         """See `Kernel.apply`."""
-        return await self._run(self._kernel.apply, transaction)
+        return await self._worker.run(self._kernel.apply, transaction)
 
     async def rehearse(self, transaction: Transaction) -> None:
         """Let another process check a transaction, which may die of what libnftables finds in the kernel.
@@ -295,32 +293,29 @@ class AsyncKernel:
             Refused, Unavailable: as `Kernel.check` does, or no process can be started.
         """
         try:
-            await self._run(in_child, check_text, transaction.text)
+            await self._worker.run(in_child, check_text, transaction.text)
         except ChildDied as error:
             raise ChildDied(f"{error}; {LIKELY_CAUSE}") from error
 
     async def generation(self) -> int:
         """See `Kernel.generation`."""
-        return await self._run(self._kernel.generation)
+        return await self._worker.run(self._kernel.generation)
 
     async def check(self, transaction: Transaction) -> None:
         """See `Kernel.check`."""
-        await self._run(self._kernel.check, transaction)
+        await self._worker.run(self._kernel.check, transaction)
 
     async def read_back(self, family: Family) -> Installed | None:
         """See `Kernel.read_back`."""
-        return await self._run(self._kernel.read_back, family)
+        return await self._worker.run(self._kernel.read_back, family)
 
     async def elements(self, family: Family) -> frozenset[Element]:
         """See `Kernel.elements`."""
-        return await self._run(self._kernel.elements, family)
+        return await self._worker.run(self._kernel.elements, family)
 
     def close(self) -> None:
         """End the thread, after the call that it is in."""
-        self._thread.shutdown()
-
-    async def _run(self, call: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
+        self._worker.close()
 
 
 def check_text(text: str) -> None:

@@ -1,0 +1,99 @@
+"""A thread that makes calls for an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from nftproxy.kernel.worker import Worker
+
+
+@pytest.fixture
+def worker() -> Iterator[Worker]:
+    """A worker, which ends with the test."""
+    made = Worker("kernel")
+    yield made
+    made.close()
+
+
+def test_a_call_returns_what_it_returns(worker: Worker) -> None:
+    """All calls are made in one thread of the worker's name, and return what they return."""
+
+    async def calls() -> set[tuple[str, int]]:
+        return {await worker.run(lambda: (threading.current_thread().name, threading.get_ident())) for _ in range(3)}
+
+    ((name, identity),) = asyncio.run(calls())
+    assert name == "kernel"
+    assert identity != threading.get_ident()
+
+
+def test_a_call_raises_what_it_raises(worker: Worker) -> None:
+    """What a call raises, whatever it is, is raised where it was asked for, and the next call is made all the same."""
+
+    def fail() -> None:
+        raise SystemError("no such call")
+
+    async def calls() -> int:
+        with pytest.raises(SystemError, match="no such call"):
+            await worker.run(fail)
+        return await worker.run(int, "7")
+
+    assert asyncio.run(calls()) == 7
+
+
+def test_the_loop_goes_on_during_a_call(worker: Worker) -> None:
+    """While a call waits, everything else on the loop has its turns."""
+    released = threading.Event()
+
+    async def calls() -> bool:
+        waiting = asyncio.create_task(worker.run(released.wait, 30))
+        await asyncio.sleep(0)
+        released.set()  # would never be reached if the call held the loop
+        return await waiting
+
+    assert asyncio.run(calls()) is True
+
+
+def test_calls_are_made_in_their_order_though_one_is_cancelled(worker: Worker) -> None:
+    """A call that is cancelled happens all the same, before those that were asked for later."""
+    released, made = threading.Event(), list[str]()
+
+    def wait() -> None:
+        released.wait(30)
+        made.append("cancelled")
+
+    async def calls() -> None:
+        first = asyncio.create_task(worker.run(wait))
+        await asyncio.sleep(0)
+        first.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await first
+        second = asyncio.create_task(worker.run(made.append, "second"))
+        await asyncio.sleep(0)
+        released.set()
+        await second
+
+    asyncio.run(calls())
+    assert made == ["cancelled", "second"]
+
+
+def test_a_call_that_outlives_its_loop_is_finished() -> None:
+    """Closing waits for the calls that were asked for, even if nobody waits for them any more."""
+    worker, released, made = Worker("kernel"), threading.Event(), list[str]()
+
+    def wait() -> None:
+        released.wait(30)
+        made.append("done")
+
+    async def ask() -> None:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.run(wait), 0.01)
+
+    asyncio.run(ask())
+    released.set()
+    worker.close()
+    assert made == ["done"]
