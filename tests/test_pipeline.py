@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ipaddress
+import itertools
 import re
 from collections.abc import Iterable
 
@@ -17,9 +17,10 @@ from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
-from nftproxy.pipeline import SKELETON, STEP, STEP_ELEMENTS, Pipeline
+from nftproxy.pipeline import SKELETON, STEP, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
+from nftproxy.policy.numbers import as_address
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Block, Element, Kind
 from nftproxy.rules.transaction import Transaction, join
@@ -84,9 +85,9 @@ def test_adding_an_endpoint_is_two_elements() -> None:
     made = pipeline(service(), THREE)
     made.apply([Put(TWO)])
     assert made.apply([Put(THREE)]).text == (
-        "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.2 }\n"
-        "add element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.3 }\n"
-        "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 2 : 10.1.1.6 . 8080 }\n"
+        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.2 }\n"
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.3 }\n"
+        "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.2 : 10.1.1.6 . 8080 }\n"
     )
 
 
@@ -107,10 +108,11 @@ def test_removing_an_endpoint_is_two_elements() -> None:
     """An endpoint less is its element, and a verdict that moves; slot 0 is the last to go."""
     made = pipeline(service(), TWO)
     made.apply([Put(ONE)])
-    assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8080"}
+    assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0.0.0.0": "10.1.1.4 . 8080"}
     assert made.apply([Put(slice_of(endpoints=[]))]).text == (
-        "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.1 }\n"
-        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.4 . 8080 }\n"
+        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.1 }\n"
+        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.0 : 10.1.1.4 . 8080 }\n"
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.0 }\n"
         "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }\n"
     )
 
@@ -119,8 +121,8 @@ def test_replacing_an_endpoint_is_one_element() -> None:
     """The same number of endpoints needs no verdict to move."""
     made = pipeline(service(), ONE)
     assert made.apply([Put(slice_of(endpoints=["10.1.1.5"]))]).text == (
-        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.4 . 8080 }\n"
-        "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.1.5 . 8080 }\n"
+        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.0 : 10.1.1.4 . 8080 }\n"
+        "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.0 : 10.1.1.5 . 8080 }\n"
     )
 
 
@@ -131,7 +133,7 @@ def test_a_new_number_of_endpoints_is_a_new_chain() -> None:
         "add chain ip nftproxy tcp-endpoints-of-2\nflush chain ip nftproxy tcp-endpoints-of-2\ntable ip nftproxy {\n"
     )
     assert transaction.text.endswith(
-        "\nadd element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 1 : 10.1.1.5 . 8080 }\n"
+        "\nadd element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.1 : 10.1.1.5 . 8080 }\n"
     )
 
 
@@ -174,11 +176,11 @@ def test_both_families_change_in_one_transaction() -> None:
     text = made.apply([Put(service(cluster_ips=["10.96.0.10", "fd00:96::10"]))]).text
     assert text == (
         "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
-        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : goto draw-tcp-endpoints }\n"
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.0 }\n"
         "add element ip nftproxy fronts { 10.96.0.10 . tcp . 80 }\n"
         "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }\n"
         "add element ip6 nftproxy cluster-ips { fd00:96::10 }\n"
-        "add element ip6 nftproxy services { fd00:96::10 . tcp . 80 : goto draw-tcp-endpoints }\n"
+        "add element ip6 nftproxy services { fd00:96::10 . tcp . 80 : :: }\n"
         "add element ip6 nftproxy fronts { fd00:96::10 . tcp . 80 }\n"
         "add element ip6 nftproxy no-endpoints { fd00:96::10 . tcp . 80 }\n"
     )
@@ -217,7 +219,10 @@ def test_a_change_of_the_node_redoes_its_chains() -> None:
     redone = ["services", "local-policy", "nodeport-local-policy"]
     head = "".join(f"add chain ip nftproxy {name}\nflush chain ip nftproxy {name}\n" for name in redone)
     assert text.startswith(f"{head}table ip nftproxy {{\n  chain services {{\n")
-    assert "    ip saddr 10.1.7.0/24 ip daddr . meta l4proto . th dport vmap @short-circuit\n" in text
+    assert (
+        "    ip saddr 10.1.7.0/24 ip daddr set ip daddr . meta l4proto . th dport map @short-circuit goto draw\n"
+        in text
+    )
 
 
 def test_service_cidrs_are_followed() -> None:
@@ -354,94 +359,39 @@ def test_a_slice_changes_only_its_services_blocks(cluster: list[Given], name: st
         assert all(generation.blocks[owner] is block for owner, block in others.items())
 
 
-# The first load, piece by piece
-
-
-def pieces_of(settings: Settings, cluster: Iterable[Given]) -> tuple[Pipeline, list[Transaction]]:
-    """A pipeline that got all of these at once, and the transactions that fill tables with it."""
-    made = Pipeline("node-a", settings, renderer())
-    return made, [each for each in made.filling([Put(each) for each in cluster], {}) if each]
-
-
-@quick()
-@given(all_settings, clusters)
-def test_what_is_loaded_in_pieces_is_what_is_loaded_at_once(settings: Settings, cluster: list[Given]) -> None:
-    """Whatever the cluster, the pieces make the same tables, and the pipeline goes on from there as any other."""
-    made, pieces = pieces_of(settings, cluster)
-    whole = fresh(settings, cluster)
-    ledger, at_once = Ledger(), ledger_of(whole)
-    for each in pieces:
-        ledger.apply(each)
-    assert ledger.comments == at_once.comments
-    for family in Family:
-        assert ledger.held(family) == at_once.held(family)
-        assert ledger.declared(family) == at_once.declared(family)
-        assert made.generations[family].blocks == whole.generations[family].blocks
-    assert list(made.all_losses()) == list(whole.all_losses())
-    assert made.health_checks.by_port == whole.health_checks.by_port
-    assert made.flows.take() == whole.flows.take()
-    for event in (Put(service("shop/new", cluster_ips=["10.96.7.7"])), Put(slice_of("shop/new", ["10.1.0.9"]))):
-        assert made.apply([event]) == whole.apply([event])
-
-
-def test_hooks_come_last() -> None:
-    """However many pieces there are, each has so many Services at the most, and only the last has base chains."""
-    many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(3 * STEP)]
-    _, pieces = pieces_of(Settings(), many)
-    assert len(pieces) == 5
-    assert ["hook" in each.text for each in pieces] == [False] * 4 + [True]
-    assert [each.text.count(" . tcp . 80 : ") for each in pieces] == [0, STEP, STEP, STEP, 0]
-
-
-def test_a_large_service_is_a_piece_by_itself() -> None:
-    """A piece ends after some thousands of elements, however few Services these are."""
-    hosts = [f"10.{number >> 8}.{number & 255}.4" for number in range(256, 256 + STEP_ELEMENTS)]
-    crowd = [service(f"shop/s{i}", cluster_ips=[f"10.97.0.{i}"]) for i in (1, 2)]
-    _, pieces = pieces_of(Settings(), [*crowd, *(slice_of(str(each.key), hosts) for each in crowd)])
-    assert sum(each.size().elements >= STEP_ELEMENTS for each in pieces) == 2
-
-
 # Properties
 
 
-_CHOOSES = re.compile(r"goto draw-(?P<list>.*endpoints)(?P<how>-by-client|-sticky-\d+)?")
-
-
 @quick()
 @given(all_settings, clusters)
-def test_every_verdict_finds_its_endpoints(settings: Settings, cluster: list[Given]) -> None:
-    """A verdict leads to a list which has a chain for the count, and of that front just the slots 0 to N-1."""
+def test_every_number_finds_its_endpoints(settings: Settings, cluster: list[Given]) -> None:
+    """A number leads to a chain that draws so many of a list, and of that front this has just the slots 0 to N-1."""
     made = fresh(settings, cluster)
     for family, generation in made.generations.items():
         values = {(each.container, each.key): each.value for each in generation.elements()}
-        fronts, slots = set(), set()
-        for prefix in ("", "nodeport-"):
-            verdicts = [
-                *elements(made, family, f"{prefix}services").items(),
-                *elements(made, family, f"{prefix}short-circuit").items(),
-            ]
-            for front, verdict in verdicts:
-                match = _CHOOSES.fullmatch(verdict)
-                assert match, verdict
-                assert (Kind.CHAIN, verdict.removeprefix("goto ")) in generation.declarations
-                *address, _, port = front.split(" . ")
-                where = " . ".join([*address, port])
-                number = elements(made, family, f"{match['list']}-count").get(where)
-                if number is None:
-                    continue
-                fronts.add((match["list"], where))
-                suffix = "-by-client" if match["how"] == "-by-client" else ""
-                count = int(ipaddress.ip_address(number))
-                chain = f"{match['list']}-of-{count}{suffix}"
-                assert values[f"{match['list']}-of{suffix}", number] == f"goto {chain}"
+        slots = set()
+        for prefix, name in itertools.product(("", "nodeport-"), ("services", "short-circuit")):
+            for front, number in elements(made, family, f"{prefix}{name}").items():
+                chain = values[f"{prefix}draws", number].removeprefix("goto ")
                 assert (Kind.CHAIN, chain) in generation.declarations
-                slots |= {(match["list"], f"{where} . {slot}") for slot in range(count)}
+                if chain == "undrawn":
+                    continue
+                match = _DRAWS.fullmatch(chain)
+                assert match, chain
+                assert (Kind.CHAIN, f"translate-{match['list']}") in generation.declarations
+                *address, protocol, port = front.split(" . ")
+                assert match["list"].startswith(f"{prefix}{protocol}-")
+                where = " . ".join([*address, port])
+                slots |= {
+                    (match["list"], f"{where} . {as_address(slot, family)}") for slot in range(int(match["count"]))
+                }
         lists = re.compile(r"(nodeport-)?(tcp|udp|sctp)-(local-)?endpoints")
-        counted = [each for each in generation.elements() if each.container.endswith("-count")]
-        assert {(each.container.removesuffix("-count"), each.key) for each in counted} == fronts
         assert {
             (each.container, each.key) for each in generation.elements() if lists.fullmatch(each.container)
         } == slots
+
+
+_DRAWS = re.compile(r"(?P<list>.*endpoints)-of-(?P<count>\d+)(?:-by-client|-sticky)?")
 
 
 @quick()
@@ -532,7 +482,7 @@ def test_a_node_that_changes_together_with_a_service_changes_all_services() -> N
     """Every Service follows the node's zone, although another event of the batch touches less."""
     made = pipeline(service(), slice_of(endpoints=["10.1.1.4 zone=a", "10.1.1.5 zone=b"]), node=node(zone="a"))
     made.apply([Put(node(zone="b")), Put(service("shop/cart", cluster_ips=["10.96.0.20"]))])
-    assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0": "10.1.1.5 . 8080"}
+    assert elements(made, IPV4, "tcp-endpoints") == {"10.96.0.10 . 80 . 0.0.0.0": "10.1.1.5 . 8080"}
 
 
 def owners(made: Pipeline) -> list[str]:

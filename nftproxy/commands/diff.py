@@ -26,7 +26,7 @@ from nftproxy.model.events import Event, HostAddresses, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Change, Element, Generation
+from nftproxy.rules.ruleset import Change, Element, Generation, Kind
 from nftproxy.rules.transaction import Container, Transaction, change_transaction, join
 
 
@@ -105,8 +105,8 @@ def _from_kernel(pipeline: Pipeline) -> Transaction:
     found = []
     for family, generation in pipeline.generations.items():
         installed = kernel.read_back(family)
-        if installed is None or not installed.has_hooks:
-            found.append(pipeline.load(family, installed))
+        if installed is None:
+            found.append(pipeline.load(family, None))
         else:
             change = difference(generation, installed.containers, kernel.elements(family))
             found += [change_transaction(family, change)] if change else []
@@ -116,17 +116,18 @@ def _from_kernel(pipeline: Pipeline) -> Transaction:
 def difference(generation: Generation, containers: Iterable[Container], held: Iterable[Element]) -> Change:
     """What a generation has beyond the kernel, and the kernel beyond it.
 
-    Chains that the agent keeps although nothing uses them any more, and what leads to them, are no difference.
+    What the agent keeps although nothing uses it any more, and the elements that come with it, are no difference.
     """
     change = Change()
     used = generation.used_declarations()
     present = {(container.kind, container.name) for container in containers}
     change.declared.update({identity: each for identity, each in used.items() if identity not in present})
-    leading = {each.entry.container for each in used.values() if each.entry is not None}
+    leading = {entry.container for each in used.values() for entry in each.entries}
+    declared = {each.name for each in used.values() if each.kind is not Kind.CHAIN}
     wanted = set(generation.used_elements())
     known = {_normal(element) for element in held}
     for element in sorted(known - {_normal(each) for each in wanted}):
-        if element.container not in leading:
+        if element.container in declared - leading:
             change.remove(*element)
     for element in sorted(each for each in wanted if _normal(each) not in known):
         change.add(*element)

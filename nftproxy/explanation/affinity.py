@@ -17,22 +17,23 @@ def affinity_of(pipeline: Pipeline, spot: Spot, served: Served, asking: Sequence
     timeout = served.service.affinity_timeout
     if timeout is None:
         return None
-    chains = [chain for front, chain in served.facts.affinities if front == served.reach.front]
-    if not chains:
+    seconds = [seconds for front, seconds in served.facts.affinities if front == served.reach.front]
+    if not seconds:
         return Affinity(timeout, "by a hash of the client's address, as this nft can't remember IPv6 clients")
     client = asking[0].address if len(asking) == 1 else None
     return Affinity(
         timeout,
         "the kernel remembers clients by address",
-        _map(pipeline, spot, chains[0]),
+        _map(pipeline, spot, f"{spot.protocol.value} . {seconds[0]}"),
         f"{client} . {spot.address} . {spot.port}" if client else "",
     )
 
 
-def _map(pipeline: Pipeline, spot: Spot, chain: str) -> str:
-    """The map that a chain writes clients into, "" if its template has none."""
+def _map(pipeline: Pipeline, spot: Spot, key: str) -> str:
+    """The map into which clients are written, by the chain that a key leads to; "" if there is none."""
     declared = pipeline.generations[spot.family].declarations.values()
-    found = [match[1] for each in declared if each.name == chain and (match := _written(each))]
+    leading = (each for each in declared if any(entry.key == key for entry in each.entries))
+    found = [match[1] for each in leading if (match := _written(each))]
     return found[0] if found else ""
 
 

@@ -187,8 +187,8 @@ def _slots(served: Served, name: List) -> Iterator[Slots]:
     """The rows of the rules' list of this name at the front; none if it is empty."""
     facts, front = served.facts, served.reach.front
     is_other = front in facts.local_policy and name is List.CLUSTER
-    chains = {chain for each, chain in (facts.short_circuits if is_other else facts.services) if each == front}
-    lists = {each.list for each in facts.lists if each.chain in chains}
+    numbers = {number for each, number in (facts.short_circuits if is_other else facts.services) if each == front}
+    lists = {each.list for each in facts.draws if each.of_port in numbers and each.prefix == front.prefix}
     return (slots for slots in facts.endpoints if slots.front == front and slots.list in lists)
 
 

@@ -52,15 +52,16 @@ def _key_type(declaration: Declaration) -> str:
 
 def _is_asked(declaration: Declaration) -> bool:
     """Whether one key has one element there: not so in what packets write, in ranges, and where numbers are keys."""
-    is_number = declaration.name.endswith(("-of", "-of-by-client"))
-    return not declaration.is_dynamic and not is_number and not any("interval" in line for line in declaration.body)
+    is_of_number = any(line.endswith(" : verdict") for line in declaration.body)
+    return not declaration.is_dynamic and not is_of_number and not any("interval" in line for line in declaration.body)
 
 
 def _elements(generation: Generation, served: Served) -> Iterator[Element]:
     """What a front has in the Service's blocks: its slots, their number, source ranges, what draws from so many."""
     front, facts = served.reach.front, served.facts
     ranges = {f"{name} . {source}" for name, source in facts.allowed if facts.guarded}
-    numbers = {(name, number) for name, each, number in facts.counts if each == front}
+    numbers = {number for each, number in (*facts.services, *facts.short_circuits) if each == front}
+    draws = f"{front.prefix}draws"
     for port in served.service.ports:
         block = generation.blocks.get(PortKey(served.service.key, port.name, port.protocol))
         for element in block.elements if block else ():
@@ -68,9 +69,7 @@ def _elements(generation: Generation, served: Served) -> Iterator[Element]:
             is_own = port == served.port and is_node_port == (served.reach.claim.address == NODE)
             if element.key in ranges or (is_own and f"{element.key} . ".startswith(f"{front.where} . ")):
                 yield element
-        entries = (each.entry for each in block.declarations if each.entry) if block and port == served.port else ()
-        yield from (entry for entry in entries if _draws(entry, numbers))
-
-
-def _draws(entry: Element, numbers: set[tuple[str, str]]) -> bool:
-    return any(entry.key == number and entry.container.startswith(f"{name}-of") for name, number in numbers)
+        entries = (
+            (entry for each in block.declarations for entry in each.entries) if block and port == served.port else ()
+        )
+        yield from (entry for entry in entries if entry.container == draws and entry.key in numbers)

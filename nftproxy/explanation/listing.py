@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import TABLE, Family, of_family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import Ignored, TrafficDistribution
@@ -79,10 +79,10 @@ def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _affinity_notes(pipeline: Pipeline, settings: Settings) -> Iterator[str]:
-    ipv6 = pipeline.generations.get(Family.IPV6)
-    if ipv6 is None or settings.capabilities.wide_maps:
+    if Family.IPV6 not in pipeline.generations or settings.capabilities.wide_maps:
         return
-    if any("-by-client" in name for _, name in ipv6.used_declarations()):
+    sticky = (each for each in pipeline.state.services.values() if each.affinity_timeout is not None)
+    if any(of_family(each.cluster_ips, Family.IPV6) for each in sticky):
         how = "by a hash of the client's address; nft before 1.1 can't remember IPv6 clients"
         yield f"session affinity, IPv6: {Code.AFFINITY_BY_HASH}: {how}"
 
@@ -109,12 +109,18 @@ def _has_elements(declaration: Declaration) -> bool:
 def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
     """Who contributes each element, by container, in the order of the owners; entries are of nobody."""
     containers: dict[str, dict[Element, list[Owner]]] = {}
-    for entry in sorted(each.entry for each in generation.used_declarations().values() if each.entry is not None):
+    for entry in _entries(generation):
         containers.setdefault(entry.container, {})[entry] = []
     for owner, block in sorted(generation.blocks.items(), key=lambda item: _owner_order(item[0])):
         for element in block.elements:
             containers.setdefault(element.container, {}).setdefault(element, []).append(owner)
     return containers
+
+
+def _entries(generation: Generation) -> Iterator[Element]:
+    """The elements that come with declarations, by what they lead to, or else in their order."""
+    declared = sorted(generation.used_declarations().values(), key=lambda each: each.name)
+    return itertools.chain.from_iterable(each.entries for each in declared)
 
 
 def _owner_order(owner: Owner) -> tuple[str, ...]:

@@ -13,7 +13,9 @@ from nftproxy.explanation.answer import Admits, Case, Endpoint, Fate, List, Plac
 from nftproxy.explanation.question import Kind
 
 Asked = Mapping[str, str]
-"""What sets and maps answer about a place, by their names; "" is a set's yes.  What has nothing is not there."""
+"""What sets and maps answer about a place, by their names, and by "name key"; "" is a set's yes.
+
+What has nothing is not there."""
 
 
 class Stage(NamedTuple):
@@ -65,7 +67,9 @@ class Way(NamedTuple):
 
 def ways(place: Place) -> list[Way]:
     """The ways of connections to a place, one for each case."""
-    asked = {each.container: each.value for each in place.expected if each.value is not None}
+    held = [(each.container, each.key, each.value) for each in place.expected if each.value is not None]
+    asked = {container: value for container, _, value in held}
+    asked.update({f"{container} {key}": value for container, key, value in held})
     return [_way(place, asked, case) for case in place.cases]
 
 
@@ -134,18 +138,23 @@ def _translation(asked: Asked, case: Case, prefix: str) -> Iterator[Row]:
     is_short = f"{prefix}local-policy" in asked and case.list is List.CLUSTER
     if f"{prefix}local-policy" in asked:
         yield Row(f"@{prefix}local-policy", case.list_why)
-    verdicts = f"{prefix}short-circuit" if is_short else f"{prefix}services"
-    if verdicts not in asked:
+    numbers = f"{prefix}short-circuit" if is_short else f"{prefix}services"
+    if numbers not in asked:
         return
-    yield Row(f"@{verdicts}", asked[verdicts])
-    chain = asked[verdicts].removeprefix("goto draw-").partition("-sticky-")[0].removesuffix("-by-client")
+    chain = asked.get(f"{prefix}draws {asked[numbers]}", "")
+    if not chain:
+        yield Row(f"@{numbers}", f"{asked[numbers]}: no endpoint to draw")
+        return
     count = sum(endpoint.share > 0 for endpoint in case.endpoints)
-    if f"{chain}-count" in asked:
-        yield Row(f"@{chain}-count", f"{asked[f'{chain}-count']}: {count} endpoint{'s' if count > 1 else ''}")
-        how = "the client's address chooses" if asked[verdicts].endswith("-by-client") else "draws"
-        yield Row(f"@{chain}", f"{how} a slot, 0 to {count - 1}" if count > 1 else "has one slot, 0")
-    else:
-        yield Row(f"@{chain}-count", "has nothing: no endpoint to draw")
+    yield Row(f"@{numbers}", f"{asked[numbers]}: {count} endpoint{'s' if count > 1 else ''}")
+    yield Row(f"@{prefix}draws", chain)
+    how = "the client's address chooses" if chain.endswith("-by-client") else "draws"
+    yield Row(f"@{_list(chain)}", f"{how} a slot, 0 to {count - 1}" if count > 1 else "has one slot, 0")
+
+
+def _list(chain: str) -> str:
+    """The list of endpoints of which a chain draws, by a verdict: "goto tcp-endpoints-of-3"."""
+    return chain.removeprefix("goto ").partition("-of-")[0]
 
 
 def _remember(place: Place, case: Case) -> Card:

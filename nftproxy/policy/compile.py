@@ -9,15 +9,15 @@ which chain its verdict names, follow from its kind and the traffic policy:
     external, Cluster        cluster list               the same                          always
     external, Local          local list                 cluster list                      the node only
 
-External means externalIPs, load balancer IPs and node ports.  A front whose list is empty has no count of endpoints
-there; then, or if a packet slips between two generations, the packet is rejected if its front is in `no-endpoints`, and
-dropped if not.
+External means externalIPs, load balancer IPs and node ports.  For a front whose list is empty nothing is drawn; then,
+or if a packet slips between two generations, the packet is rejected if its front is in `no-endpoints`, and dropped if
+not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import IPv4Address, IPv6Address, collapse_addresses, ip_network
+from ipaddress import collapse_addresses, ip_network
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
@@ -35,14 +35,11 @@ from nftproxy.policy.fronts import (
     serves_every_address,
 )
 from nftproxy.policy.local_sources import local_sources
+from nftproxy.policy.numbers import NUMBERS, Algorithm, as_address, draw_number
 from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
 """Any constant will do ("nftp"): with none, nft draws another one at each load, and clients would move."""
-
-# Addresses that nothing on a network has, so that numbers can stand in their place: "this network" (RFC 1122), and what
-# was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1), each with room for more endpoints than a cluster has.
-_NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 
 # How connections are masqueraded.  A random port now and then meets a TIME_WAIT that an earlier connection left in the
 # pod, and whose entry in connection tracking is gone, since a client that uses a port again replaces the entry.  To
@@ -83,6 +80,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         table=family.table,
         ip=ip,
         protocols=tuple(protocol.value for protocol in Protocol),
+        numbers=NUMBERS[family],
+        zero=as_address(0, family),
         mark=f"{bit:#x}",
         unmark=f"{bit ^ 0xFFFFFFFF:#x}",
         masquerades=(_RANDOM_PORTS,) if config.masquerade_fully_random else (_TCP_KEEPS_ITS_PORT, _RANDOM_PORTS),
@@ -140,7 +139,7 @@ def compile_service(
             continue
         had = [reach for reach in claimed if not reach.denial]
         choice = choice_for(port, offered, state.node)
-        shaper = _ListShaper(family, port.protocol.value, service.affinity_timeout, settings)
+        shaper = _ListShaper(family, port.protocol, service.affinity_timeout, settings)
         facts = _port_facts(cluster_ips, own, had, choice, shaper)
         if facts.allowed:
             own = own.without_allowed()
@@ -153,24 +152,24 @@ def _port_facts(
     """The memberships of one port's fronts."""
     services: list[tuple[Front, str]] = []
     short_circuits: list[tuple[Front, str]] = []
-    counts: list[tuple[str, Front, str]] = []
     endpoints: list[Slots] = []
     lists: list[ListFacts] = []
     draws: list[DrawFacts] = []
     for reach in had:
         is_local = reach.policy is TrafficPolicy.LOCAL
-        uses = [(services, "local-" if is_local else "", choice.local if is_local else choice.cluster)]
+        uses = [(services, reach.policy, choice.local if is_local else choice.cluster)]
         if is_local and reach.is_external:
-            uses.append((short_circuits, "", choice.cluster))
-        for verdicts, scope, candidates in uses:
-            facts = shaper.list(reach.front, scope)
-            lists.append(facts)
-            verdicts.append((reach.front, facts.chain))
+            uses.append((short_circuits, TrafficPolicy.CLUSTER, choice.cluster))
+        for numbers, scope, candidates in uses:
             if candidates:
-                draw = shaper.draw(facts, len(candidates))
+                facts = shaper.list(reach.front, scope)
+                draw = shaper.draw(facts, scope, len(candidates))
+                lists.append(facts)
                 draws.append(draw)
-                counts.append((facts.list, reach.front, draw.number))
-                endpoints.append(Slots(facts.list, reach.front, _rows(candidates)))
+                numbers.append((reach.front, draw.of_port))
+                endpoints.append(Slots(facts.list, reach.front, shaper.rows(candidates)))
+            elif numbers is services:  # the front is a Service's all the same, and no node port's of another
+                numbers.append((reach.front, shaper.nothing))
     external = [reach for reach in had if reach.is_external]
     guarded = tuple((reach.front, own.list) for reach in external if reach.claim.address in own.guarded_ips)
     hairpins = _hairpins(choice)
@@ -180,7 +179,7 @@ def _port_facts(
     fronts = tuple(reach.front for reach in known)
     lacks_local = shaper.settings.config.service_counts and choice.has_endpoints and not choice.local
     return PortFacts(
-        protocol=shaper.protocol,
+        protocol=shaper.protocol.value,
         cluster_ips=cluster_ips,
         services=tuple(services),
         short_circuits=tuple(short_circuits),
@@ -191,18 +190,13 @@ def _port_facts(
         local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
         guarded=guarded,
         allowed=tuple((own.list, source) for source in own.allowed) if guarded else (),
-        counts=tuple(counts),
         endpoints=tuple(endpoints),
-        sticky=tuple(map(_by_pod, endpoints)) if shaper.remembers else (),
-        affinities=tuple((reach.front, shaper.remember_chain) for reach in had if shaper.remembers),
+        sticky=tuple(map(_by_pod, endpoints)) if shaper.remembered else (),
+        affinities=tuple((reach.front, seconds) for reach in had for _, seconds in shaper.remembered),
         hairpins=hairpins if endpoints else (),
         lists=tuple(dict.fromkeys(lists)),
         draws=tuple(dict.fromkeys(draws)),
     )
-
-
-def _rows(candidates: Sequence[Candidate]) -> tuple[tuple[int, Address, int], ...]:
-    return tuple((slot, candidate.address, candidate.port) for slot, candidate in enumerate(candidates))
 
 
 def _by_pod(slots: Slots) -> Slots:
@@ -258,61 +252,86 @@ class _ListShaper(NamedTuple):
     """How lists of one Service port are chosen from: its protocol, family and affinity."""
 
     family: Family
-    protocol: str
+    protocol: Protocol
     timeout: int | None
     settings: Settings
 
     @property
-    def remembers(self) -> bool:
-        """Whether clients are remembered in a map, which the nft of some nodes can't do for IPv6."""
-        return self.timeout is not None and (self.family is Family.IPV4 or self.settings.capabilities.wide_maps)
+    def remembered(self) -> tuple[tuple[int, str], ...]:
+        """For how many seconds clients are remembered, also as an address; nothing if they aren't.
+
+        They are remembered in a map, which the nft of some nodes can't do for IPv6.
+        """
+        can = self.family is Family.IPV4 or self.settings.capabilities.wide_maps
+        return ((self.timeout, as_address(self.timeout, self.family)),) if self.timeout is not None and can else ()
 
     @property
-    def remember_chain(self) -> str:
-        """The chain that remembers where a client of this port was sent."""
-        return f"remember-{self.protocol}-{self.timeout}"
+    def algorithm(self) -> Algorithm:
+        """How a slot is drawn: clients stick to a pod by a hash of their address, where they can't be remembered."""
+        hashes = self.timeout is not None and not self.remembered
+        return Algorithm.BY_CLIENT if hashes else Algorithm.RANDOM
 
     @property
-    def hashes(self) -> bool:
-        """Whether clients stick to a pod by a hash of their address, where they can't be remembered."""
-        return self.timeout is not None and not self.remembers
+    def nothing(self) -> str:
+        """The number of a front that has no endpoint to draw."""
+        return as_address(0, self.family)
 
-    def list(self, front: Front, scope: str) -> ListFacts:
-        """The list of endpoints of `front`; `scope` is "local-" for the local one."""
-        ip = self.family.value
-        address = "" if front.prefix else f"{ip} daddr . "
+    def list(self, front: Front, policy: TrafficPolicy) -> ListFacts:
+        """The list of endpoints of `front` that a policy asks for."""
+        ip, protocol = self.family.value, self.protocol.value
         asked = "" if front.prefix else f"ct original {ip} daddr . "
         endings = _endings(self.settings.config)
         return ListFacts(
             table=self.family.table,
             ip=ip,
-            protocol=self.protocol,
-            list=f"{front.prefix}{self.protocol}-{scope}endpoints",
-            where=f"{address}{self.protocol} dport",
-            asked=f"{asked}{self.protocol} dport",
-            numbers=_NUMBERS[self.family],
-            suffix="-by-client" if self.hashes else "",
+            protocol=protocol,
+            prefix=front.prefix,
+            list=f"{front.prefix}{protocol}-{'local-' if policy is TrafficPolicy.LOCAL else ''}endpoints",
+            asked=f"{asked}{protocol} dport",
+            asked_front=f"{asked}meta l4proto . th dport",
+            numbers=NUMBERS[self.family],
+            first=as_address(0, self.family),
             race=endings.nodeport_race if front.prefix else endings.race,
-            affinities=(self.timeout,) if self.timeout is not None and self.remembers else (),
+            affinities=self.remembered,
         )
 
-    def draw(self, facts: ListFacts, count: int) -> DrawFacts:
+    def draw(self, facts: ListFacts, policy: TrafficPolicy, count: int) -> DrawFacts:
         """How one of `count` endpoints of a list is drawn."""
-        by_client = f"jhash {facts.ip} saddr mod {count} seed {HASH_SEED}"
+        slots = self._slots(count)
         return DrawFacts(
             table=facts.table,
             ip=facts.ip,
-            protocol=facts.protocol,
+            prefix=facts.prefix,
             list=facts.list,
-            where=facts.where,
-            suffix=facts.suffix,
-            race=facts.race,
+            suffix=self.algorithm.suffix,
             count=count,
-            number=_number(count, self.family),
-            draw=by_client if self.hashes else f"numgen random mod {count}",
+            number=self._number(policy, count, is_sticky=False),
+            sticky=tuple(self._number(policy, count, is_sticky=True) for _ in self.remembered),
+            draw="".join([self._expression(count), *(f" map @{name}" for name, _ in slots)]),
+            slots=slots,
         )
 
+    def _number(self, policy: TrafficPolicy, count: int, *, is_sticky: bool) -> str:
+        is_local = policy is TrafficPolicy.LOCAL
+        number = draw_number(self.protocol, self.algorithm, count, is_local=is_local, is_sticky=is_sticky)
+        return as_address(number, self.family)
 
-def _number(count: int, family: Family) -> str:
-    """A number as the address that has it for a value."""
-    return str(IPv4Address(count) if family is Family.IPV4 else IPv6Address(count))
+    def _expression(self, count: int) -> str:
+        """What nft calls a number from 0 up to `count`."""
+        if self.algorithm is Algorithm.BY_CLIENT:
+            return f"jhash {self.family.value} saddr mod {count} seed {HASH_SEED}"
+        return f"numgen random mod {count}"
+
+    def _slots(self, count: int) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
+        """What makes an address of a number, where that doesn't fill one: shared up to the next power of two."""
+        if self.family is Family.IPV4:
+            return ()
+        size = 1 << (count - 1).bit_length()
+        return ((f"slots-{size}", tuple((slot, as_address(slot, self.family)) for slot in range(size))),)
+
+    def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:
+        """The endpoints of a list in their slots."""
+        return tuple(
+            (as_address(slot, self.family), candidate.address, candidate.port)
+            for slot, candidate in enumerate(candidates)
+        )

@@ -37,6 +37,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     """What the skeleton of one family's table depends on: the node and the configuration, no Service.
 
     `ip` is nft's keyword for the family's header ("ip", "ip6").
+    `numbers` matches addresses that are numbers, `zero` is 0 as such an address (numbers.py).
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
     `masquerades` holds how connections are masqueraded: rows of (match, statement), of which the first that matches
@@ -52,6 +53,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     table: str
     ip: str
     protocols: tuple[str, ...]
+    numbers: str
+    zero: str
     mark: str
     unmark: str
     masquerades: tuple[tuple[str, str], ...]
@@ -68,48 +71,52 @@ class TableFacts(msgspec.Struct, frozen=True):
 
 
 class ListFacts(msgspec.Struct, frozen=True):
-    """A list of endpoints, and one way to choose from it; every Service port with such a list shares it.
+    """A list of endpoints, and the way from a slot to an endpoint; every Service port with such a list shares it.
 
-    `list` names the map of slots ("tcp-endpoints"), `where` its key without the slot, in packet fields; `asked` is the
-    same for a packet whose address has been overwritten.  `numbers` matches addresses that are numbers of endpoints.
-    `suffix` is "-by-client" where clients are sent by their address, else "".  `affinities` holds the timeout in
-    seconds if clients are remembered, or nothing.  `race` is the verdict for a packet that a commit has come between.
+    `list` names the map of slots ("tcp-endpoints"), `prefix` is "nodeport-" if it is one of node ports.  A packet that
+    comes here has had its address overwritten: `asked` is the list's key without the slot, in packet fields, and
+    `asked_front` the front.  `numbers` matches addresses that are numbers (numbers.py); `first` is slot 0.
+    `affinities` holds the timeout if clients are remembered, in seconds and as an address, or nothing.  `race` is the
+    verdict for a packet that a commit has come between.
     """
 
     table: str
     ip: str
     protocol: str
+    prefix: str
     list: str
-    where: str
     asked: str
+    asked_front: str
     numbers: str
-    suffix: str
+    first: str
     race: str
-    affinities: tuple[int, ...]
-
-    @property
-    def chain(self) -> str:
-        """The name of the chain that chooses: a Service port's verdict points here."""
-        return "".join([f"draw-{self.list}{self.suffix}", *(f"-sticky-{timeout}" for timeout in self.affinities)])
+    affinities: tuple[tuple[int, str], ...]
 
 
 class DrawFacts(msgspec.Struct, frozen=True):
     """How one of `count` endpoints of a list is drawn; every Service port that has this many shares it.
 
-    `number` is the count as `list`-count has it.  `draw` is the nft expression that picks the slot.  The others are the
-    list's.
+    `number` leads here from `services` (with the `prefix` of node ports); `sticky` holds the number for fronts with
+    affinity, or nothing.  `draw` is the nft expression that picks the slot, as an address, and `suffix` says in names
+    which algorithm that is ("" or "-by-client").  `slots` holds the map that makes an address of a slot where `draw`
+    needs one: rows of (name, rows of (slot, address)); or nothing.
     """
 
     table: str
     ip: str
-    protocol: str
+    prefix: str
     list: str
-    where: str
     suffix: str
-    race: str
     count: int
     number: str
+    sticky: tuple[str, ...]
     draw: str
+    slots: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]
+
+    @property
+    def of_port(self) -> str:
+        """The number that the fronts of this very Service port have in `services`."""
+        return self.sticky[0] if self.sticky else self.number
 
 
 class Front(msgspec.Struct, frozen=True, gc=False):
@@ -125,19 +132,19 @@ class Front(msgspec.Struct, frozen=True, gc=False):
 
 
 class Slots(msgspec.Struct, frozen=True, gc=False):
-    """The endpoints of one list of one front: rows of (slot, address, port) in the map `list`."""
+    """The endpoints of one list of one front: rows of (slot as an address, address, port) in the map `list`."""
 
     list: str
     front: Front
-    rows: tuple[tuple[int, Address, int], ...]
+    rows: tuple[tuple[str, Address, int], ...]
 
 
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """One Service port in one family, as memberships: each field is a set or map and who is in it.
 
-    `services` and `short_circuits` are rows of (front, chain), `guarded` of (front, list of source ranges), `allowed`
-    of (list, address or CIDR), `affinities` of (front, chain that remembers), `counts` of (list, front, number of
-    endpoints as an address).  A list of source ranges is called by an address, its Service's ClusterIP.
+    `services` and `short_circuits` are rows of (front, number that says how an endpoint is drawn), `guarded` of (front,
+    list of source ranges), `allowed` of (list, address or CIDR), `affinities` of (front, seconds as an address).  A
+    list of source ranges is called by an address, its Service's ClusterIP.
     `no_endpoints` are those of the fronts that no endpoint serves on any node.  `none_local` are those that only
     endpoints of other nodes could serve, where connections are counted: their packets are dropped in any case.
     """
@@ -153,7 +160,6 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     local_policy: tuple[Front, ...] = ()
     guarded: tuple[tuple[Front, Address], ...] = ()
     allowed: tuple[tuple[Address, str], ...] = ()
-    counts: tuple[tuple[str, Front, str], ...] = ()
     endpoints: tuple[Slots, ...] = ()
     sticky: tuple[Slots, ...] = ()
     affinities: tuple[tuple[Front, str], ...] = ()

@@ -14,6 +14,7 @@ from collections.abc import Collection
 
 from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
 
 MAX_FRONTS = 10_000
 """Fronts of a Service, in both families together: addresses times ports, and node ports.
@@ -25,8 +26,14 @@ MAX_ROWS = 100_000
 externalTrafficPolicy is Local, and as many again for session affinity.
 
 A Service of 5,000 endpoints with one port, two ClusterIPs, an address of a load balancer and a node port has 20,000."""
+MAX_ENDPOINTS = MAX_DRAWN
+"""Endpoints of one port of a Service, in one family: what the rules have a number for."""
 MAX_SOURCE_RANGES = 1_000
 """Source ranges of a Service; its ports and addresses share them."""
+
+
+Endpoints = Counter[tuple[Family, str, Protocol]]
+"""How many endpoints there are, in a family, for a port of some name and protocol."""
 
 
 def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
@@ -36,10 +43,17 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
         return f"its addresses and ports come to {fronts} fronts, and {MAX_FRONTS} are allowed"
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
-    most = sum(len(each.endpoints) * len(each.ports) for each in slices) * (_addresses(service) + 1)
-    if most * _copies(service) <= MAX_ROWS:  # as with nearly every Service, whatever its ports are called
+    offered = sum(len(each.endpoints) * len(each.ports) for each in slices)
+    most = offered * (_addresses(service) + 1) * _copies(service)
+    if most <= MAX_ROWS and offered <= MAX_ENDPOINTS:  # as with nearly every Service, whatever its ports are called
         return ""
-    rows = _rows(service, slices)
+    endpoints = _endpoints(slices)
+    largest = max(
+        (endpoints[family, port.name, port.protocol] for port in service.ports for family in Family), default=0
+    )
+    if largest > MAX_ENDPOINTS:
+        return f"one of its ports has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
+    rows = _rows(service, endpoints)
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
@@ -53,11 +67,15 @@ def _copies(service: Service) -> int:
     return (1 + is_local) * (1 + (service.affinity_timeout is not None))
 
 
-def _rows(service: Service, slices: Collection[EndpointSlice]) -> int:
-    endpoints: Counter[tuple[Family, str, Protocol]] = Counter()
+def _endpoints(slices: Collection[EndpointSlice]) -> Endpoints:
+    endpoints: Endpoints = Counter()
     for each in slices:
         for offered in each.ports:
             endpoints[each.family, offered.name, offered.protocol] += len(each.endpoints)
+    return endpoints
+
+
+def _rows(service: Service, endpoints: Endpoints) -> int:
     addresses = Counter(map(family_of, (*service.cluster_ips, *service.load_balancer_ips, *service.external_ips)))
     rows = sum(
         (addresses[family] + (port.node_port > 0)) * endpoints[family, port.name, port.protocol]

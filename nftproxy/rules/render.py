@@ -35,6 +35,7 @@ TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEM
 CACHED = 4096
 """Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
 
+_LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in Kind}
 
 
@@ -69,7 +70,7 @@ class Renderer:
     def port(self, facts: PortFacts, table: str) -> Block:
         """The block of one Service port, the lists and draws included that it shares with others."""
         block = self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
-        shared = [*itertools.chain.from_iterable(map(self._list, facts.lists)), *map(self._draw, facts.draws)]
+        shared = itertools.chain(*map(self._list, facts.lists), *map(self._draw, facts.draws))
         return Block((*dict.fromkeys(shared), *block.declarations), block.elements)
 
     def shape(self, facts: TableFacts) -> str:
@@ -81,33 +82,23 @@ class Renderer:
             table=facts.table,
             ip=facts.ip,
             protocol=facts.protocols[0],
+            prefix="",
             list=f"{facts.protocols[0]}-endpoints",
-            where=f"{facts.ip} daddr . tcp dport",
             asked=f"ct original {facts.ip} daddr . tcp dport",
-            numbers=facts.ip,
-            suffix="",
+            asked_front=f"ct original {facts.ip} daddr . meta l4proto . th dport",
+            numbers=facts.numbers,
+            first=facts.zero,
             race=facts.endings.race,
-            affinities=(1,),
+            affinities=((1, facts.zero),),
         )
         lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample)))
         return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:16]
 
     def _render_list(self, facts: ListFacts) -> tuple[Declaration, ...]:
-        return self._block(ENDPOINTS_TEMPLATE, msgspec.structs.asdict(facts)).declarations
+        return _with_entries(self._block(ENDPOINTS_TEMPLATE, msgspec.structs.asdict(facts)), ENDPOINTS_TEMPLATE)
 
-    def _render_draw(self, facts: DrawFacts) -> Declaration:
-        """The one chain, with the element that leads there."""
-        block = self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts))
-        if len(block.declarations) != 1 or len(block.elements) != 1:
-            found = f"{len(block.declarations)} declarations and {len(block.elements)} elements"
-            raise TemplateError(
-                [
-                    Problem(
-                        DRAW_TEMPLATE, "", "", f"is to have one chain and one element, not {found}", Code.TEMPLATE_FAULT
-                    )
-                ]
-            )
-        return msgspec.structs.replace(block.declarations[0], entry=block.elements[0])
+    def _render_draw(self, facts: DrawFacts) -> tuple[Declaration, ...]:
+        return _with_entries(self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts)), DRAW_TEMPLATE)
 
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
         try:
@@ -115,6 +106,26 @@ class Renderer:
         except Exception as error:  # whatever a template's expression may raise is the template's fault
             raise TemplateError([_fault(name, error)]) from error
         return read_statements(text, str(facts["table"]), name)
+
+
+def _with_entries(block: Block, name: str) -> tuple[Declaration, ...]:
+    """The declarations, each with its elements: those that lead to a chain are the chain's, others their map's.
+
+    Raises:
+        TemplateError: an element belongs to nothing that the same template declares.
+    """
+    entries: dict[tuple[bool, str], list[Element]] = {(d.kind is Kind.CHAIN, d.name): [] for d in block.declarations}
+    for element in block.elements:
+        verdict, _, chain = element.value.partition(" ")
+        owner = (True, chain) if verdict in _LEADING else (False, element.container)
+        if owner not in entries:
+            wrong = f"an element of what this template doesn't declare: {element.container} {{ {element.text} }}"
+            raise TemplateError([Problem(name, "", "", wrong, Code.TEMPLATE_FAULT)])
+        entries[owner].append(element)
+    return tuple(
+        msgspec.structs.replace(each, entries=tuple(entries[each.kind is Kind.CHAIN, each.name]))
+        for each in block.declarations
+    )
 
 
 def _compiled(environment: jinja2.Environment, name: str) -> jinja2.Template:

@@ -19,6 +19,7 @@ element that pointed to it has gone.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
@@ -55,15 +56,15 @@ class Element(NamedTuple):
 class Declaration(msgspec.Struct, frozen=True, gc=False):
     """A set, a map, or a chain; `body` is the nft text between its braces, a line each, not indented.
 
-    `comments` are the comment lines that its template has above it: for people, the kernel never sees them.  `entry` is
-    the element that leads to a chain: it comes with the chain and goes with it.
+    `comments` are the comment lines that its template has above it: for people, the kernel never sees them.  `entries`
+    come and go with it: the elements that lead to a chain, or those that a map has whoever uses it.
     """
 
     kind: Kind
     name: str
     body: tuple[str, ...]
     comments: tuple[str, ...] = ()
-    entry: Element | None = None
+    entries: tuple[Element, ...] = ()
 
     @property
     def is_dynamic(self) -> bool:
@@ -71,14 +72,10 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
         return self.kind is not Kind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
 
     @property
-    def is_base_chain(self) -> bool:
-        """Whether packets come to it by themselves: it has a hook."""
-        return self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
-
-    @property
     def has_default_policy(self) -> bool:
         """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
-        return self.is_base_chain and not any("policy" in line for line in self.body)
+        is_base = self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
+        return is_base and not any("policy" in line for line in self.body)
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -206,7 +203,7 @@ class Generation:
         return [element for element in new.elements if element not in had]
 
     def elements(self) -> Iterator[Element]:
-        """Every element, by container; first those that lead to chains."""
+        """Every element, by container; first those that come with declarations."""
         yield from _entries(self.declarations)
         yield from self._union()
 
@@ -215,7 +212,7 @@ class Generation:
         return self._values.get(container, {}).get(key)
 
     def used_elements(self) -> Iterator[Element]:
-        """Every element, except those that lead to chains that are kept although no block uses them any more."""
+        """Every element, except those of declarations that are kept although no block uses them any more."""
         yield from _entries(self.used_declarations())
         yield from self._union()
 
@@ -250,8 +247,8 @@ class Generation:
             return
         if known is not None and declaration.kind is not Kind.CHAIN:
             raise Disagreement(f"{declaration.kind.value} {declaration.name} is declared in two ways")
-        if known is None and declaration.entry is not None:
-            change.entered.append(declaration.entry)
+        if known is None:
+            change.entered += declaration.entries
         self.declarations[identity] = change.declared[identity] = declaration
 
     def _contribute(self, element: Element, change: Change) -> None:
@@ -283,4 +280,4 @@ def _order(identity: tuple[Kind, str]) -> tuple[str, str]:
 
 
 def _entries(declarations: Mapping[tuple[Kind, str], Declaration]) -> Iterator[Element]:
-    return (each.entry for each in declarations.values() if each.entry is not None)
+    return itertools.chain.from_iterable(each.entries for each in declarations.values())

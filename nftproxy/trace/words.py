@@ -30,8 +30,8 @@ _LIST = r"(?P<list>(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints)"
 
 _LOCAL_POLICY = (
     (r"type local .*mark set", f"the node's own connection: {MARK}"),
-    (r"type local .*vmap @", "the node's own connection: every endpoint may serve it, on any node"),
-    (r"vmap @", "a local source: every endpoint may serve it, on any node, and its address is kept"),
+    (r"type local .*map @", "the node's own connection: every endpoint may serve it, on any node"),
+    (r"map @", "a local source: every endpoint may serve it, on any node, and its address is kept"),
 )
 _UNTRANSLATED = (
     (
@@ -43,10 +43,11 @@ _UNTRANSLATED = (
 _COUNT = (r"update @", "counts it for its Service")
 _ASK_GUARD = ChainWords(((r"jump guard", "a new connection: looks for source ranges first"),))
 _TRANSLATE = ChainWords(((r"jump services", "the first packet of a connection: looks for its Service"),))
-_TRANSLATED = ChainWords(
+_TRANSLATED = ChainWords(((r"jump translated", "a new connection: looks whether it was translated"),))
+_DRAW = ChainWords(
     (
-        (r"jump guard-translated", "was translated: looks for source ranges again, as they may just have come"),
-        (r"jump remember", "was translated: looks for session affinity"),
+        (r"vmap @", "the number says from which list, and of how many: goes to its chain"),
+        (r"drop|goto count-", "the chain for this number has just gone: drops the packet"),
     )
 )
 _FILTER = ChainWords(
@@ -88,7 +89,7 @@ CHAINS: dict[str, ChainWords] = {
             (r"@cluster-ips", f"a ClusterIP, and a source that isn't local: {MARK}"),
             (r"@masqueraded", f"an external address with policy Cluster: {MARK}"),
             (r"@local-policy", "an external address with policy Local: looks who asks"),
-            (r"vmap @services", "the front is a Service's: goes to its list of endpoints"),
+            (r"map @services", "the front is a Service's: writes how an endpoint is drawn over the packet's address"),
             (r"jump nodeports", "the node's own address: looks for a node port"),
         ),
         otherwise="no Service has this address and port",
@@ -98,54 +99,79 @@ CHAINS: dict[str, ChainWords] = {
         (
             (r"@nodeport-masqueraded", f"a node port with policy Cluster: {MARK}"),
             (r"@nodeport-local-policy", "a node port with policy Local: looks who asks"),
-            (r"vmap @nodeport-services", "the node port is a Service's: goes to its list of endpoints"),
+            (
+                r"map @nodeport-services",
+                "the node port is a Service's: writes how an endpoint is drawn over the packet's address",
+            ),
         ),
         otherwise="no Service has this node port",
     ),
     "nodeport-local-policy": ChainWords(
         _LOCAL_POLICY, otherwise="a source from elsewhere: endpoints of this node serve it"
     ),
-    rf"draw-{_LIST}(?:-by-client)?": ChainWords(
-        (
-            (r"vmap @", "finds how many endpoints there are: goes to the chain that draws one of so many"),
-            (r"drop|goto count-", "the chain for so many endpoints has just gone: drops the packet"),
-        ),
-        otherwise="this list has no endpoint: the packet goes on untranslated",
-    ),
-    rf"draw-{_LIST}-sticky-\d+": ChainWords(
-        (
-            (r"jump follow-", "the client is remembered: writes its pod over the packet's address"),
-            (r"goto draw-", "no pod is to be used again: draws an endpoint"),
-        )
-    ),
-    rf"follow-{_LIST}-\d+": ChainWords(
-        (
-            (r"dnat", "the remembered pod may be used still: translates to it"),
-            (r"set ct original", "the remembered pod may no longer be used: puts the address back"),
-            (r"delete @", "forgets that pod"),
-        )
-    ),
+    "draw": _DRAW,
+    "draw-nodeport": _DRAW,
+    "undrawn": ChainWords(((r"set ct original", "there is no endpoint to draw here: puts the packet's address back"),)),
     rf"{_LIST}-of-(?P<count>\d+)(?:-by-client)?": ChainWords(
         (
-            (r"set ct original", "puts the packet's address back"),
-            (r"jhash", "chooses by the client's address, of {count}: translates to that endpoint"),
-            (r"numgen random mod (?!1\b)", "draws one of {count}: translates to that endpoint"),
-            (r"dnat", "takes the first of {count}: translates to that endpoint"),
+            (r"jhash", "chooses by the client's address, of {count}: writes the slot over the packet's address"),
+            (r"numgen", "draws one of {count}: writes the slot over the packet's address"),
+            (r"goto translate-", "goes to translate it to the endpoint in that slot"),
+        )
+    ),
+    rf"{_LIST}-of-(?P<count>\d+)-sticky": ChainWords(
+        (
+            (r"jump follow-", "the front has session affinity: looks whether the client is remembered"),
+            (r"goto", "no pod is to be used again: draws an endpoint"),
+        )
+    ),
+    rf"translate-{_LIST}": ChainWords(
+        (
+            (r"dnat", "the slot has an endpoint: translates to it"),
+            (r"daddr set", "the slot has just gone: takes the first"),
             (r"drop|goto count-", "the endpoints have just gone: drops the packet"),
         )
     ),
+    rf"follow-{_LIST}": ChainWords(
+        ((r"vmap @", "finds for how long clients are remembered"),),
+        otherwise="session affinity has just gone",
+    ),
+    rf"follow-{_LIST}-\d+": ChainWords(
+        (
+            (r"jump revisit-", "the client is remembered: writes its pod over the packet's address"),
+            (r"delete @", "the remembered pod may no longer be used: forgets it"),
+        ),
+        otherwise="the client is not remembered",
+    ),
+    rf"revisit-{_LIST}": ChainWords(((r"dnat", "the remembered pod may be used still: translates to it"),)),
     "remember-prerouting": _TRANSLATED,
     "remember-output": _TRANSLATED,
+    "translated": ChainWords(
+        (
+            (r"set ct original", "was sent where it is translated to: puts the packet's address back"),
+            (r"jump guard-translated", "was translated: looks for source ranges again, as they may just have come"),
+            (r"jump remember", "was translated: looks for session affinity"),
+        )
+    ),
     "remember": ChainWords(
         (
             (r"jump count-", "a connection that an endpoint gets: counts it"),
-            (r"vmap @affinity", "the front has session affinity: goes to remember the client"),
-            (r"vmap @nodeport-affinity", "the node port has session affinity: goes to remember the client"),
+            (r"map @affinity", "the front has session affinity: writes for how long over the packet's address"),
+            (r"map @nodeport-affinity", "the node port has session affinity: writes for how long over the address"),
         ),
         otherwise="no session affinity",
     ),
+    "remember-client": ChainWords(
+        (
+            (r"vmap @", "goes to remember the client for so long"),
+            (r"set ct reply", "session affinity has just gone: puts the endpoint's address back"),
+        )
+    ),
     r"remember-(?:tcp|udp|sctp)-(?P<seconds>\d+)": ChainWords(
-        ((r"update @", "remembers this client's pod for {seconds} s"),),
+        (
+            (r"set ct reply", "puts the endpoint's address back"),
+            (r"update @", "remembers this client's pod for {seconds} s"),
+        ),
         otherwise="the map of clients is full: remembers nothing",
     ),
     "filter-input": _FILTER,

@@ -75,7 +75,7 @@ def test_render_prints_rules_alone(web: Path) -> None:
     done = render(web)
     assert (done.status, done.err) == (0, "")
     assert done.out.startswith("# nftproxy: rules for node node-a\n\ntable ip nftproxy {\n")
-    assert "      10.96.0.10 . 80 . 1 : 10.1.0.5 . 8080,  # shop/web:http\n" in done.out
+    assert "      10.96.0.10 . 80 . 0.0.0.1 : 10.1.0.5 . 8080,  # shop/web:http\n" in done.out
 
 
 def test_render_reads_standard_input(web: Path) -> None:
@@ -383,10 +383,10 @@ def test_a_diff_is_as_small_as_the_change(web: Path) -> None:
     one.write_text(ONE_POD)
     done = nftproxy("diff", web, one, "--node", "node-a", "--family", "ip")
     assert [line for line in done.out.splitlines() if " element " in line] == [
-        "add element ip nftproxy tcp-endpoints-of { 0.0.0.1 : goto tcp-endpoints-of-1 }",
-        "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.2 }",
-        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 1 : 10.1.0.5 . 8080 }",
-        "add element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.1 }",
+        "add element ip nftproxy draws { 0.0.0.1 : goto tcp-endpoints-of-1 }",
+        "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.2 }",
+        "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.1 : 10.1.0.5 . 8080 }",
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.1 }",
     ]
 
 

@@ -66,18 +66,18 @@ def test_a_kernel_with_the_rules_holds_all_of_it(loaded: tuple[Lab, Pipeline], t
     ("damage", "complaint"),
     [
         (
-            "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 1 }",
-            "kernel: tcp-endpoints must have { 10.96.0.10 . 80 . 1 : 10.1.1.4 . 8080 }, and has nothing",
+            "delete element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.1 }",
+            "kernel: tcp-endpoints must have { 10.96.0.10 . 80 . 0.0.0.1 : 10.1.1.4 . 8080 }, and has nothing",
         ),
         (
             "add element ip nftproxy no-endpoints { 10.96.0.10 . tcp . 80 }",
             "kernel: no-endpoints must have nothing, and has { 10.96.0.10 . tcp . 80 }",
         ),
         (
-            "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.2 }; "
-            "add element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 : 0.0.0.9 }",
-            "kernel: tcp-endpoints-count must have { 10.96.0.10 . 80 : 0.0.0.2 }, "
-            "and has { 10.96.0.10 . 80 : 0.0.0.9 }",
+            "delete element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.16.0.2 }; "
+            "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.9 }",
+            "kernel: services must have { 10.96.0.10 . tcp . 80 : 0.16.0.2 }, "
+            "and has { 10.96.0.10 . tcp . 80 : 0.0.0.9 }",
         ),
     ],
 )
@@ -118,7 +118,7 @@ def test_the_command_asks_this_machine(tmp_path: Path) -> None:
     example = Path(__file__).resolve().parents[2] / "examples" / "cluster-ip"
     where: list[str | Path] = [example / "manifests", "--node", "node-a", "--config", example / "config.yaml"]
     empty = nftproxy("explain", "svc/shop/web", *where, "--kernel")
-    missing = "kernel: services must have { 10.96.0.10 . tcp . 80 : goto draw-tcp-endpoints }, and has nothing"
+    missing = "kernel: services must have { 10.96.0.10 . tcp . 80 : 0.0.0.3 }, and has nothing"
     assert missing in empty.out
     (rules := tmp_path / "rules.nft").write_text(nftproxy("render", *where).out)
     subprocess.run(["nft", "-f", rules], check=True)

@@ -188,10 +188,10 @@ def test_elements_say_to_whom_they_belong() -> None:
     )
     assert part(made, "map services") == (
         "map services {\n"
-        "  typeof ip daddr . meta l4proto . th dport : verdict\n"
+        "  typeof ip daddr . meta l4proto . th dport : ip daddr\n"
         "  elements = {\n"
-        "    10.96.0.20 . tcp . 80 : goto draw-tcp-endpoints,  # blog/api\n"
-        "    10.96.0.10 . tcp . 80 : goto draw-tcp-endpoints,  # shop/web:http\n"
+        "    10.96.0.20 . tcp . 80 : 0.0.0.1,  # blog/api\n"
+        "    10.96.0.10 . tcp . 80 : 0.0.0.1,  # shop/web:http\n"
         "  }\n"
         "}\n"
     )
@@ -233,17 +233,18 @@ def test_the_order_is_that_of_the_templates() -> None:
         "sticky-tcp-endpoints",
         "tcp-affinity-60",
         "tcp-endpoints",
-        "tcp-endpoints-count",
-        "tcp-endpoints-of",
-        "draw-tcp-endpoints",
-        "draw-tcp-endpoints-sticky-60",
+        "tcp-endpoints-timeouts",
+        "follow-tcp-endpoints",
         "follow-tcp-endpoints-60",
         "remember-tcp-60",
+        "revisit-tcp-endpoints",
         "tcp-endpoints-of-2",
+        "tcp-endpoints-of-2-sticky",
+        "translate-tcp-endpoints",
     ]
     start = heads.index(own[0])
     assert heads[start : start + len(own)] == own
-    assert heads[start - 1] == "nodeport-affinity"
+    assert heads[start - 1] == "remembering"
     assert heads[start + len(own)] == "refuse"
     assert len(heads) == len(made.generations[IPV4].declarations)
 

@@ -41,7 +41,7 @@ def sticky(number: int) -> Block:
         Kind.CHAIN,
         f"draw-{number}",
         (f"goto follow-{number}",),
-        entry=Element("services", f"10.97.{number // 250}.{number % 250}", f"goto draw-{number}"),
+        entries=(Element("services", f"10.97.{number // 250}.{number % 250}", f"goto draw-{number}"),),
     )
     clients = Declaration(Kind.MAP, f"clients-{number}", ("typeof ip saddr : ip daddr", "flags dynamic,timeout"))
     return block(clients, follow, draw)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from msgspec import structs
 
@@ -191,55 +193,54 @@ LIST = ListFacts(
     table=TABLE,
     ip="ip",
     protocol="tcp",
+    prefix="",
     list="tcp-endpoints",
-    where="ip daddr . tcp dport",
     asked="ct original ip daddr . tcp dport",
+    asked_front="ct original ip daddr . meta l4proto . th dport",
     numbers="0.0.0.0/8",
-    suffix="",
+    first="0.0.0.0",
     race="drop",
     affinities=(),
 )
 DRAW = DrawFacts(
     table=TABLE,
     ip="ip",
-    protocol="tcp",
+    prefix="",
     list="tcp-endpoints",
-    where="ip daddr . tcp dport",
     suffix="",
-    race="drop",
     count=2,
     number="0.0.0.2",
+    sticky=(),
     draw="numgen random mod 2",
+    slots=(),
 )
-STICKY = structs.replace(LIST, affinities=(60,))
+STICKY = structs.replace(LIST, affinities=((60, "0.0.0.60"),))
 FRONT = Front("", "10.96.0.10 . tcp . 80", "10.96.0.10 . 80")
 (POD,) = addresses(["10.1.0.4"])
 PORT = PortFacts(
     protocol="tcp",
     cluster_ips=addresses(["10.96.0.10"]),
-    services=((FRONT, "draw-tcp-endpoints"),),
-    counts=(("tcp-endpoints", FRONT, "0.0.0.2"),),
-    endpoints=(Slots("tcp-endpoints", FRONT, ((0, POD, 8080), (1, POD, 8081))),),
+    services=((FRONT, "0.0.0.2"),),
+    endpoints=(Slots("tcp-endpoints", FRONT, (("0.0.0.0", POD, 8080), ("0.0.0.1", POD, 8081))),),
     lists=(LIST,),
     draws=(DRAW,),
 )
 
 
 @pytest.mark.parametrize(
-    ("tweaks", "name"),
+    ("tweaks", "names"),
     [
-        ({}, "draw-tcp-endpoints"),
-        ({"list": "nodeport-udp-local-endpoints"}, "draw-nodeport-udp-local-endpoints"),
-        ({"affinities": (10800,)}, "draw-tcp-endpoints-sticky-10800"),
-        ({"suffix": "-by-client"}, "draw-tcp-endpoints-by-client"),
+        ({}, ["tcp-endpoints-of-2"]),
+        ({"list": "nodeport-udp-local-endpoints", "count": 3}, ["nodeport-udp-local-endpoints-of-3"]),
+        ({"sticky": ("0.16.0.2",)}, ["tcp-endpoints-of-2", "tcp-endpoints-of-2-sticky"]),
+        ({"suffix": "-by-client"}, ["tcp-endpoints-of-2-by-client"]),
     ],
 )
-def test_a_chain_is_named_for_what_it_does(tweaks: dict[str, object], name: str) -> None:
-    """A chain's name tells its list, and how one of it is chosen; a template declares it under it."""
-    facts = structs.replace(LIST, **tweaks)
-    assert facts.chain == name
-    declared = renderer().port(structs.replace(PORT, lists=(facts,)), TABLE).declarations
-    assert (Kind.CHAIN, name) in {(declaration.kind, declaration.name) for declaration in declared}
+def test_a_chain_is_named_for_what_it_does(tweaks: dict[str, object], names: list[str]) -> None:
+    """A chain's name tells its list, how many it draws from, and how."""
+    draw = structs.replace(DRAW, **tweaks)
+    declared = renderer().port(structs.replace(PORT, lists=(), draws=(draw,)), TABLE).declarations
+    assert [(declaration.kind, declaration.name) for declaration in declared] == [(Kind.CHAIN, name) for name in names]
 
 
 def test_a_port_is_its_elements_and_what_it_shares() -> None:
@@ -247,57 +248,44 @@ def test_a_port_is_its_elements_and_what_it_shares() -> None:
     block = renderer().port(PORT, TABLE)
     assert block.elements == (
         Element("cluster-ips", "10.96.0.10", ""),
-        Element("services", "10.96.0.10 . tcp . 80", "goto draw-tcp-endpoints"),
-        Element("tcp-endpoints-count", "10.96.0.10 . 80", "0.0.0.2"),
-        Element("tcp-endpoints", "10.96.0.10 . 80 . 0", "10.1.0.4 . 8080"),
-        Element("tcp-endpoints", "10.96.0.10 . 80 . 1", "10.1.0.4 . 8081"),
+        Element("services", "10.96.0.10 . tcp . 80", "0.0.0.2"),
+        Element("tcp-endpoints", "10.96.0.10 . 80 . 0.0.0.0", "10.1.0.4 . 8080"),
+        Element("tcp-endpoints", "10.96.0.10 . 80 . 0.0.0.1", "10.1.0.4 . 8081"),
     )
-    typeof = "typeof ip daddr . tcp dport . numgen random mod 2 : ip daddr . tcp dport"
-    dnat = "meta l4proto tcp dnat ip addr . port to ip daddr . tcp dport"
-    choose = (
-        "meta l4proto tcp ip daddr set ip daddr . tcp dport map @tcp-endpoints-count ip daddr vmap @tcp-endpoints-of"
-    )
+    key = "ct original ip daddr . tcp dport . ip daddr"
+    dnat = f"meta l4proto tcp dnat ip addr . port to {key} map @tcp-endpoints"
     assert [(declaration.kind, declaration.name, declaration.body) for declaration in block.declarations] == [
-        (Kind.MAP, "tcp-endpoints", (typeof,)),
-        (Kind.MAP, "tcp-endpoints-count", ("typeof ip daddr . tcp dport : ip daddr",)),
-        (Kind.MAP, "tcp-endpoints-of", ("typeof ip daddr : verdict",)),
-        (Kind.CHAIN, "draw-tcp-endpoints", (choose, "ip daddr 0.0.0.0/8 drop")),
-        (
-            Kind.CHAIN,
-            "tcp-endpoints-of-2",
-            (
-                "ip daddr set ct original ip daddr",
-                f"{dnat} . numgen random mod 2 map @tcp-endpoints",
-                f"{dnat} . numgen random mod 1 map @tcp-endpoints",
-                "drop",
-            ),
-        ),
+        (Kind.MAP, "tcp-endpoints", (f"typeof {key} : ip daddr . tcp dport",)),
+        (Kind.CHAIN, "translate-tcp-endpoints", (dnat, "ip daddr set 0.0.0.0", dnat, "drop")),
+        (Kind.CHAIN, "tcp-endpoints-of-2", ("ip daddr set numgen random mod 2", "goto translate-tcp-endpoints")),
     ]
 
 
 def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
     """The element that leads to the chain for N is the chain's own, and no Service port's."""
-    (chain,) = (each for each in renderer().port(PORT, TABLE).declarations if each.entry)
-    assert (chain.name, chain.entry) == (
+    (chain,) = (each for each in renderer().port(PORT, TABLE).declarations if each.entries)
+    assert (chain.name, chain.entries) == (
         "tcp-endpoints-of-2",
-        Element("tcp-endpoints-of", "0.0.0.2", "goto tcp-endpoints-of-2"),
+        (Element("draws", "0.0.0.2", "goto tcp-endpoints-of-2"),),
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("", "0 declarations and 0 elements"),
-        ("table {{ table }} {\n  chain a {\n  }\n}\n", "1 declarations and 0 elements"),
-        ("add element {{ table }} {{ list }}-of { 1 }\n" * 2, "0 declarations and 1 elements"),
-    ],
-)
-def test_drawing_is_one_chain_and_one_element(text: str, found: str) -> None:
-    """Another number of either is refused, and named."""
-    bad = Renderer({**templates(), DRAW_TEMPLATE: text})
-    with pytest.raises(
-        TemplateError, match=rf"^NFT108: draw.nft.j2: is to have one chain and one element, not {found}$"
-    ):
+def test_a_map_that_is_shared_comes_with_its_elements() -> None:
+    """What a shared map holds whoever uses it is the map's own, and no Service port's."""
+    draw = structs.replace(DRAW, slots=(("slots-2", ((0, "::"), (1, "::1"))),))
+    block = renderer().port(structs.replace(PORT, draws=(draw,)), TABLE)
+    (found,) = (each for each in block.declarations if each.kind is Kind.MAP and each.entries)
+    assert (found.name, found.entries) == ("slots-2", (Element("slots-2", "0", "::"), Element("slots-2", "1", "::1")))
+    assert not any(each.container == "slots-2" for each in block.elements)
+
+
+@pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, DRAW_TEMPLATE])
+@pytest.mark.parametrize("element", ["draws { 1 : goto nowhere }", "fronts { 1 }"])
+def test_a_shared_element_belongs_to_something_that_is_declared_with_it(name: str, element: str) -> None:
+    """One that leads to another template's chain, or is another's set's, is refused, and named."""
+    bad = Renderer({**templates(), name: f"add element {{{{ table }}}} {element}\n"})
+    wrong = f"an element of what this template doesn't declare: {element}"
+    with pytest.raises(TemplateError, match=rf"^NFT108: {name}: {re.escape(wrong)}$"):
         bad.port(PORT, TABLE)
 
 
@@ -308,13 +296,13 @@ def test_what_is_shared_is_declared_once() -> None:
     )
     assert [declaration.name for declaration in declared.declarations] == [
         "tcp-endpoints",
-        "tcp-endpoints-count",
-        "tcp-endpoints-of",
-        "draw-tcp-endpoints",
+        "translate-tcp-endpoints",
         "tcp-affinity-60",
         "sticky-tcp-endpoints",
-        "draw-tcp-endpoints-sticky-60",
+        "tcp-endpoints-timeouts",
+        "follow-tcp-endpoints",
         "follow-tcp-endpoints-60",
+        "revisit-tcp-endpoints",
         "remember-tcp-60",
         "tcp-endpoints-of-2",
         "tcp-endpoints-of-3",
@@ -339,11 +327,13 @@ def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -
         "guarded",
         "allowed",
         "hairpin",
+        "remembering",
         *(
             f"{prefix}{name}"
             for prefix in ("", "nodeport-")
             for name in (
                 "services",
+                "draws",
                 "masqueraded",
                 "local-policy",
                 "short-circuit",
@@ -378,8 +368,8 @@ def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: st
     [
         (TABLE_TEMPLATE, "    reject\n", "    counter reject\n"),
         (TABLE_TEMPLATE, "  # load balancer", "  # LB"),
-        (ENDPOINTS_TEMPLATE, "numbers }} {{ race }}\n", "numbers }} counter {{ race }}\n"),
-        (DRAW_TEMPLATE, "    {{ race }}\n", "    counter {{ race }}\n"),
+        (ENDPOINTS_TEMPLATE, "    {{ race }}\n", "    counter {{ race }}\n"),
+        (DRAW_TEMPLATE, "    jump follow", "    counter jump follow"),
         (SERVICE_TEMPLATE, "cluster-ips { {{ address }} }", "cluster-ips { {{ address }} timeout 1s }"),
     ],
 )

@@ -173,19 +173,19 @@ def test_a_chain_may_be_declared_anew() -> None:
 def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
     """It is added where the chain is new, not where its rules change; it is no block's, and is kept like the chain."""
     entry = Element("services", "10.96.0.10", "goto draw")
-    chains = [Declaration(Kind.CHAIN, "draw", (rule,), entry=entry) for rule in ("accept", "drop")]
+    chains = [Declaration(Kind.CHAIN, "draw", (rule,), entries=(entry,)) for rule in ("accept", "drop")]
     made = generation(node=block(SERVICES))
     assert made.update({"web": block(chains[0])}).entered == [entry]
     assert made.update({"web": block(chains[1]), "api": block(chains[1])}).entered == []
     assert (list(made.elements()), made.element_count()) == ([entry], 1)
-    other = Declaration(Kind.CHAIN, "other", ("drop",), entry=Element("services", "10.96.0.20", "goto other"))
+    other = Declaration(Kind.CHAIN, "other", ("drop",), entries=(Element("services", "10.96.0.20", "goto other"),))
     made.update({"api": block(chains[1], other, VIPS, A)})
-    assert list(made.elements()) == list(made.used_elements()) == [entry, other.entry, A]
+    assert list(made.elements()) == list(made.used_elements()) == [entry, *other.entries, A]
     assert made.element_count() == 3
     made.update({"api": EMPTY})
     assert list(made.used_elements()) == [entry]
     made.update({"web": EMPTY})
-    assert (list(made.elements()), list(made.used_elements())) == ([entry, other.entry], [])
+    assert (list(made.elements()), list(made.used_elements())) == ([entry, *other.entries], [])
     made.forget_unused()
     assert list(made.elements()) == []
     assert made.update({"web": block(chains[0])}).entered == [entry]

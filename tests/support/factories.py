@@ -249,8 +249,8 @@ def elements(pipeline: Pipeline, family: Family, container: str) -> dict[str, st
 
 
 def leads_to_a_chain(element: Element) -> bool:
-    """Whether it leads to the chain for a number of endpoints: such are kept once they were needed."""
-    return re.search(r"-of(-by-client)?$", element.container) is not None
+    """Whether it comes with a chain, as what leads to that for a number of endpoints does: kept once it was needed."""
+    return re.search(r"^(nodeport-)?draws$|-timeouts$|^remembering$|^slots-", element.container) is not None
 
 
 class Ledger:
@@ -301,8 +301,7 @@ class Ledger:
             return None
         containers = [Container(Kind.CHAIN, name) for name in self.chains[table]]
         containers += [Container(kind, name, _is_dynamic(body)) for name, (kind, body) in self.sets[table].items()]
-        has_hooks = any(line.startswith("type ") for body in self.chains[table].values() for line in body)
-        return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers), has_hooks)
+        return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers))
 
     def held(self, family: Family) -> set[Element]:
         """Every element of a family's table."""

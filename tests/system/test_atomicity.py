@@ -22,7 +22,7 @@ from nftproxy.lab import endpoint as to
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import DRAW_TEMPLATE, TABLE_TEMPLATE, Renderer
+from nftproxy.rules.render import ENDPOINTS_TEMPLATE, TABLE_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, Try, cycle, full_transaction, loaded
 from tests.support.factories import pipeline, service_cidr, templates
 from tests.support.town import (
@@ -99,8 +99,8 @@ def without(template: str, *texts: str) -> Renderer:
 
 
 UNSAFE = {
-    "without a second draw": ["numgen random mod 1 "],
-    "without a second draw and what follows": ["numgen random mod 1 ", "    drop\n"],
+    "without slot 0": ["set {{ first }}"],
+    "without slot 0 and what follows": ["set {{ first }}", "    {{ race }}\n"],
 }
 """What is in the lines that are left out."""
 
@@ -108,10 +108,10 @@ UNSAFE = {
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("unsafe", UNSAFE)
 def test_the_trial_finds_losses_where_there_are_any(lab: Lab, unsafe: str) -> None:
-    """With chains that draw only once, connections get lost while endpoints come and go, and the trial shows it."""
+    """With chains that look for the drawn slot only, connections get lost while endpoints come and go, and it shows."""
     front = FRONTS["pod to ClusterIP"]
     pods = [remote(IP, number) for number in range(5)]
-    made = pipeline(web(), endpoints(pods), renderer=without(DRAW_TEMPLATE, *UNSAFE[unsafe]))
+    made = pipeline(web(), endpoints(pods), renderer=without(ENDPOINTS_TEMPLATE, *UNSAFE[unsafe]))
     lists = (frozenset(pods[:1]), frozenset(pods))
     steps = cycle(lab, made, [(each, [Put(endpoints(sorted(each)))]) for each in lists])
     served = {to(pod, 8080) for pod in pods}

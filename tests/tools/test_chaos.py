@@ -115,7 +115,7 @@ def test_a_run_finds_connections_that_go_wrong(tmp_path: Path, monkeypatch: pyte
 
         def sabotage(scene: Scene, _rng: Random) -> None:
             scene.agent.suspend()
-            scene.agent.lab.load("flush map ip nftproxy tcp-endpoints-count")
+            scene.agent.lab.load("flush map ip nftproxy services")
             enough = chaos.traffic.judged + 200
             scene.agent.wait_until(lambda: chaos.traffic.judged >= enough, 60)
             scene.agent.resume()

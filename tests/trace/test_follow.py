@@ -73,7 +73,7 @@ def _traced(scene: Scene, seen: Pipeline, change: str, to: str, source: Source |
     ("change", "difference"),
     [
         (
-            "delete element ip nftproxy tcp-endpoints-count { 10.96.0.10 . 80 }\n",
+            "flush map ip nftproxy draws\n",
             "explained as translated to an endpoint, but dropped by the kernel",
         ),
         (
@@ -83,8 +83,8 @@ def _traced(scene: Scene, seen: Pipeline, change: str, to: str, source: Source |
         ),
         (
             "flush map ip nftproxy tcp-endpoints\n"
-            "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0 : 10.1.9.9 . 8080, "
-            "10.96.0.10 . 80 . 1 : 10.1.9.9 . 8080, 10.96.0.10 . 80 . 2 : 10.1.9.9 . 8080 }\n",
+            "add element ip nftproxy tcp-endpoints { 10.96.0.10 . 80 . 0.0.0.0 : 10.1.9.9 . 8080, "
+            "10.96.0.10 . 80 . 0.0.0.1 : 10.1.9.9 . 8080, 10.96.0.10 . 80 . 0.0.0.2 : 10.1.9.9 . 8080 }\n",
             "the kernel sends it to 10.1.9.9:8080, where the explanation sends no connection",
         ),
         (

@@ -41,9 +41,9 @@ def test_a_step_says_where_what_and_why(scene: Scene) -> None:
     found = scene.send(WEB)
     assert found.outcome.kind is Kind.ENDPOINT
     (step,) = (step for step in found.steps if step.chain == "services")
-    assert (step.hook, step.priority, step.verdict) == ("prerouting", -101, "goto draw-tcp-endpoints")
-    assert step.rule == "ip daddr . meta l4proto . th dport vmap @services"
-    assert step.words == "the front is a Service's: goes to its list of endpoints"
+    assert (step.hook, step.priority, step.verdict) == ("prerouting", -101, "goto draw")
+    assert step.rule == "ip daddr set ip daddr . meta l4proto . th dport map @services goto draw"
+    assert step.words == "the front is a Service's: writes how an endpoint is drawn over the packet's address"
 
 
 @pytest.mark.parametrize(
@@ -84,8 +84,8 @@ def test_a_client_that_comes_again_is_remembered(scene: Scene) -> None:
     """The second connection of a client goes to the same pod, by the chain that follows what was remembered."""
     scene.load(example_pipeline("session-affinity").full_transaction({}))
     first, second = (scene.send(Probe(Origin.POD, "10.96.0.50", 80, source="10.1.0.200")) for _ in range(2))
-    assert "draw-tcp-endpoints" in _chains(first)
-    assert "draw-tcp-endpoints" not in _chains(second)
+    assert "translate-tcp-endpoints" in _chains(first)
+    assert "translate-tcp-endpoints" not in _chains(second)
     assert second.outcome == first.outcome
     assert any(step.words == "the remembered pod may be used still: translates to it" for step in second.steps)
 
@@ -125,7 +125,7 @@ def test_rules_that_the_library_cannot_print_are_still_followed(scene: Scene, mo
     monkeypatch.setattr("nftproxy.trace.scene.in_child", dies)
     scene.copy([table])
     (step,) = (step for step in scene.send(WEB).steps if step.chain == "services")
-    assert (step.rule, step.words) == ("", "goto draw-tcp-endpoints")
+    assert (step.rule, step.words) == ("", "goto draw")
 
 
 def test_a_rule_of_other_templates_shows_as_it_is(scene: Scene) -> None:

@@ -5,8 +5,6 @@ Elements are asserted as nft has them, so these tests hold for compile.py, its f
 
 from __future__ import annotations
 
-import ipaddress
-import re
 from typing import Any
 
 from nftproxy.conformance.strategies import Given
@@ -25,24 +23,26 @@ DUAL = node(internal_ips=["192.168.0.2", "192.168.0.3"], external_ips=["203.0.11
 def rules(made: Pipeline, family: Family = IPV4) -> dict[str, dict[str, str]]:
     """All that Services put into a family's table: what each set and map holds.
 
-    Counts of endpoints are shown with the verdicts that lead to them, as in "goto draw-tcp-endpoints: 2".
+    Numbers that say how an endpoint is drawn are shown as the chain that they lead to, as in "tcp-endpoints-of-2", or
+    as "nothing".
     """
     blocks = made.generations[family].blocks
     names = {element.container for owner, block in blocks.items() if owner != SKELETON for element in block.elements}
-    found = {name: elements(made, family, name) for name in names if not name.endswith("-count")}
+    found = {name: elements(made, family, name) for name in names}
     for name in found.keys() & {
         f"{prefix}{each}" for prefix in ("", "nodeport-") for each in ("services", "short-circuit")
     }:
-        found[name] = {front: _with_count(made, family, front, verdict) for front, verdict in found[name].items()}
+        found[name] = drawn(made, family, name)
     return found
 
 
-def _with_count(made: Pipeline, family: Family, front: str, verdict: str) -> str:
-    chain = re.fullmatch(r"goto draw-(.*endpoints)(?:-sticky-\d+|-by-client)?", verdict)
-    assert chain, verdict
-    *address, _, port = front.split(" . ")
-    count = elements(made, family, f"{chain[1]}-count").get(" . ".join([*address, port]), "0.0.0.0")
-    return f"{verdict}: {int(ipaddress.ip_address(count))}"
+def drawn(made: Pipeline, family: Family, name: str) -> dict[str, str]:
+    """How an endpoint of each front is drawn, by what `services`, `short-circuit` or a twin says: a chain's name."""
+    chains = elements(made, family, "nodeport-draws" if name.startswith("nodeport-") else "draws")
+    return {
+        front: chains[number].removeprefix("goto ").replace("undrawn", "nothing")
+        for front, number in elements(made, family, name).items()
+    }
 
 
 def memberships(made: Pipeline, front: str, family: Family = IPV4) -> dict[str, str]:

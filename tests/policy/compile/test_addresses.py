@@ -24,9 +24,12 @@ def test_a_cluster_ip_is_served() -> None:
     """A Service with two endpoints, one of them here, is seven elements."""
     assert rules(pipeline(service(), ONE_LOCAL)) == {
         "cluster-ips": {"10.96.0.10": ""},
-        "services": {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 2"},
+        "services": {"10.96.0.10 . tcp . 80": "tcp-endpoints-of-2"},
         "fronts": {"10.96.0.10 . tcp . 80": ""},
-        "tcp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 1": "10.1.1.4 . 8080"},
+        "tcp-endpoints": {
+            "10.96.0.10 . 80 . 0.0.0.0": "10.1.0.4 . 8080",
+            "10.96.0.10 . 80 . 0.0.0.1": "10.1.1.4 . 8080",
+        },
         "hairpin": {"10.1.0.4 . 10.1.0.4 . tcp . 8080": ""},
     }
 
@@ -38,14 +41,14 @@ def test_each_family_has_its_own() -> None:
     assert rules(made, IPV6) == {
         "cluster-ips": {"fd00:96::10": ""},
         "services": {
-            "fd00:96::10 . tcp . 80": "goto draw-tcp-endpoints: 1",
-            "2001:db8::7 . tcp . 80": "goto draw-tcp-endpoints: 1",
+            "fd00:96::10 . tcp . 80": "tcp-endpoints-of-1",
+            "2001:db8::7 . tcp . 80": "tcp-endpoints-of-1",
         },
         "masqueraded": {"2001:db8::7 . tcp . 80": ""},
         "fronts": {"fd00:96::10 . tcp . 80": "", "2001:db8::7 . tcp . 80": ""},
         "tcp-endpoints": {
-            "fd00:96::10 . 80 . 0": "fd00:1:0:1::4 . 8080",
-            "2001:db8::7 . 80 . 0": "fd00:1:0:1::4 . 8080",
+            "fd00:96::10 . 80 . ::": "fd00:1:0:1::4 . 8080",
+            "2001:db8::7 . 80 . ::": "fd00:1:0:1::4 . 8080",
         },
     }
     assert elements(made, IPV4, "services").keys() == {"10.96.0.10 . tcp . 80", f"{VIP} . tcp . 80"}
@@ -67,18 +70,21 @@ def test_one_number_may_have_three_protocols() -> None:
     assert rules(made) == {
         "cluster-ips": {"10.96.0.10": ""},
         "services": {
-            "10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 1",
-            "10.96.0.10 . udp . 80": "goto draw-udp-endpoints: 2",
-            "10.96.0.10 . sctp . 80": "goto draw-sctp-endpoints: 1",
+            "10.96.0.10 . tcp . 80": "tcp-endpoints-of-1",
+            "10.96.0.10 . udp . 80": "udp-endpoints-of-2",
+            "10.96.0.10 . sctp . 80": "sctp-endpoints-of-1",
         },
         "fronts": {
             "10.96.0.10 . tcp . 80": "",
             "10.96.0.10 . udp . 80": "",
             "10.96.0.10 . sctp . 80": "",
         },
-        "tcp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8080"},
-        "udp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.1.5 . 8081", "10.96.0.10 . 80 . 1": "10.1.1.6 . 8081"},
-        "sctp-endpoints": {"10.96.0.10 . 80 . 0": "10.1.1.4 . 8082"},
+        "tcp-endpoints": {"10.96.0.10 . 80 . 0.0.0.0": "10.1.1.4 . 8080"},
+        "udp-endpoints": {
+            "10.96.0.10 . 80 . 0.0.0.0": "10.1.1.5 . 8081",
+            "10.96.0.10 . 80 . 0.0.0.1": "10.1.1.6 . 8081",
+        },
+        "sctp-endpoints": {"10.96.0.10 . 80 . 0.0.0.0": "10.1.1.4 . 8082"},
     }
 
 
@@ -111,10 +117,10 @@ def test_the_older_service_keeps_a_contested_address() -> None:
     """The winner is served as if it were alone; the loser keeps what nobody else claims."""
     made = pipeline(*contested())
     assert rules(made)["services"] == {
-        "10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints: 1",
-        "203.0.113.8 . tcp . 80": "goto draw-tcp-endpoints: 2",
+        "10.96.0.10 . tcp . 80": "tcp-endpoints-of-1",
+        "203.0.113.8 . tcp . 80": "tcp-endpoints-of-2",
     }
-    assert elements(made, IPV4, "nodeport-tcp-endpoints") == {"30080 . 0": "10.1.1.4 . 8080"}
+    assert elements(made, IPV4, "nodeport-tcp-endpoints") == {"30080 . 0.0.0.0": "10.1.1.4 . 8080"}
 
 
 def test_who_loses_everything_is_known_by_its_address_only() -> None:
@@ -128,8 +134,8 @@ def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
     """The moment that the older Service is gone the younger one is served everywhere."""
     made = pipeline(*contested())
     made.apply([Removed(Service, key("shop/web"))])
-    assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "goto draw-tcp-endpoints"
-    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto draw-nodeport-tcp-endpoints"}
+    assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "0.0.0.2"
+    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "0.0.0.2"}
 
 
 def test_the_losers_source_ranges_do_not_count() -> None:
@@ -234,7 +240,7 @@ def test_external_ips_that_are_turned_off_are_no_claims() -> None:
     """An older Service's external IP that is not served is free for a younger one's load balancer."""
     older = service("blog/api", cluster_ips=["10.96.0.20"], external_ips=[VIP], created=1)
     made = pipeline(older, service(load_balancer_ips=[VIP], created=2), ONE_LOCAL, allow_service_external_ips=False)
-    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto draw-tcp-endpoints"
+    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "0.0.0.2"
 
 
 def test_a_health_check_port_takes_a_younger_node_port() -> None:

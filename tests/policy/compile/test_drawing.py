@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+
 import pytest
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.events import Put
 from nftproxy.model.objects import Service
-from nftproxy.policy.compile import compile_service
-from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, memberships
+from nftproxy.policy.compile import compile_service, compile_table
+from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, drawn, memberships
 from tests.support.factories import IPV4, IPV6, elements, key, pipeline, service, slice_of
 
 # ---- no endpoints --------------------------------------------------------------------------------------------------
@@ -62,28 +66,28 @@ def test_nothing_is_translated_without_an_endpoint(front: str) -> None:
         found = memberships(pipeline(everywhere(policy), slice_of(endpoints=["10.1.0.4@node-a unready"])), front)
         verdicts = {verdict for name, verdict in found.items() if name.endswith(("services", "short-circuit"))}
         assert verdicts
-        assert all(verdict.endswith(": 0") for verdict in verdicts)
+        assert all(verdict == "nothing" for verdict in verdicts)
 
 
 @pytest.mark.parametrize(
     ("front", "found"),
     [
-        ("ClusterIP", {"services": "goto draw-tcp-local-endpoints: 0", "fronts": ""}),
+        ("ClusterIP", {"services": "nothing", "fronts": ""}),
         (
             "load balancer IP",
             {
-                "services": "goto draw-tcp-local-endpoints: 0",
+                "services": "nothing",
                 "fronts": "",
-                "short-circuit": "goto draw-tcp-endpoints: 1",
+                "short-circuit": "tcp-endpoints-of-1",
                 "local-policy": "",
             },
         ),
         (
             "node port",
             {
-                "nodeport-services": "goto draw-nodeport-tcp-local-endpoints: 0",
+                "nodeport-services": "nothing",
                 "nodeport-fronts": "",
-                "nodeport-short-circuit": "goto draw-nodeport-tcp-endpoints: 1",
+                "nodeport-short-circuit": "nodeport-tcp-endpoints-of-1",
                 "nodeport-local-policy": "",
             },
         ),
@@ -111,25 +115,19 @@ def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chain", "facts"),
+    ("chain", "asked", "draw"),
     [
-        ("udp-endpoints-of-2", ("ip daddr . udp dport", "ct original ip daddr . udp dport", "numgen random mod 2")),
-        ("nodeport-udp-endpoints-of-2", ("udp dport", "udp dport", "numgen random mod 2")),
+        ("udp-endpoints-of-2", "ct original ip daddr . udp dport", "numgen random mod 2"),
+        ("nodeport-udp-endpoints-of-2", "udp dport", "numgen random mod 2"),
         (
             "udp-endpoints-of-3-by-client",
-            (
-                "ip6 daddr . udp dport",
-                "ct original ip6 daddr . udp dport",
-                "jhash ip6 saddr mod 3 seed 0x6e667470",
-            ),
+            "ct original ip6 daddr . udp dport",
+            "jhash ip6 saddr mod 3 seed 0x6e667470 map @slots-4",
         ),
-        (
-            "nodeport-udp-endpoints-of-3-by-client",
-            ("udp dport", "udp dport", "jhash ip6 saddr mod 3 seed 0x6e667470"),
-        ),
+        ("nodeport-udp-endpoints-of-3-by-client", "udp dport", "jhash ip6 saddr mod 3 seed 0x6e667470 map @slots-4"),
     ],
 )
-def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> None:
+def test_how_an_endpoint_is_drawn(chain: str, asked: str, draw: str) -> None:
     """By address and port, or by node port; at random, or by the client's address where it can't be remembered."""
     dual = service(cluster_ips=["10.96.0.10", "fd00:96::10"], ports=["dns:53:30053/udp"], affinity_timeout=60)
     pods = [
@@ -140,9 +138,18 @@ def test_how_an_endpoint_is_drawn(chain: str, facts: tuple[str, str, str]) -> No
     ((_, found),) = compile_service(
         made.state, made.settings, IPV6 if chain.endswith("by-client") else IPV4, made.state.services[key("shop/web")]
     )
-    asked = {each.list: each.asked for each in found.lists}
-    drawn = {f"{each.list}-of-{each.count}{each.suffix}": each for each in found.draws}[chain]
-    assert (drawn.where, asked[drawn.list], drawn.draw) == facts
+    keys = {each.list: each.asked for each in found.lists}
+    facts = {f"{each.list}-of-{each.count}{each.suffix}": each for each in found.draws}[chain]
+    assert (keys[facts.list], facts.draw) == (asked, draw)
+
+
+@pytest.mark.parametrize(("count", "name"), [(1, "slots-1"), (2, "slots-2"), (3, "slots-4"), (4, "slots-4")])
+def test_slots_become_addresses_of_ipv6_by_a_map(count: int, name: str) -> None:
+    """A slot is a number of 32 bits, which the kernel doesn't write over 128: a map of a power of two has all."""
+    pods = slice_of(endpoints=[f"fd00:1::{number}" for number in range(4, 4 + count)])
+    made = pipeline(service(cluster_ips=["fd00:96::10"]), pods)
+    size = int(name.removeprefix("slots-"))
+    assert elements(made, IPV6, name) == {str(slot): f"::{slot or ''}" for slot in range(size)}
 
 
 @pytest.mark.parametrize(("family", "number"), [(IPV4, "0.0.0.1"), (IPV6, "::1")])
@@ -150,15 +157,72 @@ def test_a_number_of_endpoints_is_written_as_an_address(family: Family, number: 
     """It is an address of the family, since that is where it is put."""
     pods = [slice_of(endpoints=["10.1.1.4"]), slice_of(endpoints=["fd00:1::4"], suffix="6")]
     made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), *pods)
-    assert list(elements(made, family, "tcp-endpoints-count").values()) == [number]
+    assert list(elements(made, family, "services").values()) == [number]
 
 
 @pytest.mark.parametrize(("family", "numbers"), [(IPV4, "0.0.0.0/8"), (IPV6, "::/96")])
 def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
-    """A packet with a number of endpoints for an address is recognised by it: nothing on a network has such a one."""
-    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), ONE_LOCAL)
+    """A packet with a number for an address is recognised by it: nothing on a network has such a one."""
+    pods = [slice_of(endpoints=["10.1.1.4"]), slice_of(endpoints=["fd00:1::4"], suffix="6")]
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), *pods)
     ((_, found),) = compile_service(made.state, made.settings, family, made.state.services[key("shop/web")])
     assert [each.numbers for each in found.lists] == [numbers]
+    assert compile_table(made.state, made.settings, family).numbers == numbers
+
+
+def test_no_map_that_grows_with_services_has_verdicts() -> None:
+    """However many Services there are, the kernel has no more verdicts to look through."""
+    few, many = (_verdicts(100 * times) for times in (1, 3))
+    assert few == many
+    assert sum(few.values()) > 10
+
+
+def _verdicts(services: int) -> Counter[str]:
+    """How many verdicts each map has, with Services of all kinds."""
+    made = pipeline(
+        *(
+            service(
+                f"shop/web{number}",
+                cluster_ips=[f"10.96.{number // 200}.{number % 200 + 1}"],
+                ports=[f"http:80:{30000 + number}"],
+                external_ips=[f"203.0.{number // 200}.{number % 200 + 1}"],
+                external_policy="Local" if number % 2 else "Cluster",
+                affinity_timeout=60 if number % 3 else None,
+            )
+            for number in range(services)
+        ),
+        *(
+            slice_of(f"shop/web{number}", endpoints=[f"10.1.0.{each}@node-a" for each in range(1, number % 4 + 1)])
+            for number in range(services)
+        ),
+    )
+    return Counter(
+        each.container for each in made.generations[IPV4].elements() if " " in each.value and ". " not in each.value
+    )
+
+
+@pytest.mark.parametrize("family", [IPV4, IPV6])
+def test_a_new_number_of_endpoints_asks_no_map_that_grows(family: Family) -> None:
+    """The kernel walks through a map when a new chain asks it: one for a new number asks none, or that number's own."""
+    vip, pods = {IPV4: ("10.96.0.10", "10.1.1.{}"), IPV6: ("fd00:96::10", "fd00:1::{}")}[family]
+    given = service(cluster_ips=[vip], ports=["http:80:30080"], affinity_timeout=60)
+    endpoints = [pods.format(number) for number in range(1, 6)]
+    made = pipeline(given, slice_of(endpoints=endpoints[:2]))
+    before = made.generations[family].declarations.keys()
+    known = set(before)
+    made.apply([Put(slice_of(endpoints=endpoints))])
+    declared = made.generations[family].declarations
+    new = {name for _, name in declared.keys() - known}
+    assert "tcp-endpoints-of-5" in new
+    asked = {
+        name
+        for (_, made_now), each in declared.items()
+        if made_now in new
+        for line in each.body
+        for name in re.findall(r"@([\w-]+)", line)
+    }
+    assert asked == {IPV4: set(), IPV6: {"slots-8"}}[family]
+    assert asked <= new
 
 
 # ---- session affinity ----------------------------------------------------------------------------------------------
@@ -169,8 +233,8 @@ def test_affinity_remembers_clients() -> None:
     made = pipeline(service(affinity_timeout=10800), ONE_LOCAL)
     front = "10.96.0.10 . tcp . 80"
     assert memberships(made, front) == {
-        "services": "goto draw-tcp-endpoints-sticky-10800: 2",
-        "affinity": "goto remember-tcp-10800",
+        "services": "tcp-endpoints-of-2-sticky",
+        "affinity": "0.0.42.48",
         "fronts": "",
     }
     assert list(elements(made, IPV4, "sticky-tcp-endpoints").items()) == [
@@ -186,12 +250,12 @@ def test_affinity_is_for_every_address_and_list() -> None:
         ONE_LOCAL,
     )
     assert elements(made, IPV4, "affinity") == {
-        "10.96.0.10 . tcp . 80": "goto remember-tcp-60",
-        f"{VIP} . tcp . 80": "goto remember-tcp-60",
+        "10.96.0.10 . tcp . 80": "0.0.0.60",
+        f"{VIP} . tcp . 80": "0.0.0.60",
     }
-    assert elements(made, IPV4, "nodeport-affinity") == {"tcp . 30080": "goto remember-tcp-60"}
-    assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "goto draw-tcp-local-endpoints-sticky-60"
-    assert elements(made, IPV4, "short-circuit") == {f"{VIP} . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert elements(made, IPV4, "nodeport-affinity") == {"tcp . 30080": "0.0.0.60"}
+    assert drawn(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "tcp-local-endpoints-of-1-sticky"
+    assert drawn(made, IPV4, "short-circuit") == {f"{VIP} . tcp . 80": "tcp-endpoints-of-2-sticky"}
     assert elements(made, IPV4, "sticky-tcp-local-endpoints") == {f"{VIP} . 80 . 10.1.0.4": "10.1.0.4 . 8080"}
     assert elements(made, IPV4, "sticky-nodeport-tcp-endpoints") == {
         "30080 . 10.1.0.4": "10.1.0.4 . 8080",
@@ -206,8 +270,8 @@ def test_no_pod_is_remembered_without_an_endpoint(pods: list[str]) -> None:
     made = pipeline(service(affinity_timeout=60), slice_of(endpoints=pods))
     assert elements(made, IPV4, "sticky-tcp-endpoints") == {}
     assert memberships(made, "10.96.0.10 . tcp . 80") == {
-        "services": "goto draw-tcp-endpoints-sticky-60: 0",
-        "affinity": "goto remember-tcp-60",
+        "services": "nothing",
+        "affinity": "0.0.0.60",
         "fronts": "",
         "no-endpoints": "",
     }
@@ -220,7 +284,7 @@ def test_a_pod_that_serves_at_two_ports_is_remembered_once() -> None:
         slice_of(endpoints=["10.1.1.4@node-b"], ports=["http:8080"]),
         slice_of(endpoints=["10.1.1.4@node-b"], ports=["http:8081"], suffix="2"),
     )
-    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert drawn(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "tcp-endpoints-of-2-sticky"}
     assert elements(made, IPV4, "sticky-tcp-endpoints") == {"10.96.0.10 . 80 . 10.1.1.4": "10.1.1.4 . 8080"}
 
 
@@ -229,7 +293,7 @@ def test_an_nft_with_wide_maps_remembers_ipv6_clients() -> None:
     made = pipeline(
         service(cluster_ips=["fd00:96::10"], affinity_timeout=60), slice_of(endpoints=["fd00:1:0:1::4"]), wide_maps=True
     )
-    assert elements(made, IPV6, "services") == {"fd00:96::10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert drawn(made, IPV6, "services") == {"fd00:96::10 . tcp . 80": "tcp-endpoints-of-1-sticky"}
     assert elements(made, IPV6, "sticky-tcp-endpoints") == {"fd00:96::10 . 80 . fd00:1:0:1::4": "fd00:1:0:1::4 . 8080"}
 
 
@@ -242,8 +306,8 @@ def test_an_nft_that_cannot_remember_ipv6_clients_hashes_them() -> None:
         wide_maps=False,
     )
     assert memberships(made, "fd00:96::10 . tcp . 80", IPV6) == {
-        "services": "goto draw-tcp-endpoints-by-client: 2",
+        "services": "tcp-endpoints-of-2-by-client",
         "fronts": "",
     }
     assert elements(made, IPV6, "sticky-tcp-endpoints") == {}
-    assert elements(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "goto draw-tcp-endpoints-sticky-60"}
+    assert drawn(made, IPV4, "services") == {"10.96.0.10 . tcp . 80": "tcp-endpoints-of-2-sticky"}

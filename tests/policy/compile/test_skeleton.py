@@ -175,7 +175,7 @@ def test_without_an_address_there_are_no_node_ports(tweaks: dict[str, Any]) -> N
 def test_every_local_address_serves_where_none_is_known() -> None:
     """A CIDR that matches all needs no address of the node."""
     made = pipeline(service(ports=["http:80:30080"]), ONE_LOCAL, node=None, node_port_addresses=["0.0.0.0/0"])
-    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "goto draw-nodeport-tcp-endpoints"}
+    assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "0.0.0.2"}
 
 
 def test_node_ports_follow_the_nodes_addresses() -> None:

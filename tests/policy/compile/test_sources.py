@@ -46,19 +46,19 @@ def front_of(kind: str, family: Family, protocol: str) -> str:
 
 
 EXPECTED = {
-    ("cluster", "Cluster"): {"services": "goto draw-{p}-endpoints: 2"},
-    ("cluster", "Local"): {"services": "goto draw-{p}-local-endpoints: 1"},
-    ("external", "Cluster"): {"services": "goto draw-{p}-endpoints: 2", "masqueraded": ""},
+    ("cluster", "Cluster"): {"services": "{p}-endpoints-of-2"},
+    ("cluster", "Local"): {"services": "{p}-local-endpoints-of-1"},
+    ("external", "Cluster"): {"services": "{p}-endpoints-of-2", "masqueraded": ""},
     ("external", "Local"): {
-        "services": "goto draw-{p}-local-endpoints: 1",
+        "services": "{p}-local-endpoints-of-1",
         "local-policy": "",
-        "short-circuit": "goto draw-{p}-endpoints: 2",
+        "short-circuit": "{p}-endpoints-of-2",
     },
-    ("node port", "Cluster"): {"nodeport-services": "goto draw-nodeport-{p}-endpoints: 2", "nodeport-masqueraded": ""},
+    ("node port", "Cluster"): {"nodeport-services": "nodeport-{p}-endpoints-of-2", "nodeport-masqueraded": ""},
     ("node port", "Local"): {
-        "nodeport-services": "goto draw-nodeport-{p}-local-endpoints: 1",
+        "nodeport-services": "nodeport-{p}-local-endpoints-of-1",
         "nodeport-local-policy": "",
-        "nodeport-short-circuit": "goto draw-nodeport-{p}-endpoints: 2",
+        "nodeport-short-circuit": "nodeport-{p}-endpoints-of-2",
     },
 }
 EXPECTED |= {("balanced", policy): EXPECTED["external", policy] for policy in ("Cluster", "Local")}
@@ -82,15 +82,15 @@ def test_policies_and_masquerading(kind: str, policy: str, family: Family, proto
 def test_the_two_lists_of_a_local_policy_are_two_maps() -> None:
     """With externalTrafficPolicy Local an address has its local endpoints in one map, all of them in another."""
     made = pipeline(service(ports=["http:80:30080"], load_balancer_ips=[VIP], external_policy="Local"), ONE_LOCAL)
-    both = {f"{VIP} . 80 . 0": "10.1.0.4 . 8080", f"{VIP} . 80 . 1": "10.1.1.4 . 8080"}
-    cluster_ip = {"10.96.0.10 . 80 . 0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 1": "10.1.1.4 . 8080"}
+    both = {f"{VIP} . 80 . 0.0.0.0": "10.1.0.4 . 8080", f"{VIP} . 80 . 0.0.0.1": "10.1.1.4 . 8080"}
+    cluster_ip = {"10.96.0.10 . 80 . 0.0.0.0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 0.0.0.1": "10.1.1.4 . 8080"}
     assert elements(made, IPV4, "tcp-endpoints") == both | cluster_ip
-    assert elements(made, IPV4, "tcp-local-endpoints") == {f"{VIP} . 80 . 0": "10.1.0.4 . 8080"}
+    assert elements(made, IPV4, "tcp-local-endpoints") == {f"{VIP} . 80 . 0.0.0.0": "10.1.0.4 . 8080"}
     assert elements(made, IPV4, "nodeport-tcp-endpoints") == {
-        "30080 . 0": "10.1.0.4 . 8080",
-        "30080 . 1": "10.1.1.4 . 8080",
+        "30080 . 0.0.0.0": "10.1.0.4 . 8080",
+        "30080 . 0.0.0.1": "10.1.1.4 . 8080",
     }
-    assert elements(made, IPV4, "nodeport-tcp-local-endpoints") == {"30080 . 0": "10.1.0.4 . 8080"}
+    assert elements(made, IPV4, "nodeport-tcp-local-endpoints") == {"30080 . 0.0.0.0": "10.1.0.4 . 8080"}
 
 
 def test_only_local_endpoints_are_hairpins() -> None:

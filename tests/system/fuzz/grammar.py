@@ -22,9 +22,9 @@ HEADS = re.compile(
     rf"table ip6? nftproxy \{{|  (?:set|map|chain) {NAME} \{{|  comment \"nftproxy [0-9a-f]{{16}}\"| *\}}"
 )
 VERDICTS = re.compile(
-    r"goto (?:refuse|remember-(?:tcp|udp|sctp)-[0-9]+"
-    r"|draw-(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints(?:-by-client|-sticky-[0-9]+)?"
-    r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-of-[0-9]+(?:-by-client)?)"
+    r"goto (?:undrawn|remember-(?:tcp|udp|sctp)-[0-9]+"
+    r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-of-[0-9]+(?:-by-client|-sticky)?)"
+    r"|jump follow-(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-[0-9]+"
 )
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBERS_IN_NAMES = re.compile(r"(?<=-)[0-9]+")

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from nftproxy.lab import DROPPED, Kind, Lab, Origin, is_even
+from nftproxy.model.addresses import Family
+from nftproxy.policy.numbers import as_address
 from tests.support.factories import node, service, slice_of
 from tests.system.packets.cluster import IP, Cluster, Ip, at, each_ip, each_protocol, everywhere
 
@@ -225,7 +227,7 @@ def test_a_slot_that_has_gone_is_drawn_again(lab: Lab, ip: Ip, protocol: str) ->
     pods = slice_of(endpoints=[ip.here, ip.away], ports=[f"http:8080/{protocol}"])
     cluster = Cluster(lab, service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"]), pods)
     first, second = sorted([ip.here, ip.away])
-    slot = f"{ip.vip} . 80 . 1 : {second} . 8080"
+    slot = f"{ip.vip} . 80 . {as_address(1, Family(ip.nft))} : {second} . 8080"
     lab.load(f"delete element {ip.nft} nftproxy {protocol}-endpoints {{ {slot} }}")
     assert cluster.outcomes(POD, ip.vip, 80, protocol) == at(first)
 
@@ -248,7 +250,7 @@ def test_who_finds_no_chain_for_the_number_is_not_let_through(lab: Lab, ip: Ip, 
     given = service(cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], type="NodePort")
     cluster = Cluster(lab, given, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
     for prefix in ("", "nodeport-"):
-        lab.load(f"flush map {ip.nft} nftproxy {prefix}{protocol}-endpoints-of")
+        lab.load(f"flush map {ip.nft} nftproxy {prefix}draws")
     assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol, times=2) == {DROPPED}
 

@@ -196,7 +196,7 @@ def test_drops_by_source_ranges_are_counted(lab: Lab, ip: Ip, protocol: str, gon
 
 
 @each_family_and_protocol
-@pytest.mark.parametrize("lost", ["services", "{protocol}-endpoints-of", "{protocol}-endpoints"])
+@pytest.mark.parametrize("lost", ["services", "draws", "{protocol}-endpoints"])
 def test_races_are_counted(lab: Lab, ip: Ip, protocol: str, lost: str) -> None:
     """A packet that finds its Service and, as if a commit came in between, no endpoint any more, is counted as that."""
     cluster = Counted(lab, *counted(ip, protocol, f"{ip.here}@node-a"))

@@ -1,0 +1,66 @@
+"""Numbers that stand where a packet's destination address stands, until it is translated.
+
+nft can't look a map's answer up again, nor draw from a number that a map has given.  What it can do is to write such an
+answer into the packet, in place of its address, and to look that up.  So what the rules remember about a packet on its
+way is a number in the form of an address, and the maps have plain data for every front: no verdict, since the kernel
+looks through all verdicts whenever one is added.
+
+Numbers stand in "this network" (RFC 1122) and in what was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1).  What
+one means depends on where it was found: in `services` it says how an endpoint is drawn, as a key of a list of endpoints
+it is a slot, in `affinity` a timeout in seconds.
+"""
+
+from __future__ import annotations
+
+import functools
+from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
+
+from nftproxy.model.addresses import Family, Protocol
+
+NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
+"""What matches the addresses that are numbers: nothing on a network has such a one, but for IPv6's loopback."""
+
+MAX_ROWS = 0xFFFF
+"""The most rows that can be drawn from: a number has 16 bits for them."""
+
+CACHED = 4096
+"""Numbers whose addresses are kept: slots come again and again."""
+
+_PROTOCOLS = {Protocol.TCP: 0, Protocol.UDP: 1, Protocol.SCTP: 2}
+
+
+class Algorithm(Enum):
+    """How one of the rows of a list is drawn; the value is what a number has of it (4 bits)."""
+
+    RANDOM = 0
+    BY_CLIENT = 1
+
+    @property
+    def suffix(self) -> str:
+        """What it adds to the names of chains: "" for what is usual, else as in "-by-client"."""
+        return "" if self is Algorithm.RANDOM else f"-{self.name.lower().replace('_', '-')}"
+
+
+def draw_number(protocol: Protocol, algorithm: Algorithm, rows: int, *, is_local: bool, is_sticky: bool) -> int:
+    """The number that says all about a draw: from which list, by which algorithm, from how many rows.
+
+    From the highest bit: 8 bits that are 0, protocol (2 bits: TCP, UDP, SCTP), whether the list is the local one,
+    whether clients are remembered, algorithm (4 bits), rows (16 bits).  So three endpoints, by TCP, are 0.0.0.3.
+
+    Args:
+        protocol: of the front.
+        algorithm: how one of the rows is drawn.
+        rows: how many the list has, 0 to `MAX_ROWS`.  Nothing is drawn from none, so 0 has no other bits.
+        is_local: whether the list is the local one.
+        is_sticky: whether clients are remembered.
+    """
+    assert 0 <= rows <= MAX_ROWS, rows
+    how = _PROTOCOLS[protocol] << 6 | is_local << 5 | is_sticky << 4 | algorithm.value
+    return how << 16 | rows if rows else 0
+
+
+@functools.lru_cache(maxsize=CACHED)
+def as_address(number: int, family: Family) -> str:
+    """A number as the address that it is written as."""
+    return str(IPv4Address(number) if family is Family.IPV4 else IPv6Address(number))
