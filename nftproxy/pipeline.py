@@ -15,7 +15,7 @@ from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
-from nftproxy.model.steps import finish
+from nftproxy.model.steps import Steps, finish
 from nftproxy.policy.compile import PortKey, compile_service, compile_table, port_keys
 from nftproxy.policy.counts import CountedFronts
 from nftproxy.policy.facts import TableFacts
@@ -30,8 +30,10 @@ from nftproxy.rules.transaction import (
     BESIDE_ANOTHER,
     Installed,
     Transaction,
+    begin_transaction,
     change_transaction,
     delete_transaction,
+    hook_transaction,
     join,
     load_transaction,
 )
@@ -97,6 +99,45 @@ class Pipeline:
         self.lap(Stage.STATE)
         changes = yield from self._update()
         made = {family: change_transaction(family, change) for family, change in changes.items() if change}
+        self.lap(Stage.DIFF)
+        return made
+
+    def filling(
+        self, events: Iterable[Event], installed: Mapping[Family, Installed | None]
+    ) -> Generator[Transaction, None, None]:
+        """As `applying` for the first Services, where no hook of ours is in force: transactions that fill the tables.
+
+        One comes after each piece of work, as soon as it is known, so that the kernel may have it while the next is
+        made; some are empty.  What they make lies idle until the last, which hooks it up.  The generations grow with
+        them.
+        """
+        for _ in (steps := Steps(self.state.applying(events))):
+            yield Transaction()
+        self._touched.merge(steps.result)
+        self.lap(Stage.STATE)
+        services = self._touched_services()
+        for family, generation in self.generations.items():
+            generation.update(self._table_blocks(family, self._touched.table))
+        yield self._of_each(lambda made: begin_transaction(made, self._shape(made.family), installed.get(made.family)))
+        for start in range(0, len(services), STEP):
+            for family, generation in self.generations.items():
+                blocks: dict[Owner, Block] = {}
+                for _ in self._compile(family, services[start : start + STEP], blocks):
+                    yield self._put(generation, blocks)
+                yield self._put(generation, blocks)
+        self._follow(services)
+        yield self._of_each(hook_transaction)
+
+    def _put(self, generation: Generation, blocks: dict[Owner, Block]) -> Transaction:
+        """Put blocks into a generation, and keep none of them."""
+        made = change_transaction(generation.family, generation.update(blocks))
+        blocks.clear()
+        self.lap(Stage.DIFF)
+        return made
+
+    def _of_each(self, make: Callable[[Generation], Transaction]) -> Transaction:
+        """What is made of each generation, as one transaction."""
+        made = join(map(make, self.generations.values()))
         self.lap(Stage.DIFF)
         return made
 
@@ -168,9 +209,8 @@ class Pipeline:
 
     def _update(self) -> Generator[None, None, dict[Family, Change]]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
-        touched = self._touched
-        services = sorted(self.state.services.keys() | self._owned.keys() if touched.everything else touched.services)
-        blocks = {family: self._table_blocks(family, touched.table) for family in self.generations}
+        services = self._touched_services()
+        blocks = {family: self._table_blocks(family, self._touched.table) for family in self.generations}
         for start in range(0, len(services), STEP):
             if start:
                 yield
@@ -178,6 +218,16 @@ class Pipeline:
                 yield from self._compile(family, services[start : start + STEP], blocks[family])
         changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
         self.lap(Stage.DIFF)
+        self._follow(services)
+        return changes
+
+    def _touched_services(self) -> list[ObjectKey]:
+        """The Services to compile, in the order of their names."""
+        touched = self._touched
+        return sorted(self.state.services.keys() | self._owned.keys() if touched.everything else touched.services)
+
+    def _follow(self, services: list[ObjectKey]) -> None:
+        """Let all that isn't rules follow these Services; with that everything that was touched is done."""
         for key in services:
             self._note_ports(key)
             self._note_losses(key)
@@ -189,7 +239,6 @@ class Pipeline:
         self._updated.update(services)
         self._touched = Touched()
         self.lap(Stage.FOLLOW)
-        return changes
 
     def _table_blocks(self, family: Family, table: bool) -> dict[Owner, Block]:
         """The skeleton, if it was touched."""

@@ -17,7 +17,7 @@ from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
-from nftproxy.pipeline import SKELETON, STEP, Pipeline
+from nftproxy.pipeline import SKELETON, STEP, STEP_ELEMENTS, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
 from nftproxy.policy.numbers import as_address
@@ -357,6 +357,53 @@ def test_a_slice_changes_only_its_services_blocks(cluster: list[Given], name: st
     for family, generation in made.generations.items():
         others = {o: b for o, b in before[family].items() if not (isinstance(o, PortKey) and o.service == key(name))}
         assert all(generation.blocks[owner] is block for owner, block in others.items())
+
+
+# The first load, piece by piece
+
+
+def pieces_of(settings: Settings, cluster: Iterable[Given]) -> tuple[Pipeline, list[Transaction]]:
+    """A pipeline that got all of these at once, and the transactions that fill tables with it."""
+    made = Pipeline("node-a", settings, renderer())
+    return made, [each for each in made.filling([Put(each) for each in cluster], {}) if each]
+
+
+@quick()
+@given(all_settings, clusters)
+def test_what_is_loaded_in_pieces_is_what_is_loaded_at_once(settings: Settings, cluster: list[Given]) -> None:
+    """Whatever the cluster, the pieces make the same tables, and the pipeline goes on from there as any other."""
+    made, pieces = pieces_of(settings, cluster)
+    whole = fresh(settings, cluster)
+    ledger, at_once = Ledger(), ledger_of(whole)
+    for each in pieces:
+        ledger.apply(each)
+    assert ledger.comments == at_once.comments
+    for family in Family:
+        assert ledger.held(family) == at_once.held(family)
+        assert ledger.declared(family) == at_once.declared(family)
+        assert made.generations[family].blocks == whole.generations[family].blocks
+    assert list(made.all_losses()) == list(whole.all_losses())
+    assert made.health_checks.by_port == whole.health_checks.by_port
+    assert made.flows.take() == whole.flows.take()
+    for event in (Put(service("shop/new", cluster_ips=["10.96.7.7"])), Put(slice_of("shop/new", ["10.1.0.9"]))):
+        assert made.apply([event]) == whole.apply([event])
+
+
+def test_hooks_come_last() -> None:
+    """However many pieces there are, each has so many Services at the most, and only the last has base chains."""
+    many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(3 * STEP)]
+    _, pieces = pieces_of(Settings(), many)
+    assert len(pieces) == 5
+    assert ["hook" in each.text for each in pieces] == [False] * 4 + [True]
+    assert [each.text.count(" . tcp . 80 : ") for each in pieces] == [0, STEP, STEP, STEP, 0]
+
+
+def test_a_large_service_is_a_piece_by_itself() -> None:
+    """A piece ends after some thousands of elements, however few Services these are."""
+    hosts = [f"10.{number >> 8}.{number & 255}.4" for number in range(256, 256 + STEP_ELEMENTS)]
+    crowd = [service(f"shop/s{i}", cluster_ips=[f"10.97.0.{i}"]) for i in (1, 2)]
+    _, pieces = pieces_of(Settings(), [*crowd, *(slice_of(str(each.key), hosts) for each in crowd)])
+    assert sum(each.size().elements >= STEP_ELEMENTS for each in pieces) == 2
 
 
 # Properties

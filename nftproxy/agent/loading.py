@@ -1,8 +1,9 @@
 """Makes the kernel hold the generations, whatever it holds now, and whatever it refuses.
 
-All families are loaded in one transaction.  If the kernel refuses that, each is loaded by itself from then on, and
-retried with growing pauses until the kernel accepts it; the other doesn't wait for it.  What else a retry does depends
-on how often the kernel has refused the family in a row:
+All families are loaded in one transaction; the first time, where nothing of ours is in force, in pieces (pieces.py).
+If the kernel refuses that, each is loaded by itself from then on, and retried with growing pauses until the kernel
+accepts it; the other doesn't wait for it.  What else a retry does depends on how often the kernel has refused the
+family in a row:
 
 * It loads again, as another program may have changed the table meanwhile.
 * It replaces the table: another program may have declared a set of ours differently.
@@ -24,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import IntEnum
 from typing import Protocol
 
+from nftproxy.agent.pieces import Pieces
 from nftproxy.agent.quarantine import Quarantine
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.drift import Custody
@@ -31,6 +33,7 @@ from nftproxy.kernel.netns import ChildDied
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
@@ -115,6 +118,8 @@ class Loader:
         self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
         self._rehearsal: asyncio.Task[None] | None = None
         self._has_loaded = False
+        self._is_refused_together = False
+        self._installed: dict[Family, Installed | None] = {}
         self.quiet_until = 0.0
 
     @property
@@ -151,22 +156,52 @@ class Loader:
         Raises:
             Refused, Unavailable: as the kernel does.
         """
-        with self._custody.during(transaction):
+        with self._custody.during(len(transaction.text)):
             with self._vitals.committing(transaction, families):
                 commit = await self._kernel.apply(transaction)
             self._custody.changed(commit, families)
 
+    async def finds_nothing_in_force(self) -> bool:
+        """Whether the kernel has no table of ours with hooks; what an interrupted first load has left has none."""
+        try:
+            await self._survive()
+            self._installed = {family: await self._kernel.read_back(family) for family in self._tables}
+        except Unavailable as error:
+            self._note_failure(list(self._tables.values()), error)
+            return False
+        return not any(found and found.has_hooks for found in self._installed.values())
+
+    async def load_in_pieces(self, events: Iterable[Event]) -> bool:
+        """Load all families where nothing of ours is in force: what is rendered goes into the kernel meanwhile.
+
+        If the kernel doesn't take it, nothing of it stays, and `load_what_is_due` goes on; returns whether it does.
+        """
+        tables, began = list(self._tables.values()), now()
+        pieces = Pieces(self._pipeline.filling(events, self._installed), self._kernel, self._vitals, self._custody)
+        try:
+            await pieces.load(self._tables.keys())
+        except (Refused, Unavailable) as error:
+            if isinstance(error, Refused) and len(tables) > 1:
+                self._note_refused_together(error)
+            else:
+                self._note_failure(tables, error)
+            return False
+        finally:
+            self.note(self._pipeline.take_updated())
+        self._has_been_loaded(tables, pieces.size, now() - began)
+        return True
+
     async def load_what_is_due(self) -> bool:
         """Try to load every family that is due; whether any has been loaded."""
         due = [table for table in self._tables.values() if not table.is_known and table.due <= now()]
-        if len(due) > 1 and not any(table.refusals for table in due):
+        if len(due) > 1 and not any(table.refusals for table in due) and not self._is_refused_together:
             try:
                 await self._load(due)
             except Refused as error:
-                text = "the kernel refuses the rules of all families together, loading each by itself: %(error)s"
-                log.warning(text, {"error": error}, extra={"code": Code.FAMILIES_REFUSED_TOGETHER})
+                self._note_refused_together(error)
             except Unavailable as error:
                 self._note_failure(due, error)
+        self._is_refused_together = False
         for table in due:
             if not table.is_known and table.due <= now() and not self._is_stopping():
                 await self._try([table])
@@ -210,16 +245,19 @@ class Loader:
         transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
         self._vitals.lap(Stage.DIFF)
         began = now()
-        with self._custody.during(transaction):
+        with self._custody.during(len(transaction.text)):
             with self._vitals.committing(transaction, installed):
                 commit = await self._kernel.apply(transaction)
             self._custody.loaded(commit, installed.keys())
-        self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * (now() - began))
+        self._has_been_loaded(tables, len(transaction.text), now() - began)
+
+    def _has_been_loaded(self, tables: Sequence[_Table], size: int, seconds: float) -> None:
+        self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * seconds)
         self._has_loaded = True
         for table in tables:
             table.is_known = True
             table.refusals = table.failures = 0
-        self._vitals.applied(transaction, self.known, full=True)
+        self._vitals.applied(size, self.known, full=True)
         self._report_load(tables)
 
     def _report_load(self, tables: Sequence[_Table]) -> None:
@@ -240,6 +278,11 @@ class Loader:
             await self._quarantine_culprits(table.quarantine)
         installed = await self._kernel.read_back(table.family)
         return installed and Installed() if remedy is Remedy.REPLACE else installed
+
+    def _note_refused_together(self, error: Refused) -> None:
+        self._is_refused_together = True
+        text = "the kernel refuses the rules of all families together, loading each by itself: %(error)s"
+        log.warning(text, {"error": error}, extra={"code": Code.FAMILIES_REFUSED_TOGETHER})
 
     def _note_failure(self, tables: Sequence[_Table], error: Refused | Unavailable) -> None:
         self._vitals.failed([table.family for table in tables], str(error), full=True)

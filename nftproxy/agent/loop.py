@@ -90,6 +90,9 @@ class Agent:
         try:
             await self._all_ready(ready)
             self._plan_check()
+            if not self._stopping.is_set() and await self._begin():
+                self._rest_until = now() + self._min_sync_period
+                await self._rest()
             while not self._stopping.is_set():
                 self._wake.clear()
                 if await self._sync():
@@ -180,12 +183,24 @@ class Agent:
             )
             self._check_due = min(self._check_due, max(now(), self._loader.quiet_until))
 
+    async def _begin(self) -> bool:
+        """The first round where no rules of ours are in force; whether the kernel has taken them."""
+        if not await self._loader.finds_nothing_in_force():
+            return False
+        events = self.inbox.take()
+        self._vitals.taken()
+        has_loaded = await self._loader.load_in_pieces(events)
+        if has_loaded:
+            await self._settle()
+        return has_loaded
+
     async def _sync(self) -> bool:
         """One round: everything that has come, as one transaction; whether the kernel had any work."""
         events, changes = await self._take()
         applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
         if self._loader.known and (events or applied):
-            self._vitals.applied(applied, self._loader.known, full=False)  # also if no rule of a family has to change
+            # also if no rule of a family has to change
+            self._vitals.applied(len(applied.text), self._loader.known, full=False)
         has_loaded = await self._loader.load_what_is_due()
         if self._loader.known and (events or has_loaded):
             await self._loader.retry_changed()

@@ -141,8 +141,8 @@ class Vitals:
             if self._lapped - began >= SLOW:
                 self._slow.note(transaction, families, self._lapped - began, self._lapped)
 
-    def applied(self, transaction: Transaction, families: Collection[Family], *, full: bool) -> None:
-        """The kernel holds what the events taken ask for in these families, by this transaction."""
+    def applied(self, size: int, families: Collection[Family], *, full: bool) -> None:
+        """The kernel holds what the events taken ask for in these families, by a text of so many characters."""
         now = self._clocks()
         self.health.applied(now, families)
         for family, triggered in self._taken_triggers:
@@ -150,7 +150,7 @@ class Vitals:
                 self.metrics.programmed(family, triggered, now.wall)
         waiting = [each for each in self._taken_triggers if each[0] not in families]
         self._taken_triggers = deque(waiting, MOST_TRIGGERS)
-        seconds, size = now.steady - self._began.steady, len(transaction.text)
+        seconds = now.steady - self._began.steady
         self.metrics.synced(families, seconds, now.wall, full=full, size=size)
         self.metrics.spent(self._spent, full=full)
         self._spent.clear()

@@ -105,8 +105,8 @@ def _from_kernel(pipeline: Pipeline) -> Transaction:
     found = []
     for family, generation in pipeline.generations.items():
         installed = kernel.read_back(family)
-        if installed is None:
-            found.append(pipeline.load(family, None))
+        if installed is None or not installed.has_hooks:
+            found.append(pipeline.load(family, installed))
         else:
             change = difference(generation, installed.containers, kernel.elements(family))
             found += [change_transaction(family, change)] if change else []

@@ -29,7 +29,8 @@ from nftproxy.rules.ruleset import Kind
 class TableState(msgspec.Struct, frozen=True, rename="camel"):
     """Our table of one family as the kernel has it; `elements` is -1 where the kernel doesn't count them.
 
-    `shape` is that of the rules that are in force, "" if the table isn't of this proxy's making.
+    `shape` is that of the rules that are in force, "" if the table isn't of this proxy's making.  A table without
+    hooks, which a first load has begun or left behind, isn't there yet.
     """
 
     family: str
@@ -102,7 +103,7 @@ def kernel_state() -> KernelState:
 
 def _table_state(family: Family) -> TableState:
     installed = Kernel().read_back(family)
-    if installed is None:
+    if installed is None or not installed.has_hooks:
         return TableState(FAMILY_NAMES[family], is_there=False)
     counts = [each.count for each in nftables_netlink.sets(family, TABLE)]
     chains = sum(container.kind is Kind.CHAIN for container in installed.containers)

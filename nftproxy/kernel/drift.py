@@ -22,7 +22,7 @@ from typing import Protocol
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
-from nftproxy.rules.transaction import Commit, Transaction
+from nftproxy.rules.transaction import Commit
 
 LARGE = 64 * 1024
 """Characters of a transaction, some 1,500 elements, from which on it isn't listened to."""
@@ -59,11 +59,11 @@ class Custody:
         self.is_committing = False
 
     @contextlib.contextmanager
-    def during(self, transaction: Transaction) -> Iterator[None]:
-        """Around a transaction of ours; to a large one we don't listen.  A refusal changes nothing; else, if it fails,
-        nothing is known.
+    def during(self, size: int) -> Iterator[None]:
+        """Around transactions of ours of so many characters; to many we don't listen.  A refusal changes nothing; else,
+        if it fails, nothing is known.
         """
-        is_large = len(transaction.text) >= LARGE
+        is_large = size >= LARGE
         if is_large:
             self._hearing.pause()
         self.is_committing = True

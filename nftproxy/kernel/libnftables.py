@@ -189,11 +189,13 @@ class Kernel:
         comment = nftables_netlink.table_comment(family, TABLE)
         if comment is None:
             return None
-        containers = [Container(Kind.CHAIN, name) for name in nftables_netlink.chains(family, TABLE)]
+        chains = nftables_netlink.chains(family, TABLE)
+        containers = [Container(Kind.CHAIN, name) for name in chains]
         containers += [
             Container(_kind(each), each.name, each.is_dynamic) for each in nftables_netlink.sets(family, TABLE)
         ]
-        return Installed(_shape(comment), tuple(sorted(containers, key=lambda c: (c.kind.value, c.name))))
+        in_order = tuple(sorted(containers, key=lambda c: (c.kind.value, c.name)))
+        return Installed(_shape(comment), in_order, any(chains.values()))
 
     def client_counts(self, family: Family) -> dict[str, int]:
         """How many clients the maps of session affinity have, by name, as far as the kernel reports it.

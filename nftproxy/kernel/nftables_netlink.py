@@ -187,15 +187,15 @@ def table_comment(family: Family, table: str) -> str | None:
     return _comment(answers[0].get(TABLE_USERDATA, b"")) if answers else None
 
 
-def chains(family: Family, table: str) -> list[str]:
-    """The names of a table's chains.
+def chains(family: Family, table: str) -> dict[str, bool]:
+    """The names of a table's chains, each with whether it has a hook.
 
     Raises:
         Unavailable: the kernel does not answer.
     """
     answers = _ask(GET_CHAIN, FAMILY_NUMBER[family], named(CHAIN_TABLE, table), flags=DUMP)
     # The kernel names every chain of the family, whichever table it is asked for (6.18).
-    return [text_of(each[CHAIN_NAME]) for each in answers if text_of(each[CHAIN_TABLE]) == table]
+    return {text_of(each[CHAIN_NAME]): CHAIN_HOOK in each for each in answers if text_of(each[CHAIN_TABLE]) == table}
 
 
 def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:

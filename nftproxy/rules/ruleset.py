@@ -72,10 +72,14 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
         return self.kind is not Kind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
 
     @property
+    def is_base_chain(self) -> bool:
+        """Whether packets come to it by themselves: it has a hook."""
+        return self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
+
+    @property
     def has_default_policy(self) -> bool:
         """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
-        is_base = self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
-        return is_base and not any("policy" in line for line in self.body)
+        return self.is_base_chain and not any("policy" in line for line in self.body)
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,8 @@ containers before what refers to them, removals before additions of the same key
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import itertools
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -29,11 +30,13 @@ class Container(msgspec.Struct, frozen=True, order=True):
 class Installed(msgspec.Struct, frozen=True):
     """What the kernel holds of our table, except rules and elements: enough to reload it in one transaction.
 
-    `shape` is the second word of the table's comment, "" if it has none of ours.
+    `shape` is the second word of the table's comment, "" if it has none of ours.  Without `has_hooks` no packet comes
+    by: there is no base chain, which is what a first load adds last.
     """
 
     shape: str = ""
     containers: tuple[Container, ...] = ()
+    has_hooks: bool = True
 
 
 class Size(NamedTuple):
@@ -77,6 +80,14 @@ class Commit(msgspec.Struct, frozen=True):
         """Whether nobody else committed in the moment between the two looks."""
         return self.after == self.before + 1
 
+    @classmethod
+    def of_several(cls, commits: Sequence[Commit]) -> Commit:
+        """Some commits of ours as one: the last if nobody else committed from the first on, else all in between."""
+        are_in_a_row = all(each.before == last.after for last, each in itertools.pairwise(commits))
+        if are_in_a_row and all(each.is_alone for each in commits):
+            return commits[-1]
+        return cls(commits[0].before, commits[-1].after)
+
 
 def join(transactions: Iterable[Transaction]) -> Transaction:
     """All of them as one transaction, in their order."""
@@ -112,20 +123,40 @@ def load_transaction(generation: Generation, shape: str, installed: Installed | 
     `shape` names the set, map and base chain declarations; a table of another shape is replaced whole, since the kernel
     changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone.  A
     refill loses no connection; of those that begin in the instant of a replacement, one may be dropped, as the old and
-    the new base chains do not change places all at once.
+    the new base chains do not change places all at once.  A table without hooks is what an interrupted first load has
+    left, so it is replaced too.
     """
-    table = generation.family.table
-    head = [f'table {table} {{\n  comment "{TABLE} {shape}"\n}}\n']
-    if installed is None:
-        return Transaction("".join(head + _filled(generation)))
-    if installed.shape != shape:
-        return Transaction("".join([f"delete table {table}\n", *head, *_filled(generation)]))
-    return Transaction("".join(_emptied(generation, installed) + _filled(generation)))
+    if installed and installed.has_hooks and installed.shape == shape:
+        return Transaction("".join(_emptied(generation, installed) + _filled(generation)))
+    return Transaction("".join(_begun(generation, shape, installed) + _filled(generation)))
+
+
+def begin_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
+    """The first of the transactions that make the kernel hold a generation piece by piece, where no hook is in force.
+
+    It has all that the generation has so far, but no base chain: no packet comes by, so nobody sees the table grow, and
+    the kernel has nothing to validate.  `change_transaction` goes on as the generation grows, `hook_transaction` ends.
+    """
+    declared = [each for each in generation.declarations.values() if not each.is_base_chain]
+    return Transaction("".join(_begun(generation, shape, installed) + _filled(generation, declared)))
+
+
+def hook_transaction(generation: Generation) -> Transaction:
+    """The last of these transactions: it adds the base chains, and with them all rules are in force at once."""
+    declared = [each for each in generation.declarations.values() if each.is_base_chain]
+    return Transaction("".join(_declare(generation.family.table, declared, flush=False)))
 
 
 def delete_transaction(family: Family) -> Transaction:
     """What removes the table of one family, whether or not it is there (`destroy` is unknown to nft 1.0.6)."""
     return Transaction(f"add table {family.table}\ndelete table {family.table}\n")
+
+
+def _begun(generation: Generation, shape: str, installed: Installed | None) -> list[str]:
+    """Make the table anew."""
+    table = generation.family.table
+    gone = [] if installed is None else [f"delete table {table}\n"]
+    return [*gone, f'table {table} {{\n  comment "{TABLE} {shape}"\n}}\n']
 
 
 def _emptied(generation: Generation, installed: Installed) -> list[str]:
@@ -148,11 +179,11 @@ def _emptied(generation: Generation, installed: Installed) -> list[str]:
     ]
 
 
-def _filled(generation: Generation) -> list[str]:
-    """Declare and fill everything."""
+def _filled(generation: Generation, declarations: Collection[Declaration] | None = None) -> list[str]:
+    """Declare everything, or just this, and fill it."""
     table = generation.family.table
-    declared = _declare(table, generation.declarations.values(), flush=False)
-    return declared + _element_commands("add", table, map(_item, generation.elements()))
+    wanted = generation.declarations.values() if declarations is None else declarations
+    return _declare(table, wanted, flush=False) + _element_commands("add", table, map(_item, generation.elements()))
 
 
 def _item(element: Element) -> tuple[tuple[str, str], str]:

@@ -32,7 +32,6 @@ from nftproxy.model.events import Put
 from nftproxy.model.objects import ObjectKey
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.health_checks import HealthCheck
-from nftproxy.rules.transaction import Transaction
 from tests.support.factories import addresses, key, node, pipeline
 
 HERE = Address("127.0.0.1")
@@ -120,7 +119,7 @@ async def serving(
     vitals = Vitals(Health(30.0), Metrics(made.generations))
     vitals.waits_for(())
     vitals.taken()
-    vitals.applied(Transaction("x"), BOTH, full=True)
+    vitals.applied(1, BOTH, full=True)
     reports: list[CannotListen] = []
     async with Servers(made.settings.config, lambda: made.state.node, vitals, reports.append, limits) as servers:
         yield Running(servers, made, vitals, reports, *(f"http://{each}" for each in where))
@@ -166,7 +165,7 @@ async def test_an_unhealthy_proxy() -> None:
             status, headers, body = await fetch(f"{it.health}{path}")
             assert (status, headers, json.loads(body)["healthy"]) == (503, JSON, False)
         it.vitals.taken()
-        it.vitals.applied(Transaction("x"), BOTH, full=True)
+        it.vitals.applied(1, BOTH, full=True)
         assert [(await fetch(f"{it.health}{path}")).status for path in ("/healthz", "/livez")] == [200, 200]
 
 

@@ -102,10 +102,21 @@ class FakeKernel:
         self.has_lost_some = False
         self.when_told: Callable[[], None] = lambda: None
         self.is_heard = True
+        self._last: asyncio.Future[None] | None = None
 
     async def apply(self, transaction: Transaction) -> Commit:
-        """Apply as a whole, or raise and change nothing."""
+        """Apply as a whole, or raise and change nothing, after all that came before."""
         self.tries.append(now())
+        before, own = self._last, asyncio.get_running_loop().create_future()
+        self._last = own
+        try:
+            if before and not before.done():
+                await asyncio.shield(before)
+            return await self._apply(transaction)
+        finally:
+            own.set_result(None)
+
+    async def _apply(self, transaction: Transaction) -> Commit:
         if self.faults:
             raise self.faults.pop(0)
         if self.dies_for and self.dies_for in transaction.text:

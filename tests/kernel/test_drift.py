@@ -10,7 +10,7 @@ from nftproxy.kernel.drift import LARGE, Custody
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.rules.transaction import Commit, Transaction
+from nftproxy.rules.transaction import Commit
 
 
 class Rumour:
@@ -51,7 +51,7 @@ def test_commits_at_the_same_time_are_told_apart(told: tuple[bool, bool], is_int
     rumour = Rumour()
     kept = Custody(rumour)
     kept.loaded(Commit(4, 5), Family)
-    with kept.during(Transaction("x")):
+    with kept.during(1):
         rumour.tell(*notices(6, *told))
         kept.changed(Commit(5, 7), Family)
     assert kept.is_intact(7) == is_intact
@@ -63,7 +63,7 @@ def test_a_load_beside_others() -> None:
     """A load during which others commit to their tables is known to be what is there, one that harm follows is not."""
     rumour = Rumour()
     kept = Custody(rumour)
-    with kept.during(Transaction("x")):
+    with kept.during(1):
         rumour.tell(*notices(5, False, True, False, False, True))
         kept.loaded(Commit(4, 8), Family)
     assert kept.is_intact(8)
@@ -74,7 +74,7 @@ def test_a_load_at_the_same_time_as_harm() -> None:
     """If both are about us, it isn't known whether the harm came before the load or after it."""
     rumour = Rumour()
     kept = Custody(rumour)
-    with kept.during(Transaction("x")):
+    with kept.during(1):
         rumour.tell(*notices(5, True, True))
         kept.loaded(Commit(4, 6), Family)
     assert not kept.is_intact(6)
@@ -84,7 +84,7 @@ def test_a_load_at_the_same_time_as_harm() -> None:
 def test_others_beside_a_load_that_nobody_listened_to() -> None:
     """It isn't known whether they touched our tables, which is no reason to load everything again and again."""
     kept = Custody(Rumour())
-    with kept.during(Transaction("x" * LARGE)):
+    with kept.during(LARGE):
         kept.loaded(Commit(4, 9), Family)
     assert not kept.is_intact(9)
     assert kept.alarm() == ""
@@ -94,7 +94,7 @@ def test_a_refusal_changes_nothing() -> None:
     """What was known of our tables is known after it."""
     kept = Custody(Rumour())
     kept.loaded(Commit(4, 5), Family)
-    with pytest.raises(Refused), kept.during(Transaction("x")):
+    with pytest.raises(Refused), kept.during(1):
         raise Refused("no")
     assert kept.is_intact(5)
 
@@ -117,6 +117,6 @@ def test_after_a_failure_nothing_is_known() -> None:
     """A transaction that failed may have happened or not, so until the next load our tables are not vouched for."""
     kept = Custody(Rumour())
     kept.loaded(Commit(4, 5), Family)
-    with pytest.raises(Unavailable), kept.during(Transaction("x")):
+    with pytest.raises(Unavailable), kept.during(1):
         raise Unavailable
     assert not kept.is_intact(5)

@@ -61,7 +61,7 @@ def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatc
         return real(with_flag(data, netlink.DUMP_INTERRUPTED) if len(asked) < 3 else data, may_change=may_change)
 
     monkeypatch.setattr(netlink, "messages_of", interrupted)
-    assert nftables_netlink.chains(Family.IPV4, "t") == ["c"]
+    assert nftables_netlink.chains(Family.IPV4, "t") == {"c": False}
     monkeypatch.setattr(nftables_netlink, "ATTEMPTS", 1)
     asked.clear()
     with pytest.raises(Unavailable, match="changed 1 times"):

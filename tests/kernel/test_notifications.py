@@ -73,7 +73,7 @@ def test_a_large_transaction_is_not_listened_to(kept: Custody, listener: Notific
     numbers = ", ".join(map(str, range(10000, 10000 + LARGE // 7)))
     text = f"add element ip nftproxy s {{ {numbers} }}\n"
     assert len(text) >= LARGE
-    with kept.during(Transaction(text)):
+    with kept.during(len(text)):
         commit = Kernel().apply(Transaction(text))
     assert listener.read() == []
     kept.changed(commit, Family)

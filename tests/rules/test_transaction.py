@@ -14,8 +14,10 @@ from nftproxy.rules.transaction import (
     Installed,
     Size,
     Transaction,
+    begin_transaction,
     change_transaction,
     delete_transaction,
+    hook_transaction,
     join,
     load_transaction,
 )
@@ -138,6 +140,7 @@ HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
         (None, HEAD),
         (Installed(), f"delete table ip nftproxy\n{HEAD}"),
         (Installed("4567", (Container(Kind.SET, "vips"),)), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("0123", (Container(Kind.SET, "vips"),), has_hooks=False), f"delete table ip nftproxy\n{HEAD}"),
         (Installed("0123"), "add table ip nftproxy\n"),
         (
             Installed(
@@ -161,7 +164,7 @@ HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
             "delete map ip nftproxy services\n",
         ),
     ],
-    ids=["nothing there", "not ours", "another shape", "empty", "the same shape"],
+    ids=["nothing there", "not ours", "another shape", "without hooks", "empty", "the same shape"],
 )
 def test_loading_starts_from_what_is_there(installed: Installed | None, first: str) -> None:
     """A table of another shape is replaced whole; one of the same is refilled, but for what packets wrote."""
@@ -180,6 +183,39 @@ def test_loading_gives_base_chains_their_policy_back() -> None:
     assert load_transaction(made, "0123", installed).text.count("policy") == 3
     assert told in load_transaction(made, "0123", installed).text
     assert told not in load_transaction(made, "0123", Installed("0123")).text
+
+
+@pytest.mark.parametrize("installed", [None, Installed("0123", has_hooks=False)], ids=["nothing there", "a rest"])
+def test_a_table_grows_without_hooks(installed: Installed | None) -> None:
+    """A generation that is loaded in pieces has its base chains from the last only, and is then as if loaded whole."""
+    made = generation(node=block(SERVICES, VIPS, REFUSE, HOOK, A))
+    ledger, whole = Ledger(), Ledger()
+    if installed:
+        ledger.apply(load_transaction(generation(node=block(VIPS, B)), "0123", None))
+    ledger.apply(begin_transaction(made, "0123", installed))
+    ledger.apply(change_transaction(IPV4, made.update({"web": block(DRAW, TO_DRAW)})))
+    assert not ledger.installed(IPV4).has_hooks  # type: ignore[union-attr]
+    ledger.apply(hook_transaction(made))
+    whole.apply(load_transaction(made, "0123", None))
+    assert ledger.comments == whole.comments
+    assert ledger.held(IPV4) == whole.held(IPV4)
+    assert ledger.declared(IPV4) == whole.declared(IPV4)
+
+
+@pytest.mark.parametrize(
+    ("commits", "whole"),
+    [
+        ([(4, 5)], (4, 5)),
+        ([(4, 5), (5, 6), (6, 7)], (6, 7)),
+        ([(4, 5), (6, 7)], (4, 7)),
+        ([(4, 6), (6, 7)], (4, 7)),
+    ],
+)
+def test_several_commits_are_alone_together_if_nobody_else_committed(
+    commits: list[tuple[int, int]], whole: tuple[int, int]
+) -> None:
+    """Commits in a row are their last one; those with another's among them are no single generation."""
+    assert Commit.of_several([Commit(*each) for each in commits]) == Commit(*whole)
 
 
 def test_deleting_works_without_a_table() -> None:

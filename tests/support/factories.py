@@ -301,7 +301,8 @@ class Ledger:
             return None
         containers = [Container(Kind.CHAIN, name) for name in self.chains[table]]
         containers += [Container(kind, name, _is_dynamic(body)) for name, (kind, body) in self.sets[table].items()]
-        return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers))
+        has_hooks = any(line.startswith("type ") for body in self.chains[table].values() for line in body)
+        return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers), has_hooks)
 
     def held(self, family: Family) -> set[Element]:
         """Every element of a family's table."""

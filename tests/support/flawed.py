@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 from unittest import mock
 
@@ -17,7 +17,7 @@ from nftproxy.commands import cli
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, ObjectKey, Service, TrafficPolicy
-from nftproxy.pipeline import Pipeline
+from nftproxy.policy.state import ClusterState
 
 Edit = Callable[[Any], Any]
 
@@ -80,15 +80,19 @@ def edited(happened: Iterable[Event], edit: Edit) -> list[Event]:
     return made
 
 
+def _with(real: Callable[..., Any], edits: Sequence[Edit]) -> Callable[..., Any]:
+    """The way in of events, behind these edits."""
+
+    def applying(self: ClusterState, happened: Iterable[Event]) -> Any:
+        return real(self, functools.reduce(edited, edits, list(happened)))
+
+    return applying
+
+
 def main() -> NoReturn:
     """Run the command line with the faults that its first argument names."""
     edits = [FAULTS[name] for name in sys.argv.pop(1).split(",")]
-    real = Pipeline.applying
-
-    def applying(self: Pipeline, happened: Iterable[Event]) -> Any:
-        return real(self, functools.reduce(edited, edits, list(happened)))
-
-    with mock.patch.object(Pipeline, "applying", applying):
+    with mock.patch.object(ClusterState, "applying", _with(ClusterState.applying, edits)):
         cli.main()
 
 

@@ -91,7 +91,9 @@ class World:
         raise TimeoutError(self.agent.log)
 
     def _is_complete(self) -> bool:
-        """Whether there are as many elements as Services and endpoints need at the least."""
+        """Whether there are hooks, which come last, and as many elements as Services and endpoints need at least."""
+        if not any(has_hook for family in Family for has_hook in nftables_netlink.chains(family, TABLE).values()):
+            return False
         counts = [each.count for family in Family for each in nftables_netlink.sets(family, TABLE)]
         assert None not in counts, "this kernel doesn't report how many elements a set has; Linux 6.18 does"
         return sum(filter(None, counts)) >= self.size.services * (1 + self.size.endpoints)

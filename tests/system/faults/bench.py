@@ -244,7 +244,7 @@ class Bench:
     def has_tables(self) -> bool:
         """Whether there is a table of each family, with all its chains."""
         installed = self.lab.node.call(lambda: [Kernel().read_back(family) for family in Family])
-        return all(each is not None and each.containers for each in installed)
+        return all(each is not None and each.has_hooks for each in installed)
 
     def wanted(self) -> Held:
         """What they ought to hold, by the objects that the server has now."""
