@@ -51,7 +51,7 @@ PURE_FOLDERS = frozenset({"model", "api", "deploy", "policy", "rules", "pipeline
 PURE_ELSEWHERE = frozenset({"agent/event_series", "agent/health", "agent/inbox", "agent/quarantine", "trace/words"})
 PURE_MAY_IMPORT = frozenset(
     "__future__ abc bisect collections contextlib copy dataclasses datetime enum functools hashlib heapq "
-    "difflib ipaddress itertools math operator re string textwrap traceback types typing "
+    "difflib ipaddress itertools math operator re string textwrap traceback types typing zlib "
     "jinja2 msgspec".split()
 )
 # What still reads something: files, the clock, and the parts of the above that do.  YAML is for documents.py.

@@ -91,6 +91,23 @@ def test_adding_an_endpoint_is_two_elements() -> None:
     )
 
 
+def test_an_endpoint_of_a_thousand_that_goes_is_few_elements() -> None:
+    """The others mostly keep their slots, and the rules are those of a node that never knew the endpoint."""
+    pods = [f"10.{number % 7}.{number >> 8}.{number & 255}" for number in range(256, 1_256)]
+    made = pipeline(service(), slice_of(endpoints=pods))
+    found = []
+    for gone in range(0, 1_000, 50):
+        size = made.apply([Put(slice_of(endpoints=pods[:gone] + pods[gone + 1 :]))]).size()
+        found.append(size.elements)
+        made.apply([Put(slice_of(endpoints=pods))])
+    assert sum(found) / len(found) < 150
+    without = slice_of(endpoints=pods[1:])
+    made.apply([Put(without)])
+    there = {(each.container, each.key): each.value for each in made.generations[IPV4].used_elements()}
+    anew = pipeline(service(), without).generations[IPV4].used_elements()
+    assert there == {(each.container, each.key): each.value for each in anew}
+
+
 def test_each_stage_is_a_lap() -> None:
     """Who keeps time hears of each stage of a change as it ends, of compiling and rendering once for each port."""
     made = pipeline(service(), THREE)

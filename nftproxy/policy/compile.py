@@ -36,6 +36,7 @@ from nftproxy.policy.fronts import (
 )
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, Algorithm, as_address, draw_number
+from nftproxy.policy.slots import in_slots
 from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
@@ -155,6 +156,7 @@ def _port_facts(
     endpoints: list[Slots] = []
     lists: list[ListFacts] = []
     draws: list[DrawFacts] = []
+    rows: dict[TrafficPolicy, tuple[tuple[str, Address, int], ...]] = {}
     for reach in had:
         is_local = reach.policy is TrafficPolicy.LOCAL
         uses = [(services, reach.policy, choice.local if is_local else choice.cluster)]
@@ -167,7 +169,8 @@ def _port_facts(
                 lists.append(facts)
                 draws.append(draw)
                 numbers.append((reach.front, draw.of_port))
-                endpoints.append(Slots(facts.list, reach.front, shaper.rows(candidates)))
+                rows[scope] = rows.get(scope) or shaper.rows(candidates)
+                endpoints.append(Slots(facts.list, reach.front, rows[scope]))
             elif numbers is services:  # the front is a Service's all the same, and no node port's of another
                 numbers.append((reach.front, shaper.nothing))
     external = [reach for reach in had if reach.is_external]
@@ -200,8 +203,9 @@ def _port_facts(
 
 
 def _by_pod(slots: Slots) -> Slots:
-    """Affinity is to a pod, so an address that serves at two ports is entered once."""
-    ports = {address: (slot, address, port) for slot, address, port in reversed(slots.rows)}
+    """Affinity is to a pod, so an address that serves at two ports is entered once, with the lower one."""
+    rows = sorted(slots.rows, key=lambda row: row[1:], reverse=True)
+    ports = {address: (slot, address, port) for slot, address, port in rows}
     return Slots(slots.list, slots.front, tuple(reversed(ports.values())))
 
 
@@ -331,7 +335,5 @@ class _ListShaper(NamedTuple):
 
     def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:
         """The endpoints of a list in their slots."""
-        return tuple(
-            (as_address(slot, self.family), candidate.address, candidate.port)
-            for slot, candidate in enumerate(candidates)
-        )
+        places = in_slots([(candidate.address, candidate.port) for candidate in candidates])
+        return tuple((as_address(slot, self.family), *place) for slot, place in enumerate(places))

@@ -36,7 +36,7 @@ class Reason(Enum):
     @property
     def is_choice(self) -> bool:
         """Whether the endpoint is on the list."""
-        return self in (Reason.READY, Reason.LAST_RESORT)
+        return self is Reason.READY or self is Reason.LAST_RESORT
 
 
 FULL_WEIGHT = 100
@@ -106,7 +106,7 @@ def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate
     One ip:port in several slices is one endpoint (a pod that moves between slices, a ghost): an entry that is not
     terminating wins over one that is, a better one over a worse one, whatever order the slices come in.
     """
-    best: dict[tuple[Address, int], tuple[_Rank, Candidate]] = {}
+    best: dict[tuple[Address, int], tuple[Endpoint, Candidate]] = {}
     for endpoint_slice, number in offered.slices.get((port.name, port.protocol), ()):
         weight = FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
         for endpoint in endpoint_slice.endpoints:
@@ -115,7 +115,11 @@ def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate
 
 
 def _keep_better(
-    best: dict[tuple[Address, int], tuple[_Rank, Candidate]], endpoint: Endpoint, port: int, node_name: str, weight: int
+    best: dict[tuple[Address, int], tuple[Endpoint, Candidate]],
+    endpoint: Endpoint,
+    port: int,
+    node_name: str,
+    weight: int,
 ) -> None:
     candidate = Candidate(
         endpoint.address,
@@ -127,11 +131,14 @@ def _keep_better(
         endpoint.zone_hints,
         weight,
     )
-    conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
-    rank = (conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or (), -weight)
     known = best.get((candidate.address, port))
-    if known is None or rank > known[0]:
-        best[candidate.address, port] = rank, candidate
+    if known is None or _rank(endpoint, candidate) > _rank(*known):
+        best[candidate.address, port] = endpoint, candidate
+
+
+def _rank(endpoint: Endpoint, candidate: Candidate) -> _Rank:
+    conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
+    return conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or (), -candidate.weight
 
 
 def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
@@ -142,7 +149,7 @@ def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
     verdicts = []
     for candidate in candidates:
         by_conditions = _by_conditions(candidate, has_ready=bool(ready))
-        cluster = far_reason if candidate in far else by_conditions
+        cluster = far_reason if far and candidate in far else by_conditions
         local = _by_conditions(candidate, has_ready=has_local_ready) if candidate.is_local else Reason.OTHER_NODE
         verdicts.append(Verdict(candidate, cluster, local))
     return Choice(

@@ -61,6 +61,7 @@ def draw_number(protocol: Protocol, algorithm: Algorithm, rows: int, *, is_local
 
 
 @functools.lru_cache(maxsize=CACHED)
+@functools.lru_cache(maxsize=16384)
 def as_address(number: int, family: Family) -> str:
     """A number as the address that it is written as."""
     return str(IPv4Address(number) if family is Family.IPV4 else IPv6Address(number))

@@ -20,9 +20,10 @@ from collections.abc import Iterator, Mapping
 import jinja2
 import msgspec
 
+from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
-from nftproxy.policy.facts import DrawFacts, ListFacts, PortFacts, TableFacts
+from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
 
 TABLE_TEMPLATE = "table.nft.j2"
@@ -34,6 +35,13 @@ TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEM
 
 CACHED = 4096
 """Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
+
+LONG = 100
+"""Endpoints of a list whose rows are remembered: one that comes or goes leaves most of them as they are (slots.py)."""
+LONG_LISTS = 16
+"""Lists whose rows are remembered: those that have changed last, at about 0.2 MB for 1,000 endpoints."""
+
+Row = tuple[str, Address, int]
 
 _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in Kind}
@@ -58,6 +66,7 @@ class Renderer:
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
+        self._rows: dict[tuple[str, str, Front], tuple[tuple[Row, Element], ...]] = {}
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of one family's table, with what counts connections if any are counted."""
@@ -69,9 +78,36 @@ class Renderer:
 
     def port(self, facts: PortFacts, table: str) -> Block:
         """The block of one Service port, the lists and draws included that it shares with others."""
-        block = self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
+        long = tuple(slots for slots in facts.endpoints if len(slots.rows) >= LONG)
+        short = tuple(slots for slots in facts.endpoints if len(slots.rows) < LONG)
+        block = self._service(msgspec.structs.replace(facts, endpoints=short) if long else facts, table)
+        rows = itertools.chain.from_iterable(self._long(slots, facts.protocol, table) for slots in long)
         shared = itertools.chain(*map(self._list, facts.lists), *map(self._draw, facts.draws))
-        return Block((*dict.fromkeys(shared), *block.declarations), block.elements)
+        return Block((*dict.fromkeys(shared), *block.declarations), (*block.elements, *rows))
+
+    def _service(self, facts: PortFacts, table: str) -> Block:
+        return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
+
+    def _long(self, slots: Slots, protocol: str, table: str) -> tuple[Element, ...]:
+        """The elements of a long list: the template writes only the rows that weren't there when it last changed."""
+
+        def written(rows: tuple[Row, ...]) -> tuple[Element, ...]:
+            alone = PortFacts(protocol, (), endpoints=(Slots(slots.list, slots.front, rows),))
+            return self._service(alone, table).elements if rows else ()
+
+        key = table, slots.list, slots.front
+        was = itertools.chain(self._rows.pop(key, ()), itertools.repeat((None, None)))
+        pairs = list(zip(slots.rows, was, strict=False))
+        new = tuple(row for row, (had, _) in pairs if row != had)
+        made = written(new)
+        if len(made) != len(new):  # other people's template, which makes more or less of a row than one element
+            return written(slots.rows)
+        fresh = iter(made)
+        elements = tuple(next(fresh) if row != had or not known else known for row, (had, known) in pairs)
+        self._rows[key] = tuple(zip(slots.rows, elements, strict=True))
+        while len(self._rows) > LONG_LISTS:
+            del self._rows[next(iter(self._rows))]
+        return elements
 
     def shape(self, facts: TableFacts) -> str:
         """A name for all that these templates declare and the kernel can't change in place.

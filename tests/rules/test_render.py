@@ -12,9 +12,12 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.policy.compile import compile_table
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.policy.numbers import as_address
 from nftproxy.rules.render import (
     DRAW_TEMPLATE,
     ENDPOINTS_TEMPLATE,
+    LONG,
+    LONG_LISTS,
     SERVICE_TEMPLATE,
     TABLE_TEMPLATE,
     TEMPLATE_NAMES,
@@ -225,6 +228,82 @@ PORT = PortFacts(
     lists=(LIST,),
     draws=(DRAW,),
 )
+
+
+def long_list(*pods: str) -> PortFacts:
+    """The facts of a Service port with these endpoints."""
+    rows = tuple((as_address(slot, IPV4), pod, 8080) for slot, pod in enumerate(addresses(pods)))
+    return structs.replace(PORT, endpoints=(Slots("tcp-endpoints", FRONT, rows),))
+
+
+MANY = [f"10.1.{number >> 8}.{number & 255}" for number in range(LONG + 100)]
+LISTS = {
+    "all": MANY,
+    "one replaced": [*MANY[:50], "10.2.0.1", *MANY[51:]],
+    "shorter": MANY[:-7],
+    "longer": [*MANY, "10.2.0.1"],
+    "short": MANY[: LONG - 1],
+    "in another order": MANY[::-1],
+}
+
+
+@pytest.mark.parametrize("what", LISTS)
+def test_a_long_list_is_what_its_rows_are(what: str) -> None:
+    """Whatever a list was before, its block is that of a renderer that sees it for the first time."""
+    used = Renderer(templates())
+    for other in LISTS.values():
+        used.port(long_list(*other), TABLE)
+        assert used.port(long_list(*LISTS[what]), TABLE) == Renderer(templates()).port(long_list(*LISTS[what]), TABLE)
+
+
+def test_a_long_list_has_its_rows_in_the_block_of_its_port() -> None:
+    """The rows of a long list are elements as those of a short one are, beside all others of the port."""
+    elements = renderer().port(long_list(*MANY), TABLE).elements
+    keys = [f"10.96.0.10 . 80 . {as_address(slot, IPV4)}" for slot in range(len(MANY))]
+    rows = [Element("tcp-endpoints", key, f"{pod} . 8080") for key, pod in zip(keys, MANY, strict=True)]
+    others = renderer().port(structs.replace(PORT, endpoints=()), TABLE).elements
+    assert elements == (*others, *rows)
+
+
+def test_only_new_rows_of_a_long_list_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The template writes one row for an endpoint that is replaced, also where other lists change in between."""
+    used, lines = Renderer(templates()), list[str]()
+
+    def listening(text: str, table: str, name: str) -> Block:
+        lines.extend(text.splitlines())
+        return read_statements(text, table, name)
+
+    others = [long_list(*MANY[number:]) for number in range(LONG_LISTS - 1)]
+    for number, facts in enumerate([long_list(*MANY), *others]):
+        front = Front("", f"10.96.0.{number} . tcp . 80", f"10.96.0.{number} . 80")
+        used.port(structs.replace(facts, endpoints=(structs.replace(facts.endpoints[0], front=front),)), TABLE)
+    first = Front("", "10.96.0.0 . tcp . 80", "10.96.0.0 . 80")
+    replaced = structs.replace(long_list(*LISTS["one replaced"]).endpoints[0], front=first)
+    monkeypatch.setattr("nftproxy.rules.render.read_statements", listening)
+    used.port(structs.replace(PORT, endpoints=(replaced,)), TABLE)
+    rows = [line for line in lines if " tcp-endpoints {" in line]
+    assert rows == ["add element ip nftproxy tcp-endpoints { 10.96.0.0 . 80 . 0.0.0.50 : 10.2.0.1 . 8080 }"]
+
+
+def test_lists_whose_rows_are_remembered_are_few() -> None:
+    """With more long lists than are remembered, each is still what its rows are."""
+    used = Renderer(templates())
+    for _ in range(2):
+        for number in range(LONG_LISTS + 1):
+            front = Front("", f"10.96.0.{number} . tcp . 80", f"10.96.0.{number} . 80")
+            facts = structs.replace(PORT, endpoints=(structs.replace(long_list(*MANY).endpoints[0], front=front),))
+            assert used.port(facts, TABLE) == Renderer(templates()).port(facts, TABLE)
+    assert len(used._rows) == LONG_LISTS
+
+
+def test_a_template_may_make_more_of_a_row() -> None:
+    """Of a template that writes two elements for a row nothing is remembered, and nothing is missing."""
+    row = "add element {{ table }} {{ slots.list }} {"
+    used = changed(SERVICE_TEMPLATE, row, "add element {{ table }} pods { {{ address }} }\n" + row)
+    for pods in LISTS.values():
+        elements = set(used.port(long_list(*pods), TABLE).elements)
+        assert {each.key for each in elements if each.container == "pods"} == set(pods)
+        assert sum(each.container == "tcp-endpoints" for each in elements) == len(pods)
 
 
 @pytest.mark.parametrize(
