@@ -17,7 +17,7 @@ from tests.support.factories import IPV4, service, slice_of
 
 CROWD: list[Event] = [
     Put(each)
-    for number in range(80)
+    for number in range(160)
     for name, pod in [(f"shop/s{number}", f"10.2.{number >> 8}.{number & 255}")]
     for each in (service(name, cluster_ips=[f"10.97.{number >> 8}.{number & 255}"]), slice_of(name, [pod]))
 ]
@@ -114,7 +114,7 @@ def test_what_comes_during_a_first_load_follows_it() -> None:
     """A change that comes while the pieces go into the kernel is applied after them."""
     kernel = FakeKernel()
     kernel.delay = 2.0
-    world = World(kernel).run(source((0, EVERYBODY), (1, [Put(MORE_PODS)])), until=20)
+    world = World(kernel).run(source((0, EVERYBODY), (1, [Put(MORE_PODS)])), until=60)
     assert "hook" in texts(kernel)[-2]
     assert "hook" not in texts(kernel)[-1]
     world.assert_in_step()
