@@ -171,7 +171,10 @@ class Versions(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
-    """What the agent knows of itself; `why_not` has the reasons where it isn't healthy, `source` what it follows."""
+    """What the agent knows of itself; `why_not` has the reasons where it isn't healthy, `source` what it follows.
+
+    `silent` are the endpoints that don't answer this node, of Services that leave such out.
+    """
 
     is_healthy: bool
     why_not: tuple[str, ...]
@@ -184,6 +187,7 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     services: int
     conflicts: int
     quarantined: int
+    silent: tuple[str, ...]
     families: tuple[FamilyState, ...]
     watches: tuple[Watch, ...]
     last_transaction: LastTransaction | None

@@ -43,11 +43,13 @@ from nftproxy.agent.recorder import (
     of_forwarder,
     of_listener,
     of_refusal,
+    of_silence,
     of_start,
     of_startup_taint,
 )
 from nftproxy.agent.reload import until_changed
 from nftproxy.agent.servers import CannotListen, Servers
+from nftproxy.agent.silence import Change, SilenceWatch
 from nftproxy.agent.startup_taint import Nodes, StartupTaint
 from nftproxy.agent.vitals import Vitals
 from nftproxy.api.kinds import kinds_for
@@ -59,6 +61,7 @@ from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.libnftables import AsyncKernel, Kernel
 from nftproxy.kernel.notifications import Notifications
 from nftproxy.kernel.other_proxies import Traces
+from nftproxy.kernel.unanswered import UnansweredReader
 from nftproxy.model.addresses import Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, Unavailable
@@ -117,6 +120,9 @@ class Daemon:
         )
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = Forwarder(self.metrics, self._tell_unforwarded) if has_localhost else None
+        self._silence = SilenceWatch(
+            pipeline.state, pipeline.generations, UnansweredReader(), self.metrics, self._tell_silence
+        )
         self._notifications = Notifications()
         self._agent = Agent(
             pipeline,
@@ -192,7 +198,7 @@ class Daemon:
             if self._counts:
                 await self._counts.begin()
             async with self._control, self._servers:  # health is answered before there are rules
-                await self._agent.run(sources)
+                await self._agent.run({**sources, "connections without an answer": self._silence.follow()})
         finally:
             for task in beside:
                 task.cancel()
@@ -227,6 +233,7 @@ class Daemon:
         await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
         if self._forwarder:
             self._forwarder.follow(self._pipeline.localhost_ports.by_port)
+        self._silence.follow_rules()
         self._tell_losses(self._pipeline.take_losses())
         for family, withheld in self._pipeline.withheld.items():
             self._events.report(of_refusal(family, service, why) for service, why in withheld.items())
@@ -291,6 +298,10 @@ class Daemon:
 
     def _tell_failure(self, failure: CannotListen) -> None:
         self._events.report([of_listener(failure, self._pipeline.state.node.name)])
+
+    def _tell_silence(self, change: Change) -> None:
+        node = self._pipeline.state.node.name
+        self._events.report(of_silence(each, change.place, node) for each in change.services if change.is_silent)
 
     def _tell_unforwarded(self, failure: CannotForward) -> None:
         self._events.report([of_forwarder(failure, self._pipeline.state.node.name)])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
+from nftproxy.model.events import Event, Listed, Put, Removed, Seen, key_of
 from nftproxy.model.objects import ClusterObject, ObjectKey
 
 Key = ObjectKey | str
@@ -30,8 +30,8 @@ class Inbox:
         for event in events:
             if isinstance(event, Listed):
                 self._list(event)
-            elif isinstance(event, Put) and isinstance(event.object, HostAddresses):
-                self._changes[HostAddresses, ""] = event
+            elif isinstance(event, Put) and isinstance(event.object, Seen):
+                self._changes[type(event.object), ""] = event
             else:
                 self._change(event)
 
@@ -61,5 +61,5 @@ def _change_of(event: Put | Removed) -> tuple[type[ClusterObject], Key, ClusterO
     """The kind and key of an object, and what has become of it."""
     if isinstance(event, Removed):
         return event.kind, event.key, None
-    assert not isinstance(event.object, HostAddresses), "this is no object of the cluster's"
+    assert not isinstance(event.object, Seen), "this is no object of the cluster's"
     return type(event.object), key_of(event.object), event.object

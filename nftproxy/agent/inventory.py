@@ -138,7 +138,7 @@ def _choices(pipeline: Pipeline, service: Service, *, only_first: bool = False) 
     for family in dict.fromkeys(map(family_of, addresses)):
         offered = offers(service, state.slices_of(service.key), family)
         for port in service.ports:
-            yield port, choice_for(port, offered, state.node)
+            yield port, choice_for(port, offered, state.node, state.silent_of(service))
 
 
 def _endpoint_rows(pipeline: Pipeline, service: Service) -> Iterator[Row | None]:

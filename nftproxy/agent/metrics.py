@@ -100,6 +100,14 @@ _COUNTERS = (
         known=("full", "change"),
     ),
     _Row("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
+    _Row("nftproxy_silences_total", "Times that an endpoint stopped answering, where such are left out"),
+    _Row(
+        "nftproxy_silence_checks_total",
+        "Connections of the agent to endpoints that seem silent",
+        ("answered",),
+        known=("true", "false"),
+    ),
+    _Row("nftproxy_connections_moved_total", "Unanswered connections that were made to go to another endpoint", ()),
     _Row("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
 )
 
@@ -118,6 +126,7 @@ _GAUGES = (
     _Row("nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")),
     _Row("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
     _Row("nftproxy_services_quarantined", "Services without rules: refused by the kernel, or beyond a limit", ()),
+    _Row("nftproxy_silent_endpoints", "Endpoints that don't answer this node, where such are left out"),
     _Row("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
     _Row("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     _Row("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
@@ -343,6 +352,23 @@ class Metrics:
     def localhost_connection(self, outcome: str) -> None:
         """A connection to a node port at localhost was "forwarded", or reset: "unreachable" or beyond a "limit"."""
         self._counters["nftproxy_localhost_connections_total"].add(1, outcome)
+
+    def silence(self, counts: Mapping[Family, int]) -> None:
+        """So many endpoints of each family don't answer now."""
+        for family, count in counts.items():
+            self._gauges["nftproxy_silent_endpoints"].set(count, FAMILY_NAMES[family])
+
+    def fell_silent(self, family: Family) -> None:
+        """An endpoint doesn't answer any more."""
+        self._counters["nftproxy_silences_total"].add(1, FAMILY_NAMES[family])
+
+    def tried_silent(self, *, has_answered: bool) -> None:
+        """A connection of our own to an endpoint that seems silent was answered, or not."""
+        self._counters["nftproxy_silence_checks_total"].add(1, str(has_answered).lower())
+
+    def moved_unanswered(self, count: int) -> None:
+        """So many connections will be translated anew."""
+        self._counters["nftproxy_connections_moved_total"].add(count)
 
     def repaired(self, family: Family) -> None:
         """A table was not as it was left."""

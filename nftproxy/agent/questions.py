@@ -44,7 +44,7 @@ from nftproxy.explanation.question import parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
 from nftproxy.kernel.elements import Elements
 from nftproxy.kernel.other_proxies import Traces
-from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.addresses import FAMILY_NAMES, Family, host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
 from nftproxy.model.steps import Steps
@@ -233,6 +233,7 @@ def _agent_state(known: Knowledge, affinity: Iterable[AffinityMap]) -> AgentStat
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
         quarantined=len(pipeline.quarantined),
+        silent=tuple(host_port(*place) for place in pipeline.state.silent),
         families=tuple(_family_state(pipeline, status, family, waiting.get(family, 0.0)) for family in Family),
         watches=tuple(map(_watch, known.activities())),
         last_transaction=applied

@@ -19,10 +19,10 @@ from nftproxy.agent.event_series import Correlator, Happening, Series
 from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.servers import CannotListen
 from nftproxy.api.responses import ErrorStatus
-from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.addresses import FAMILY_NAMES, Family, host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, Unavailable
-from nftproxy.model.objects import ObjectKey
+from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.policy.fronts import Lost
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,12 @@ def of_annotations(problems: Iterable[Problem]) -> Iterator[Happening]:
             namespace, _, own = name.partition("/")
             note = f"{problem.field}: {problem.message}"
             yield Happening(namespace, own, "AnnotationUnused", "Parse", note, problem.code)
+
+
+def of_silence(service: ObjectKey, place: Place, node: str) -> Happening:
+    """An endpoint of a Service that leaves such out doesn't answer this node."""
+    note = f"endpoint {host_port(*place)} doesn't answer connections from node {node}, where new ones go to others"
+    return Happening(service.namespace, service.name, "EndpointSilent", "LeaveOut", note, Code.ENDPOINT_SILENT)
 
 
 def of_listener(failure: CannotListen, node: str) -> Happening:

@@ -24,6 +24,7 @@ from nftproxy.model.annotations import (
     PLAIN_SLICE,
     PREFIX,
     ServiceOptions,
+    SilentEndpoints,
     SliceOptions,
     ZoneWeight,
 )
@@ -119,7 +120,9 @@ def _zone_weight(part: str) -> ZoneWeight:
     return zone, parse_weight(weight)
 
 
-SERVICE: Mapping[str, Known] = {}
+SERVICE: Mapping[str, Known] = {
+    "silent-endpoints": Known("silent_endpoints", lambda value: parse_word(value, SilentEndpoints)),
+}
 """What is known on Services, by name without the prefix."""
 
 ENDPOINT_SLICE: Mapping[str, Known] = {}

@@ -136,6 +136,7 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
     yield "Last transaction", _last_transaction(agent)
     yield "Last refusal", _last_refusal(agent)
     yield "Services", [f"{agent.services}, of which {agent.quarantined} are quarantined; conflicts: {agent.conflicts}"]
+    yield "Silent endpoints", list(agent.silent)
     yield "Affinity", list(map(_affinity, agent.affinity))
     yield "Other proxies", _proxies(agent.other_proxies)
     yield "Missing", list(agent.missing)

@@ -141,7 +141,9 @@ def _service(service: Service) -> Manifest:
 def _service_annotations(options: ServiceOptions) -> Manifest:
     weights = ",".join(f"zone:{zone}={weight}" for zone, weight in options.weights)
     algorithm = options.algorithm.value if options.algorithm is not PLAIN.algorithm else ""
-    return _given(**{f"{PREFIX}algorithm": algorithm, f"{PREFIX}weights": weights})
+    silent = options.silent_endpoints.value if options.silent_endpoints is not PLAIN.silent_endpoints else ""
+    words = {"algorithm": algorithm, "weights": weights, "silent-endpoints": silent}
+    return _given(**{f"{PREFIX}{name}": word for name, word in words.items()})
 
 
 def _slice_annotations(options: SliceOptions) -> Manifest:

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
 from nftproxy.lab.topology import PODS, UPLINK, Origin
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import Algorithm
+from nftproxy.model.annotations import Algorithm, SilentEndpoints
 from nftproxy.model.objects import (
     Endpoint,
     EndpointSlice,
@@ -51,7 +51,8 @@ class World(NamedTuple):
     """All that decides about connections: a cluster, the node that they come to, and its configuration.
 
     `interfaces` are the addresses on the node's interfaces, loopback left out.  Where the proxy doesn't know
-    them (`knows_interfaces`), as `render` doesn't, the Node's own addresses stand in.
+    them (`knows_interfaces`), as `render` doesn't, the Node's own addresses stand in.  `silent` are the endpoints that
+    don't answer TCP connections from this node, the one that has been silent for longest first.
     """
 
     node: Node
@@ -61,6 +62,7 @@ class World(NamedTuple):
     service_cidrs: tuple[ServiceCIDR, ...] = ()
     interfaces: frozenset[Address] = frozenset()
     knows_interfaces: bool = True
+    silent: tuple[tuple[Address, int], ...] = ()
 
 
 class Place(NamedTuple):
@@ -241,8 +243,18 @@ class Oracle:
         key = service.key, port, family
         if key not in self._lists:
             mine = self._slices[service.key, family]
-            self._lists[key] = _lists(_entries(service, mine, port, self.world.node.name), self.world.node)
+            found = _lists(_entries(service, mine, port, self.world.node.name), self.world.node)
+            self._lists[key] = self._answering(found) if _leaves_out_silent(service, port) else found
         return self._lists[key]
+
+    def _answering(self, lists: Lists) -> Lists:
+        """The lists without the silent, of whom the first ones go, until half of the list has gone."""
+
+        def those(targets: Targets) -> Targets:
+            gone = [each for each in self.world.silent if each in targets]
+            return targets - set(gone[: len(targets) // 2])
+
+        return lists._replace(cluster=those(lists.cluster), local=those(lists.local))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -360,6 +372,10 @@ def _lists(all_entries: dict[tuple[Address, int], _Entry], node: Node) -> Lists:
     cluster = _near({place: entries[place] for place in ready}, node) or draining
     local = ready & here or draining & here
     return Lists(frozenset(cluster), frozenset(local), frozenset((cluster | local) & here), weights)
+
+
+def _leaves_out_silent(service: Service, port: ServicePort) -> bool:
+    return service.options.silent_endpoints is SilentEndpoints.LEAVE_OUT and port.protocol is Protocol.TCP
 
 
 def _near(ready: dict[tuple[Address, int], Endpoint], node: Node) -> set[tuple[Address, int]]:

@@ -9,8 +9,8 @@ from nftproxy.conformance.probes import MORE_IPS
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab
 from nftproxy.model.addresses import Family
-from nftproxy.model.events import Event, HostAddresses, Listed, Put
-from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, SilentPlaces
+from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import Renderer
@@ -85,4 +85,8 @@ def events(world: World) -> Iterable[Event]:
         Listed(Service, world.services),
         Listed(EndpointSlice, world.slices),
     ]
-    return [*given, Put(HostAddresses(world.interfaces))] if world.knows_interfaces else given
+    if world.knows_interfaces:
+        given.append(Put(HostAddresses(world.interfaces)))
+    if world.silent:
+        given.append(Put(SilentPlaces(tuple(Place(*each) for each in world.silent))))
+    return given

@@ -18,8 +18,8 @@ from msgspec import structs
 from nftproxy.conformance.notation import addresses, key, networks
 from nftproxy.lab.topology import PODS
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SliceOptions
-from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SilentEndpoints, SliceOptions
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -27,6 +27,7 @@ from nftproxy.model.objects import (
     EndpointSlice,
     Node,
     ObjectKey,
+    Place,
     Service,
     ServiceCIDR,
     ServicePort,
@@ -47,7 +48,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 IPV4, IPV6 = Family.IPV4, Family.IPV6
 
-Given = ClusterObject | HostAddresses
+Given = ClusterObject | Seen
 """What a Put may hold."""
 
 SERVICES = tuple(map(key, ("blog/api", "shop/cart", "shop/web")))
@@ -160,6 +161,7 @@ def without_node_port(port: ServicePort) -> ServicePort:
 service_options: st.SearchStrategy[ServiceOptions] = st.just(PLAIN) | st.builds(
     ServiceOptions,
     weights=st.sampled_from([(), (("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
+    silent_endpoints=st.sampled_from(SilentEndpoints),
 )
 """What annotations of a Service ask for; nothing, mostly."""
 
@@ -258,6 +260,11 @@ host_addresses: st.SearchStrategy[HostAddresses] = some(
 ).map(lambda present: HostAddresses(frozenset(present)))
 """What is on the machine's interfaces, which may differ from what the Node says."""
 
+silences: st.SearchStrategy[SilentPlaces] = some(
+    [Place(address, port) for family in Family for address in POD_IPS[family] for port in (8080, 5353)], most=6
+).map(SilentPlaces)
+"""Who doesn't answer, the first one for longest."""
+
 configs: st.SearchStrategy[Config] = st.builds(
     Config,
     masquerade_all=st.booleans(),
@@ -305,14 +312,14 @@ _KEYS: dict[type[ClusterObject], tuple[ObjectKey | str, ...]] = {
 }
 
 objects: st.SearchStrategy[Given] = st.one_of(
-    services, slices, services, slices, services, slices, nodes, service_cidrs, host_addresses
+    services, slices, services, slices, services, slices, nodes, service_cidrs, host_addresses, silences
 )
 """Anything that can be put, but mostly that of which there is much."""
 
 
 def identity(value: Given) -> tuple[str, ObjectKey | str]:
     """What distinguishes an object from all others."""
-    return type(value).__name__, "" if isinstance(value, HostAddresses) else key_of(value)
+    return type(value).__name__, "" if isinstance(value, Seen) else key_of(value)
 
 
 @st.composite
@@ -345,7 +352,7 @@ clusters: st.SearchStrategy[list[Given]] = st.tuples(
     st.lists(services | slices, max_size=3),
     st.lists(nodes, max_size=2),
     st.lists(service_cidrs, max_size=2),
-    st.lists(host_addresses, max_size=1),
+    st.lists(host_addresses | silences, max_size=1),
 ).map(each_once)
 """A whole cluster, each object once: one or two Services with slices of their own, and whatever else there may be."""
 
@@ -407,6 +414,8 @@ def updates(of: Given) -> st.SearchStrategy[Given]:
     """The same object with one field as another object of its kind has it; still such as the API server would admit."""
     if isinstance(of, HostAddresses):
         return host_addresses
+    if isinstance(of, SilentPlaces):
+        return silences
     fields = [name for name in of.__struct_fields__ if name not in ("key", "name")]
     return st.tuples(KINDS[type(of)], st.sampled_from(fields)).map(lambda drawn: _with_field(of, *drawn))
 
@@ -436,6 +445,10 @@ def _admitted(service: Service) -> Service:
 def undoing(before: Iterable[Given], after: Iterable[Given]) -> list[Event]:
     """The events that lead from what is there after some events back to what was there before them."""
     old, new = ({identity(value): value for value in values} for values in (before, after))
-    gone = [value for known, value in new.items() if known not in old and not isinstance(value, HostAddresses)]
+    gone = [value for known, value in new.items() if known not in old and not isinstance(value, Seen)]
     changed = [value for known, value in old.items() if new.get(known) != value]
+    if any(isinstance(value, SilentPlaces) for value in new.values()) and not any(
+        isinstance(value, SilentPlaces) for value in old.values()
+    ):
+        changed.append(SilentPlaces(()))
     return [*(Removed(type(value), key_of(value)) for value in gone), *map(Put, changed)]

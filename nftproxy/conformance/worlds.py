@@ -36,6 +36,7 @@ from nftproxy.conformance.strategies import (
 )
 from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
+from nftproxy.model.annotations import ServiceOptions, SilentEndpoints
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,
@@ -142,6 +143,19 @@ lab_events: st.SearchStrategy[Event] = st.one_of(
     st.sampled_from(SLICES).map(lambda name: Removed(EndpointSlice, name)),
 )
 """What may happen in a world, on a node that stays."""
+
+
+@st.composite
+def silent_worlds(draw: st.DrawFn) -> World:
+    """A world in which every Service leaves out who doesn't answer, and some of its endpoints don't."""
+    world = draw(worlds)
+    leaving = ServiceOptions(silent_endpoints=SilentEndpoints.LEAVE_OUT)
+    places = [
+        (endpoint.address, port.port) for each in world.slices for endpoint in each.endpoints for port in each.ports
+    ]
+    silent = draw(st.lists(st.sampled_from(places), unique=True, max_size=8)) if places else []
+    services_ = tuple(structs.replace(each, options=leaving) for each in world.services)
+    return world._replace(services=services_, silent=tuple(silent))
 
 
 def world_after(world: World, happened: Iterable[Event]) -> World:

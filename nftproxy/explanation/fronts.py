@@ -96,7 +96,8 @@ def _holder_of(pipeline: Pipeline, claim: Claim, family: Family) -> tuple[Servic
 def _served(pipeline: Pipeline, family: Family, service: Service, port: ServicePort, reach: Reach) -> Served:
     state = pipeline.state
     ((_, facts),) = compile_service(state, pipeline.settings, family, service, only=port)
-    choice = choice_for(port, offers(service, state.slices_of(service.key), family), state.node)
+    offered = offers(service, state.slices_of(service.key), family)
+    choice = choice_for(port, offered, state.node, state.silent_of(service))
     return Served(service, port, reach, facts, choice)
 
 

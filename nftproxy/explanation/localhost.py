@@ -24,7 +24,8 @@ def localhost_case(pipeline: Pipeline, spot: Spot, pods: Pods) -> tuple[Service,
     state = pipeline.state
     service = state.services[wanted.service]
     (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
-    choice = choice_for(port, offers(service, state.slices_of(service.key), spot.family), state.node)
+    offered = offers(service, state.slices_of(service.key), spot.family)
+    choice = choice_for(port, offered, state.node, state.silent_of(service))
     is_local = service.external_policy is TrafficPolicy.LOCAL
     endpoints = tuple(
         Endpoint(

@@ -156,6 +156,10 @@ class RealNetwork:
         via = node.address6 if ":" in network else node.address
         self._router.ip(f"route replace {network} via {via}")
 
+    def lose(self, network: str) -> None:
+        """Lose what is for `network` (a CIDR) without a word, as if its node had died, until `route` says otherwise."""
+        self._router.ip(f"route replace blackhole {network}")
+
     def close(self) -> None:
         """Remove everything."""
         self._stack.close()

@@ -83,6 +83,7 @@ class Code(StrEnum):
     TOPOLOGY_UNUSED = "NFT308", "A Service asks for near endpoints, and uses all of them"
     LOCALHOST_TCP_ONLY = "NFT309", "A node port of UDP or SCTP isn't served at localhost"
     AFFINITY_BY_HASH = "NFT310", "Session affinity for IPv6 goes by a hash of the client's address"
+    ENDPOINT_SILENT = "NFT311", "An endpoint doesn't answer this node, and its Service leaves such endpoints out"
 
     FEATURE_MISSING = "NFT401", "The kernel or nft lacks something that the rules need"
     FAMILY_MISSING = "NFT402", "The kernel's nftables doesn't know IPv4 or IPv6"
@@ -101,6 +102,7 @@ class Code(StrEnum):
     SLOW_TRANSACTION = "NFT415", "The kernel took long for a transaction"
     COUNTS_UNREADABLE = "NFT416", "What the kernel has counted for Services can't be read"
     PROXY_ON_TRIAL_FAILED = "NFT417", "The proxy that `conformance` tries ends, or doesn't serve the cluster"
+    SILENCE_UNREADABLE = "NFT418", "The kernel can't be asked for connections without an answer"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.objects import ClusterObject, Node, ObjectKey, ServiceCIDR
+from nftproxy.model.objects import ClusterObject, Node, ObjectKey, Place, ServiceCIDR
 
 
 class HostAddresses(msgspec.Struct, frozen=True):
@@ -14,10 +14,20 @@ class HostAddresses(msgspec.Struct, frozen=True):
     addresses: frozenset[Address]
 
 
+class SilentPlaces(msgspec.Struct, frozen=True):
+    """The endpoints that don't answer this node by TCP, all of them, the one that has been silent for longest first."""
+
+    places: tuple[Place, ...]
+
+
+Seen = HostAddresses | SilentPlaces
+"""What this node sees itself, of which there is one value at a time."""
+
+
 class Put(msgspec.Struct, frozen=True):
     """An object is there, or has changed to this."""
 
-    object: ClusterObject | HostAddresses
+    object: ClusterObject | Seen
 
 
 class Removed(msgspec.Struct, frozen=True):

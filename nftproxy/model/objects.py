@@ -7,6 +7,7 @@ Only what a service proxy acts upon is kept.  Past this line code assumes that t
 from __future__ import annotations
 
 from enum import Enum
+from typing import NamedTuple
 
 import msgspec
 
@@ -89,6 +90,13 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
     labels: tuple[Label, ...] = ()
     options: ServiceOptions = PLAIN
+
+
+class Place(NamedTuple):
+    """Where an endpoint answers: its address, and the port of one of its EndpointSlice's ports."""
+
+    address: Address
+    port: int
 
 
 class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):

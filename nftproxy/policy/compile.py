@@ -20,6 +20,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from ipaddress import collapse_addresses, ip_network
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config, Settings
@@ -100,6 +102,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         counted=(CONNECTIONS, *(reason.value for reason in Reason)) if config.service_counts else (),
         counters=("count-connection",) if config.service_counts else (),
         endings=_endings(config),
+        watchers=("watch",) if state.watched else (),
     )
 
 
@@ -139,9 +142,11 @@ def compile_service(
         if only is not None and port != only:
             continue
         had = [reach for reach in claimed if not reach.denial]
-        choice = choice_for(port, offered, state.node)
+        choice = choice_for(port, offered, state.node, state.silent_of(service))
         shaper = _ListShaper(family, port.protocol, service.affinity_timeout, settings)
         facts = _port_facts(cluster_ips, own, had, choice, shaper)
+        if service.key in state.watched and port.protocol is Protocol.TCP:
+            facts = replace(facts, watched=tuple(reach.front for reach in had))
         if facts.allowed:
             own = own.without_allowed()
         yield PortKey(service.key, port.name, port.protocol), facts
@@ -212,9 +217,10 @@ def _by_pod(slots: Slots) -> Slots:
 def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
     """The endpoints of this node: what one of these sends to itself through a Service needs another source address.
 
-    They are the local list: the cluster list has none that isn't there too.
+    They are the local list: the cluster list has none that isn't there too.  Who doesn't answer may be left out of one
+    list alone, and counts here.
     """
-    return tuple((candidate.address, candidate.port) for candidate in choice.local)
+    return tuple((each.candidate.address, each.candidate.port) for each in choice.verdicts if each.local.is_usable)
 
 
 _NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
+from nftproxy.model.objects import Endpoint, EndpointSlice, Node, Place, Service, ServicePort
 
 
 class Reason(Enum):
@@ -32,11 +32,23 @@ class Reason(Enum):
     OTHER_NODE = "on another node"
     OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
     OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
+    SILENT = "left out, as connections from this node get no answer"
+    SILENT_BUT_NEEDED = "connections from this node get no answer, but no more of the list may be left out"
 
     @property
     def is_choice(self) -> bool:
         """Whether the endpoint is on the list."""
-        return self is Reason.READY or self is Reason.LAST_RESORT
+        return self is Reason.READY or self is Reason.LAST_RESORT or self is Reason.SILENT_BUT_NEEDED
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether it would be there if it answered."""
+        return self.is_choice or self is Reason.SILENT
+
+
+SHARE_OF_SILENT = 2
+"""One in so many endpoints of a list may be left out as it doesn't answer, so never the last one.  Where more are
+silent, the cause is rather this node's network, and those that are left would have to carry too much."""
 
 
 FULL_WEIGHT = 100
@@ -141,8 +153,11 @@ def _rank(endpoint: Endpoint, candidate: Candidate) -> _Rank:
     return conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or (), -candidate.weight
 
 
-def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
-    """Decide about each candidate for the cluster list and for the local list."""
+def choose(candidates: Sequence[Candidate], node: Node, silent: Sequence[Place] = ()) -> Choice:
+    """Decide about each candidate for the cluster list and for the local list.
+
+    `silent` are the endpoints that don't answer, if these are to be left out: the first ones count.
+    """
     ready = _ready(candidates)
     far, far_reason = _too_far(ready, node)
     has_local_ready = any(candidate.is_local for candidate in ready)
@@ -152,6 +167,8 @@ def choose(candidates: Sequence[Candidate], node: Node) -> Choice:
         cluster = far_reason if far and candidate in far else by_conditions
         local = _by_conditions(candidate, has_ready=has_local_ready) if candidate.is_local else Reason.OTHER_NODE
         verdicts.append(Verdict(candidate, cluster, local))
+    if silent:
+        verdicts = _without_silent(verdicts, silent)
     return Choice(
         tuple(verdicts),
         tuple(verdict.candidate for verdict in verdicts if verdict.cluster.is_choice),
@@ -164,9 +181,34 @@ def _ready(candidates: Iterable[Candidate]) -> list[Candidate]:
     return [candidate for candidate in candidates if candidate.is_ready and candidate.weight]
 
 
-def choice_for(port: ServicePort, offered: Offers, node: Node) -> Choice:
-    """What is decided on a node about the endpoints that are offered for a Service port."""
-    return choose(gather(offered, port, node.name), node)
+def _without_silent(verdicts: Sequence[Verdict], silent: Sequence[Place]) -> list[Verdict]:
+    """The verdicts, with each list by itself without those who don't answer, as far as its share goes."""
+    cluster = _silent_of([each.candidate for each in verdicts if each.cluster.is_choice], silent)
+    local = _silent_of([each.candidate for each in verdicts if each.local.is_choice], silent)
+    return [
+        Verdict(each.candidate, cluster.get(each.candidate, each.cluster), local.get(each.candidate, each.local))
+        for each in verdicts
+    ]
+
+
+def _silent_of(chosen: Sequence[Candidate], silent: Sequence[Place]) -> dict[Candidate, Reason]:
+    """Those of a list that don't answer, with what follows."""
+    places = {Place(candidate.address, candidate.port): candidate for candidate in chosen}
+    found = [places[place] for place in silent if place in places]
+    most = len(chosen) // SHARE_OF_SILENT
+    return {
+        candidate: Reason.SILENT if number < most else Reason.SILENT_BUT_NEEDED
+        for number, candidate in enumerate(found)
+    }
+
+
+def choice_for(port: ServicePort, offered: Offers, node: Node, silent: Sequence[Place] = ()) -> Choice:
+    """What is decided on a node about the endpoints that are offered for a Service port.
+
+    `silent` are those that don't answer by TCP, if the Service leaves these out (`ClusterState.silent_of`).
+    """
+    has_silent = port.protocol is Protocol.TCP
+    return choose(gather(offered, port, node.name), node, silent if has_silent else ())
 
 
 def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:

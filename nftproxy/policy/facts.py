@@ -48,6 +48,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     `filter_priority` is that of the chains that reject what was not translated.
     `counted` holds what is counted for each Service ("connections", "race"), and `counters` the chain that counts a
     connection which an endpoint gets; or nothing, both.  `endings` are the verdicts for what no endpoint gets.
+    `watchers` holds the chain that notes connections without an answer, if any Service leaves out who doesn't answer.
     """
 
     table: str
@@ -68,6 +69,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     counted: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
     endings: Endings = Endings()
+    watchers: tuple[str, ...] = ()
 
 
 class ListFacts(msgspec.Struct, frozen=True):
@@ -147,6 +149,7 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     list of source ranges is called by an address, its Service's ClusterIP.
     `no_endpoints` are those of the fronts that no endpoint serves on any node.  `none_local` are those that only
     endpoints of other nodes could serve, where connections are counted: their packets are dropped in any case.
+    `watched` are those whose connections are noted when they get no answer.
     """
 
     protocol: str
@@ -164,5 +167,6 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     sticky: tuple[Slots, ...] = ()
     affinities: tuple[tuple[Front, str], ...] = ()
     hairpins: tuple[tuple[Address, int], ...] = ()
+    watched: tuple[Front, ...] = ()
     lists: tuple[ListFacts, ...] = ()
     draws: tuple[DrawFacts, ...] = ()

@@ -144,7 +144,7 @@ def without_local_endpoints(state: ClusterState, family: Family) -> dict[str, in
             continue
         offered = offers(service, state.slices_of(service.key), family)
         for port in service.ports:
-            choice = choice_for(port, offered, state.node)
+            choice = choice_for(port, offered, state.node, state.silent_of(service))
             for policy in policies if choice.has_endpoints and not choice.local else ():
                 counts[policy] += 1
     return counts

@@ -124,7 +124,7 @@ class LocalhostPorts:
                 for reach in claimed:
                     if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.denial:
                         continue
-                    choice = choice_for(port, offered, state.node)
+                    choice = choice_for(port, offered, state.node, state.silent_of(service))
                     chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
                         rows = placed(chosen, Algorithm.RANDOM, "")

@@ -10,9 +10,19 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Network
-from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, key_of
-from nftproxy.model.objects import ClusterObject, Endpoint, EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.model.addresses import Address, Network, Protocol
+from nftproxy.model.annotations import SilentEndpoints
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
+from nftproxy.model.objects import (
+    ClusterObject,
+    Endpoint,
+    EndpointSlice,
+    Node,
+    ObjectKey,
+    Place,
+    Service,
+    ServiceCIDR,
+)
 from nftproxy.model.settings import Config
 from nftproxy.model.steps import finish
 from nftproxy.policy.claims import Claims
@@ -40,12 +50,15 @@ class ClusterState:
     """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs.
 
     `services` are those that are within the limits (limits.py); `excessive` has the others, each with the reason.
+    `watched` are those of them that leave out endpoints that don't answer; `silent` are the endpoints that don't.
     """
 
     def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
         self.node = Node(node_name)
         self.host_addresses: frozenset[Address] | None = None
+        self.silent: tuple[Place, ...] = ()
         self.services: dict[ObjectKey, Service] = {}
+        self.watched: set[ObjectKey] = set()
         self.excessive: dict[ObjectKey, str] = {}
         self._given: dict[ObjectKey, Service] = {}
         self._unjudged: set[ObjectKey] = set()
@@ -57,6 +70,18 @@ class ClusterState:
     def slices_of(self, service: ObjectKey) -> Collection[EndpointSlice]:
         """The EndpointSlices that belong to a Service."""
         return self._slices_of.get(service, {}).values()
+
+    def silent_of(self, service: Service) -> tuple[Place, ...]:
+        """The endpoints that don't answer, if the Service leaves such out."""
+        return self.silent if service.key in self.watched else ()
+
+    def watched_places(self) -> dict[Place, list[ObjectKey]]:
+        """Each endpoint that is left out where it doesn't answer, with the Services that do so: it takes a while."""
+        found: dict[Place, list[ObjectKey]] = {}
+        for key in sorted(self.watched):
+            for place in {place for each in self.slices_of(key) for place in _places(each)}:
+                found.setdefault(place, []).append(key)
+        return found
 
     def endpoints_at(self, address: Address) -> Iterator[tuple[ObjectKey, Endpoint]]:
         """Every endpoint with this address and its Service: looked for among all, so never while rules are made."""
@@ -126,7 +151,7 @@ class ClusterState:
         }
         return stores[kind]
 
-    def _put(self, new: ClusterObject | HostAddresses, touched: Touched) -> None:
+    def _put(self, new: ClusterObject | Seen, touched: Touched) -> None:
         match new:
             case Service():
                 self._change_service(new.key, new)
@@ -137,6 +162,8 @@ class ClusterState:
             case HostAddresses() if self.host_addresses != new.addresses:
                 self.host_addresses = new.addresses
                 touched.table = touched.everything = True
+            case SilentPlaces() if self.silent != new.places:
+                self._change_silent(new.places, touched)
             case ServiceCIDR() if self._service_cidrs.get(new.name) != new:
                 self._service_cidrs[new.name] = new
                 touched.table = True
@@ -186,7 +213,26 @@ class ClusterState:
         if new is not None:
             self.claims.add(new)
             self.services[key] = new
+        self._watch(key, new, touched)
         touched.services.add(key)
+
+    def _watch(self, key: ObjectKey, new: Service | None, touched: Touched) -> None:
+        """Note whether a Service leaves out who doesn't answer; the skeleton depends on whether any does."""
+        had = bool(self.watched)
+        if new is not None and new.options.silent_endpoints is SilentEndpoints.LEAVE_OUT:
+            self.watched.add(key)
+        else:
+            self.watched.discard(key)
+        if bool(self.watched) != had:
+            touched.table = True
+
+    def _change_silent(self, places: tuple[Place, ...], touched: Touched) -> None:
+        """Other endpoints don't answer now, or in another order, which says who is left out where not all may be."""
+        changed = set(places) | set(self.silent)
+        self.silent = places
+        for key in self.watched:
+            if any(place in changed for each in self.slices_of(key) for place in _places(each)):
+                touched.services.add(key)
 
     def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Touched) -> None:
         old = self._slices.get(key)
@@ -213,3 +259,11 @@ class ClusterState:
         ):  # no rule depends on these
             self.claims.set_node_addresses(frozenset(new.addresses))
             touched.table = touched.everything = True
+
+
+def _places(endpoint_slice: EndpointSlice) -> Iterator[Place]:
+    """Where the endpoints of a slice answer by TCP."""
+    for port in endpoint_slice.ports:
+        if port.protocol is Protocol.TCP:
+            for endpoint in endpoint_slice.endpoints:
+                yield Place(endpoint.address, port.port)

@@ -1,10 +1,11 @@
 """Templates in, statements out.
 
-Five templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
-`draw.nft.j2` (drawing one of N), `service.nft.j2` (one Service port's block), and `counts.nft.j2` (what counts
-connections, where that is configured).  What they render is plain nft, of two
-forms only: a `table` block of declarations, and `add element` lines of one element each.  `read_statements` takes the
-text apart again, line by line; it knows these two forms, not the nft language, which is the kernel side's to judge.
+Six templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
+`draw.nft.j2` (drawing one of N), `service.nft.j2` (one Service port's block), `counts.nft.j2` (what counts
+connections, where that is configured), and `watch.nft.j2` (what notes connections without an answer, where a Service
+leaves out who doesn't answer).  What they render is plain nft, of two forms only: a `table` block of declarations, and
+`add element` lines of one element each.  `read_statements` takes the text apart again, line by line; it knows these two
+forms, not the nft language, which is the kernel side's to judge.
 
 Nothing is read from disk here: a `Renderer` is given the templates' texts.
 """
@@ -31,7 +32,8 @@ ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
 DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
 COUNTS_TEMPLATE = "counts.nft.j2"
-TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE, COUNTS_TEMPLATE)
+WATCH_TEMPLATE = "watch.nft.j2"
+TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE, COUNTS_TEMPLATE, WATCH_TEMPLATE)
 
 CACHED = 4096
 """Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
@@ -69,12 +71,14 @@ class Renderer:
         self._rows: dict[tuple[str, str, Front], tuple[tuple[Row, Element], ...]] = {}
 
     def table(self, facts: TableFacts) -> Block:
-        """The skeleton of one family's table, with what counts connections if any are counted."""
-        block = self._block(TABLE_TEMPLATE, msgspec.structs.asdict(facts))
-        if not facts.counted:
-            return block
-        counts = self._block(COUNTS_TEMPLATE, msgspec.structs.asdict(facts))
-        return Block(block.declarations + counts.declarations, block.elements + counts.elements)
+        """The skeleton of one family's table, with what counts or watches connections if any are."""
+        also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers))
+        names = (TABLE_TEMPLATE, *(name for name, is_asked_for in also if is_asked_for))
+        blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
+        return Block(
+            tuple(each for block in blocks for each in block.declarations),
+            tuple(each for block in blocks for each in block.elements),
+        )
 
     def port(self, facts: PortFacts, table: str) -> Block:
         """The block of one Service port, the lists and draws included that it shares with others."""
@@ -112,8 +116,10 @@ class Renderer:
     def shape(self, facts: TableFacts) -> str:
         """A name for all that these templates declare and the kernel can't change in place.
 
-        Chains and maps that come with Service ports are represented by one sample.
+        Chains and maps that come with Service ports are represented by one sample, and what watches connections is
+        always part of it: no table is made anew because the first Service asks for that.
         """
+        facts = msgspec.structs.replace(facts, watchers=("watch",))
         sample = ListFacts(
             table=facts.table,
             ip=facts.ip,

@@ -156,6 +156,7 @@ CHAINS: dict[str, ChainWords] = {
     "remember": ChainWords(
         (
             (r"jump count-", "a connection that an endpoint gets: counts it"),
+            (r"jump watch", "a first packet that is sent again: looks whether its front is watched"),
             (r"map @affinity", "the front has session affinity: writes for how long over the packet's address"),
             (r"map @nodeport-affinity", "the node port has session affinity: writes for how long over the address"),
         ),
@@ -185,6 +186,17 @@ CHAINS: dict[str, ChainWords] = {
             (r"drop", "an address for Services that none has: drops the packet"),
         ),
         otherwise="no address of Services",
+    ),
+    "watch": ChainWords(
+        (
+            (r"@watched", "the front leaves out who doesn't answer: goes to note the connection"),
+            (r"@nodeport-watched", "the node port leaves out who doesn't answer: goes to note the connection"),
+        ),
+        otherwise="not watched",
+    ),
+    "note-unanswered": ChainWords(
+        ((r"update @", "notes a connection without an answer"),),
+        otherwise="so many are noted already that these are enough",
     ),
     "count-connection": ChainWords((_COUNT,), otherwise="the front is no Service's: counts nothing"),
     "count-(?:nodeport-)?no-endpoint": ChainWords((_COUNT, (r"goto refuse", "rejects the connection"))),

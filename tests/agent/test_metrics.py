@@ -79,6 +79,10 @@ counter kind nftproxy_transactions_total
 histogram kind nftproxy_transaction_bytes
 histogram kind,stage nftproxy_sync_stage_duration_seconds
 counter ip_family nftproxy_repairs_total
+gauge ip_family nftproxy_silent_endpoints
+counter ip_family nftproxy_silences_total
+counter answered nftproxy_silence_checks_total
+counter - nftproxy_connections_moved_total
 counter code nftproxy_warnings_total
 gauge ip_family,map nftproxy_affinity_entries
 gauge - nftproxy_configuration_rejected
@@ -148,6 +152,7 @@ def exercised() -> Metrics:
     made.metrics.built("1", "2", "3")
     made.metrics.requested(Asked("200", "GET", "api.example:6443", 0.01))
     made.metrics.localhost_listeners(IPV4, 1)
+    made.metrics.silence({IPV4: 1})
     made.metrics.waits_for(["the first load of IPv6"])
     return made.metrics
 
@@ -229,6 +234,10 @@ def test_counters_begin_at_zero() -> None:
         'nftproxy_localhost_connections_total{outcome="limit"}': 0,
         **by_family("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", 0),
         **by_family("nftproxy_repairs_total", 0),
+        **by_family("nftproxy_silences_total", 0),
+        'nftproxy_silence_checks_total{answered="false"}': 0,
+        'nftproxy_silence_checks_total{answered="true"}': 0,
+        "nftproxy_connections_moved_total": 0,
     }
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import nodes, quick, slices
-from nftproxy.model.addresses import Protocol
+from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.annotations import ServiceOptions
-from nftproxy.model.objects import EndpointPort, EndpointSlice, Node
-from nftproxy.policy.endpoints import Candidate, Choice, Reason, Verdict, choose, gather, offers
+from nftproxy.model.objects import EndpointPort, EndpointSlice, Node, Place
+from nftproxy.policy.endpoints import Candidate, Choice, Reason, Verdict, choice_for, choose, gather, offers
 from tests.support.factories import IPV4, IPV6, endpoint, node, service, service_port, slice_of
 
 R = Reason
@@ -321,6 +321,53 @@ def test_the_lists_are_as_the_rules_say(drawn: list[EndpointSlice], at: Node) ->
         )
         assert [v.candidate for v in chosen.verdicts if v.cluster.is_choice] == list(chosen.cluster)
         assert [v.candidate for v in chosen.verdicts if v.local.is_choice] == list(chosen.local)
+
+
+@pytest.mark.parametrize(
+    ("silent", "cluster", "local", "reasons"),
+    [
+        ("", "1 2 3 4 5", "1 2", [R.READY] * 5),
+        ("3", "1 2 4 5", "1 2", [R.READY, R.READY, R.SILENT, R.READY, R.READY]),
+        ("1", "2 3 4 5", "2", [R.SILENT, R.READY, R.READY, R.READY, R.READY]),
+        ("5 3", "1 2 4", "1 2", [R.READY, R.READY, R.SILENT, R.READY, R.SILENT]),
+        ("5 3 4", "1 2 4", "1 2", [R.READY, R.READY, R.SILENT, R.SILENT_BUT_NEEDED, R.SILENT]),
+        ("2 1 9", "3 4 5", "1", [R.SILENT, R.SILENT, R.READY, R.READY, R.READY]),
+    ],
+)
+def test_silent_endpoints_are_left_out(silent: str, cluster: str, local: str, reasons: list[Reason]) -> None:
+    """Who doesn't answer is on neither list, up to half of each by itself, those that fell silent first."""
+    all_ = [f"10.1.0.{number}@{'node-a' if number < 3 else 'node-b'}" for number in range(1, 6)]
+    places = [Place(Address(f"10.1.0.{number}"), 8080) for number in silent.split()]
+    chosen = choose(candidates(slice_of(endpoints=all_, ports=["http:8080"])), node(), places)
+    assert (hosts(chosen.cluster), hosts(chosen.local)) == (cluster, local)
+    assert [verdict.cluster for verdict in chosen.verdicts] == reasons
+
+
+def test_only_tcp_ports_leave_silent_endpoints_out() -> None:
+    """Silence is seen of TCP connections, so the same place by another protocol serves on."""
+    offered = offers(service(), [slice_of(endpoints=["10.1.0.1", "10.1.0.2"], ports=["http:80", "http:80/udp"])], IPV4)
+    silent = [Place(Address("10.1.0.1"), 80)]
+    assert hosts(choice_for(service_port("http:80"), offered, node(), silent).cluster) == "2"
+    assert hosts(choice_for(service_port("http:80/udp"), offered, node(), silent).cluster) == "1 2"
+
+
+@quick()
+@given(st.lists(slices, max_size=4), nodes, st.data())
+def test_never_more_than_half_of_a_list_is_left_out(drawn: list[EndpointSlice], at: Node, data: st.DataObject) -> None:
+    """Whoever is silent, a list that had endpoints keeps at least half of them, and only silent ones go."""
+    for port in map(service_port, ["80", "web:80"]):
+        all_ = gather(offers(service(), drawn, IPV4), port, at.name)
+        places = [Place(each.address, each.port) for each in all_]
+        silent = data.draw(st.lists(st.sampled_from(places), unique=True)) if places else []
+        before, after = choose(all_, at), choose(all_, at, silent)
+        for old, new in ((before.cluster, after.cluster), (before.local, after.local)):
+            gone = [Place(each.address, each.port) for each in old if each not in new]
+            had = [Place(each.address, each.port) for each in old]
+            assert gone == sorted([place for place in silent if place in had][: len(old) // 2], key=had.index)
+            assert set(new) <= set(old)
+            assert bool(new) is bool(old)
+        assert [v.candidate for v in after.verdicts if v.cluster.is_choice] == list(after.cluster)
+        assert after.has_endpoints is before.has_endpoints
 
 
 def _usable(all_: list[Candidate]) -> list[Candidate]:

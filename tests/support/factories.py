@@ -30,7 +30,7 @@ from nftproxy.model.addresses import (
     parse_address,
 )
 from nftproxy.model.annotations import PLAIN_SLICE, SliceOptions
-from nftproxy.model.events import HostAddresses, Put
+from nftproxy.model.events import HostAddresses, Put, Seen
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -220,7 +220,7 @@ def renderer() -> Renderer:
 
 
 def pipeline(
-    *objects: ClusterObject | HostAddresses,
+    *objects: ClusterObject | Seen,
     node: Node | None = node(),  # noqa: B008  # a frozen value
     families: Iterable[Family] = Family,
     settings: Settings | None = None,

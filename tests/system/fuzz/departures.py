@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import Given, some
-from nftproxy.model.events import Event, HostAddresses, Listed, Removed, key_of
+from nftproxy.model.events import Event, Listed, Removed, Seen, key_of
 from nftproxy.model.objects import ClusterObject
 
 
 def departures(there: Sequence[Given]) -> st.SearchStrategy[Event]:
     """An object is removed, or some are missing in a list of their kind; of nothing, nothing can go."""
-    objects = [value for value in there if not isinstance(value, HostAddresses)]
+    objects = [value for value in there if not isinstance(value, Seen)]
     if not objects:
         return st.nothing()
     kinds = list(dict.fromkeys(map(type, objects)))

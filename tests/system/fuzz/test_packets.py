@@ -52,6 +52,14 @@ def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
 
+@given(world=worlds.silent_worlds())
+@tries(15, 1000)
+def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, world: World) -> None:
+    """Where endpoints don't answer, connections of Services that leave them out go to the others, up to half."""
+    tally.count("clusters with silence")
+    assert features.as_specified(features.anything, exactly, trial, world) is None
+
+
 @given(life=worlds.lives)
 @tries(12, 500)
 def test_connections_go_as_specified_after_every_change(

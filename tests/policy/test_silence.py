@@ -1,0 +1,227 @@
+"""Which endpoints don't answer: suspicion, proof, retries with growing pauses, and what is forgotten."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nftproxy.model.addresses import Address
+from nftproxy.model.objects import Place
+from nftproxy.policy import silence
+from nftproxy.policy.silence import (
+    ACQUITTAL,
+    CONFIRMATION,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    PROBATION,
+    RETRY_PATIENCE,
+    SUSPECT_PAUSE,
+    THRESHOLD,
+    TRIAL,
+    Silence,
+)
+
+DEAD, OTHER = Place(Address("10.1.1.4"), 8080), Place(Address("10.1.2.4"), 8080)
+
+
+def fallen(*places: Place, at: float = 0.0) -> Silence:
+    """Endpoints that have fallen silent, one after the other."""
+    known = Silence()
+    for place in places or (DEAD,):
+        fall(known, place, at)
+        at += 1
+    return known
+
+
+def fall(known: Silence, place: Place, at: float) -> None:
+    """Let an endpoint fall silent."""
+    known.observe({place: THRESHOLD}, at)
+    assert (place, CONFIRMATION) in known.take_due(at)
+    known.tried(place, at, has_answered=False)
+    assert place in known.silent
+
+
+def pauses(known: Silence, place: Place, begin: float, count: int) -> list[float]:
+    """How long the pauses before the next retries are, none of which is answered."""
+    found, last = list[float](), begin
+    while len(found) < count:
+        now = last + 0.5
+        while not (due := known.take_due(now)):
+            now += 0.5
+        assert due == [(place, RETRY_PATIENCE)]
+        found.append(now - last)
+        known.tried(place, now, has_answered=False)
+        last = now
+    return found
+
+
+def test_threshold_and_an_unanswered_connection_of_ours_make_an_endpoint_silent() -> None:
+    """Neither so many clients' connections without reply alone nor our own one alone is enough; both are."""
+    known = Silence()
+    known.observe({DEAD: THRESHOLD}, 0)
+    assert not known.silent
+    assert known.take_due(0) == [(DEAD, CONFIRMATION)]
+    known.tried(DEAD, 0.5, has_answered=False)
+    assert known.silent == (DEAD,)
+
+
+def test_fewer_connections_than_the_threshold_prove_nothing() -> None:
+    """One or two connections without reply are lost packets, whatever becomes of ours: it is tried again meanwhile."""
+    known = Silence()
+    known.observe({DEAD: THRESHOLD - 1}, 0)
+    known.take_due(0)
+    known.tried(DEAD, 0.5, has_answered=False)
+    assert not known.silent
+    assert known.take_due(0.5 + SUSPECT_PAUSE) == [(DEAD, CONFIRMATION)]
+    known.observe({DEAD: THRESHOLD}, 2)
+    assert known.silent == (DEAD,)
+
+
+def test_suspect_that_answers_us_stays_and_is_left_in_peace() -> None:
+    """An endpoint that is hidden from some clients, or loses packets, stays, and isn't tried at every loss."""
+    known = Silence()
+    known.observe({DEAD: 50}, 0)
+    known.take_due(0)
+    known.tried(DEAD, 0.1, has_answered=True)
+    known.observe({DEAD: 50}, ACQUITTAL)
+    assert (known.silent, known.take_due(ACQUITTAL)) == ((), [])
+    known.observe({DEAD: 50}, ACQUITTAL + 0.1)
+    assert known.take_due(ACQUITTAL + 0.1) == [(DEAD, CONFIRMATION)]
+
+
+def test_suspect_that_nobody_misses_any_more_is_forgotten() -> None:
+    """Without connections that lack a reply there is nothing to remember, and nobody is tried."""
+    known = Silence()
+    known.observe({DEAD: 1}, 0)
+    known.take_due(0)
+    known.tried(DEAD, 0.5, has_answered=False)
+    known.observe({}, ACQUITTAL)
+    assert len(known) == 0
+    assert known.take_due(100) == []
+
+
+def test_retries_have_pauses_that_double_up_to_the_longest() -> None:
+    """A silent endpoint is retried after 1, 2, 4 s and so on, at the most after the longest pause."""
+    assert pauses(fallen(), DEAD, 0, 8) == [FIRST_PAUSE, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE]
+
+
+def test_endpoint_comes_back_when_a_retry_is_answered() -> None:
+    """It is no longer silent at once, and the others still are."""
+    known = fallen(DEAD, OTHER)
+    assert set(known.silent) == {DEAD, OTHER}
+    known.take_due(2)
+    known.tried(DEAD, 2, has_answered=True)
+    assert known.silent == (OTHER,)
+
+
+def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
+    """Who falls again on probation goes on with twice the last pause; after it, the pauses begin anew."""
+    known, now, found = Silence(), 0.0, list[float]()
+    for _ in range(5):
+        fall(known, DEAD, now)
+        began = now
+        while not known.take_due(now):
+            now += 0.5
+        found.append(now - began)
+        known.tried(DEAD, now, has_answered=True)
+        now += 10
+    assert found == [1, 2, 4, 8, 16]
+    known.observe({}, now + PROBATION)
+    assert len(known) == 0
+
+
+def test_suspicion_on_probation_does_not_shorten_the_pauses() -> None:
+    """One lost packet after a fall is no reason to forget the fall."""
+    known = fallen()
+    known.take_due(1)
+    known.tried(DEAD, 1, has_answered=True)
+    known.observe({DEAD: 1}, 2)
+    known.take_due(2)
+    known.tried(DEAD, 2.5, has_answered=False)
+    known.observe({}, 2 + ACQUITTAL)
+    fall(known, DEAD, 20)
+    assert pauses(known, DEAD, 20, 1) == [2 * FIRST_PAUSE]
+
+
+def test_endpoint_comes_back_on_trial_where_no_retry_is_ever_answered() -> None:
+    """Where something keeps the node itself from connecting, a silent endpoint comes back in the end."""
+    known, now = fallen(), 0.0
+    while known.silent:
+        now += 0.5
+        assert now <= TRIAL + LONGEST_PAUSE
+        for place, _ in known.take_due(now):
+            known.tried(place, now, has_answered=False)
+    assert now >= TRIAL
+
+
+def test_endpoint_that_has_gone_is_forgotten() -> None:
+    """What is said of it later, as by a retry under way, changes nothing."""
+    known = fallen(DEAD, OTHER)
+    known.keep({OTHER})
+    known.tried(DEAD, 5, has_answered=False)
+    assert (known.silent, len(known)) == ((OTHER,), 1)
+
+
+PLACES = st.sampled_from([Place(Address(f"10.1.0.{number}"), 80) for number in range(4, 14)])
+MOST = 6
+"""Endpoints that are remembered at the most, in the machine below."""
+
+
+class Histories(RuleBasedStateMachine):
+    """Any history of connections, retries and time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known, self.now = Silence(), 0.0
+        self.missed: set[Place] = set()
+        self.trying: dict[Place, float] = {}
+        silence.MOST_KNOWN = MOST
+
+    def teardown(self) -> None:
+        """Let the next test have the real bound."""
+        silence.MOST_KNOWN = 4096
+
+    @rule(missing=st.dictionaries(PLACES, st.integers(1, 5), max_size=8))
+    def observe(self, missing: dict[Place, int]) -> None:
+        """Some connections are without reply."""
+        before = set(self.known.silent)
+        self.missed |= missing.keys()
+        self.known.observe(missing, self.now)
+        assert all(missing.get(place, 0) >= THRESHOLD for place in set(self.known.silent) - before)
+
+    @rule(seconds=st.sampled_from([0.25, 1.0, 7.0, 70.0, 700.0]))
+    def wait(self, seconds: float) -> None:
+        """Time goes by, and all retries are begun that are due."""
+        self.now += seconds
+        for place, patience in self.known.take_due(self.now):
+            assert place in self.missed
+            assert 0 < patience <= RETRY_PATIENCE
+            self.trying.setdefault(place, self.now)
+
+    @precondition(lambda self: self.trying)
+    @rule(data=st.data(), has_answered=st.booleans())
+    def answer(self, data: st.DataObject, has_answered: bool) -> None:
+        """One of our connections is answered, or isn't."""
+        place = data.draw(st.sampled_from(sorted(self.trying)))
+        del self.trying[place]
+        self.known.tried(place, self.now, has_answered=has_answered)
+        assert not (has_answered and place in self.known.silent)
+
+    @rule(places=st.sets(PLACES))
+    def go(self, places: set[Place]) -> None:
+        """Some endpoints go."""
+        self.known.keep(places)
+        assert set(self.known.silent) <= places
+        self.trying = {place: began for place, began in self.trying.items() if place in places}
+
+    @invariant()
+    def is_bounded(self) -> None:
+        """Nobody is silent twice or without having been missed, and memory has a bound."""
+        silent = self.known.silent
+        assert len(set(silent)) == len(silent) <= len(self.known) <= MOST
+        assert self.missed >= set(silent)
+
+
+TestHistories = Histories.TestCase
+TestHistories.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
