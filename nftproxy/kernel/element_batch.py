@@ -66,8 +66,9 @@ from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Commit
 
-MOST_CHARACTERS = 256 * 1024
-"""A longer text is left to libnftables: some 6,000 elements, for which Python would hold its own lock for 50 ms."""
+MOST_CHARACTERS = 64 * 1024
+"""A longer text is left to libnftables: some 1,500 elements.  Python would hold its own lock for longer than 10 ms, in
+which nothing else could be rendered."""
 
 LONGEST_LIST = 48 * 1024
 """Bytes of elements in one message, which an attribute's length of 16 bits must hold."""

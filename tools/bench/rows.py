@@ -13,7 +13,9 @@ from tools.bench.progress import others, tell
 from tools.bench.world import World
 
 HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND = Size(100, 10), Size(1_000, 10), Size(10_000, 10), Size(40_000, 5)
-ALL_SIZES = (HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND)
+HUNDRED_THOUSAND = Size(100_000, 2)
+"""A look ahead: no target is for it."""
+ALL_SIZES = (HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND, HUNDRED_THOUSAND)
 
 
 class Row(NamedTuple):

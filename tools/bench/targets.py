@@ -68,6 +68,8 @@ def _latencies() -> Iterator[Target]:
     for size in (10_000, 40_000):
         name = f"latency/{size}/{changes.CREATED}/p50"
         yield Target(f"{changes.CREATED}, {size:,} Services, to that at 100, p50", name, NO_GROWTH, RATIO, few)
+    for kind in (changes.CREATED, changes.REPLACED):
+        yield Target(f"{kind}, 100,000 Services, p50", f"latency/100000/{kind}/p50", None)
     for size, bound in ((100, None), (10_000, 0.003), (40_000, 0.003)):
         yield Target(f"{loads.FIRST_OF_COUNT}, {size:,} Services, p50", f"new count/{size}/p50", bound)
 
@@ -91,6 +93,7 @@ _OTHERS = (
     Target("the same at 100 Services", "start/100", None, SECONDS),
     Target("the same at 1,000 Services", "start/1000", None, SECONDS),
     Target("the same at 40,000 x 5", "start/40000", 5.0, SECONDS),
+    Target("the same at 100,000 x 2", "start/100000", None, SECONDS),
     Target("restart with rules in place, 10,000 x 10", "restart/10000", 2.5, SECONDS),
     Target("connections made meanwhile", "restart/10000/connections", None, COUNT),
     Target("connections lost of these", "restart/10000/lost", 0, COUNT),
@@ -114,6 +117,8 @@ _OTHERS = (
     Target("resident memory, greatest, 10,000 x 10", "memory/10000/peak", 250 << 20, MEBIBYTES),
     Target("resident memory, settled, 40,000 x 5", "memory/40000/settled", None, MEBIBYTES),
     Target("resident memory, greatest, 40,000 x 5", "memory/40000/peak", None, MEBIBYTES),
+    Target("resident memory, settled, 100,000 x 2", "memory/100000/settled", None, MEBIBYTES),
+    Target("resident memory, greatest, 100,000 x 2", "memory/100000/peak", None, MEBIBYTES),
     Target("offline `render`, 10,000 x 10, JSON", "render/10000/JSON", 3.0, SECONDS),
     Target("the same, YAML", "render/10000/YAML", 3.0, SECONDS),
     Target("new connection to a pod directly, 10,000 Services, p50", DIRECTLY, None, MICRO),
