@@ -25,6 +25,7 @@ from nftproxy.api.validate import is_label
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
+from nftproxy.model.shared import shared
 
 Outcome = ClusterObject | Ignored | None
 """A value, or why it isn't for this proxy, or None: of a kind that doesn't matter, or lost and reported."""
@@ -250,7 +251,7 @@ def _key(metadata: schema.Names, kind: Kind, report: Report) -> ObjectKey | None
     elif namespace and not is_label(namespace):
         report("metadata.namespace", f"{show(namespace)} is not a DNS label of at most 63 characters")
     else:
-        return ObjectKey(namespace, name)
+        return ObjectKey(shared(namespace), name)
     return None
 
 

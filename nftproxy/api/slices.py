@@ -17,6 +17,7 @@ from nftproxy.api.validate import is_label, is_label_value, is_subdomain, named_
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, ObjectKey
+from nftproxy.model.shared import shared
 
 HEADLESS = "service.kubernetes.io/headless"
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -92,7 +93,7 @@ def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report
     if node_name and not is_subdomain(node_name):
         report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")
         return None
-    node_name = _shared_name(node_name)
+    node_name = shared(node_name)
     ready, serving, terminating = _conditions(given.conditions)
     zone = _zone(given.zone, path, report)
     if given.hints is None:
@@ -107,7 +108,7 @@ def _zone(given: object, path: str, report: Report) -> str:
     if not given:
         return ""
     if isinstance(given, str) and is_label_value(given):
-        return _shared_name(given)
+        return shared(given)
     report(f"{path}.zone", f"{show(given)} is not the name of a zone")
     return ""
 
@@ -135,16 +136,7 @@ def _hints(
     return _shared_names(tuple(names)) if names else None
 
 
-# Of Nodes and zones there are few, but every endpoint says the names of some: nearly half of the memory that they take.
-
-
-@functools.lru_cache(maxsize=16384)
-def _shared_name(name: str) -> str:
-    """The same text, as the one object that was given first."""
-    return name
-
-
 @functools.lru_cache(maxsize=16384)
 def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The same texts, as the one object that was given first."""
+    """The same names, as the one object that was given first: of zones there are few."""
     return names

@@ -22,6 +22,7 @@ from nftproxy.model.addresses import (
     parse_virtual_address,
 )
 from nftproxy.model.objects import EndpointPort
+from nftproxy.model.shared import shared
 
 E = TypeVar("E", bound=Enum)
 N = TypeVar("N", bound=Address | Network)
@@ -73,7 +74,7 @@ def named_port(
         report(f"{path}.name", f"{show(name)} is not a port name (a DNS label of at most 63 characters)")
         return None
     right = port_number(number, f"{path}.port", report)
-    return EndpointPort(name or "", known, right) if known and right else None
+    return EndpointPort(shared(name or ""), known, right) if known and right else None
 
 
 def port_number(value: int | None, path: str, report: Report) -> int | None:

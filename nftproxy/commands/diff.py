@@ -128,13 +128,15 @@ def difference(generation: Generation, containers: Iterable[Container], held: It
     known = {_normal(element) for element in held}
     for element in sorted(known - {_normal(each) for each in wanted}):
         if element.container in declared - leading:
-            change.remove(*element)
+            change.remove(element)
     for element in sorted(each for each in wanted if _normal(each) not in known):
-        change.add(*element)
+        change.add(element)
     return change
 
 
 def _normal(element: Element) -> Element:
     """The element as the kernel shows it, which knows no ranges of one address."""
     width = "/128" if ":" in element.key else "/32"
-    return element._replace(key=" . ".join(part.removesuffix(width) for part in element.key.split(" . ")))
+    return msgspec.structs.replace(
+        element, key=" . ".join(part.removesuffix(width) for part in element.key.split(" . "))
+    )

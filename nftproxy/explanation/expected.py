@@ -27,7 +27,7 @@ def expected_at(pipeline: Pipeline, spot: Spot, served: Served | None) -> tuple[
         if (key := keys.get(_key_type(declaration), "")) and _is_asked(declaration)
     }
     for element in _elements(generation, served) if served else ():
-        found[element.container, element.key] = Expected(*element)
+        found[element.container, element.key] = Expected(element.container, element.key, element.value)
     return tuple(found.values())
 
 

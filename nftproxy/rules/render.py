@@ -24,6 +24,7 @@ import msgspec
 from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
+from nftproxy.model.shared import shared
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
 
@@ -206,7 +207,7 @@ def read_statements(text: str, table: str, name: str) -> Block:
             if not content or "," in content:  # several elements could be distinguished, but not counted one by one
                 raise _no_statement(name, number, line)
             key, _, value = content.partition(" : ")
-            elements[Element(container, key, value)] = None
+            elements[Element(shared(container), key, value if " . " in value else shared(value))] = None
         elif line == f"table {table} {{":
             declarations += _read_table(lines, name)
         elif line.strip() and not line.lstrip().startswith("#"):

@@ -40,7 +40,7 @@ class Kind(Enum):
     CHAIN = "chain"
 
 
-class Element(NamedTuple):
+class Element(msgspec.Struct, frozen=True, order=True, gc=False):
     """One element: of the set or map `container`, with `value` "" in a set."""
 
     container: str
@@ -115,17 +115,17 @@ class Change:
     def __bool__(self) -> bool:
         return bool(self.declared or self.removed or self.added or self.discarded)
 
-    def remove(self, container: str, key: str, value: str) -> None:
+    def remove(self, element: Element) -> None:
         """Note that the union has lost an element; an addition since the last transaction is taken back."""
-        if self.added.pop((container, key), None) is None:
-            self.removed[container, key] = value
+        if self.added.pop((element.container, element.key), None) is None:
+            self.removed[element.container, element.key] = element.value
 
-    def add(self, container: str, key: str, value: str) -> None:
+    def add(self, element: Element) -> None:
         """Note that the union has gained an element; the removal of the very same is taken back."""
-        if self.removed.get((container, key)) == value:
-            del self.removed[container, key]
+        if self.removed.get((element.container, element.key)) == element.value:
+            del self.removed[element.container, element.key]
         else:
-            self.added[container, key] = value
+            self.added[element.container, element.key] = element.value
 
 
 class Savepoint(NamedTuple):
@@ -258,23 +258,23 @@ class Generation:
         self.declarations[identity] = change.declared[identity] = declaration
 
     def _contribute(self, element: Element, change: Change) -> None:
-        container, key, value = element
+        container, key, value = element.container, element.key, element.value
         values = self._values.setdefault(container, {})
         known = values.get(key)
         if known is None:
             values[key] = value
-            change.add(container, key, value)
+            change.add(element)
         elif known == value:
             self._shares[container, key] = self._shares.get((container, key), 1) + 1
         else:
             raise Disagreement(f"{container}: {key} is given as both {known!r} and {value!r}")
 
     def _withdraw(self, element: Element, change: Change) -> None:
-        container, key, value = element
+        container, key = element.container, element.key
         shares = self._shares.get((container, key), 1)
         if shares == 1:
             del self._values[container][key]
-            change.remove(container, key, value)
+            change.remove(element)
         elif shares == 2:
             del self._shares[container, key]
         else:

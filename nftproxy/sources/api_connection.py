@@ -17,14 +17,18 @@ from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httpx
-import kr8s
 import msgspec
-from kr8s.asyncio import Api
 
 from nftproxy import __version__
 from nftproxy.api.reflector import Request
 from nftproxy.sources.access import Access
 from nftproxy.sources.credentials import Credentials, kubeconfig_of
+from nftproxy.sources.import_later import import_later
+
+# For port forwarding, paths in objects, and the names in certificates, none of which is used here: 5 MB.
+import_later("httpx_ws", "jsonpath", "cryptography.x509")
+import kr8s  # noqa: E402
+from kr8s.asyncio import Api  # noqa: E402
 
 HEADERS = {"accept": "application/json", "user-agent": f"nftproxy/{__version__}"}
 _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could hold an event back

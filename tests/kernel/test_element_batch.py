@@ -66,7 +66,7 @@ def transaction(family: Family, elements: Iterable[Element], *, is_new: bool) ->
     """What adds elements, or deletes them."""
     change = Change()
     for element in elements:
-        (change.add if is_new else change.remove)(*element)
+        (change.add if is_new else change.remove)(element)
     return change_transaction(family, change)
 
 

@@ -56,7 +56,7 @@ _chains = st.builds(
 _blocks = st.builds(
     Block,
     st.lists(_chains, max_size=2, unique_by=lambda chain: chain.name).map(tuple),
-    st.lists(_elements, max_size=4, unique_by=lambda element: element[:2]).map(tuple),
+    st.lists(_elements, max_size=4, unique_by=lambda element: (element.container, element.key)).map(tuple),
 )
 _owners: st.SearchStrategy[Owner] = st.sampled_from(["a", "b", "c"])
 updates = st.lists(st.dictionaries(_owners, _blocks, min_size=1), max_size=5)

@@ -223,21 +223,21 @@ def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
 def test_a_change_is_net() -> None:
     """What is added and removed again, or removed and added again, is no change."""
     change = Change()
-    change.add(*A)
-    change.remove(*A)
-    change.remove(*TO_DRAW)
-    change.add(*TO_DRAW)
+    change.add(A)
+    change.remove(A)
+    change.remove(TO_DRAW)
+    change.add(TO_DRAW)
     assert not change
 
 
 def test_a_change_keeps_what_the_kernel_holds() -> None:
     """However often a value changes, what is removed is what was there first, and what is added the last."""
     change = Change()
-    change.remove(*TO_DRAW)
-    change.add(*TO_REFUSE)
-    change.remove(*TO_REFUSE)
+    change.remove(TO_DRAW)
+    change.add(TO_REFUSE)
+    change.remove(TO_REFUSE)
     assert net(change) == ({("services", "10.96.0.10"): "goto draw"}, {})
-    change.add(*TO_REFUSE)
+    change.add(TO_REFUSE)
     assert net(change) == ({("services", "10.96.0.10"): "goto draw"}, {("services", "10.96.0.10"): "goto refuse"})
 
 
@@ -248,8 +248,8 @@ def _values(blocks: Mapping[Owner, Block]) -> dict[tuple[str, str], set[str]]:
     """The values that blocks contribute for each key."""
     values = defaultdict[tuple[str, str], set[str]](set)
     for each in blocks.values():
-        for container, key, value in each.elements:
-            values[container, key].add(value)
+        for element in each.elements:
+            values[element.container, element.key].add(element.value)
     return dict(values)
 
 

@@ -1,0 +1,32 @@
+"""Importing what a library imports for features that aren't used here, only if they are used after all.
+
+The standard library's importlib.util.LazyLoader is for the `import` statements of one's own: the statement of somebody
+else already looks into the module, and so loads it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+
+
+class _Later(ModuleType):
+    """Stands for a module until something of it is used."""
+
+    def __getattr__(self, name: str) -> object:
+        if name.startswith("__"):  # the import system asks for these
+            raise AttributeError(name)
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def import_later(*names: str) -> None:
+    """Have these modules imported when something of them is used; those that are imported stay as they are.
+
+    It is for modules that are imported whole (`import a`, `from a import b` where b is a module): to import something
+    of one (`from a import function`) is to use it.
+    """
+    for name in names:
+        sys.modules.setdefault(name, _Later(name))

@@ -1,0 +1,56 @@
+"""Modules that a library imports for what isn't used come when they are used."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from nftproxy.sources.import_later import import_later
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library, `library_later`, that imports what is `heavy_later` in both ways."""
+    (tmp_path / "library_later.py").write_text(
+        "import heavy_later\nfrom whole_later import inner\n"
+        "def use(): return heavy_later.VALUE\n"
+        "def use_inner(): return inner.VALUE\n"
+    )
+    (tmp_path / "heavy_later.py").write_text("VALUE = 1\nprint('loaded')\n")
+    (tmp_path / "whole_later").mkdir()
+    (tmp_path / "whole_later" / "__init__.py").write_text("")
+    (tmp_path / "whole_later" / "inner.py").write_text("VALUE = 2\nprint('loaded inner')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("library_later", "heavy_later", "whole_later", "whole_later.inner"):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_module_is_imported_when_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """The library's import brings nothing; its use brings the whole module, once."""
+    import_later("heavy_later", "whole_later.inner")
+    library = __import__("library_later")
+    assert capsys.readouterr().out == ""
+    assert [library.use(), library.use(), library.use_inner()] == [1, 1, 2]
+    assert capsys.readouterr().out == "loaded\nloaded inner\n"
+
+
+@pytest.mark.usefixtures("package")
+def test_what_is_not_there_is_named() -> None:
+    """Whoever uses what a module doesn't have, or a module that isn't installed, gets the usual error."""
+    import_later("heavy_later", "missing_later")
+    library = __import__("library_later")
+    with pytest.raises(AttributeError, match="heavy_later"):
+        library.heavy_later.NOTHING  # noqa: B018
+    with pytest.raises(ModuleNotFoundError, match="missing_later"):
+        sys.modules["missing_later"].anything  # noqa: B018
+    sys.modules.pop("missing_later", None)
+
+
+def test_what_is_imported_stays() -> None:
+    """A module that is there already is not replaced."""
+    import_later("pathlib")
+    assert sys.modules["pathlib"].Path is Path
