@@ -59,7 +59,7 @@ def test_an_endpoint_slice() -> None:
         service=WEB,
         family=Family.IPV4,
         ports=(EndpointPort("http", Protocol.TCP, 8080),),
-        endpoints=(Endpoint(Address("10.1.0.4"), True, True, False, "node-a", ("node-a",), ("a",)),),
+        endpoints=(Endpoint(Address("10.1.0.4"), True, True, False, "node-a", ("node-a",), ("a",), "a"),),
     )
     assert endpoint_slice() == (expected, [])
 
