@@ -52,7 +52,7 @@ class Pipeline:
 
     `losses` holds what Services claim but don't get, by Service; `flows` says which UDP flows must go, `health_checks`
     what health-check node ports answer, `localhost_ports` what serves node ports at localhost.  `counted` says whose
-    fronts are counted, None where nothing is.
+    fronts are counted.
     `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
     (agent/quarantine.py decides who that is).
     `lap` is called whenever some work is done, with its stage: whoever keeps time puts a stopwatch here.
@@ -73,7 +73,7 @@ class Pipeline:
         self._owned: dict[ObjectKey, list[PortKey]] = {}
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
-        self.counted = CountedFronts(settings.config) if settings.config.service_counts else None
+        self.counted = CountedFronts(settings.config)
         self.losses: dict[ObjectKey, list[Lost]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
         self._fresh_losses: list[Lost] = []
@@ -129,8 +129,10 @@ class Pipeline:
         yield self._of_each(hook_transaction)
 
     def _put(self, generation: Generation, blocks: dict[Owner, Block]) -> Transaction:
-        """Put blocks into a generation, and keep none of them."""
-        made = change_transaction(generation.family, generation.update(blocks))
+        """Put blocks into a generation, and keep none of them; base chains come last of all (`hook_transaction`)."""
+        change = generation.update(blocks)
+        change.leave_out_base_chains()
+        made = change_transaction(generation.family, change)
         blocks.clear()
         self.lap(Stage.DIFF)
         return made
@@ -234,8 +236,7 @@ class Pipeline:
         self.flows.update(self.state, services)
         self.health_checks.update(self.state, services, self.withheld)
         self.localhost_ports.update(self.state, services, self.withheld)
-        if self.counted:
-            self.counted.update(self.state, services, self.generations)
+        self.counted.update(self.state, services, self.generations)
         self._updated.update(services)
         self._touched = Touched()
         self.lap(Stage.FOLLOW)

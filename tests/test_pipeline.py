@@ -407,12 +407,20 @@ def test_what_is_loaded_in_pieces_is_what_is_loaded_at_once(settings: Settings, 
 
 
 def test_hooks_come_last() -> None:
-    """However many pieces there are, each has so many Services at the most, and only the last has base chains."""
-    many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(3 * STEP)]
+    """However many pieces there are, each has so many Services at the most, and only the last has base chains.
+
+    So it is with those that come with a Service, too.
+    """
+    limits = {STEP: {"client-connections": "5"}}
+    many = [
+        service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"], annotations=limits.get(i, {}))
+        for i in range(3 * STEP)
+    ]
     _, pieces = pieces_of(Settings(), many)
     assert len(pieces) == 5
     assert ["hook" in each.text for each in pieces] == [False] * 4 + [True]
-    assert [each.text.count(" . tcp . 80 : ") for each in pieces] == [0, STEP, STEP, STEP, 0]
+    assert pieces[-1].text.count("jump screen\n") == 2
+    assert [each.text.count(" . tcp . 80 : ") for each in pieces] == [0, STEP + 1, STEP, STEP, 0]
 
 
 def test_a_large_service_is_a_piece_by_itself() -> None:

@@ -206,6 +206,7 @@ class ServiceCounts:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._families = list(families)
+        self._fronts = fronts
         self._reader = reader or CountReader()
         self._totals = Totals(fronts, rest=lambda: time.sleep(PAUSE))
         self._now = now
@@ -220,7 +221,12 @@ class ServiceCounts:
         await self._in_thread(self._begin)
 
     async def text(self) -> bytes:
-        """The series as they are now, or as the last reading has left them if the kernel can't be read in time."""
+        """The series as they are now, or as the last reading has left them if the kernel can't be read in time.
+
+        Nothing, if there is nothing to count: then the kernel isn't read either.
+        """
+        if self._fronts.is_empty:
+            return b""
         if self._reading is None and self._now() - self._read_at >= ENOUGH:
             self._reading = asyncio.ensure_future(self._in_thread(self._read))
             self._reading.add_done_callback(self._done)

@@ -57,6 +57,7 @@ from nftproxy.api.services import PROXY_NAME
 from nftproxy.kernel import memory, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.conntrack import Conntrack
+from nftproxy.kernel.counts import COUNTED_SETS, SCREENED_SETS, CountReader
 from nftproxy.kernel.drift import Custody
 from nftproxy.kernel.libnftables import AsyncKernel, Kernel
 from nftproxy.kernel.notifications import Notifications
@@ -114,9 +115,10 @@ class Daemon:
         self.metrics.built(__version__, libnftables, platform.release())
         self._conntrack = Conntrack(self.metrics.reconciled)
         self._vitals = vitals = Vitals(Health(config.sync_period, pipeline.generations), self.metrics)
-        self._counts = counts = ServiceCounts(pipeline.counted, pipeline.generations) if pipeline.counted else None
+        reader = CountReader(COUNTED_SETS if config.service_counts else SCREENED_SETS)
+        self._counts = ServiceCounts(pipeline.counted, pipeline.generations, reader)
         self._servers = Servers(
-            config, lambda: pipeline.state.node, vitals, self._tell_failure, count=counts.text if counts else None
+            config, lambda: pipeline.state.node, vitals, self._tell_failure, count=self._counts.text
         )
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = Forwarder(self.metrics, self._tell_unforwarded) if has_localhost else None
@@ -178,8 +180,7 @@ class Daemon:
                 restarting.cancel()
                 self._notifications.close()
                 self._conntrack.close()
-                if self._counts:
-                    self._counts.close()
+                self._counts.close()
                 self._kernel.close()
                 if lock:
                     lock.close()
@@ -195,8 +196,7 @@ class Daemon:
         try:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
-            if self._counts:
-                await self._counts.begin()
+            await self._counts.begin()
             async with self._control, self._servers:  # health is answered before there are rules
                 await self._agent.run({**sources, "connections without an answer": self._silence.follow()})
         finally:

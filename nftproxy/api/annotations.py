@@ -19,10 +19,13 @@ from typing import NamedTuple, TypeVar
 from nftproxy.api import schema
 from nftproxy.api.decode import Report, show
 from nftproxy.api.validate import is_label_value
+from nftproxy.model.addresses import Network, parse_network
 from nftproxy.model.annotations import (
     PLAIN,
     PLAIN_SLICE,
     PREFIX,
+    GuardedFronts,
+    Rate,
     ServiceOptions,
     SilentEndpoints,
     SliceOptions,
@@ -30,9 +33,9 @@ from nftproxy.model.annotations import (
 )
 from nftproxy.model.codes import Code
 
-LONGEST_VALUE = 32_768
-"""Characters of a value that is read: 700 of the longest IPv6 ranges.  The API takes 256 KiB for all annotations of an
-object together (apimachinery, TotalAnnotationSizeLimitB)."""
+LONGEST_VALUE = 65_536
+"""Characters of a value that is read: 1,400 of the longest IPv6 ranges.  The API takes 256 KiB for all annotations of
+an object together (apimachinery, TotalAnnotationSizeLimitB)."""
 MOST_UNKNOWN = 5
 """Unknown annotations of one object that are reported by name."""
 
@@ -41,17 +44,33 @@ MOST_ZONES = 64
 MAX_WEIGHT = 100
 """The greatest weight."""
 
+LADDER: tuple[int, ...] = (*(step * 10**power for power in range(4) for step in (1, 2, 3, 5, 7)), 10_000)
+"""The limits that there are: one that is asked for is rounded up to the next.  Each has a set and a chain of its own on
+every node, so whoever may write Services must not make as many as there are numbers."""
+BURSTS = (1, 2, 5, 10)
+"""How many seconds' worth of connections a burst is, for the same reason."""
+MAX_DENIED_RANGES = 1_000
+"""Ranges that one Service may deny: as many as it may have source ranges (policy/limits.py)."""
+
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}", re.ASCII)
 
 _NAME = re.compile(r"[A-Za-z0-9./_-]{0,75}", re.ASCII)
 """A name of at most 63 characters after the prefix; others are shown quoted."""
 
 E = TypeVar("E", bound=Enum)
+T = TypeVar("T")
 Options = TypeVar("Options", ServiceOptions, SliceOptions)
 
 
 class BadValue(ValueError):
-    """The value of an annotation can't be used; the text says why, beginning with a verb."""
+    """The value of an annotation can't be used; the text says why, beginning with a verb.
+
+    `rest` is what of it can be used none the less, None if nothing.
+    """
+
+    def __init__(self, reason: str, rest: object = None) -> None:
+        super().__init__(reason)
+        self.rest = rest
 
 
 Parser = Callable[[str], object]
@@ -120,7 +139,79 @@ def _zone_weight(part: str) -> ZoneWeight:
     return zone, parse_weight(weight)
 
 
+def parse_rate(value: str) -> Rate:
+    """Connections per second and a burst, as in "20" or "20,burst=40", both rounded up to those that there are.
+
+    Raises:
+        BadValue: one of them can't be read.
+    """
+    rate, has_burst, burst = value.partition(",")
+    per_second = parse_limit(rate.strip())
+    if not has_burst:
+        return Rate(per_second, per_second)
+    word, _, number = burst.strip().partition("=")
+    if word != "burst":
+        raise BadValue(f"has {show(burst.strip())}, which is not written as burst=NUMBER")
+    wanted = parse_number(number, 1, per_second * BURSTS[-1])
+    return Rate(per_second, next(each * per_second for each in BURSTS if each * per_second >= wanted))
+
+
+def parse_limit(value: str) -> int:
+    """A limit, rounded up to the next one that there is.
+
+    Raises:
+        BadValue: it is no number, or more than the greatest.
+    """
+    wanted = parse_number(value, 1, LADDER[-1])
+    return next(limit for limit in LADDER if limit >= wanted)
+
+
+def parse_guarded(value: str) -> frozenset[GuardedFronts]:
+    """What else source ranges hold for, as in "node-ports,external-ips".
+
+    Raises:
+        BadValue: a word is none of them; the others hold.
+    """
+    return frozenset(_several(value, lambda word: parse_word(word, GuardedFronts), len(GuardedFronts), frozenset))
+
+
+def parse_ranges(value: str) -> tuple[Network, ...]:
+    """Ranges of addresses, separated by commas, each once.
+
+    Raises:
+        BadValue: one can't be read, or there are too many; the others hold.
+    """
+    return tuple(dict.fromkeys(_several(value, _range, MAX_DENIED_RANGES, tuple)))
+
+
+def _range(text: str) -> Network:
+    try:
+        return parse_network(text)
+    except ValueError as error:
+        raise BadValue(f"has {show(text)}, which is not a CIDR") from error
+
+
+def _several(value: str, parse: Callable[[str], T], most: int, rest: Callable[[list[T]], object]) -> list[T]:
+    """Each element of a list that is separated by commas; a BadValue has the good ones as its rest, made by `rest`."""
+    parts = value.split(",", most)
+    found: list[T] = []
+    faults = [f"has more than {most} elements"] if len(parts) > most else []
+    for part in parts[:most]:
+        try:
+            found.append(parse(part.strip()))
+        except BadValue as error:
+            faults.append(str(error))
+    if faults:
+        more = f" (and {len(faults) - 1} more faults)" if len(faults) > 1 else ""
+        raise BadValue(f"{faults[0]}{more}", rest(found) if found else None)
+    return found
+
+
 SERVICE: Mapping[str, Known] = {
+    "client-connection-rate": Known("client_rate", parse_rate),
+    "client-connections": Known("client_connections", parse_limit),
+    "denied-source-ranges": Known("denied_ranges", parse_ranges),
+    "source-ranges-for": Known("source_ranges_for", parse_guarded),
     "silent-endpoints": Known("silent_endpoints", lambda value: parse_word(value, SilentEndpoints)),
 }
 """What is known on Services, by name without the prefix."""
@@ -155,7 +246,10 @@ def _options(given: schema.ApiObject, plain: Options, known: Mapping[str, Known]
             try:
                 asked[found.field] = found.parse(_text(annotations[name]))
             except BadValue as error:
-                report(path_of(name), f"{error}: the annotation has no effect", Code.ANNOTATION_UNUSED)
+                effect = "the annotation has no effect" if error.rest is None else "the rest is in force"
+                report(path_of(name), f"{error}: {effect}", Code.ANNOTATION_UNUSED)
+                if error.rest is not None:
+                    asked[found.field] = error.rest
         else:
             unknown.append(name)
     _report_unknown(unknown, report)

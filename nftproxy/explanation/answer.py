@@ -69,7 +69,8 @@ class Case(msgspec.Struct, frozen=True):
     """What becomes of connections from some sources.
 
     `list_why` and `source_why` say why this list counts, and why the source is masqueraded or kept.  `rejection` is how
-    a connection is rejected, as nft names it.  `list` is None where no endpoint is chosen.
+    a connection is rejected, as nft names it.  `list` is None where no endpoint is chosen.  `is_screened` says that
+    it is dropped for what annotations ask for, after an endpoint was chosen.
     """
 
     sources: tuple[str, ...]
@@ -81,6 +82,7 @@ class Case(msgspec.Struct, frozen=True):
     is_masqueraded: bool = False
     source_why: str = ""
     admission: Admission | None = None
+    is_screened: bool = False
     endpoints: tuple[Endpoint, ...] = ()
 
 
@@ -144,6 +146,7 @@ class Place(msgspec.Struct, frozen=True):
 
     `front` is what it is: "ClusterIP", "external IP", "load balancer IP", "node port", "node port at localhost",
     "health-check node port", or "" where no Service is reached.  `policy` is the traffic policy and its field.
+    `limits` are those that annotations set for each client, in words.
     """
 
     address: Address
@@ -156,6 +159,8 @@ class Place(msgspec.Struct, frozen=True):
     cases: tuple[Case, ...] = ()
     losers: tuple[Loser, ...] = ()
     source_ranges: tuple[str, ...] = ()
+    denied_ranges: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
     affinity: Affinity | None = None
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()

@@ -24,8 +24,8 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
 from nftproxy.policy.endpoints import Verdict
-from nftproxy.policy.facts import Slots
-from nftproxy.policy.fronts import has_own_list, restricting_ranges
+from nftproxy.policy.facts import Front, Slots
+from nftproxy.policy.fronts import denies_some, has_own_list, restricting_ranges
 from nftproxy.policy.local_sources import local_sources
 
 REJECTIONS = {
@@ -55,7 +55,7 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
 
 def served_case(pipeline: Pipeline, spot: Spot, served: Served, client: Client, pods: Pods) -> Case:
     """What becomes of a connection to a front."""
-    admission = _admission(pipeline, served, client)
+    admission = _admission(pipeline, spot.family, served, client)
     sources = (str(client),)
     if admission and admission.admits is Admits.NO:
         return Case(sources, Fate.DROPPED, f"source ranges: {admission.why}", admission=admission)
@@ -64,6 +64,10 @@ def served_case(pipeline: Pipeline, spot: Spot, served: Served, client: Client, 
     count = sum(endpoint.share > 0 for endpoint in endpoints)
     why = f"to one of {count} endpoints, drawn at random" if count > 1 else "to the only endpoint"
     if count:
+        screening = _screening(pipeline, spot.family, served, client)
+        if screening and screening.admits is Admits.NO:
+            return Case(sources, Fate.DROPPED, screening.why, admission=screening, is_screened=True)
+        admission = admission or screening
         case = Case(sources, Fate.ENDPOINT, why, is_masqueraded=choice.is_masqueraded, source_why=choice.source_why)
     else:
         case = _without_endpoints(pipeline, spot, served, client)
@@ -93,12 +97,44 @@ def unserved_case(pipeline: Pipeline, spot: Spot, client: Client) -> Case:
 # Source ranges
 
 
-def _admission(pipeline: Pipeline, served: Served, client: Client) -> Admission | None:
+def _admission(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
     """What the source ranges say, None if the front has none."""
-    lists = [name for front, name in served.facts.guarded if front == served.reach.front]
+    return _by_ranges(pipeline, family, served, client, served.facts.guarded)
+
+
+def _screening(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
+    """What annotations say: denied ranges, and the source ranges of node ports; None if nothing."""
+    screen = served.facts.screen
+    if screen is None:
+        return None
+    denial = _denial(pipeline, family, served, client) if denies_some(served.service, family) else None
+    if denial:
+        return denial
+    found = _by_ranges(pipeline, family, served, client, screen.guarded)
+    is_closed = found is not None and found.admits is Admits.NO
+    return msgspec.structs.replace(found, why=f"source ranges: {found.why}") if found and is_closed else found
+
+
+def _denial(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
+    """What denied ranges say of a client; None if it is in none of them."""
+    if not has_own_list(pipeline.state, served.service, family):
+        why = "denied ranges hold for everybody: another Service has the same ClusterIP, which distinguishes lists"
+        return Admission(Admits.NO, "", why)
+    ranges = [each for each in served.service.options.denied_ranges if family_of(each) is family]
+    by = _holder(ranges, client.networks[0]) if client.networks else None
+    if by and all(_holder(ranges, each) for each in client.networks):
+        return Admission(Admits.NO, str(by), f"{by} is denied, and holds {client}")
+    if client.networks and not any(each.overlaps(network) for each in ranges for network in client.networks):
+        return None
+    return Admission(Admits.DEPENDS, "", f"denies sources in {_listed(ranges)}")
+
+
+def _by_ranges(
+    pipeline: Pipeline, family: Family, served: Served, client: Client, guarded: Iterable[tuple[Front, Address]]
+) -> Admission | None:
+    lists = [name for front, name in guarded if front == served.reach.front]
     if not lists:
         return None
-    family = family_of(served.reach.claim.address)
     if not has_own_list(pipeline.state, served.service, family):
         why = "they admit nobody: another Service has the same ClusterIP, which distinguishes lists of ranges"
         return Admission(Admits.NO, "", why)

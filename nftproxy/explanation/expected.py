@@ -59,7 +59,10 @@ def _is_asked(declaration: Declaration) -> bool:
 def _elements(generation: Generation, served: Served) -> Iterator[Element]:
     """What a front has in the Service's blocks: its slots, their number, source ranges, what draws from so many."""
     front, facts = served.reach.front, served.facts
-    ranges = {f"{name} . {source}" for name, source in facts.allowed if facts.guarded}
+    sources = facts.allowed if facts.guarded else ()
+    if facts.screen:
+        sources += facts.screen.denied + (facts.allowed if facts.screen.guarded and not facts.guarded else ())
+    ranges = {f"{name} . {source}" for name, source in sources}
     numbers = {number for each, number in (*facts.services, *facts.short_circuits) if each == front}
     draws = f"{front.prefix}draws"
     for port in served.service.ports:

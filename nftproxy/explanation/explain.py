@@ -31,7 +31,7 @@ from nftproxy.explanation.fronts import (
 )
 from nftproxy.explanation.localhost import localhost_case
 from nftproxy.explanation.question import Kind, Question, Source, To, ToAddress, ToNode, ToService
-from nftproxy.model.addresses import Address, Family, Protocol, is_loopback
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
@@ -139,7 +139,9 @@ def _served(
 ) -> Place:
     service, reach = served.service, served.reach
     field = "externalTrafficPolicy" if reach.is_external else "internalTrafficPolicy"
-    is_guarded = any(front == reach.front for front, _ in served.facts.guarded)
+    screen = served.facts.screen
+    guarded = served.facts.guarded + (screen.guarded if screen else ())
+    is_guarded = any(front == reach.front for front, _ in guarded)
     ranges = restricting_ranges(service, spot.family) if is_guarded else []
     cases = [served_case(pipeline, spot, served, client, pods) for client in asking]
     return msgspec.structs.replace(
@@ -149,9 +151,19 @@ def _served(
         policy=f"{field} {reach.policy.value}",
         cases=merged(cases),
         source_ranges=tuple(map(str, ranges)),
+        denied_ranges=tuple(str(each) for each in service.options.denied_ranges if family_of(each) is spot.family),
+        limits=tuple(_limits(service)),
         affinity=affinity_of(pipeline, spot, served, asking),
         notes=(*place.notes, *_topology(pipeline, served, spot.family), *_hairpin(served, asking, cases)),
     )
+
+
+def _limits(service: Service) -> Iterator[str]:
+    """What annotations limit each client to."""
+    if rate := service.options.client_rate:
+        yield f"{rate.per_second} new connections per second, {rate.burst} in a row"
+    if most := service.options.client_connections:
+        yield f"{most} connections at a time"
 
 
 def _forwarded(place: Place, service: Service, port: str, case: Case) -> Place:

@@ -168,8 +168,9 @@ def _addresses(pipeline: Pipeline, facts: NodeFacts, place: Place, client: Clien
         yield client.address
         return
     yield _typical(pipeline, facts, place.family, client)
-    if place.source_ranges and client.kind is not Kind.NODE:
-        inside = (address for cidr in place.source_ranges for address in _some(ipaddress.ip_network(cidr)))
+    ranges = (*place.source_ranges, *place.denied_ranges)
+    if ranges and client.kind is not Kind.NODE:
+        inside = (address for cidr in ranges for address in _some(ipaddress.ip_network(cidr)))
         yield from itertools.islice((each for each in inside if kind_of(pipeline, each) is client.kind), 1)
         yield from OUTSIDERS[place.family][1:] if client.kind is Kind.OUTSIDE else ()
 

@@ -39,6 +39,10 @@ def _place(place: Place) -> Iterator[str]:
         yield f"  policy: {place.policy}"
     if place.source_ranges:
         yield f"  source ranges: {', '.join(place.source_ranges)}"
+    if place.denied_ranges:
+        yield f"  denied ranges: {', '.join(place.denied_ranges)}"
+    if place.limits:
+        yield f"  limits for each client: {'; '.join(place.limits)}"
     if place.affinity:
         yield f"  session affinity: {_affinity(place.affinity)}"
     yield from (f"  lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)

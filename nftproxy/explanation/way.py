@@ -31,6 +31,7 @@ TRANSLATE = Stage("prerouting, output", "-101", "translation")
 REMEMBER = Stage("prerouting, output", "-90", "session affinity")
 FILTER = Stage("forward, input, output", "0", "filter")
 HIDE = Stage("postrouting", "100", "masquerading")
+SCREEN = Stage("postrouting, input", "99", "what clients may not do")
 STAGES = (GUARD, TRANSLATE, REMEMBER, FILTER, HIDE)
 AGENT = Stage("its own socket", "", "the agent")
 
@@ -75,7 +76,16 @@ def ways(place: Place) -> list[Way]:
 
 def stages(place: Place) -> tuple[Stage, ...]:
     """The stages of a place's ways: those of the rules, or the agent's where it answers by itself."""
-    return (AGENT,) if any(case.fate is Fate.FORWARDED for case in place.cases) else STAGES
+    if any(case.fate is Fate.FORWARDED for case in place.cases):
+        return (AGENT,)
+    return (*STAGES[:-1], SCREEN, HIDE) if _is_screened(place) else STAGES
+
+
+def _is_screened(place: Place) -> bool:
+    """Whether annotations say what clients may not do here."""
+    return any(
+        each.container in ("screened", "nodeport-screened") and each.value is not None for each in place.expected
+    )
 
 
 def _way(place: Place, asked: Asked, case: Case) -> Way:
@@ -107,23 +117,39 @@ def _cards(place: Place, asked: Asked, case: Case) -> Iterator[tuple[Stage, Card
         yield AGENT, Card("", (Row("", "the agent accepts the connection, and connects to an endpoint itself"),))
         return
     yield GUARD, _guard(place, case)
-    if case.admission and case.admission.admits is Admits.NO:
+    if case.admission and case.admission.admits is Admits.NO and not case.is_screened:
         return
     yield TRANSLATE, _translate(place, asked, case)
     yield REMEMBER, _remember(place, case)
     yield FILTER, _filter(asked, case)
+    if _is_screened(place) and (case.is_screened or case.fate is Fate.ENDPOINT):
+        yield SCREEN, _screen(place, asked, case)
     if case.fate in (Fate.ENDPOINT, Fate.PASSED):
         yield HIDE, _hide(case)
 
 
 def _guard(place: Place, case: Case) -> Card:
-    if not case.admission:
+    if not case.admission or not place.source_ranges or case.is_screened:
         return _quiet("no source ranges")
     rows = (
         Row("@guarded", f"source ranges: {', '.join(place.source_ranges)}"),
         Row("@allowed", case.admission.why),
     )
     return Card("guard", rows, is_end=case.admission.admits is Admits.NO)
+
+
+def _screen(place: Place, asked: Asked, case: Case) -> Card:
+    prefix = "nodeport-" if place.front == "node port" else ""
+    said = {
+        "denying": f"denies {', '.join(place.denied_ranges)}",
+        "guarded": f"source ranges: {', '.join(place.source_ranges)}",
+        "rates": "limits new connections per second",
+        "connections": "limits connections at a time",
+    }
+    rows = [Row(f"@{prefix}{name}", words) for name, words in said.items() if f"{prefix}{name}" in asked]
+    if case.is_screened:
+        return Card("screen", (*rows, Row("drop", case.why)), is_end=True)
+    return Card("screen", tuple(rows))
 
 
 def _translate(place: Place, asked: Asked, case: Case) -> Card:
@@ -168,7 +194,7 @@ def _remember(place: Place, case: Case) -> Card:
 
 
 def _filter(asked: Asked, case: Case) -> Card:
-    if case.fate is Fate.ENDPOINT:
+    if case.fate is Fate.ENDPOINT or case.is_screened:
         return _quiet("was translated: goes on")
     names = ("no-endpoints", "nodeport-no-endpoints", "fronts", "nodeport-fronts", "cluster-ips")
     held = [name for name in names if name in asked]

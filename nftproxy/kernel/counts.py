@@ -18,6 +18,7 @@ import contextlib
 import re
 import socket
 import time
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from nftproxy.kernel.netlink import (
@@ -47,7 +48,7 @@ from nftproxy.kernel.nftables_netlink import (
 from nftproxy.model.addresses import TABLE, Address, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.policy.claims import NODE, Claim
-from nftproxy.policy.counts import CONNECTIONS, Reason
+from nftproxy.policy.counts import CONNECTIONS, SCREENED, Reason
 
 TABLE_HANDLE = 4  # NFTA_TABLE_HANDLE
 ELEMENT_EXPRESSION = 7  # NFTA_SET_ELEM_*
@@ -73,6 +74,9 @@ class CountedSet(NamedTuple):
 
 COUNTED_SETS = tuple(CountedSet(reason, is_nodeport) for reason in (None, *Reason) for is_nodeport in (False, True))
 
+SCREENED_SETS = tuple(each for each in COUNTED_SETS if each.reason in {*SCREENED, Reason.NOT_ADMITTED})
+"""Those that are there where nothing is counted but what annotations forbid (screen.nft.j2)."""
+
 Counts = dict[CountedSet, dict[bytes, int]]
 """Packets by the keys of the sets' entries, as the kernel writes them (`claim_of`)."""
 
@@ -92,9 +96,10 @@ def claim_of(family: Family, counted: CountedSet, key: bytes) -> Claim:
 
 
 class CountReader:
-    """Reads the sets by one socket; for one thread."""
+    """Reads sets by one socket; for one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, sets: Sequence[CountedSet] = COUNTED_SETS) -> None:
+        self._sets = sets
         self._socket: socket.socket | None = None
 
     def read(self, family: Family) -> Reading | None:
@@ -108,7 +113,7 @@ class CountReader:
             table = _table(kernel, family)
             if table is None:
                 return None
-            counts = {each: _entries(kernel, family, each) for each in COUNTED_SETS}
+            counts = {each: _entries(kernel, family, each) for each in self._sets}
             return Reading(table, counts) if _table(kernel, family) == table else None
         except OSError as error:
             self.close()  # as answers may be waiting

@@ -25,12 +25,24 @@ from msgspec.structs import replace
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config, Settings
-from nftproxy.policy.counts import CONNECTIONS, Reason
+from nftproxy.policy.counts import CONNECTIONS, SCREENED, Reason
 from nftproxy.policy.endpoints import Candidate, Choice, choice_for, offers
-from nftproxy.policy.facts import COUNTED, DrawFacts, Endings, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.policy.facts import (
+    COUNTED,
+    DrawFacts,
+    Endings,
+    Front,
+    ListFacts,
+    PortFacts,
+    PortScreen,
+    Slots,
+    TableFacts,
+)
 from nftproxy.policy.fronts import (
     Reach,
+    guarded_addresses,
     has_own_list,
+    network_text,
     nodeport_addresses,
     reaches,
     restricting_ranges,
@@ -38,6 +50,7 @@ from nftproxy.policy.fronts import (
 )
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, Algorithm, as_address, draw_number
+from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.slots import in_slots
 from nftproxy.policy.state import ClusterState
 
@@ -99,7 +112,9 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
-        counted=(CONNECTIONS, *(reason.value for reason in Reason)) if config.service_counts else (),
+        counted=(CONNECTIONS, *(reason.value for reason in Reason if reason not in SCREENED))
+        if config.service_counts
+        else (),
         counters=("count-connection",) if config.service_counts else (),
         endings=_endings(config),
         watchers=("watch",) if state.watched else (),
@@ -112,12 +127,7 @@ def _endings(config: Config) -> Endings:
 
 def _collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
     """Networks of one family with overlaps merged, as the kernel's interval sets want them."""
-    return tuple(_network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
-
-
-def _network_text(network: Network) -> str:
-    """As nft prints it: a network of one address is that address."""
-    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+    return tuple(network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
 
 
 def port_keys(service: Service) -> list[PortKey]:
@@ -137,6 +147,7 @@ def compile_service(
     if not service.ports:
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
     own = _OwnSources.of(service, state, family)
+    denied = denied_sources(service, family, own.list)
     offered = offers(service, state.slices_of(service.key), family)
     for port, claimed in reaches(state, settings.config, family, service):
         if only is not None and port != only:
@@ -144,7 +155,10 @@ def compile_service(
         had = [reach for reach in claimed if not reach.denial]
         choice = choice_for(port, offered, state.node, state.silent_of(service))
         shaper = _ListShaper(family, port.protocol, service.affinity_timeout, settings)
-        facts = _port_facts(cluster_ips, own, had, choice, shaper)
+        screen = screen_of(service, settings.config, family, had, own.list, denied)
+        if screen and screen.denied:
+            denied = ()
+        facts = _port_facts(cluster_ips, own, had, choice, shaper, screen)
         if service.key in state.watched and port.protocol is Protocol.TCP:
             facts = replace(facts, watched=tuple(reach.front for reach in had))
         if facts.allowed:
@@ -153,7 +167,12 @@ def compile_service(
 
 
 def _port_facts(
-    cluster_ips: tuple[Address, ...], own: _OwnSources, had: list[Reach], choice: Choice, shaper: _ListShaper
+    cluster_ips: tuple[Address, ...],
+    own: _OwnSources,
+    had: list[Reach],
+    choice: Choice,
+    shaper: _ListShaper,
+    screen: PortScreen | None,
 ) -> PortFacts:
     """The memberships of one port's fronts."""
     services: list[tuple[Front, str]] = []
@@ -197,13 +216,14 @@ def _port_facts(
         masqueraded=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.CLUSTER),
         local_policy=tuple(reach.front for reach in external if reach.policy is TrafficPolicy.LOCAL),
         guarded=guarded,
-        allowed=tuple((own.list, source) for source in own.allowed) if guarded else (),
+        allowed=tuple((own.list, source) for source in own.allowed) if guarded or (screen and screen.guarded) else (),
         endpoints=tuple(endpoints),
         sticky=tuple(map(_by_pod, endpoints)) if shaper.remembered else (),
         affinities=tuple((reach.front, seconds) for reach in had for _, seconds in shaper.remembered),
         hairpins=hairpins if endpoints else (),
         lists=tuple(dict.fromkeys(lists)),
         draws=tuple(dict.fromkeys(draws)),
+        screen=screen,
     )
 
 
@@ -223,12 +243,8 @@ def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
     return tuple((each.candidate.address, each.candidate.port) for each in choice.verdicts if each.local.is_usable)
 
 
-_NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
-"""The list that admits nobody: no Service has this address."""
-
-
 class _OwnSources(NamedTuple):
-    """What loadBalancerSourceRanges admit to which load balancer addresses: the list's name, and what is on it.
+    """What loadBalancerSourceRanges admit to which addresses: the list's name, and what is on it.
 
     All addresses and ports of a Service have one list, so that ports don't multiply the ranges.
     """
@@ -245,13 +261,13 @@ class _OwnSources(NamedTuple):
         may carry them as its source (kube-proxy does the same).
         """
         ranges = restricting_ranges(service, family)
-        load_balancer_ips = of_family(service.load_balancer_ips, family) if ranges else ()
+        guarded = guarded_addresses(service, family)
         if not has_own_list(state, service, family):
-            return cls(load_balancer_ips, _NO_LIST[family], ())
+            return cls(guarded, NO_LIST[family], ())
         own = of_family(state.node.addresses, family)[:1]
         if any(contains(source, address) for source in ranges for address in own):
-            ranges += [ip_network(address) for address in load_balancer_ips]
-        return cls(load_balancer_ips, of_family(service.cluster_ips, family)[0], _collapsed(ranges))
+            ranges += [ip_network(address) for address in of_family(service.load_balancer_ips, family)]
+        return cls(guarded, of_family(service.cluster_ips, family)[0], _collapsed(ranges))
 
     def without_allowed(self) -> _OwnSources:
         """The same for the Service's other ports: one of them contributes what is on the list."""

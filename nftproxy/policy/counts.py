@@ -29,6 +29,13 @@ class Reason(Enum):
     NONE_LOCAL = "none-local"
     NOT_ADMITTED = "not-admitted"
     RACE = "race"
+    DENIED = "denied"
+    OVER_RATE = "over-rate"
+    OVER_CONNECTIONS = "over-connections"
+
+
+SCREENED = frozenset({Reason.DENIED, Reason.OVER_RATE, Reason.OVER_CONNECTIONS})
+"""The reasons that annotations give (screening.py): they are counted wherever a Service has such."""
 
 
 class FrontKind(Enum):
@@ -50,7 +57,7 @@ class ServiceFront(NamedTuple):
 
 
 class CountedFronts:
-    """Whose each front is, kept up to date Service by Service."""
+    """Whose each front is, kept up to date Service by Service: of all if that is configured, else of those screened."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -61,6 +68,11 @@ class CountedFronts:
     def owner(self, claim: Claim) -> ServiceFront | None:
         """Whose an address and port, or a node port, is now."""
         return self._owners.get(claim)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to count."""
+        return not self._fronts
 
     def exists(self, front: ServiceFront) -> bool:
         """Whether there is such a Service port that is reached in this way."""
@@ -75,7 +87,8 @@ class CountedFronts:
                     del self._owners[claim]
                 self._count(front, -1)
         for key in services:
-            if service := state.services.get(key):
+            service = state.services.get(key)
+            if service and (self._config.service_counts or service.options.screens):
                 self._add(state, service, families)
 
     def _add(self, state: ClusterState, service: Service, families: Iterable[Family]) -> None:

@@ -141,6 +141,56 @@ class Slots(msgspec.Struct, frozen=True, gc=False):
     rows: tuple[tuple[str, Address, int], ...]
 
 
+class RateFacts(msgspec.Struct, frozen=True, gc=False):
+    """A limit of new connections: `per_second`, and `burst` in a row; `number` stands for both, written as an address.
+
+    `name` is in the names of its set and chain.
+    """
+
+    name: str
+    per_second: int
+    burst: int
+    number: str
+
+
+class ScreenFacts(msgspec.Struct, frozen=True):
+    """What screens clients in one family, with the sets and chains for some limits; Service ports share it.
+
+    `transports` is nft's set of the protocols that have ports, `asked` the front that a packet asked for, in packet
+    fields.  `nodeports` are the matches for packets that asked for a node port of the node.  `counted` are the reasons
+    that have sets to count packets here, `dropped` those that have a chain to drop them.  `rates` and `connections` are
+    the limits, the latter in connections.
+    """
+
+    table: str
+    ip: str
+    transports: str
+    asked: str
+    nodeports: tuple[str, ...]
+    counted: tuple[str, ...]
+    dropped: tuple[str, ...]
+    rates: tuple[RateFacts, ...] = ()
+    connections: tuple[int, ...] = ()
+
+
+class PortScreen(msgspec.Struct, frozen=True, gc=False):
+    """What one Service port's clients are screened for, as memberships.
+
+    `fronts` are those that are screened at all.  `denying` and `guarded` are rows of (front, list of ranges), where
+    `guarded` has node ports alone, `denied` of (list, address or CIDR), `rates` of (front, limit), `connections` of
+    (front, limit, the same as an address).
+    """
+
+    table: str
+    screen: ScreenFacts
+    fronts: tuple[Front, ...]
+    denying: tuple[tuple[Front, Address], ...] = ()
+    denied: tuple[tuple[Address, str], ...] = ()
+    guarded: tuple[tuple[Front, Address], ...] = ()
+    rates: tuple[tuple[Front, RateFacts], ...] = ()
+    connections: tuple[tuple[Front, int, str], ...] = ()
+
+
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """One Service port in one family, as memberships: each field is a set or map and who is in it.
 
@@ -149,7 +199,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     list of source ranges is called by an address, its Service's ClusterIP.
     `no_endpoints` are those of the fronts that no endpoint serves on any node.  `none_local` are those that only
     endpoints of other nodes could serve, where connections are counted: their packets are dropped in any case.
-    `watched` are those whose connections are noted when they get no answer.
+    `watched` are those whose connections are noted when they get no answer.  `screen` says what clients are screened
+    for, None for nothing.
     """
 
     protocol: str
@@ -170,3 +221,4 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     watched: tuple[Front, ...] = ()
     lists: tuple[ListFacts, ...] = ()
     draws: tuple[DrawFacts, ...] = ()
+    screen: PortScreen | None = None

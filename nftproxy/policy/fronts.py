@@ -7,10 +7,11 @@ has a front that it claims (claims.py) unless another Service takes precedence o
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
+from nftproxy.model.annotations import GuardedFronts
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import (
@@ -126,6 +127,29 @@ def _front(claim: Claim) -> Front:
     return Front("", f"{claim.address} . {protocol} . {port}", f"{claim.address} . {port}")
 
 
+def network_text(network: Network) -> str:
+    """As nft prints it: a network of one address is that address."""
+    return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
+
+
+def guarded_addresses(service: Service, family: Family) -> tuple[Address, ...]:
+    """The addresses of a Service that source ranges hold for: the load balancer's, and others that annotations name."""
+    if not restricting_ranges(service, family):
+        return ()
+    with_external_ips = GuardedFronts.EXTERNAL_IPS in service.options.source_ranges_for
+    return of_family(service.load_balancer_ips + (service.external_ips if with_external_ips else ()), family)
+
+
+def guards_node_ports(service: Service, family: Family) -> bool:
+    """Whether source ranges hold for a Service's node ports, as an annotation asks for."""
+    return GuardedFronts.NODE_PORTS in service.options.source_ranges_for and bool(restricting_ranges(service, family))
+
+
+def denies_some(service: Service, family: Family) -> bool:
+    """Whether a Service denies ranges of a family."""
+    return any(family_of(each) is family for each in service.options.denied_ranges)
+
+
 def restricting_ranges(service: Service, family: Family) -> list[Network]:
     """The source ranges that load balancer addresses of a family have; none if everyone is admitted."""
     ranges = [source for source in service.source_ranges if family_of(source) is family]
@@ -148,18 +172,23 @@ def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort 
     return HealthCheckPort(claim, state.claims.denial(claim, Way.NODE_PORT, service.key))
 
 
-def _is_closed(state: ClusterState, service: Service, family: Family) -> bool:
-    return bool(restricting_ranges(service, family)) and not has_own_list(state, service, family)
+def _is_closed(state: ClusterState, service: Service, family: Family) -> Callable[[Reach], bool]:
+    """Which of the fronts that a Service has admit nobody, as its ranges can't be distinguished from another's."""
+    if has_own_list(state, service, family):
+        return lambda _reach: False
+    denies = denies_some(service, family)
+    closed = (*guarded_addresses(service, family), *((NODE,) if guards_node_ports(service, family) else ()))
+    return lambda reach: denies or (reach.is_external and reach.claim.address in closed)
 
 
 def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[Lost]:
     """What a Service claims in one family but does not get."""
-    closed = of_family(service.load_balancer_ips, family) if _is_closed(state, service, family) else ()
+    is_closed = _is_closed(state, service, family)
     lost = [
         Lost(service.key, port.name, reach.claim, reach.front.match, reach.denial or Denial.CLOSED)
         for port, claimed in reaches(state, config, family, service)
         for reach in claimed
-        if reach.denial or (reach.is_external and reach.claim.address in closed)
+        if reach.denial or is_closed(reach)
     ]
     check = health_check_port(state, service) if of_family(service.cluster_ips, family) else None
     if check and check.denial:

@@ -1,11 +1,12 @@
 """Templates in, statements out.
 
-Six templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
+Eight templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
 `draw.nft.j2` (drawing one of N), `service.nft.j2` (one Service port's block), `counts.nft.j2` (what counts
-connections, where that is configured), and `watch.nft.j2` (what notes connections without an answer, where a Service
-leaves out who doesn't answer).  What they render is plain nft, of two forms only: a `table` block of declarations, and
-`add element` lines of one element each.  `read_statements` takes the text apart again, line by line; it knows these two
-forms, not the nft language, which is the kernel side's to judge.
+connections, where that is configured), `watch.nft.j2` (what notes connections without an answer, where a Service
+leaves out who doesn't answer), `screen.nft.j2` and `screened.nft.j2` (what clients may not do, where a Service asks for
+it, and which Service port that is).  What they render is plain nft, of two forms only: a `table` block of declarations,
+and `add element` lines of one element each.  `read_statements` takes the text apart again, line by line; it knows these
+two forms, not the nft language, which is the kernel side's to judge.
 
 Nothing is read from disk here: a `Renderer` is given the templates' texts.
 """
@@ -25,7 +26,16 @@ from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.model.shared import shared
-from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
+from nftproxy.policy.facts import (
+    DrawFacts,
+    Front,
+    ListFacts,
+    PortFacts,
+    RateFacts,
+    ScreenFacts,
+    Slots,
+    TableFacts,
+)
 from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
 
 TABLE_TEMPLATE = "table.nft.j2"
@@ -34,7 +44,18 @@ DRAW_TEMPLATE = "draw.nft.j2"
 SERVICE_TEMPLATE = "service.nft.j2"
 COUNTS_TEMPLATE = "counts.nft.j2"
 WATCH_TEMPLATE = "watch.nft.j2"
-TEMPLATE_NAMES = (TABLE_TEMPLATE, ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE, COUNTS_TEMPLATE, WATCH_TEMPLATE)
+SCREEN_TEMPLATE = "screen.nft.j2"
+SCREENED_TEMPLATE = "screened.nft.j2"
+TEMPLATE_NAMES = (
+    TABLE_TEMPLATE,
+    ENDPOINTS_TEMPLATE,
+    DRAW_TEMPLATE,
+    SERVICE_TEMPLATE,
+    COUNTS_TEMPLATE,
+    WATCH_TEMPLATE,
+    SCREEN_TEMPLATE,
+    SCREENED_TEMPLATE,
+)
 
 CACHED = 4096
 """Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
@@ -70,6 +91,7 @@ class Renderer:
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
         self._rows: dict[tuple[str, str, Front], tuple[tuple[Row, Element], ...]] = {}
+        self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of one family's table, with what counts or watches connections if any are."""
@@ -87,8 +109,12 @@ class Renderer:
         short = tuple(slots for slots in facts.endpoints if len(slots.rows) < LONG)
         block = self._service(msgspec.structs.replace(facts, endpoints=short) if long else facts, table)
         rows = itertools.chain.from_iterable(self._long(slots, facts.protocol, table) for slots in long)
-        shared = itertools.chain(*map(self._list, facts.lists), *map(self._draw, facts.draws))
-        return Block((*dict.fromkeys(shared), *block.declarations), (*block.elements, *rows))
+        shared = [*itertools.chain(*map(self._list, facts.lists), *map(self._draw, facts.draws))]
+        screened: tuple[Element, ...] = ()
+        if facts.screen:
+            shared += self._screen(facts.screen.screen)
+            screened = self._block(SCREENED_TEMPLATE, msgspec.structs.asdict(facts.screen)).elements
+        return Block((*dict.fromkeys(shared), *block.declarations), (*block.elements, *rows, *screened))
 
     def _service(self, facts: PortFacts, table: str) -> Block:
         return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
@@ -117,8 +143,8 @@ class Renderer:
     def shape(self, facts: TableFacts) -> str:
         """A name for all that these templates declare and the kernel can't change in place.
 
-        Chains and maps that come with Service ports are represented by one sample, and what watches connections is
-        always part of it: no table is made anew because the first Service asks for that.
+        Chains, sets and maps that come with Service ports are represented by one sample, and what watches connections
+        is always part of it: no table is made anew because the first Service asks for that.
         """
         facts = msgspec.structs.replace(facts, watchers=("watch",))
         sample = ListFacts(
@@ -134,7 +160,20 @@ class Renderer:
             race=facts.endings.race,
             affinities=((1, facts.zero),),
         )
-        lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample)))
+        screen = self._screen(
+            ScreenFacts(
+                table=facts.table,
+                ip=facts.ip,
+                transports="",
+                asked="",
+                nodeports=(),
+                counted=("denied",),
+                dropped=(),
+                rates=(RateFacts("1-1", 1, 1, ""),),
+                connections=(1,),
+            )
+        )
+        lines = map(_shape_line, (*self.table(facts).declarations, *self._list(sample), *screen))
         return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()[:16]
 
     def _render_list(self, facts: ListFacts) -> tuple[Declaration, ...]:
@@ -142,6 +181,9 @@ class Renderer:
 
     def _render_draw(self, facts: DrawFacts) -> tuple[Declaration, ...]:
         return _with_entries(self._block(DRAW_TEMPLATE, msgspec.structs.asdict(facts)), DRAW_TEMPLATE)
+
+    def _render_screen(self, facts: ScreenFacts) -> tuple[Declaration, ...]:
+        return self._block(SCREEN_TEMPLATE, msgspec.structs.asdict(facts)).declarations
 
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
         try:

@@ -11,7 +11,8 @@ Rule 3: a *change* is what replacing some blocks adds to and removes from the un
 
 What makes the kernel follow a change, or hold a generation, is a *transaction* (transaction.py).
 
-Sets, maps and chains that no block uses any more are kept until the next full transaction, or until they are too many:
+A base chain goes with the last block that uses it, as every packet pays for it.  Sets, maps and other chains that no
+block uses any more are kept until the next full transaction, or until they are too many:
 a rolling update makes and unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole
 table (docs/performance.md has what that costs), and before kernel 6.2 a chain stays busy for a moment after the last
 element that pointed to it has gone.
@@ -115,6 +116,10 @@ class Change:
     def __bool__(self) -> bool:
         return bool(self.declared or self.removed or self.added or self.discarded)
 
+    def leave_out_base_chains(self) -> None:
+        """Declare no chain that packets come to by themselves."""
+        self.declared = {identity: each for identity, each in self.declared.items() if not each.is_base_chain}
+
     def remove(self, element: Element) -> None:
         """Note that the union has lost an element; an addition since the last transaction is taken back."""
         if self.added.pop((element.container, element.key), None) is None:
@@ -146,6 +151,7 @@ class Generation:
         self._shares: dict[tuple[str, str], int] = {}
         self._uses: Counter[tuple[Kind, str]] = Counter()
         self._unused: set[tuple[Kind, str]] = set()
+        self._base: set[tuple[Kind, str]] = set()
 
     def update(self, blocks: Mapping[Owner, Block]) -> Change:
         """Put these blocks in the place of what their owners contributed before; an empty block contributes nothing.
@@ -169,9 +175,9 @@ class Generation:
         self.blocks.update(blocks)
         for owner in [owner for owner, block in blocks.items() if block == EMPTY]:
             del self.blocks[owner]
-        if len(self._unused) > MAX_UNUSED:
-            change.discarded = [self.declarations.pop(identity) for identity in sorted(self._unused, key=_order)]
-            self._unused.clear()
+        discarded = set(self._unused) if len(self._unused) > MAX_UNUSED else self._base & self._unused
+        change.discarded = [self.declarations.pop(identity) for identity in sorted(discarded, key=_order)]
+        self._unused -= discarded
         return change
 
     def _count_uses(self, old: Block, new: Block) -> None:
@@ -255,6 +261,8 @@ class Generation:
             raise Disagreement(f"{declaration.kind.value} {declaration.name} is declared in two ways")
         if known is None:
             change.entered += declaration.entries
+        if known is None and declaration.is_base_chain:
+            self._base.add(identity)
         self.declarations[identity] = change.declared[identity] = declaration
 
     def _contribute(self, element: Element, change: Change) -> None:

@@ -196,9 +196,14 @@ def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) 
     others = [declaration for declaration in declarations if declaration.kind is not Kind.CHAIN]
     parts = [_table_block(table, others)] if others else []
     if flush:
-        parts += [f"add chain {table} {chain.name}\nflush chain {table} {chain.name}\n" for chain in chains]
+        parts += [f"add chain {table} {_present(chain)}\nflush chain {table} {chain.name}\n" for chain in chains]
     parts += [_table_block(table, chains)] if chains else []
     return parts
+
+
+def _present(chain: Declaration) -> str:
+    """What makes a chain be there, empty if it is new: a base chain can't become one later (nft: File exists)."""
+    return f"{chain.name} {{ {chain.body[0]}; }}" if chain.is_base_chain else chain.name
 
 
 def _table_block(table: str, declarations: Iterable[Declaration]) -> str:

@@ -212,6 +212,52 @@ CHAINS: dict[str, ChainWords] = {
     "count-(?:(?:nodeport-)?(?:none-local|race)|not-admitted(?:-translated)?)": ChainWords(
         (_COUNT, (r"drop", "drops the packet"))
     ),
+    "screen-(?:input|postrouting)": ChainWords(
+        ((r"jump screen", "the first packet of a connection: looks what its client may not do"),)
+    ),
+    "screen": ChainWords(
+        (
+            (r"goto screen-front", "annotations say what clients of this front may not do"),
+            (r"goto screen-nodeport", "annotations say what clients of this node port may not do"),
+        ),
+        otherwise="clients may do everything",
+    ),
+    "screen-(?:front|nodeport)": ChainWords(
+        (
+            (r"jump screen-denied", "some sources are denied: writes the list's name over the address"),
+            (r"jump screen-allowed", "source ranges guard this node port: writes the list's name over the address"),
+            (r"jump screen-rate", "new connections are limited: writes the limit's number over the address"),
+            (r"jump screen-connections", "connections are limited: writes the limit's number over the address"),
+        ),
+        otherwise="nothing else is asked of the client",
+    ),
+    "screen-denied": ChainWords(
+        (
+            (r"goto drop-", "the list has the source: drops the packet"),
+            (r"set ct reply", "the list doesn't have the source: puts the address back"),
+        )
+    ),
+    "screen-allowed": ChainWords(
+        (
+            (r"goto drop-", "the list doesn't have the source: drops the packet"),
+            (r"set ct reply", "the list has the source: puts the address back"),
+        )
+    ),
+    "screen-(?:rate|connections)": ChainWords(
+        (
+            (r"vmap @", "goes to the limit of this number"),
+            (r"set ct reply", "the client is within the limit: puts the address back"),
+        )
+    ),
+    r"rate-(?P<rate>\d+)-(?P<burst>\d+)": ChainWords(
+        ((r"goto drop-", "more than {rate} new connections per second, and {burst} in a row: drops the packet"),),
+        otherwise="no more than {rate} new connections per second, or {burst} in a row",
+    ),
+    r"connections-(?P<most>\d+)": ChainWords(
+        ((r"goto drop-", "more than {most} connections of this client: drops the packet"),),
+        otherwise="no more than {most} connections of this client",
+    ),
+    "drop-(?:denied|not-admitted|over-rate|over-connections)": ChainWords((_COUNT, (r"drop", "drops the packet"))),
     "refuse": ChainWords(
         (
             (r"reject with tcp reset", "answers with a TCP reset"),

@@ -12,12 +12,14 @@ from nftproxy.api import schema
 from nftproxy.api.annotations import (
     ENDPOINT_SLICE,
     LONGEST_VALUE,
+    MAX_DENIED_RANGES,
     MOST_UNKNOWN,
     MOST_ZONES,
     SERVICE,
     BadValue,
     Known,
     parse_number,
+    parse_rate,
     parse_weight,
     parse_weights,
     parse_word,
@@ -69,7 +71,7 @@ def test_what_is_known_is_read() -> None:
         (
             "algorithm",
             "x" * (LONGEST_VALUE + 1),
-            "[nftproxy.dev/algorithm]: has 32769 characters, and 32768 are read: the annotation has no effect",
+            "[nftproxy.dev/algorithm]: has 65537 characters, and 65536 are read: the annotation has no effect",
         ),
         ("algoritm", "random", "[nftproxy.dev/algoritm]: is not known: it has no effect"),
         ("", "random", "[nftproxy.dev/]: is not known: it has no effect"),
@@ -181,3 +183,98 @@ def test_each_known_annotation_has_a_field() -> None:
         fields = [known.field for known in table.values()]
         assert len(set(fields)) == len(fields)
         assert set(fields) <= set(options_type.__struct_fields__)
+
+
+# ---- what clients may not do ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [
+        ("1", (1, 1)),
+        ("20", (20, 20)),
+        ("21", (30, 30)),
+        ("10000", (10_000, 10_000)),
+        ("20,burst=40", (20, 40)),
+        ("20, burst=41", (20, 100)),
+        ("19,burst=1", (20, 20)),
+        ("20,burst=200", (20, 200)),
+    ],
+)
+def test_rates(text: str, rate: tuple[int, int]) -> None:
+    """A rate and its burst are rounded up to those that there are; without a burst it is a second's worth."""
+    assert parse_rate(text) == rate
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "is '', not a number from 1 to 10000"),
+        ("0", "is '0', not a number from 1 to 10000"),
+        ("10001", "is '10001', not a number from 1 to 10000"),
+        ("20/second", "is '20/second', not a number from 1 to 10000"),
+        ("20,40", "has '40', which is not written as burst=NUMBER"),
+        ("20,burst=", "is '', not a number from 1 to 200"),
+        ("20,burst=201", "is '201', not a number from 1 to 200"),
+        ("20,burst=40,burst=40", "is '40,burst=40', not a number from 1 to 200"),
+    ],
+)
+def test_bad_rates(text: str, reason: str) -> None:
+    """A rate with anything in it that can't be read is none."""
+    with pytest.raises(BadValue) as caught:
+        parse_rate(text)
+    assert str(caught.value) == reason
+    assert caught.value.rest is None
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges", "problem"),
+    [
+        ("192.0.2.0/24,2001:db8::/32, 192.0.2.0/24", ["192.0.2.0/24", "2001:db8::/32"], ""),
+        ("192.0.2.9/24", ["192.0.2.0/24"], ""),
+        ("192.0.2.0/24,x", ["192.0.2.0/24"], "has 'x', which is not a CIDR: the rest is in force"),
+        ("x,,192.0.2.0/24", ["192.0.2.0/24"], "has 'x', which is not a CIDR (and 1 more faults): the rest is in force"),
+        ("x", [], "has 'x', which is not a CIDR: the annotation has no effect"),
+        ("", [], "has '', which is not a CIDR: the annotation has no effect"),
+    ],
+)
+def test_denied_ranges(text: str, ranges: list[str], problem: str) -> None:
+    """A range that can't be read is reported, and the others are denied none the less."""
+    made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
+    assert [str(each) for each in made.options.denied_ranges] == ranges
+    field = "Service shop/web: metadata.annotations[nftproxy.dev/denied-source-ranges]"
+    assert problems == ([f"{field}: {problem}"] if problem else [])
+
+
+def test_denied_ranges_are_bounded() -> None:
+    """The first thousand ranges are denied, the others are not, and that is one problem."""
+    text = ",".join(f"10.{n // 250}.{n % 250}.0/24" for n in range(MAX_DENIED_RANGES + 5))
+    made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
+    assert len(made.options.denied_ranges) == MAX_DENIED_RANGES
+    assert [problem.partition("]: ")[2] for problem in problems] == [
+        "has more than 1000 elements: the rest is in force"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "count"),
+    [
+        ("node-ports", {"node-ports"}, 0),
+        ("external-ips, node-ports", {"external-ips", "node-ports"}, 0),
+        ("node-port", set(), 1),
+        ("node-port,external-ips", {"external-ips"}, 1),
+        ("cluster-ips", set(), 1),
+    ],
+)
+def test_source_ranges_for(text: str, words: set[str], count: int) -> None:
+    """Each word that is known has its effect, one that isn't is reported."""
+    made, problems = service_with({"nftproxy.dev/source-ranges-for": text})
+    assert {each.value for each in made.options.source_ranges_for} == words
+    assert len(problems) == count
+
+
+def service_with(given: Mapping[str, str]) -> tuple[Service, list[str]]:
+    """The Service with these annotations, and the problems."""
+    outcome, problems = raw.read(raw.changed(raw.SERVICE, "metadata|annotations", dict(given)))
+    assert isinstance(outcome, Service)
+    return outcome, problems

@@ -14,7 +14,6 @@ from tests.support.factories import IPV4, elements, key, pipeline, service, slic
 def counting(*objects: Service) -> tuple[Pipeline, CountedFronts]:
     """A pipeline that counts, and what it knows."""
     made = pipeline(*objects, service_counts=True)
-    assert made.counted
     return made, made.counted
 
 
@@ -29,8 +28,14 @@ def front(name: str, kind: FrontKind, port: str = "http") -> ServiceFront:
 
 
 def test_nothing_is_kept_where_nothing_is_counted() -> None:
-    """Without the configuration a pipeline knows no owners of fronts."""
-    assert pipeline(service()).counted is None
+    """Without the configuration a pipeline knows no owners of fronts but those whose clients are screened."""
+    made = pipeline(service())
+    assert made.counted.is_empty
+    made.apply([Put(service("shop/login", cluster_ips=["10.96.0.20"], annotations={"client-connections": "5"}))])
+    assert made.counted.owner(tcp("10.96.0.10")) is None
+    assert made.counted.owner(tcp("10.96.0.20")) == front("shop/login", FrontKind.CLUSTER_IP)
+    made.apply([Put(service("shop/login", cluster_ips=["10.96.0.20"]))])
+    assert made.counted.is_empty
 
 
 def test_each_kind_of_front() -> None:

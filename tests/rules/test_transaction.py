@@ -78,7 +78,7 @@ def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
         "}\n"
         "add chain ip nftproxy draw\n"
         "flush chain ip nftproxy draw\n"
-        "add chain ip nftproxy nat\n"
+        "add chain ip nftproxy nat { type nat hook prerouting priority -100; }\n"
         "flush chain ip nftproxy nat\n"
         "table ip nftproxy {\n"
         "  chain draw {\n"

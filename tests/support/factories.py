@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from nftproxy.api import schema
+from nftproxy.api.annotations import service_options
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
 from nftproxy.conformance.notation import addresses as addresses  # for the tests, beside the rest of the notation
 from nftproxy.conformance.notation import key as key
@@ -29,7 +31,8 @@ from nftproxy.model.addresses import (
     family_of,
     parse_address,
 )
-from nftproxy.model.annotations import PLAIN_SLICE, SliceOptions
+from nftproxy.model.annotations import PLAIN_SLICE, PREFIX, ServiceOptions, SliceOptions
+from nftproxy.model.codes import Code
 from nftproxy.model.events import HostAddresses, Put, Seen
 from nftproxy.model.objects import (
     ClusterObject,
@@ -107,9 +110,13 @@ def service(
     source_ranges: Iterable[str] = (),
     internal_policy: str | TrafficPolicy = TrafficPolicy.CLUSTER,
     external_policy: str | TrafficPolicy = TrafficPolicy.CLUSTER,
+    annotations: Mapping[str, str] = {},
     **tweaks: Any,
 ) -> Service:
-    """A ClusterIP Service with one port, http 80/tcp; `tweaks` are fields of `Service` as they are."""
+    """A ClusterIP Service with one port, http 80/tcp; `tweaks` are fields of `Service` as they are.
+
+    `annotations` are nftproxy's own, without the prefix.
+    """
     return Service(
         key=key(name),
         created=created,
@@ -121,8 +128,19 @@ def service(
         source_ranges=networks(source_ranges),
         internal_policy=TrafficPolicy(internal_policy),
         external_policy=TrafficPolicy(external_policy),
+        options=options(annotations),
         **tweaks,
     )
+
+
+def options(annotations: Mapping[str, str]) -> ServiceOptions:
+    """What annotations of nftproxy's own ask for, given without the prefix; none of them may be bad."""
+    metadata = schema.ObjectMeta(annotations={f"{PREFIX}{name}": value for name, value in annotations.items()})
+    return service_options(schema.Service(metadata=metadata), _fail)
+
+
+def _fail(field: str, message: str, _code: Code | None = None, /) -> None:
+    raise ValueError(f"{field}: {message}")
 
 
 def endpoint(text: str = "10.1.0.4@node-a", **tweaks: Any) -> Endpoint:

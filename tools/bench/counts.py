@@ -191,7 +191,6 @@ def measure(services: int, turns: int = TURNS, scrapes: int = SCRAPES) -> Iterat
 
 
 def _scrapes(setting: Setting, services: int, scrapes: int) -> Iterator[str]:
-    assert setting.pipeline.counted
     counts = ServiceCounts(setting.pipeline.counted, setting.pipeline.generations, now=_always_later())
     setting.send(_packets(services))
 

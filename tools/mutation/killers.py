@@ -8,6 +8,8 @@ TEMPLATES = (
     "templates/counts.nft.j2",
     "templates/draw.nft.j2",
     "templates/endpoints.nft.j2",
+    "templates/screen.nft.j2",
+    "templates/screened.nft.j2",
     "templates/service.nft.j2",
     "templates/table.nft.j2",
 )
@@ -16,7 +18,8 @@ MODULES = tuple(
     for name in (
         "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
         "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
-        "policy/health_checks", "policy/localhost", "agent/health", "agent/inbox", "agent/quarantine",
+        "policy/health_checks", "policy/localhost", "policy/screening",
+        "api/annotations", "agent/health", "agent/inbox", "agent/quarantine",
     )
 )  # fmt: skip
 TARGETS = TEMPLATES + MODULES

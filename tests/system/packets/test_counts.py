@@ -36,7 +36,6 @@ class Counted(Cluster):
 
     def __init__(self, lab: Lab, *objects: ClusterObject | HostAddresses, **tweaks: Any) -> None:
         super().__init__(lab, *objects, service_counts=True, wide_maps=probe().capabilities.wide_maps, **tweaks)
-        assert self.pipeline.counted
         self.reader = CountReader()
         OPEN.append(self.reader)
         self.totals = Totals(self.pipeline.counted)
@@ -272,7 +271,6 @@ def test_a_restart_begins_at_zero(lab: Lab) -> None:
     """A new process counts what comes from its start on: nothing of what was counted before it."""
     cluster = Counted(lab, *counted(IP, "tcp", f"{IP.here}@node-a"))
     cluster.connect(OUTSIDE, IP.external, times=3)
-    assert cluster.pipeline.counted
     cluster.totals = Totals(cluster.pipeline.counted)
     cluster.totals.begin(Family.IPV4, lab.node.call(cluster.reader.read, Family.IPV4))
     cluster.load_again()

@@ -1,0 +1,111 @@
+"""What clients of a Service may not do, as annotations ask for it (api/annotations.py): facts for screen.nft.j2.
+
+Most Services ask for nothing, and this is one look at each.  The others are members of the same few sets and maps: a
+limit is the number that its front has in a map, and all Services with one number share the chain and the set of clients
+for it.
+
+Where a range can't be distinguished from another Service's, as both have one ClusterIP, nobody is admitted (fronts.py
+says who that is).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from ipaddress import collapse_addresses
+
+from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.model.annotations import Rate
+from nftproxy.model.objects import Service
+from nftproxy.model.settings import Config
+from nftproxy.policy.claims import NODE
+from nftproxy.policy.counts import SCREENED, Reason
+from nftproxy.policy.facts import Front, PortScreen, RateFacts, ScreenFacts
+from nftproxy.policy.fronts import Reach, denies_some, guards_node_ports, network_text, serves_every_address
+from nftproxy.policy.numbers import as_address
+
+NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
+"""The list that admits nobody, and denies everybody: no Service has this address."""
+_EVERYBODY = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}
+
+_RATE_BITS = 17
+"""Bits of a rate's number that are the burst: the greatest is 100,000."""
+
+TRANSPORTS = "{ tcp, udp, sctp }"
+
+
+def screen_of(
+    service: Service, config: Config, family: Family, had: Sequence[Reach], own_list: Address, denied: tuple[str, ...]
+) -> PortScreen | None:
+    """What one port's fronts in a family are screened for; None if nothing.
+
+    Args:
+        service: whose port it is.
+        config: what is configured.
+        family: the fronts' family.
+        had: the fronts that it has.
+        own_list: what the Service's lists of ranges are called, `NO_LIST` if it can have none.
+        denied: what this port contributes to the list of what is denied (`denied_sources`): one port of a Service does.
+    """
+    options = service.options
+    if not options.screens or not had:
+        return None
+    fronts = tuple(reach.front for reach in had)
+    denies = denies_some(service, family)
+    guarded = _guarded_node_ports(service, family, had)
+    rate, most = options.client_rate, options.client_connections
+    if not (denies or guarded or rate or most):
+        return None
+    rates = (_rate(rate, family),) if rate else ()
+    return PortScreen(
+        table=family.table,
+        fronts=fronts if denies or rate or most else guarded,
+        denying=tuple((front, own_list) for front in fronts) if denies else (),
+        denied=tuple((own_list, source) for source in denied),
+        guarded=tuple((front, own_list) for front in guarded),
+        rates=tuple((front, each) for front in fronts for each in rates),
+        connections=tuple((front, most, as_address(most, family)) for front in fronts) if most else (),
+        screen=screen(config, family, rates, (most,) if most else ()),
+    )
+
+
+def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connections: tuple[int, ...]) -> ScreenFacts:
+    """The sets and chains for these limits, and what all limits share."""
+    ip = family.value
+    asked = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
+    not_admitted = Reason.NOT_ADMITTED.value
+    dropped = tuple(reason.value for reason in Reason if reason in SCREENED)
+    return ScreenFacts(
+        table=family.table,
+        ip=ip,
+        transports=TRANSPORTS,
+        asked=asked,
+        nodeports=(
+            (f"ct status dnat {asked} != @fronts", "ct status & dnat == 0 fib daddr type local")
+            if serves_every_address(config, family)
+            else (f"ct original {ip} daddr @nodeport-ips",)
+        ),
+        counted=dropped if config.service_counts else (*dropped, not_admitted),
+        dropped=(*dropped, not_admitted),
+        rates=rates,
+        connections=connections,
+    )
+
+
+def denied_sources(service: Service, family: Family, own_list: Address) -> tuple[str, ...]:
+    """The sources that a Service denies in a family, none of them twice: interval sets take no overlaps."""
+    if not denies_some(service, family):
+        return ()
+    if own_list == NO_LIST[family]:
+        return (_EVERYBODY[family],)
+    ranges = [each for each in service.options.denied_ranges if family_of(each) is family]
+    return tuple(map(network_text, collapse_addresses(ranges)))  # type: ignore[type-var]
+
+
+def _guarded_node_ports(service: Service, family: Family, had: Sequence[Reach]) -> tuple[Front, ...]:
+    """The node ports that source ranges hold for."""
+    return tuple(reach.front for reach in had if reach.claim.address == NODE and guards_node_ports(service, family))
+
+
+def _rate(rate: Rate, family: Family) -> RateFacts:
+    bits = (rate.per_second << _RATE_BITS) + rate.burst
+    return RateFacts(f"{rate.per_second}-{rate.burst}", rate.per_second, rate.burst, as_address(bits, family))

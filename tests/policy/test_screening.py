@@ -1,0 +1,182 @@
+"""What annotations forbid clients, as memberships; what packets make of them is in tests/system/packets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from nftproxy.api.annotations import BURSTS, LADDER
+from nftproxy.model.addresses import Family
+from nftproxy.model.annotations import Rate
+from nftproxy.model.events import Put, Removed
+from nftproxy.model.objects import Service
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.claims import Denial
+from nftproxy.rules.ruleset import Kind
+from tests.support.factories import IPV4, IPV6, options, pipeline, service, slice_of
+
+SETS = (
+    "screened", "denying", "denied", "guarded", "nodeport-guarded", "allowed", "rates", "of-rate", "connections",
+    "of-connections", "nodeport-screened", "nodeport-denying", "nodeport-rates", "nodeport-connections",
+)  # fmt: skip
+
+
+def asking(annotations: Mapping[str, str], name: str = "shop/web", **tweaks: Any) -> Service:
+    """A Service with a ClusterIP, an external IP, a load balancer's, and a node port."""
+    fields: dict[str, Any] = {"cluster_ips": ["10.96.0.10", "fd00:96::10"], "ports": ["http:80:30080/tcp"]} | tweaks
+    return service(
+        name,
+        type="LoadBalancer",
+        external_ips=["203.0.113.9"],
+        load_balancer_ips=["203.0.113.7"],
+        annotations=annotations,
+        **fields,
+    )
+
+
+def memberships(made: Pipeline, family: Family = IPV4) -> dict[str, set[str]]:
+    """What is in the sets and maps that annotations are about."""
+    found: dict[str, set[str]] = {}
+    for element in made.generations[family].elements():
+        if element.container in SETS:
+            found.setdefault(element.container, set()).add(element.text)
+    return found
+
+
+FRONTS = {f"{address} . tcp . 80" for address in ("10.96.0.10", "203.0.113.9", "203.0.113.7")}
+
+
+def at_all(value: str) -> set[str]:
+    """Every front with this value."""
+    return {f"{front} : {value}" for front in FRONTS}
+
+
+def test_limits_are_numbers_of_fronts() -> None:
+    """Each front has its limits as numbers, and each number leads to the chain of that limit."""
+    made = pipeline(asking({"client-connection-rate": "20,burst=30", "client-connections": "100"}))
+    number = "0.40.0.40"  # 20 << 17 | 40
+    assert memberships(made) == {
+        "screened": FRONTS,
+        "nodeport-screened": {"tcp . 30080"},
+        "rates": at_all(number),
+        "nodeport-rates": {f"tcp . 30080 : {number}"},
+        "of-rate": {f"{number} : jump rate-20-40"},
+        "connections": at_all("0.0.0.100"),
+        "nodeport-connections": {"tcp . 30080 : 0.0.0.100"},
+        "of-connections": {"0.0.0.100 : jump connections-100"},
+    }
+    assert memberships(made, IPV6)["of-rate"] == {"::28:28 : jump rate-20-40"}
+
+
+def test_denied_ranges_are_a_list_for_all_fronts() -> None:
+    """Denied ranges are merged, by family, in one list for all ports; a family without any has no screening."""
+    denied = "198.51.100.0/25, 198.51.100.128/25,192.0.2.7/32"
+    made = pipeline(asking({"denied-source-ranges": denied}, ports=["http:80:30080/tcp", "dns:53/udp"]))
+    found = memberships(made)
+    assert found["denied"] == {"10.96.0.10 . 198.51.100.0/24", "10.96.0.10 . 192.0.2.7"}
+    assert found["denying"] == at_all("10.96.0.10") | {
+        f"{front.replace('tcp . 80', 'udp . 53')} : 10.96.0.10" for front in FRONTS
+    }
+    assert found["nodeport-denying"] == {"tcp . 30080 : 10.96.0.10"}
+    assert memberships(made, IPV6) == {}
+
+
+@pytest.mark.parametrize(
+    ("words", "guarded", "node_ports"),
+    [
+        ("external-ips", {"203.0.113.7", "203.0.113.9"}, False),
+        ("node-ports", {"203.0.113.7"}, True),
+        ("node-ports, external-ips", {"203.0.113.7", "203.0.113.9"}, True),
+    ],
+)
+def test_source_ranges_for_others(words: str, guarded: set[str], node_ports: bool) -> None:
+    """Source ranges hold for what the annotation names beside the load balancer's address, and are one list."""
+    made = pipeline(asking({"source-ranges-for": words}, source_ranges=["198.51.100.0/24"]))
+    expected = {
+        "guarded": {f"{address} . tcp . 80 : 10.96.0.10" for address in guarded},
+        "allowed": {"10.96.0.10 . 198.51.100.0/24"},
+    }
+    if node_ports:
+        row = {"tcp . 30080 : 10.96.0.10"}
+        expected |= {"nodeport-guarded": row, "nodeport-screened": {"tcp . 30080"}}
+    assert memberships(made) == expected
+
+
+@pytest.mark.parametrize("ranges", [[], ["0.0.0.0/0", "::/0"]])
+def test_source_ranges_that_restrict_nobody(ranges: list[str]) -> None:
+    """Without source ranges, or with one for everybody, there is nothing to extend to others."""
+    made = pipeline(asking({"source-ranges-for": "node-ports,external-ips"}, source_ranges=ranges))
+    assert memberships(made) == {}
+
+
+def test_lists_of_a_shared_cluster_ip_close() -> None:
+    """Of two Services with one ClusterIP the younger can have no list, so it denies everybody, and that is reported."""
+    older = service("shop/a", cluster_ips=["10.96.0.10"], ports=["old:81/tcp"])
+    younger = service("shop/b", created=5, annotations={"denied-source-ranges": "192.0.2.0/24"})
+    made = pipeline(older, younger)
+    assert memberships(made)["denied"] == {"0.0.0.0 . 0.0.0.0/0"}
+    assert memberships(made)["denying"] == {"10.96.0.10 . tcp . 80 : 0.0.0.0"}
+    assert [(str(lost.service), lost.denial) for lost in made.all_losses()] == [("shop/b", Denial.CLOSED)]
+
+
+def test_plain_services_pay_nothing() -> None:
+    """Beside each other, Services that ask for something leave the rules of those that don't as they are."""
+    plain = service("shop/plain", cluster_ips=["10.96.0.9"]), slice_of("shop/plain", ["10.1.0.4@node-a"])
+    alone = pipeline(*plain)
+    both = pipeline(*plain, asking({"client-connections": "5"}))
+    without = both.apply([Removed(Service, asking({}).key)])
+    for family in Family:
+        blocks, others = alone.generations[family].blocks, both.generations[family].blocks
+        assert others == blocks
+        names = [each.name for each in alone.generations[family].declarations.values()]
+        assert not [name for name in names if name.startswith(("screen", "rate", "connections", "den", "drop"))]
+    assert "delete chain ip nftproxy screen-postrouting" in without.text
+
+
+def test_base_chains_come_and_go() -> None:
+    """The chains that packets pay for are there from the first Service that needs them to the last one's end."""
+
+    def bases() -> set[str]:
+        return {each.name for each in made.generations[IPV4].declarations.values() if each.is_base_chain}
+
+    made = pipeline(service())
+    before = bases()
+    one, two = (
+        service(f"shop/{name}", cluster_ips=[f"10.96.0.{n}"], annotations={"client-connections": "5"})
+        for n, name in enumerate("ab", 20)
+    )
+    made.apply([Put(one)])
+    assert bases() - before == {"screen-input", "screen-postrouting"}
+    made.apply([Put(two)])
+    made.apply([Removed(Service, one.key)])
+    assert bases() - before == {"screen-input", "screen-postrouting"}
+    made.apply([Removed(Service, two.key)])
+    assert bases() == before
+    made.apply([Put(one)])
+    assert bases() - before == {"screen-input", "screen-postrouting"}
+
+
+def test_there_are_few_limits() -> None:
+    """Whatever ten thousand Services ask for, the limits that there are have so many chains and no more."""
+    asked = {options({"client-connection-rate": str(rate)}).client_rate for rate in range(1, 10_001)}
+    bursts = {
+        options({"client-connection-rate": f"1000,burst={burst}"}).client_rate for burst in range(1000, 10_001, 7)
+    }
+    assert asked == {Rate(limit, limit) for limit in LADDER}
+    assert bursts == {Rate(1000, 1000 * times) for times in BURSTS}
+    assert len(LADDER) == 21
+
+
+def test_limits_are_shared() -> None:
+    """Services with one limit share its set and its chain, and there is no statement for one Service."""
+    made = pipeline(
+        *(
+            service(f"shop/s{n}", cluster_ips=[f"10.96.1.{n}"], annotations={"client-connections": str(n)})
+            for n in range(20, 40)
+        )
+    )
+    names = {each.name for each in made.generations[IPV4].declarations.values() if each.kind is Kind.SET}
+    found = {name for name in names if name.startswith("connections-")}
+    assert found == {"connections-20", "connections-30", "connections-50"}
