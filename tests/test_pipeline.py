@@ -463,7 +463,7 @@ def test_every_number_finds_its_endpoints(settings: Settings, cluster: list[Give
         } == slots
 
 
-_DRAWS = re.compile(r"(?P<list>.*endpoints)-of-(?P<count>\d+)(?:-by-client|-sticky)?")
+_DRAWS = re.compile(r"(?P<list>.*endpoints)-of-(?P<count>\d+)(?:-by-client(?:-and-port)?|-in-turn-[0-7])?(?:-sticky)?")
 
 
 @quick()

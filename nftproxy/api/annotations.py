@@ -24,6 +24,7 @@ from nftproxy.model.annotations import (
     PLAIN,
     PLAIN_SLICE,
     PREFIX,
+    Algorithm,
     GuardedFronts,
     Rate,
     ServiceOptions,
@@ -105,6 +106,15 @@ def parse_number(value: str, least: int, most: int) -> int:
     if _NUMBER.fullmatch(value) and least <= int(value) <= most:
         return int(value)
     raise BadValue(f"is {show(value)}, not a number from {least} to {most}")
+
+
+def parse_algorithm(value: str) -> Algorithm:
+    """How a new connection gets an endpoint.
+
+    Raises:
+        BadValue: it is none of the algorithms.
+    """
+    return parse_word(value, Algorithm)
 
 
 def parse_weight(value: str) -> int:
@@ -208,6 +218,8 @@ def _several(value: str, parse: Callable[[str], T], most: int, rest: Callable[[l
 
 
 SERVICE: Mapping[str, Known] = {
+    "algorithm": Known("algorithm", parse_algorithm),
+    "weights": Known("weights", parse_weights),
     "client-connection-rate": Known("client_rate", parse_rate),
     "client-connections": Known("client_connections", parse_limit),
     "denied-source-ranges": Known("denied_ranges", parse_ranges),
@@ -216,7 +228,7 @@ SERVICE: Mapping[str, Known] = {
 }
 """What is known on Services, by name without the prefix."""
 
-ENDPOINT_SLICE: Mapping[str, Known] = {}
+ENDPOINT_SLICE: Mapping[str, Known] = {"weight": Known("weight", parse_weight)}
 """What is known on EndpointSlices."""
 
 

@@ -15,13 +15,14 @@ from msgspec import structs
 from nftproxy.conformance.oracle import Oracle, View, World, virtual_ips
 from nftproxy.lab.outcome import Kind, Outcome, Probe
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE
 from nftproxy.model.objects import EndpointSlice, Node, Service
 from nftproxy.model.settings import NodePortAddresses
 
 REJECTED = "D4"
 """TCP is rejected by a reset here, by an ICMP error there; other proxies' ways to reject are as good."""
 EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}
-SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15"})
+SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15", "D19"})
 """The deviations that single connections of a lab can show."""
 
 
@@ -78,6 +79,7 @@ def _alternatives(world: World, probe: Probe, start: Node) -> Iterator[tuple[str
         ("D10", _other_owners(world, probe)),
         ("D11", _without_protection(world, probe)),
         ("D15", _without_portless(world, probe)),
+        ("D19", _without_annotations(world)),
     ):
         yield from ((deviation, other) for other in worlds)
 
@@ -133,3 +135,11 @@ def _without_portless(world: World, probe: Probe) -> Iterator[World]:
     left = tuple(each for each in world.services if each.ports or probe.address not in each.cluster_ips)
     if left != world.services:
         yield world._replace(services=left)
+
+
+def _without_annotations(world: World) -> Iterator[World]:
+    """No annotation has any effect."""
+    services = tuple(structs.replace(each, options=PLAIN) for each in world.services)
+    slices = tuple(structs.replace(each, options=PLAIN_SLICE) for each in world.slices)
+    if (services, slices) != (world.services, world.slices):
+        yield world._replace(services=services, slices=slices)

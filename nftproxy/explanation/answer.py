@@ -68,15 +68,17 @@ class Admission(msgspec.Struct, frozen=True):
 class Case(msgspec.Struct, frozen=True):
     """What becomes of connections from some sources.
 
-    `list_why` and `source_why` say why this list counts, and why the source is masqueraded or kept.  `rejection` is how
-    a connection is rejected, as nft names it.  `list` is None where no endpoint is chosen.  `is_screened` says that
-    it is dropped for what annotations ask for, after an endpoint was chosen.
+    `algorithm` is how an endpoint is chosen from the list, as the annotation names it; "" where none is.  `list_why`
+    and `source_why` say why this list counts, and why the source is masqueraded or kept.  `rejection` is how a
+    connection is rejected, as nft names it.  `list` is None where no endpoint is chosen.  `is_screened` says that it is
+    dropped for what annotations ask for, after an endpoint was chosen.
     """
 
     sources: tuple[str, ...]
     fate: Fate
     why: str
     rejection: str = ""
+    algorithm: str = ""
     list: List | None = None
     list_why: str = ""
     is_masqueraded: bool = False

@@ -18,6 +18,7 @@ from nftproxy.explanation.clients import Client, is_local, own_addresses
 from nftproxy.explanation.fronts import Served, Spot
 from nftproxy.explanation.question import Kind
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
@@ -33,6 +34,19 @@ REJECTIONS = {
     Protocol.UDP: "icmp port-unreachable",
     Protocol.SCTP: "icmp port-unreachable",
 }
+
+
+HOW_CHOSEN = {
+    Algorithm.RANDOM: "drawn at random",
+    Algorithm.ROUND_ROBIN: "one after the other (round-robin)",
+    Algorithm.SOURCE_HASH: "by a hash of the client's address (source-hash)",
+    Algorithm.SOURCE_HASH_WITH_PORT: "by a hash of the client's address and port (source-hash-with-port)",
+    Algorithm.CONSISTENT_HASH: "by a hash of the client's address that moves few clients (consistent-hash)",
+    Algorithm.CONSISTENT_HASH_WITH_PORT: (
+        "by a hash of the client's address and port that moves few clients (consistent-hash-with-port)"
+    ),
+}
+"""What the annotation nftproxy.dev/algorithm comes to; affinity comes first, for clients that are remembered."""
 
 
 class Choice(NamedTuple):
@@ -62,13 +76,21 @@ def served_case(pipeline: Pipeline, spot: Spot, served: Served, client: Client, 
     choice = _choice(pipeline, spot.family, served, client)
     endpoints = tuple(_endpoints(pipeline, served, choice, client, pods))
     count = sum(endpoint.share > 0 for endpoint in endpoints)
-    why = f"to one of {count} endpoints, drawn at random" if count > 1 else "to the only endpoint"
+    algorithm = served.service.options.algorithm
+    why = f"to one of {count} endpoints, {HOW_CHOSEN[algorithm]}" if count > 1 else "to the only endpoint"
     if count:
         screening = _screening(pipeline, spot.family, served, client)
         if screening and screening.admits is Admits.NO:
             return Case(sources, Fate.DROPPED, screening.why, admission=screening, is_screened=True)
         admission = admission or screening
-        case = Case(sources, Fate.ENDPOINT, why, is_masqueraded=choice.is_masqueraded, source_why=choice.source_why)
+        case = Case(
+            sources,
+            Fate.ENDPOINT,
+            why,
+            algorithm=algorithm.value,
+            is_masqueraded=choice.is_masqueraded,
+            source_why=choice.source_why,
+        )
     else:
         case = _without_endpoints(pipeline, spot, served, client)
     return msgspec.structs.replace(

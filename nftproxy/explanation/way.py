@@ -174,8 +174,17 @@ def _translation(asked: Asked, case: Case, prefix: str) -> Iterator[Row]:
     count = sum(endpoint.share > 0 for endpoint in case.endpoints)
     yield Row(f"@{numbers}", f"{asked[numbers]}: {count} endpoint{'s' if count > 1 else ''}")
     yield Row(f"@{prefix}draws", chain)
-    how = "the client's address chooses" if chain.endswith("-by-client") else "draws"
-    yield Row(f"@{_list(chain)}", f"{how} a slot, 0 to {count - 1}" if count > 1 else "has one slot, 0")
+    rows = int(chain.partition("-of-")[2].partition("-")[0])
+    yield Row(f"@{_list(chain)}", f"{_how(chain)} a slot, 0 to {rows - 1}" if count > 1 else "has one slot, 0")
+
+
+def _how(chain: str) -> str:
+    """Who chooses the slot, by the name of the chain that does."""
+    if "-by-client-and-port" in chain:
+        return "the client's address and port choose"
+    if "-by-client" in chain:
+        return "the client's address chooses"
+    return "takes in turn" if "-in-turn-" in chain else "draws"
 
 
 def _list(chain: str) -> str:

@@ -23,6 +23,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config, Settings
 from nftproxy.policy.counts import CONNECTIONS, SCREENED, Reason
@@ -49,9 +50,9 @@ from nftproxy.policy.fronts import (
     serves_every_address,
 )
 from nftproxy.policy.local_sources import local_sources
-from nftproxy.policy.numbers import NUMBERS, Algorithm, as_address, draw_number
+from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number
+from nftproxy.policy.placement import is_consistent, lane, placed
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
-from nftproxy.policy.slots import in_slots
 from nftproxy.policy.state import ClusterState
 
 HASH_SEED = "0x6e667470"
@@ -70,6 +71,14 @@ _RANDOM_PORTS = ("", "masquerade fully-random")
 # kube-proxy's chains that drop what goes to a ClusterIP that it doesn't know are at 0 (nftables mode, 1.36): ours come
 # first for Services that it leaves alone, so that these are rejected whichever proxy was started last.
 _FILTER, _BEFORE_FILTERS = 0, -1
+
+_DRAWS = {
+    Algorithm.RANDOM: Draw.RANDOM,
+    Algorithm.SOURCE_HASH: Draw.BY_CLIENT,
+    Algorithm.SOURCE_HASH_WITH_PORT: Draw.BY_CLIENT_AND_PORT,
+    Algorithm.CONSISTENT_HASH: Draw.CONSISTENT,
+    Algorithm.CONSISTENT_HASH_WITH_PORT: Draw.CONSISTENT_WITH_PORT,
+}
 
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
@@ -154,7 +163,7 @@ def compile_service(
             continue
         had = [reach for reach in claimed if not reach.denial]
         choice = choice_for(port, offered, state.node, state.silent_of(service))
-        shaper = _ListShaper(family, port.protocol, service.affinity_timeout, settings)
+        shaper = _ListShaper(family, port.protocol, service, state.node.name, settings)
         screen = screen_of(service, settings.config, family, had, own.list, denied)
         if screen and screen.denied:
             denied = ()
@@ -188,12 +197,12 @@ def _port_facts(
             uses.append((short_circuits, TrafficPolicy.CLUSTER, choice.cluster))
         for numbers, scope, candidates in uses:
             if candidates:
+                rows[scope] = rows.get(scope) or shaper.rows(candidates)
                 facts = shaper.list(reach.front, scope)
-                draw = shaper.draw(facts, scope, len(candidates))
+                draw = shaper.draw(facts, scope, len(rows[scope]))
                 lists.append(facts)
                 draws.append(draw)
                 numbers.append((reach.front, draw.of_port))
-                rows[scope] = rows.get(scope) or shaper.rows(candidates)
                 endpoints.append(Slots(facts.list, reach.front, rows[scope]))
             elif numbers is services:  # the front is a Service's all the same, and no node port's of another
                 numbers.append((reach.front, shaper.nothing))
@@ -275,12 +284,18 @@ class _OwnSources(NamedTuple):
 
 
 class _ListShaper(NamedTuple):
-    """How lists of one Service port are chosen from: its protocol, family and affinity."""
+    """How lists of one Service port are chosen from: by its protocol, family, affinity and algorithm, on this node."""
 
     family: Family
     protocol: Protocol
-    timeout: int | None
+    service: Service
+    node: str
     settings: Settings
+
+    @property
+    def timeout(self) -> int | None:
+        """For how many seconds clients come back to where they were; None if they don't."""
+        return self.service.affinity_timeout
 
     @property
     def remembered(self) -> tuple[tuple[int, str], ...]:
@@ -293,9 +308,18 @@ class _ListShaper(NamedTuple):
 
     @property
     def algorithm(self) -> Algorithm:
-        """How a slot is drawn: clients stick to a pod by a hash of their address, where they can't be remembered."""
-        hashes = self.timeout is not None and not self.remembered
-        return Algorithm.BY_CLIENT if hashes else Algorithm.RANDOM
+        """What the Service asks for; but a hash of the client's address, where clients must come back by that alone."""
+        asked = self.service.options.algorithm
+        if self.timeout is None or self.remembered:
+            return asked
+        return Algorithm.CONSISTENT_HASH if is_consistent(asked) else Algorithm.SOURCE_HASH
+
+    @property
+    def drawn(self) -> Draw:
+        """How a slot is drawn."""
+        if self.algorithm is Algorithm.ROUND_ROBIN:
+            return Draw(Draw.IN_TURN_0.value + lane(str(self.service.key)))
+        return _DRAWS[self.algorithm]
 
     @property
     def nothing(self) -> str:
@@ -312,7 +336,14 @@ class _ListShaper(NamedTuple):
             ip=ip,
             protocol=protocol,
             prefix=front.prefix,
-            list=f"{front.prefix}{protocol}-{'local-' if policy is TrafficPolicy.LOCAL else ''}endpoints",
+            list="".join(
+                [
+                    f"{front.prefix}{protocol}-",
+                    "local-" if policy is TrafficPolicy.LOCAL else "",
+                    "consistent-" if self.drawn.is_consistent else "",
+                    "endpoints",
+                ]
+            ),
             asked=f"{asked}{protocol} dport",
             asked_front=f"{asked}meta l4proto . th dport",
             numbers=NUMBERS[self.family],
@@ -329,7 +360,7 @@ class _ListShaper(NamedTuple):
             ip=facts.ip,
             prefix=facts.prefix,
             list=facts.list,
-            suffix=self.algorithm.suffix,
+            suffix=self.drawn.suffix,
             count=count,
             number=self._number(policy, count, is_sticky=False),
             sticky=tuple(self._number(policy, count, is_sticky=True) for _ in self.remembered),
@@ -339,14 +370,17 @@ class _ListShaper(NamedTuple):
 
     def _number(self, policy: TrafficPolicy, count: int, *, is_sticky: bool) -> str:
         is_local = policy is TrafficPolicy.LOCAL
-        number = draw_number(self.protocol, self.algorithm, count, is_local=is_local, is_sticky=is_sticky)
+        number = draw_number(self.protocol, self.drawn, count, is_local=is_local, is_sticky=is_sticky)
         return as_address(number, self.family)
 
     def _expression(self, count: int) -> str:
         """What nft calls a number from 0 up to `count`."""
-        if self.algorithm is Algorithm.BY_CLIENT:
-            return f"jhash {self.family.value} saddr mod {count} seed {HASH_SEED}"
-        return f"numgen random mod {count}"
+        if self.drawn is Draw.RANDOM:
+            return f"numgen random mod {count}"
+        if self.drawn.is_in_turn:
+            return f"numgen inc mod {count}"
+        port = f" . {self.protocol.value} sport" if self.drawn.goes_by_port else ""
+        return f"jhash {self.family.value} saddr{port} mod {count} seed {HASH_SEED}"
 
     def _slots(self, count: int) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
         """What makes an address of a number, where that doesn't fill one: shared up to the next power of two."""
@@ -356,6 +390,6 @@ class _ListShaper(NamedTuple):
         return ((f"slots-{size}", tuple((slot, as_address(slot, self.family)) for slot in range(size))),)
 
     def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:
-        """The endpoints of a list in their slots."""
-        places = in_slots([(candidate.address, candidate.port) for candidate in candidates])
+        """The endpoints of a list in their slots, each in as many as its weight and the algorithm give it."""
+        places = placed(candidates, self.algorithm, f"{self.node} {self.service.key}")
         return tuple((as_address(slot, self.family), *place) for slot, place in enumerate(places))

@@ -100,7 +100,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
 
     `number` leads here from `services` (with the `prefix` of node ports); `sticky` holds the number for fronts with
     affinity, or nothing.  `draw` is the nft expression that picks the slot, as an address, and `suffix` says in names
-    which algorithm that is ("" or "-by-client").  `slots` holds the map that makes an address of a slot where `draw`
+    which algorithm that is ("", "-by-client", ...).  `slots` holds the map that makes an address of a slot where `draw`
     needs one: rows of (name, rows of (slot, address)); or nothing.
     """
 

@@ -15,6 +15,7 @@ from collections.abc import Collection
 from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
+from nftproxy.policy.placement import most_placed
 
 MAX_FRONTS = 10_000
 """Fronts of a Service, in both families together: addresses times ports, and node ports.
@@ -23,7 +24,8 @@ A cluster has 2,768 node ports in all by default (--service-node-port-range); a 
 two ClusterIPs and one address of a load balancer has 9,000 fronts."""
 MAX_ROWS = 100_000
 """Rows of a Service in the maps of endpoints, in both families together: fronts times endpoints; twice as many where
-externalTrafficPolicy is Local, and as many again for session affinity.
+externalTrafficPolicy is Local, and as many again for session affinity.  What algorithms and weights make of endpoints
+counts (placement.py), at its most.
 
 A Service of 5,000 endpoints with one port, two ClusterIPs, an address of a load balancer and a node port has 20,000."""
 MAX_ENDPOINTS = MAX_DRAWN
@@ -44,7 +46,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     if len(service.source_ranges) > MAX_SOURCE_RANGES:
         return f"it has {len(service.source_ranges)} source ranges, and {MAX_SOURCE_RANGES} are allowed"
     offered = sum(len(each.endpoints) * len(each.ports) for each in slices)
-    most = offered * (_addresses(service) + 1) * _copies(service)
+    most = _most_placed(service, slices, offered) * (_addresses(service) + 1) * _copies(service)
     if most <= MAX_ROWS and offered <= MAX_ENDPOINTS:  # as with nearly every Service, whatever its ports are called
         return ""
     endpoints = _endpoints(slices)
@@ -53,7 +55,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     )
     if largest > MAX_ENDPOINTS:
         return f"one of its ports has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
-    rows = _rows(service, endpoints)
+    rows = _rows(service, slices, endpoints)
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
@@ -67,6 +69,12 @@ def _copies(service: Service) -> int:
     return (1 + is_local) * (1 + (service.affinity_timeout is not None))
 
 
+def _most_placed(service: Service, slices: Collection[EndpointSlice], endpoints: int) -> int:
+    """How many rows so many endpoints come to at one front: more where an algorithm or weights repeat them."""
+    is_weighted = bool(service.options.weights) or any(each.options.weight is not None for each in slices)
+    return most_placed(endpoints, service.options.algorithm, is_weighted=is_weighted) if endpoints else 0
+
+
 def _endpoints(slices: Collection[EndpointSlice]) -> Endpoints:
     endpoints: Endpoints = Counter()
     for each in slices:
@@ -75,10 +83,11 @@ def _endpoints(slices: Collection[EndpointSlice]) -> Endpoints:
     return endpoints
 
 
-def _rows(service: Service, endpoints: Endpoints) -> int:
+def _rows(service: Service, slices: Collection[EndpointSlice], endpoints: Endpoints) -> int:
     addresses = Counter(map(family_of, (*service.cluster_ips, *service.load_balancer_ips, *service.external_ips)))
     rows = sum(
-        (addresses[family] + (port.node_port > 0)) * endpoints[family, port.name, port.protocol]
+        (addresses[family] + (port.node_port > 0))
+        * _most_placed(service, slices, endpoints[family, port.name, port.protocol])
         for port in service.ports
         for family in set(map(family_of, service.cluster_ips))
     )

@@ -127,7 +127,6 @@ class LocalhostPorts:
                     choice = choice_for(port, offered, state.node, state.silent_of(service))
                     chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
-                        rows = placed(chosen, Algorithm.RANDOM, "")
-                        endpoints = tuple((candidate.address, candidate.port) for candidate in rows)
+                        endpoints = tuple(placed(chosen, Algorithm.RANDOM, ""))
                         place = LocalPort(LOCALHOST[family], port.node_port)
                         yield place, Forwarding(service.key, endpoints, service.affinity_timeout)

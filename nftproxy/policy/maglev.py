@@ -12,8 +12,8 @@ turn, each takes the row that it prefers among those that are still free, until 
 Weights are as Envoy has them (source/extensions/load_balancing_policies/maglev): in each round an endpoint's weight is
 added to its account, and it takes a row whenever that reaches the largest weight.  In the first round each takes one.
 
-A packet's row is a hash of its client, modulo the size.  So another size sends nearly all clients elsewhere, and there
-are but three of them: between the numbers at which the size changes, a Service may grow and shrink as it likes.
+A packet's row is a hash of its client, scaled to the size.  So another size sends nearly all clients elsewhere, and
+there are but three of them: between the numbers at which the size changes, a Service may grow and shrink as it likes.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ def table_size(endpoints: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def table(endpoints: tuple[str, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
+def table(endpoints: tuple[str, ...], weights: tuple[int, ...], size: int) -> tuple[int, ...]:
     """The endpoint of each row, as an index of `endpoints`.
 
     Args:
         endpoints: what each is called, in any order that does not depend on what else is there; not empty.
         weights: that of each, 1 or more.
+        size: how many rows there are, a prime.
     """
-    size = table_size(len(endpoints))
     rows = [-1] * size
     highest = max(weights)
     accounts = [0] * len(endpoints)

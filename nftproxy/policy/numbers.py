@@ -30,19 +30,52 @@ CACHED = 4096
 _PROTOCOLS = {Protocol.TCP: 0, Protocol.UDP: 1, Protocol.SCTP: 2}
 
 
-class Algorithm(Enum):
-    """How one of the rows of a list is drawn; the value is what a number has of it (4 bits)."""
+class Draw(Enum):
+    """How one of the rows of a list is drawn; the value is what a number has of it (4 bits).
+
+    `IN_TURN` is the first of 8 (placement.py, LANES): each is another counter.
+    """
 
     RANDOM = 0
     BY_CLIENT = 1
+    BY_CLIENT_AND_PORT = 2
+    CONSISTENT = 3
+    CONSISTENT_WITH_PORT = 4
+    IN_TURN_0 = 8
+    IN_TURN_1 = 9
+    IN_TURN_2 = 10
+    IN_TURN_3 = 11
+    IN_TURN_4 = 12
+    IN_TURN_5 = 13
+    IN_TURN_6 = 14
+    IN_TURN_7 = 15
+
+    @property
+    def is_consistent(self) -> bool:
+        """Whether rows are Maglev's table, in a list of its own."""
+        return self in (Draw.CONSISTENT, Draw.CONSISTENT_WITH_PORT)
+
+    @property
+    def is_in_turn(self) -> bool:
+        """Whether rows come one after the other."""
+        return self.value >= Draw.IN_TURN_0.value
+
+    @property
+    def goes_by_port(self) -> bool:
+        """Whether what is hashed is the client's address and port, and not its address alone."""
+        return self in (Draw.BY_CLIENT_AND_PORT, Draw.CONSISTENT_WITH_PORT)
 
     @property
     def suffix(self) -> str:
         """What it adds to the names of chains: "" for what is usual, else as in "-by-client"."""
-        return "" if self is Algorithm.RANDOM else f"-{self.name.lower().replace('_', '-')}"
+        if self is Draw.RANDOM:
+            return ""
+        if self.is_in_turn:
+            return f"-in-turn-{self.value - Draw.IN_TURN_0.value}"
+        return "-by-client-and-port" if self.goes_by_port else "-by-client"
 
 
-def draw_number(protocol: Protocol, algorithm: Algorithm, rows: int, *, is_local: bool, is_sticky: bool) -> int:
+def draw_number(protocol: Protocol, draw: Draw, rows: int, *, is_local: bool, is_sticky: bool) -> int:
     """The number that says all about a draw: from which list, by which algorithm, from how many rows.
 
     From the highest bit: 8 bits that are 0, protocol (2 bits: TCP, UDP, SCTP), whether the list is the local one,
@@ -50,13 +83,13 @@ def draw_number(protocol: Protocol, algorithm: Algorithm, rows: int, *, is_local
 
     Args:
         protocol: of the front.
-        algorithm: how one of the rows is drawn.
+        draw: how one of the rows is drawn.
         rows: how many the list has, 0 to `MAX_ROWS`.  Nothing is drawn from none, so 0 has no other bits.
         is_local: whether the list is the local one.
         is_sticky: whether clients are remembered.
     """
     assert 0 <= rows <= MAX_ROWS, rows
-    how = _PROTOCOLS[protocol] << 6 | is_local << 5 | is_sticky << 4 | algorithm.value
+    how = _PROTOCOLS[protocol] << 6 | is_local << 5 | is_sticky << 4 | draw.value
     return how << 16 | rows if rows else 0
 
 

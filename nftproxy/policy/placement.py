@@ -3,7 +3,7 @@
 A draw is one of a few expressions of nft that give a number: at random, by a hash of the client, or one after the other
 (numbers.py).  All else that annotations ask for is in the rows:
 
-    random, source-hash          each endpoint in as many rows as its weight comes to
+    random, source-hash          each endpoint in as many rows as its weight comes to (slots.py says in which)
     consistent-hash              Maglev's table
     round-robin                  several rounds, each with all endpoints in an order of its own
 
@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from nftproxy.model.annotations import Algorithm
 from nftproxy.policy import maglev
 from nftproxy.policy.endpoints import Candidate
+from nftproxy.policy.slots import Place, in_slots
 from nftproxy.policy.weights import most_rows, rows_of
 
 LANES = 8
@@ -35,7 +36,7 @@ ROUND_ROBIN_ROWS = 256
 """With more rows than this, there are fewer rounds: with many endpoints an order that differs is enough."""
 
 
-def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> Sequence[Candidate]:
+def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> Sequence[Place]:
     """The endpoint in each row of a list.
 
     Args:
@@ -43,18 +44,23 @@ def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> 
         algorithm: what the Service asks for.
         turn: what distinguishes this node and Service from others, for the order of round-robin.
     """
-    if algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT):
+    if is_consistent(algorithm):
         return _hashed(candidates)
     rows = _weighted(candidates)
-    return _in_turn(rows, turn) if algorithm is Algorithm.ROUND_ROBIN else rows
+    return _in_turn(rows, turn) if algorithm is Algorithm.ROUND_ROBIN else in_slots(rows)
 
 
 def most_placed(endpoints: int, algorithm: Algorithm, *, is_weighted: bool) -> int:
     """How many rows so many endpoints may come to."""
-    if algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT):
+    if is_consistent(algorithm):
         return maglev.table_size(endpoints)
     rows = most_rows(endpoints) if is_weighted else endpoints
     return rows * _rounds(rows) if algorithm is Algorithm.ROUND_ROBIN else rows
+
+
+def is_consistent(algorithm: Algorithm) -> bool:
+    """Whether few clients move as endpoints come and go."""
+    return algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
 
 
 def lane(service: str) -> int:
@@ -62,20 +68,22 @@ def lane(service: str) -> int:
     return _number(service) % LANES
 
 
-def _weighted(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+def _weighted(candidates: Sequence[Candidate]) -> Sequence[Place]:
+    places = [(candidate.address, candidate.port) for candidate in candidates]
     if all(candidate.weight == candidates[0].weight for candidate in candidates):
-        return candidates
+        return places
     rows = rows_of([candidate.weight for candidate in candidates])
-    return [candidate for candidate, count in zip(candidates, rows, strict=True) for _ in range(count)]
+    return [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
 
 
-def _hashed(candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-    names = tuple(f"{candidate.address} {candidate.port}" for candidate in candidates)
+def _hashed(candidates: Sequence[Candidate]) -> Sequence[Place]:
+    places = [(candidate.address, candidate.port) for candidate in candidates]
+    names = tuple(f"{address} {port}" for address, port in places)
     weights = tuple(candidate.weight for candidate in candidates)
-    return [candidates[index] for index in maglev.table(names, weights)]
+    return [places[index] for index in maglev.table(names, weights, maglev.table_size(len(names)))]
 
 
-def _in_turn(rows: Sequence[Candidate], turn: str) -> Sequence[Candidate]:
+def _in_turn(rows: Sequence[Place], turn: str) -> Sequence[Place]:
     """Rounds in orders of their own, of which every second one is the one before it backwards."""
     forth = [_shuffled(rows, f"{turn} {number}") for number in range(_rounds(len(rows)))]
     return [row for number, order in enumerate(forth) for row in (forth[number - 1][::-1] if number % 2 else order)]
@@ -85,13 +93,13 @@ def _rounds(rows: int) -> int:
     return max(1, min(ROUNDS, ROUND_ROBIN_ROWS // max(1, rows)))
 
 
-def _shuffled(rows: Sequence[Candidate], order: str) -> Sequence[Candidate]:
+def _shuffled(rows: Sequence[Place], order: str) -> Sequence[Place]:
     """The rows in an order of this name: each finds its place by itself, whatever other rows there are."""
-    seen = Counter[Candidate]()
+    seen = Counter[Place]()
     places = []
     for row in rows:
         seen[row] += 1
-        places.append((_number(f"{order} {row.address} {row.port} {seen[row]}"), row))
+        places.append((_number(f"{order} {row[0]} {row[1]} {seen[row]}"), row))
     return [row for _, row in sorted(places)]
 
 

@@ -26,7 +26,7 @@ class ChainWords(NamedTuple):
     otherwise: str = ""
 
 
-_LIST = r"(?P<list>(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints)"
+_LIST = r"(?P<list>(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?(?:consistent-)?endpoints)"
 
 _LOCAL_POLICY = (
     (r"type local .*mark set", f"the node's own connection: {MARK}"),
@@ -112,14 +112,16 @@ CHAINS: dict[str, ChainWords] = {
     "draw": _DRAW,
     "draw-nodeport": _DRAW,
     "undrawn": ChainWords(((r"set ct original", "there is no endpoint to draw here: puts the packet's address back"),)),
-    rf"{_LIST}-of-(?P<count>\d+)(?:-by-client)?": ChainWords(
+    rf"{_LIST}-of-(?P<count>\d+)(?:-by-client|-by-client-and-port|-in-turn-\d)?": ChainWords(
         (
+            (r"jhash.*sport", "chooses by the client's address and port, of {count}: writes the slot over the address"),
             (r"jhash", "chooses by the client's address, of {count}: writes the slot over the packet's address"),
+            (r"numgen inc", "takes the next of {count} in turn: writes the slot over the packet's address"),
             (r"numgen", "draws one of {count}: writes the slot over the packet's address"),
             (r"goto translate-", "goes to translate it to the endpoint in that slot"),
         )
     ),
-    rf"{_LIST}-of-(?P<count>\d+)-sticky": ChainWords(
+    rf"{_LIST}-of-(?P<count>\d+)(?:-by-client|-by-client-and-port|-in-turn-\d)?-sticky": ChainWords(
         (
             (r"jump follow-", "the front has session affinity: looks whether the client is remembered"),
             (r"goto", "no pod is to be used again: draws an endpoint"),

@@ -12,6 +12,7 @@ from nftproxy.model.annotations import Algorithm
 from nftproxy.policy import maglev
 from nftproxy.policy.endpoints import Candidate
 from nftproxy.policy.placement import LANES, ROUND_ROBIN_ROWS, ROUNDS, lane, most_placed, placed
+from nftproxy.policy.slots import Place
 from nftproxy.policy.weights import most_rows
 
 HASHES = [Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT]
@@ -26,7 +27,12 @@ def candidates(*weights: int) -> list[Candidate]:
     ]
 
 
-def rounds(rows: Sequence[Candidate], length: int) -> list[tuple[Candidate, ...]]:
+def places(given: Sequence[Candidate]) -> list[Place]:
+    """Where they are."""
+    return [(each.address, each.port) for each in given]
+
+
+def rounds(rows: Sequence[Place], length: int) -> list[tuple[Place, ...]]:
     """The rows in rounds of this length."""
     return [tuple(rows[start : start + length]) for start in range(0, len(rows), length)]
 
@@ -35,25 +41,27 @@ def rounds(rows: Sequence[Candidate], length: int) -> list[tuple[Candidate, ...]
 def test_rows_by_weight(algorithm: Algorithm) -> None:
     """Endpoints of one weight have a row each, the list as it is; others as many as their weights come to."""
     alike = candidates(100, 100, 100)
-    assert placed(alike, algorithm, "") is alike
-    light, heavy = candidates(25, 100)
-    assert placed([light, heavy], algorithm, "") == [light, heavy, heavy, heavy, heavy]
+    assert placed(alike, algorithm, "") == places(alike)
+    given = candidates(25, 100)
+    light, heavy = places(given)
+    assert placed(given, algorithm, "") == [light, heavy, heavy, heavy, heavy]
 
 
 @pytest.mark.parametrize("algorithm", HASHES)
 def test_rows_of_consistent_hash(algorithm: Algorithm) -> None:
     """The rows are Maglev's table, in which an endpoint is called by its address and port."""
     given = candidates(100, 50)
-    indices = maglev.table(("10.1.0.1 8080", "10.1.0.2 8080"), (100, 50))
-    assert placed(given, algorithm, "node-a") == [given[index] for index in indices]
+    indices = maglev.table(("10.1.0.1 8080", "10.1.0.2 8080"), (100, 50), 4_093)
+    assert placed(given, algorithm, "node-a") == [places(given)[index] for index in indices]
 
 
 def test_rounds_of_round_robin() -> None:
     """Each round has every endpoint as often as it weighs, in an order of its own."""
     given = candidates(100, 100, 50)
+    first, second, third = places(given)
     turns = rounds(placed(given, Algorithm.ROUND_ROBIN, "node-a shop/web"), 5)
     assert len(turns) == ROUNDS
-    assert all(Counter(turn) == Counter({given[0]: 2, given[1]: 2, given[2]: 1}) for turn in turns)
+    assert all(Counter(turn) == Counter({first: 2, second: 2, third: 1}) for turn in turns)
     assert len(set(turns)) > 1
 
 
@@ -70,7 +78,7 @@ def test_nodes_and_services_start_with_different_endpoints() -> None:
     given = candidates(*[100] * 5)
     for name in ("node-{} shop/web", "node-a shop/web-{}"):
         first = Counter(placed(given, Algorithm.ROUND_ROBIN, name.format(number))[0] for number in range(1000))
-        assert all(140 < first[each] < 260 for each in given)
+        assert all(140 < first[each] < 260 for each in places(given))
 
 
 def test_a_turn_stays_when_others_come() -> None:
@@ -78,7 +86,7 @@ def test_a_turn_stays_when_others_come() -> None:
     given = candidates(*[100] * 6)
     five, six = (rounds(placed(given[:n], Algorithm.ROUND_ROBIN, "x"), n) for n in (5, 6))
     for before, after in zip(five, six, strict=True):
-        assert [each for each in after if each != given[5]] == list(before)
+        assert [each for each in after if each != places(given)[5]] == list(before)
 
 
 def test_lanes() -> None:

@@ -1,10 +1,11 @@
-"""The time of a change against the size of the cluster, as a picture: docs/change-latency.svg."""
+"""Figures as pictures: docs/change-latency.svg, the time of a change; docs/algorithms.svg, where connections go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tools.bench import latency
+from nftproxy.model.annotations import Algorithm
+from tools.bench import latency, steering
 from tools.bench.figures import Figures
 from tools.bench.processes import CHECKOUT
 
@@ -15,12 +16,50 @@ QUOTED = {1_000: 0.2, 10_000: 7.5}
 """kube-proxy 1.36.2 in nftables mode with a real API server, p50 in seconds; measured before, and quoted."""
 
 
+ALGORITHMS = CHECKOUT / "docs" / "algorithms.svg"
+
+
 def draw(figures: Figures) -> None:
-    """Write the picture."""
+    """Write the pictures that there are figures for."""
     import matplotlib as mpl  # of the extra `bench`, which only this needs
 
     mpl.use("svg")
     mpl.rcParams |= {"svg.hashsalt": "nftproxy", "svg.fonttype": "none"}  # the same figures make the same bytes; text
+    if any(name.startswith("latency/") for name in figures):
+        _draw_latency(figures)
+    if any(name.startswith("steering/") for name in figures):
+        _draw_algorithms(figures)
+
+
+def _draw_algorithms(figures: Figures) -> None:
+    from matplotlib import pyplot
+
+    picture, (shares, moves) = pyplot.subplots(1, 2, figsize=(10, 4))
+    for row, algorithm in enumerate(Algorithm):
+        parts = [100 * figures[steering.share(algorithm, number)] for number in range(steering.ENDPOINTS)]
+        shares.plot(parts, [row] * len(parts), "o", alpha=0.6, color="tab:blue")
+    shares.axvline(100 / steering.ENDPOINTS, color="tab:gray", linestyle=":")
+    shares.set_yticks(range(len(Algorithm)), [each.value for each in Algorithm])
+    shares.invert_yaxis()
+    shares.set(xlim=(0, 200 / steering.ENDPOINTS), xlabel=f"% of {steering.CLIENTS:,} connections")
+    shares.set(title=f"What each of {steering.ENDPOINTS} endpoints gets")
+    for algorithm, style in zip(steering.HASHES, ("s--", "o-"), strict=True):
+        points = {size: 100 * figures[steering.moved(algorithm, size)] for size in steering.SIZES}
+        moves.plot(list(points), list(points.values()), style, label=algorithm.value)
+    moves.plot(steering.SIZES, [100 / size for size in steering.SIZES], ":", color="tab:gray", label="1/N")
+    moves.set(xscale="log", xlabel="endpoints (N)", ylabel="% of clients that move", ylim=(0, None))
+    moves.set(title="The first of N endpoints goes")
+    moves.set_xticks(steering.SIZES, [str(size) for size in steering.SIZES])
+    moves.minorticks_off()
+    moves.legend(fontsize="small")
+    for axes in (shares, moves):
+        axes.grid(visible=True, which="major", alpha=0.3)
+    picture.tight_layout()
+    picture.savefig(ALGORITHMS, metadata={"Date": None})
+    pyplot.close(picture)
+
+
+def _draw_latency(figures: Figures) -> None:
     from matplotlib import pyplot
 
     picture, axes = pyplot.subplots(figsize=(7, 4))

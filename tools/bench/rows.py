@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.bench import bystanders, connections, latency, loads, offline, shapes, stages, startup
+from tools.bench import bystanders, connections, latency, loads, offline, shapes, stages, startup, steering
 from tools.bench.cluster import Size
 from tools.bench.figures import Figures
 from tools.bench.progress import others, tell
@@ -40,6 +40,7 @@ ROWS: tuple[OwnRow | Row, ...] = (
     OwnRow("stages", (TEN_THOUSAND,), stages.measure_stages),
     OwnRow("shapes", (HUNDRED, THOUSAND, TEN_THOUSAND), shapes.measure_shapes),
     OwnRow("connections", (HUNDRED, TEN_THOUSAND), connections.measure_connections),
+    OwnRow("steering", (HUNDRED,), steering.measure_steering),
     OwnRow("restart", (TEN_THOUSAND,), startup.measure_restart),
     OwnRow("bystanders", (TEN_THOUSAND,), bystanders.measure_bystanders),
     Row("start", ALL_SIZES, startup.measure_start),

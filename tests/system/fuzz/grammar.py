@@ -23,8 +23,9 @@ HEADS = re.compile(
 )
 VERDICTS = re.compile(
     r"goto (?:undrawn|remember-(?:tcp|udp|sctp)-[0-9]+"
-    r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-of-[0-9]+(?:-by-client|-sticky)?)"
-    r"|jump follow-(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?endpoints-[0-9]+"
+    r"|(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?(?:consistent-)?endpoints-of-[0-9]+"
+    r"(?:-by-client(?:-and-port)?|-in-turn-[0-7])?(?:-sticky)?)"
+    r"|jump follow-(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?(?:consistent-)?endpoints-[0-9]+"
 )
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,9}")
 _NUMBERS_IN_NAMES = re.compile(r"(?<=-)[0-9]+")
