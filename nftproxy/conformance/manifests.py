@@ -142,7 +142,16 @@ def _service_annotations(options: ServiceOptions) -> Manifest:
     weights = ",".join(f"zone:{zone}={weight}" for zone, weight in options.weights)
     algorithm = options.algorithm.value if options.algorithm is not PLAIN.algorithm else ""
     silent = options.silent_endpoints.value if options.silent_endpoints is not PLAIN.silent_endpoints else ""
-    words = {"algorithm": algorithm, "weights": weights, "silent-endpoints": silent}
+    rate = options.client_rate
+    words = {
+        "algorithm": algorithm,
+        "weights": weights,
+        "silent-endpoints": silent,
+        "client-connection-rate": f"{rate.per_second},burst={rate.burst}" if rate else "",
+        "client-connections": str(options.client_connections or ""),
+        "source-ranges-for": ",".join(sorted(each.value for each in options.source_ranges_for)),
+        "denied-source-ranges": ",".join(_texts(options.denied_ranges)),
+    }
     return _given(**{f"{PREFIX}{name}": word for name, word in words.items()})
 
 

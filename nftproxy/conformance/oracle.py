@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 from nftproxy.lab.outcome import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Outcome, Probe, endpoint
 from nftproxy.lab.topology import PODS, UPLINK, Origin
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import Algorithm, SilentEndpoints
+from nftproxy.model.annotations import Algorithm, GuardedFronts, SilentEndpoints
 from nftproxy.model.objects import (
     Endpoint,
     EndpointSlice,
@@ -112,9 +112,24 @@ class Oracle:
             return frozenset({DROPPED})
         lists = self.lists(front.service, front.port, family_of(place.address))
         chosen, hides_source = self._chosen(front, lists, probe)
+        if chosen and self.forbids(probe):
+            return frozenset({DROPPED})
         if chosen:
             return self._arrivals(probe, place.protocol, chosen, hides_source)
         return frozenset({DROPPED if lists.cluster else REJECTED[place.protocol]})
+
+    def forbids(self, probe: Probe) -> bool:
+        """Whether annotations of the Service that is asked say that this client gets no endpoint, whichever it is."""
+        place, source = place_of(probe), _source(probe)
+        front = self.front_of(place)
+        assert front
+        service, family = front.service, family_of(place.address)
+        denied = _of(family, service.options.denied_ranges)
+        if denied and (not self._has_own_cluster_ip(service, family) or any(contains(each, source) for each in denied)):
+            return True
+        is_node_port = self.fronts.get(place) is not front
+        is_asked = is_node_port and GuardedFronts.NODE_PORTS in service.options.source_ranges_for
+        return is_asked and not self._is_in_ranges(service, family, source)
 
     def front_of(self, place: Place) -> Front | None:
         """Whose a place is: a Service's address goes before a node port."""
@@ -164,15 +179,23 @@ class Oracle:
         return NODE if is_own else UNTOUCHED
 
     def _is_admitted(self, service: Service, address: Address, source: Address) -> bool:
-        """Whether the source ranges let a client at an address of a Service; they guard load balancer IPs only."""
-        ranges = _of(family_of(address), service.source_ranges)
-        if address not in service.load_balancer_ips or address in service.cluster_ips or not ranges:
+        """Whether the source ranges let a client at an address of a Service: a load balancer IP, or what else is asked.
+
+        ClusterIPs are never guarded.
+        """
+        guards_external = GuardedFronts.EXTERNAL_IPS in service.options.source_ranges_for
+        guarded = service.load_balancer_ips + (service.external_ips if guards_external else ())
+        if address not in guarded or address in service.cluster_ips:
             return True
-        if any(each.prefixlen == 0 for each in ranges):
+        return self._is_in_ranges(service, family_of(address), source)
+
+    def _is_in_ranges(self, service: Service, family: Family, source: Address) -> bool:
+        ranges = _of(family, service.source_ranges)
+        if not ranges or any(each.prefixlen == 0 for each in ranges):
             return True
-        if not self._has_own_cluster_ip(service, family_of(address)):
+        if not self._has_own_cluster_ip(service, family):
             return False
-        own = _of(family_of(address), self.world.node.addresses)[:1]
+        own = _of(family, self.world.node.addresses)[:1]
         if source in service.load_balancer_ips and any(contains(each, node) for each in ranges for node in own):
             return True
         return any(contains(each, source) for each in ranges)

@@ -42,6 +42,7 @@ class Rule(Enum):
     DROPPED = "No endpoints", "policy `Local`, none on this node, some elsewhere | dropped | dropped"
     AFFINITY = "Session affinity", "With `sessionAffinity: ClientIP` a client reaches the same pod"
     SOURCE_RANGES = "Source ranges", "What isn't admitted is dropped"
+    FORBIDDEN = "What clients may not do", "What is forbidden is dropped, as what source ranges exclude"
     NODE_PORTS = "Node ports", "Node ports are served on the addresses of each"
     CHANGES = "When rules change", "A first change is applied at once"
 
@@ -107,7 +108,9 @@ def _turned_away(oracle: Oracle, front: Front, probe: Probe) -> Rule:
     lists = oracle.lists(front.service, front.port, family_of(Address(probe.address)))
     if not lists.cluster:
         return Rule.REJECTED
-    return Rule.SOURCE_RANGES if _is_guarded(front, probe) else Rule.DROPPED
+    if _is_guarded(front, probe):
+        return Rule.SOURCE_RANGES
+    return Rule.FORBIDDEN if oracle.forbids(probe) else Rule.DROPPED
 
 
 def _is_guarded(front: Front, probe: Probe) -> bool:

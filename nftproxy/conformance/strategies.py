@@ -18,7 +18,16 @@ from msgspec import structs
 from nftproxy.conformance.notation import addresses, key, networks
 from nftproxy.lab.topology import PODS
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Algorithm, ServiceOptions, SilentEndpoints, SliceOptions
+from nftproxy.model.annotations import (
+    PLAIN,
+    PLAIN_SLICE,
+    Algorithm,
+    GuardedFronts,
+    Rate,
+    ServiceOptions,
+    SilentEndpoints,
+    SliceOptions,
+)
 from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -158,11 +167,18 @@ def without_node_port(port: ServicePort) -> ServicePort:
     return ServicePort(port.name, port.protocol, port.port)
 
 
+GENEROUS = Rate(10_000, 100_000)
+"""A limit that no client of a trial comes near: what limits do is shown by tests of their own."""
+
 service_options: st.SearchStrategy[ServiceOptions] = st.just(PLAIN) | st.builds(
     ServiceOptions,
     algorithm=st.sampled_from([each for each in Algorithm if not each.value.startswith("consistent")]),
     weights=st.sampled_from([(), (("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
     silent_endpoints=st.sampled_from(SilentEndpoints),
+    client_rate=st.sampled_from([None, None, GENEROUS]),
+    client_connections=st.sampled_from([None, None, 10_000]),
+    source_ranges_for=st.frozensets(st.sampled_from(GuardedFronts)),
+    denied_ranges=st.just(()) | some(SOURCES),
 )
 """What annotations of a Service ask for; often nothing, and no consistent hash: thousands of rows take their time."""
 

@@ -180,3 +180,20 @@ def test_limits_are_shared() -> None:
     names = {each.name for each in made.generations[IPV4].declarations.values() if each.kind is Kind.SET}
     found = {name for name in names if name.startswith("connections-")}
     assert found == {"connections-20", "connections-30", "connections-50"}
+
+
+def test_services_that_ask_for_different_things_agree() -> None:
+    """Whatever each Service asks for, what they share is declared in one way, comments and all."""
+    asked: list[dict[str, str]] = [
+        {"client-connections": "5"},
+        {"client-connection-rate": "5"},
+        {"client-connection-rate": "5", "client-connections": "5"},
+        {"denied-source-ranges": "192.0.2.0/24"},
+    ]
+    made = pipeline()
+    for number, wish in enumerate(asked, 20):
+        new = service(f"shop/s{number}", cluster_ips=[f"10.96.0.{number}"], annotations=wish)
+        before = made.generations[IPV4].declarations.copy()
+        made.apply([Put(new)])
+        after = made.generations[IPV4].declarations
+        assert {identity: after[identity] for identity in before} == before

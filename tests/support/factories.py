@@ -128,8 +128,7 @@ def service(
         source_ranges=networks(source_ranges),
         internal_policy=TrafficPolicy(internal_policy),
         external_policy=TrafficPolicy(external_policy),
-        options=options(annotations),
-        **tweaks,
+        **{"options": options(annotations)} | tweaks,
     )
 
 
