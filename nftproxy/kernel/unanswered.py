@@ -74,6 +74,13 @@ KEPT = 2.0
 STATUS, SEEN_REPLY = 3, 0x02  # CTA_STATUS, IPS_SEEN_REPLY
 
 
+_LOOK = {
+    family: request(SUBSYSTEM, GET_ELEMENTS, DUMP, number, named(LIST_TABLE, TABLE) + named(LIST_SET, SET))
+    for family, number in FAMILY_NUMBER.items()
+}
+"""What is asked for a look at a family's set."""
+
+
 class Noted(NamedTuple):
     """A connection that was noted: its original direction as the set has it, and how long ago it last sent, in seconds.
 
@@ -107,11 +114,9 @@ class UnansweredReader:
         Raises:
             Unavailable: the kernel does not answer.
         """
-        which = named(LIST_TABLE, TABLE) + named(LIST_SET, SET)
-        asked = request(SUBSYSTEM, GET_ELEMENTS, DUMP, FAMILY_NUMBER[family], which)
         try:
             kernel, _ = self._open()
-            return [each for body in self._ask(kernel, asked) for each in _noted(family, body)]
+            return [each for body in self._ask(kernel, _LOOK[family]) for each in _noted(family, body)]
         except FileNotFoundError:
             return []
         except OSError as error:

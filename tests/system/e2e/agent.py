@@ -135,6 +135,12 @@ class Agent:
         return self._process.wait(PATIENCE)
 
     @property
+    def process(self) -> int:
+        """The number of its process."""
+        assert self._process is not None
+        return self._process.pid
+
+    @property
     def log(self) -> str:
         """All that it has said."""
         return self._log.read_text()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from nftproxy.lab import Lab, Origin, Outcome, Probe, endpoint
-from nftproxy.model.events import Event, HostAddresses, Put, Removed, key_of
+from nftproxy.model.events import Event, Put, Removed, Seen, key_of
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from tests.support.factories import pipeline, service
 
@@ -156,12 +156,12 @@ class Cluster(Connecting):
         tweaks: as for `factories.pipeline`.
     """
 
-    def __init__(self, lab: Lab, *objects: ClusterObject | HostAddresses, **tweaks: Any) -> None:
+    def __init__(self, lab: Lab, *objects: ClusterObject | Seen, **tweaks: Any) -> None:
         self.lab = lab
         self.pipeline = pipeline(*objects, **tweaks)
         lab.load(self.pipeline.full_transaction({}).text)
 
-    def put(self, *objects: ClusterObject | HostAddresses) -> None:
+    def put(self, *objects: ClusterObject | Seen) -> None:
         """Let objects appear or change, in one transaction."""
         self.follow(*map(Put, objects))
 

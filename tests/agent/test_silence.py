@@ -1,0 +1,253 @@
+"""The agent's part in leaving out who doesn't answer: when it looks, whom it tries, and what it reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from nftproxy.agent import silence
+from nftproxy.agent.metrics import Metrics
+from nftproxy.agent.silence import GRACE, Change, SilenceWatch
+from nftproxy.kernel.unanswered import Noted, Unanswered
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Put, Removed, SilentPlaces
+from nftproxy.model.objects import EndpointSlice, Place, Service
+from nftproxy.policy.silence import THRESHOLD
+from nftproxy.policy.state import ClusterState
+from tests.support.factories import key, service, slice_of
+from tests.support.waiting import until
+
+LEAVE_OUT = {"silent-endpoints": "leave-out"}
+DEAD = Place(Address("10.1.1.4"), 8080)
+PORTS = ("http:8080",)
+
+
+class FakeKernel:
+    """Connections without an answer, and what is asked about them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Unanswered] = []
+        self.looks = self.questions = 0
+        self.forgotten: list[Unanswered] = []
+        self.fails = self.is_closed = False
+
+    def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE) -> None:
+        """Let so many connections wait for an endpoint."""
+        noted = [Noted(Family.IPV4, bytes([number]), waits) for number in range(count)]
+        self.waiting = [Unanswered(each, place, b"", each.key) for each in noted]
+
+    def noted(self, family: Family) -> list[Noted]:
+        """As the kernel does."""
+        self.looks += 1
+        if self.fails:
+            raise Unavailable("no")
+        return [each.noted for each in self.waiting if each.noted.family is family]
+
+    def unanswered(self, noted: Iterable[Noted]) -> list[Unanswered]:
+        """As the kernel does."""
+        self.questions += 1
+        asked = list(noted)
+        return [each for each in self.waiting if each.noted in asked]
+
+    def forget(self, connections: Iterable[Unanswered]) -> int:
+        """As the kernel does: the connections go elsewhere then."""
+        gone = list(connections)
+        self.forgotten += gone
+        self.waiting = [each for each in self.waiting if each not in gone]
+        return len(gone)
+
+    def close(self) -> None:
+        """As the kernel does."""
+        self.is_closed = True
+
+
+class Bench:
+    """A watch over a cluster, with a kernel and endpoints that do as they are told to."""
+
+    def __init__(self, state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(silence, "INTERVAL", 0.001)
+        self.state, self.kernel = state, FakeKernel()
+        self.changes: list[Change] = []
+        self.tried: list[Place] = []
+        self.answering: set[Place] = set()
+        self.metrics = Metrics(Family)
+        self.watch = SilenceWatch(state, Family, self.kernel, self.metrics, self.changes.append, self.connect)
+        self._task: asyncio.Task[None] | None = None
+
+    async def connect(self, place: Place, _patience: float) -> bool:
+        """Whether an endpoint answers."""
+        self.tried.append(place)
+        return place in self.answering
+
+    async def __aenter__(self) -> Bench:
+        self._task = asyncio.create_task(self._follow())
+        self.watch.follow_rules()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Apply what comes, as the loop does, and say that the kernel has the rules."""
+        async for events in self.watch.follow():
+            for event in events:
+                self.state.apply(event)
+            if events:
+                self.watch.follow_rules()
+
+
+def cluster(*endpoints: str, annotations: Mapping[str, str] = LEAVE_OUT) -> ClusterState:
+    """One Service with these endpoints."""
+    state = ClusterState("node-a")
+    state.apply(Put(service(annotations=annotations)))
+    state.apply(Put(slice_of(endpoints=endpoints or ("10.1.0.4", "10.1.1.4"), ports=PORTS)))
+    return state
+
+
+def test_nothing_is_asked_while_no_service_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the annotation there is not a single question to the kernel, until a Service has it."""
+
+    async def main() -> None:
+        async with Bench(cluster(annotations={}), monkeypatch) as bench:
+            await asyncio.sleep(0.05)
+            assert bench.kernel.looks == 0
+            bench.state.apply(Put(service(annotations=LEAVE_OUT)))
+            bench.watch.follow_rules()
+            await until(lambda: bench.kernel.looks > 4)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [2, 5000])
+def test_looks_cost_the_same_for_any_number_of_endpoints(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """While all answer a look is a question for each family, with 5,000 endpoints as with 2, and nobody is tried."""
+    monkeypatch.setattr(ClusterState, "watched_places", None)  # whoever went through all endpoints would fail
+
+    async def main() -> None:
+        state = cluster(*(f"10.1.{number // 250}.{number % 250 + 1}" for number in range(count)))
+        async with Bench(state, monkeypatch) as bench:
+            await until(lambda: bench.kernel.looks >= 20)
+            assert bench.kernel.looks % len(Family) == 0
+            assert (bench.kernel.questions, bench.tried, bench.state.silent) == (0, [], ())
+
+    asyncio.run(main())
+
+
+def test_dead_endpoint_is_left_out_and_its_connections_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint with enough against it is silent for the pipeline, is reported, and nobody waits for it any more."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: not bench.kernel.waiting)
+            assert bench.state.silent == (DEAD,)
+            assert bench.changes == [Change(DEAD, is_silent=True, services=[key("shop/web")])]
+            assert {each.place for each in bench.kernel.forgotten} == {DEAD}
+            assert f"nftproxy_connections_moved_total {float(THRESHOLD)}" in bench.metrics.text().decode()
+            bench.answering.add(DEAD)
+            await until(lambda: not bench.state.silent)
+            assert bench.changes[1:] == [Change(DEAD, is_silent=False, services=[key("shop/web")])]
+            assert 'nftproxy_silent_endpoints{ip_family="IPv4"} 0.0' in bench.metrics.text().decode()
+        assert bench.kernel.is_closed
+
+    asyncio.run(main())
+
+
+def test_answer_to_us_lets_an_endpoint_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many clients have no answer, an endpoint that answers the node stays, and is tried once in a while."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.answering.add(DEAD)
+            bench.kernel.wait_for(DEAD, 50)
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (bench.tried, bench.state.silent, bench.kernel.forgotten) == ([DEAD], (), [])
+
+    asyncio.run(main())
+
+
+def test_what_was_sent_again_just_now_may_be_answered_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection counts only some time after its last packet, which may be on its way."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD, waits=GRACE / 2)
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (bench.tried, bench.state.silent) == ([], ())
+
+    asyncio.run(main())
+
+
+def test_endpoints_of_other_services_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to what no Service that asks for it has any more proves nothing."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(Place(Address("10.1.2.4"), 8080))
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (bench.tried, bench.state.silent) == ([], ())
+
+    asyncio.run(main())
+
+
+def test_endpoint_that_goes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its slice has gone nobody is silent, and there is nothing to report of it."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: bench.state.silent)
+            bench.kernel.waiting = []
+            bench.state.apply(Removed(EndpointSlice, slice_of().key))
+            bench.watch.follow_rules()
+            await until(lambda: not bench.state.silent)
+            assert [each.is_silent for each in bench.changes] == [True]
+
+    asyncio.run(main())
+
+
+def test_kernel_that_does_not_answer_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Who is silent stays so, a warning says why, and the next look comes after a pause."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: bench.state.silent)
+            bench.kernel.fails = True
+            await until(lambda: "looking again in" in caplog.text)
+            assert bench.state.silent == (DEAD,)
+            bench.kernel.fails = False
+            looks = bench.kernel.looks
+            await until(lambda: bench.kernel.looks > looks)
+
+    asyncio.run(main())
+
+
+def test_only_services_that_ask_for_it_are_compiled_again() -> None:
+    """What changes about an endpoint's silence touches the Services that leave it out, and no others."""
+    state = cluster()
+    state.apply(Put(service("shop/plain", cluster_ips=["10.96.0.11"])))
+    state.apply(Put(slice_of("shop/plain", endpoints=("10.1.0.4", "10.1.1.4"), ports=PORTS)))
+    touched = state.apply(Put(SilentPlaces((DEAD,))))
+    assert (touched.services, touched.table, touched.everything) == ({key("shop/web")}, False, False)
+    assert not state.apply(Put(SilentPlaces((DEAD,)))).services
+    assert state.watched_places().keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
+    plain, web = (state.services[key(name)] for name in ("shop/plain", "shop/web"))
+    assert (state.silent_of(plain), state.silent_of(web)) == ((), (DEAD,))
+
+
+def test_skeleton_watches_while_any_service_asks_for_it() -> None:
+    """The first Service that asks for it and the last one touch the skeleton; those between don't."""
+    state = cluster(annotations={})
+    other = service("shop/other", cluster_ips=["10.96.0.11"], annotations=LEAVE_OUT)
+    assert state.apply(Put(service(annotations=LEAVE_OUT))).table
+    assert not state.apply(Put(other)).table
+    assert not state.apply(Put(service())).table
+    assert state.apply(Removed(Service, other.key)).table

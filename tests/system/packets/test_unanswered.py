@@ -1,0 +1,134 @@
+"""Connections without an answer are noted by packets, for Services that ask for it, and go elsewhere when forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.unanswered import Unanswered, UnansweredReader
+from nftproxy.lab import Lab, Origin, Outcome
+from nftproxy.lab import endpoint as arrival
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.events import Put, SilentPlaces
+from nftproxy.model.objects import Place
+from tests.support.factories import pipeline, service, slice_of
+from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip, reached_in_all_ways
+
+LEAVE_OUT = {"silent-endpoints": "leave-out"}
+
+
+class Watched(Cluster):
+    """A Service that leaves out who doesn't answer, in all ways, and a plain one, with the same two pods elsewhere."""
+
+    def __init__(self, lab: Lab, ip: Ip, reader: UnansweredReader, *, protocol: str = "tcp", **tweaks: object) -> None:
+        web = reached_in_all_ways(ip, protocol, annotations=LEAVE_OUT, **tweaks)
+        plain = service("shop/plain", cluster_ips=[ip.vip2], ports=[f"http:80/{protocol}"])
+        ends = [f"{ip.away}@node-b", f"{ip.away2}@node-b"]
+        slices = [
+            slice_of(name, endpoints=ends, ports=[f"http:8080/{protocol}"]) for name in ("shop/web", "shop/plain")
+        ]
+        super().__init__(lab, web, plain, *slices, wide_maps=probe().capabilities.wide_maps)
+        lab.node.flush_conntrack()
+        self._reader, self._family = reader, Family.IPV6 if ip is IP6 else Family.IPV4
+
+    def send(
+        self, address: str, port: int, sport: int, *, origin: Origin = Origin.POD, protocol: str = "tcp"
+    ) -> Outcome:
+        """Send the first packet of a connection, or send it again."""
+        (outcome,) = self.connect(origin, address, port, protocol, sport=sport)
+        return outcome
+
+    def noted(self) -> int:
+        """How many connections the rules have noted."""
+        return len(self.lab.node.call(self._reader.noted, self._family))
+
+    def waiting(self) -> list[Unanswered]:
+        """Those of them that are without an answer."""
+        return self.lab.node.call(lambda: self._reader.unanswered(self._reader.noted(self._family)))
+
+    def forget(self, connections: list[Unanswered]) -> int:
+        """Have them translated anew."""
+        return self.lab.node.call(self._reader.forget, connections)
+
+
+@pytest.fixture
+def reader() -> Iterator[UnansweredReader]:
+    """What asks the kernel."""
+    made = UnansweredReader()
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("front", ["vip", "external", "balanced", "node"])
+@each_ip
+def test_what_is_sent_again_is_noted(lab: Lab, ip: Ip, front: str, reader: UnansweredReader) -> None:
+    """At every kind of address a first packet leaves nothing, and a second one the connection, with its endpoint."""
+    cluster, port = Watched(lab, ip, reader), 30080 if front == "node" else 80
+    outcome = cluster.send(getattr(ip, front), port, 4000)
+    assert cluster.noted() == 0
+    assert cluster.send(getattr(ip, front), port, 4000) == outcome
+    (found,) = cluster.waiting()
+    assert arrival(*found.place, masqueraded=outcome.masqueraded) == outcome
+    assert 0 <= found.noted.waits < 2
+
+
+@each_ip
+def test_the_nodes_own_connections_are_noted(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
+    """What the node itself sends again is noted like what passes through it."""
+    cluster = Watched(lab, ip, reader)
+    for _ in range(2):
+        cluster.send(ip.vip, 80, 4001, origin=Origin.NODE)
+    assert len(cluster.waiting()) == 1
+
+
+@each_ip
+def test_plain_services_and_other_protocols_note_nothing(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
+    """A Service beside it that doesn't ask for it, and one of UDP that does, leave the set empty."""
+    cluster = Watched(lab, ip, reader)
+    for _ in range(3):
+        cluster.send(ip.vip2, 80, 4002)
+    assert cluster.noted() == 0
+    udp = Watched(lab, ip, reader, protocol="udp")
+    for _ in range(3):
+        udp.send(ip.vip, 80, 4003, protocol="udp")
+    assert udp.noted() == 0
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+@each_ip
+def test_forgotten_connections_go_to_who_is_left(
+    lab: Lab, ip: Ip, reader: UnansweredReader, timeout: int | None
+) -> None:
+    """After an endpoint is left out, those that wait for it go to the other one, with session affinity too."""
+    cluster = Watched(lab, ip, reader, affinity_timeout=timeout)
+    for sport in range(4100, 4124):
+        cluster.send(ip.vip, 80, sport)
+        cluster.send(ip.vip, 80, sport)
+    waiting = cluster.waiting()
+    assert len(waiting) == 24
+    dead = waiting[0].place
+    (other,) = {ip.away, ip.away2} - {dead.address}
+    cluster.put(SilentPlaces((dead,)))
+    stuck = [each for each in waiting if each.place == dead]
+    assert cluster.forget(stuck) == len(stuck) > 0
+    assert cluster.forget(stuck) == 0
+    after = {cluster.send(ip.vip, 80, sport) for sport in range(4100, 4124)}
+    assert after == {arrival(other, 8080)}
+    assert {cluster.send(ip.vip2, 80, sport) for sport in range(4200, 4240)} == {
+        arrival(ip.away, 8080),
+        arrival(ip.away2, 8080),
+    }
+
+
+def test_nothing_is_watched_where_nobody_asks_for_it(lab: Lab, reader: UnansweredReader) -> None:
+    """Without such a Service there is no set to look at, and silence changes no rule by a byte."""
+    plain, silent = pipeline(reached_in_all_ways(IP), slice_of()), pipeline(reached_in_all_ways(IP), slice_of())
+    silent.apply([Put(SilentPlaces((Place(Address("10.1.1.4"), 8080),)))])
+    text = plain.full_transaction({}).text
+    assert silent.full_transaction({}).text == text
+    assert not {"watch", "unanswered"} & set(re.findall(r"[a-z-]+", text))
+    lab.load(text)
+    assert lab.node.call(reader.noted, Family.IPV4) == []

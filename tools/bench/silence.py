@@ -1,0 +1,92 @@
+"""What the death of a node costs clients, and what watching for it costs: `python -m tools.bench.silence`, as root.
+
+Every 20 ms a client begins a connection to a Service with two pods, one of them on a node that has just died without a
+word; one Service leaves out who doesn't answer, the other doesn't.  Then the agent's processor time is taken while a
+Service with 5,000 endpoints and no traffic asks for it and doesn't, by turns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from nftproxy.lab import obstacle
+from tests.support import objects
+from tests.system.e2e.agent import eventually
+from tests.system.e2e.objects import slice_of
+from tests.system.e2e.silent_town import ANNOTATION, PLAIN, Connections, Town, town
+from tests.system.packets.cluster import IP, IP6, Ip
+
+BEGUN, EVERY = 400, 0.02
+PATIENCE = 10.0
+ENDPOINTS, IDLE, TURNS = 5000, 10.0, 3
+
+
+class Outage(NamedTuple):
+    """Connections begun after a node's death, in seconds after it: without an answer, late, and the longest wait."""
+
+    unanswered: int
+    late: int
+    last_late: float
+    longest: float
+
+
+def outage(world: Town, ip: Ip, address: str) -> Outage:
+    """Let a node die, connect for a while, and let it come back."""
+    world.network.lose(world.ranges(ip))
+    died = time.monotonic()
+    with contextlib.closing(Connections(world.client, address)) as made:
+        for number in range(BEGUN):
+            made.wait_until(died + number * EVERY)
+            made.begin(1)
+        unanswered = made.wait(PATIENCE)
+        late = [began - died for began, took in zip(made.began, made.took, strict=True) if took > 0.5]
+        found = Outage(unanswered, len(late), max(late, default=0.0), max(made.took))
+    world.network.route(world.ranges(ip), world.nodes[1])
+    eventually(world.status, [], timeout=120)
+    return found
+
+
+def cpu_seconds(process: int) -> float:
+    """The processor time that a process has taken, in seconds (proc(5), stat: utime and stime)."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def idle(world: Town, *, leaves_out: bool) -> float:
+    """Seconds of the agent's processor time while nothing happens, with so many endpoints."""
+    metadata = ANNOTATION if leaves_out else {}
+    vips = (IP.vip, IP6.vip)
+    world.server.put(objects.service("web", {"type": "ClusterIP"}, vips=vips, ports=["80"], metadata=metadata))
+    time.sleep(3)
+    process = world.agent.process
+    before = cpu_seconds(process)
+    time.sleep(IDLE)
+    return cpu_seconds(process) - before
+
+
+@click.command()
+def main() -> None:
+    """Print the figures of docs/reliability.md."""
+    if why := obstacle():
+        raise click.ClickException(why)
+    with tempfile.TemporaryDirectory() as directory, town(Path(directory)) as world:
+        for ip in (IP, IP6):
+            for name, address in (("keep", PLAIN[ip]), ("leave-out", ip.vip)):
+                click.echo(f"{name} {address}: {outage(world, ip, address)}")
+        for number in range(ENDPOINTS // 100):
+            ends = [f"10.1.{3 + number}.{host + 1}@node-x" for host in range(100)]
+            world.server.put(slice_of(*ends, name="web", suffix=f"x{number}"))
+        for _ in range(TURNS):
+            for leaves_out in (False, True):
+                click.echo(f"leaves out: {leaves_out}: {idle(world, leaves_out=leaves_out):.2f} s in {IDLE} s")
+
+
+if __name__ == "__main__":
+    main()
