@@ -86,19 +86,26 @@ class Pipeline:
         """Take events in; the transaction that lets the kernel follow in all families, empty if no rule changes."""
         return join(finish(self.applying(events)).values())
 
-    def applying(self, events: Iterable[Event]) -> Generator[None, None, dict[Family, Transaction]]:
+    def applying(
+        self, events: Iterable[Event], families: Collection[Family] = tuple(Family)
+    ) -> Generator[None, None, dict[Family, Transaction]]:
         """As `apply`, with the transaction of each family whose rules change, and stopping after each piece of work.
 
         A piece is so many objects of a listing, `STEP` Services, or `STEP_ELEMENTS`.
 
         These are good moments to do something else.
 
-        Until the end nothing of it is to be seen but in `state`.
+        Until the end nothing of it is to be seen but in `state`.  Only for some families are there transactions: what
+        must be loaded as a whole in any case needs no text that follows a change.
         """
         self._touched.merge((yield from self.state.applying(events)))
         self.lap(Stage.STATE)
         changes = yield from self._update()
-        made = {family: change_transaction(family, change) for family, change in changes.items() if change}
+        made = {
+            family: change_transaction(family, change)
+            for family, change in changes.items()
+            if change and family in families
+        }
         self.lap(Stage.DIFF)
         return made
 

@@ -17,6 +17,7 @@ from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
+from nftproxy.model.steps import Steps
 from nftproxy.pipeline import SKELETON, STEP, STEP_ELEMENTS, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
@@ -374,6 +375,15 @@ def test_a_slice_changes_only_its_services_blocks(cluster: list[Given], name: st
     for family, generation in made.generations.items():
         others = {o: b for o, b in before[family].items() if not (isinstance(o, PortKey) and o.service == key(name))}
         assert all(generation.blocks[owner] is block for owner, block in others.items())
+
+
+def test_only_the_families_asked_for_get_a_transaction() -> None:
+    """A family that isn't asked for follows in its generation all the same, and gets no text."""
+    made = pipeline(service(cluster_ips=["10.96.0.10", "fd00::10"]))
+    steps = Steps(made.applying([Put(slice_of()), Put(slice_of(endpoints=["fd00::4"], suffix="6"))], [IPV6]))
+    list(steps)
+    assert steps.result.keys() == {IPV6}
+    assert elements(made, IPV4, "tcp-endpoints")
 
 
 # The first load, piece by piece

@@ -211,7 +211,7 @@ class Agent:
         """All events that have come, and the transactions that they ask for; others on the loop get their turns."""
         events = self.inbox.take()
         self._vitals.taken()
-        steps = Steps(self._pipeline.applying(events))
+        steps = Steps(self._pipeline.applying(events, self._loader.known))
         for _ in steps:
             with self._vitals.interrupted():
                 await asyncio.sleep(0)

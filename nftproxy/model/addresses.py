@@ -117,7 +117,8 @@ def family_of(value: Address | Network) -> Family:
 
 def of_family(addresses: Iterable[Address], family: Family) -> tuple[Address, ...]:
     """Those addresses that are of the family, in their order."""
-    return tuple(address for address in addresses if family_of(address) is family)
+    is_ipv6 = family is Family.IPV6
+    return tuple([address for address in addresses if (":" in address) is is_ipv6])
 
 
 def host_port(host: str, port: int | str) -> str:

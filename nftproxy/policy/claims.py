@@ -93,6 +93,8 @@ def external_addresses(service: Service, config: Config) -> tuple[Address, ...]:
 
     Those of a family in which the Service has no ClusterIP serve nothing, and so claim nothing from others.
     """
+    if not service.load_balancer_ips and not service.external_ips:
+        return ()
     addresses = (*service.load_balancer_ips, *(ip for ip in _external_ips(service, config) if _is_allowed(ip, config)))
     families = set(map(family_of, service.cluster_ips))
     return tuple(

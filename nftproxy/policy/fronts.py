@@ -95,6 +95,8 @@ def reaches(
     Node ports are fronts only where the family has an address that serves them, be it localhost.
     """
     cluster_ips = of_family(service.cluster_ips, family)
+    if not cluster_ips:
+        return
     external = of_family(external_addresses(service, config), family)
     denied = of_family(denied_external_ips(service, config), family)
     serves_node_ports = any(port.node_port for port in service.ports) and (
@@ -102,7 +104,7 @@ def reaches(
         or family in config.node_port_addresses.localhost
         or bool(nodeport_addresses(state, config, family))
     )
-    for port in service.ports if cluster_ips else ():
+    for port in service.ports:
         claimed = [
             _reach(service, claim, way, state.claims.denial(claim, way, service.key))
             for claim, way in port_claims(port, cluster_ips, external)

@@ -51,7 +51,12 @@ class Element(msgspec.Struct, frozen=True, order=True, gc=False):
     @property
     def text(self) -> str:
         """The element as it stands between the braces of `add element`."""
-        return f"{self.key} : {self.value}" if self.value else self.key
+        return element_text(self.key, self.value)
+
+
+def element_text(key: str, value: str) -> str:
+    """An element as it stands between the braces of `add element`, `value` "" in a set."""
+    return f"{key} : {value}" if value else key
 
 
 class Declaration(msgspec.Struct, frozen=True, gc=False):

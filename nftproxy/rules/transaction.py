@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import TABLE, Family
-from nftproxy.rules.ruleset import Change, Declaration, Element, Generation, Kind
+from nftproxy.rules.ruleset import Change, Declaration, Element, Generation, Kind, element_text
 
 BESIDE_ANOTHER = "-canary"
 """How the shape of a table ends whose Services are some of the node's, and another proxy's the others."""
@@ -218,7 +218,7 @@ def _declaration_text(declaration: Declaration) -> str:
 def _element_commands(verb: str, table: str, items: Iterable[tuple[tuple[str, str], str]]) -> list[str]:
     by_container: dict[str, list[str]] = {}
     for (container, key), value in items:
-        by_container.setdefault(container, []).append(Element(container, key, value).text)
+        by_container.setdefault(container, []).append(element_text(key, value))
     return [_elements_command(verb, table, name, texts) for name, texts in by_container.items()]
 
 

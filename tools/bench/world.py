@@ -23,7 +23,7 @@ from tools.bench.cluster import Pod, Size
 from tools.bench.listener import Listener
 from tools.bench.processes import AgentProcess, ApiProcess
 
-LOADING = 300.0  # seconds
+LOADING = 900.0  # seconds: a busy machine takes minutes for 100,000 Services
 SETTLING = 3.0  # seconds: conntrack is swept, memory given back, and the first Events sent
 LOOK = 0.005  # seconds between two looks at the kernel's generation while everything is loaded
 
