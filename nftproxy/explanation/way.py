@@ -26,10 +26,10 @@ class Stage(NamedTuple):
     does: str
 
 
-GUARD = Stage("prerouting, output", "-110", "source ranges")
+GUARD = Stage("prerouting, output", "-101", "source ranges")
 TRANSLATE = Stage("prerouting, output", "-101", "translation")
 REMEMBER = Stage("prerouting, output", "-90", "session affinity")
-FILTER = Stage("forward, input, output", "0", "filter")
+FILTER = Stage("forward, input; output", "0; -90", "filter")
 HIDE = Stage("postrouting", "100", "masquerading")
 SCREEN = Stage("postrouting, input", "99", "what clients may not do")
 STAGES = (GUARD, TRANSLATE, REMEMBER, FILTER, HIDE)

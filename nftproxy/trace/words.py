@@ -41,26 +41,22 @@ _UNTRANSLATED = (
     (r"drop|unserved", "the front has endpoints, but none that this packet may use: drops the packet"),
 )
 _COUNT = (r"update @", "counts it for its Service")
-_ASK_GUARD = ChainWords(((r"jump guard", "a new connection: looks for source ranges first"),))
-_TRANSLATE = ChainWords(((r"jump services", "the first packet of a connection: looks for its Service"),))
-_TRANSLATED = ChainWords(((r"jump translated", "a new connection: looks whether it was translated"),))
+_TRANSLATE = ChainWords(
+    (
+        (r"jump guard", "the first packet of a connection: looks for source ranges first"),
+        (r"jump services", "the first packet of a connection: looks for its Service"),
+    )
+)
+_ASK_TRANSLATED = (r"jump translated", "a new connection: looks whether it was translated")
+_FILTER = ChainWords((_ASK_TRANSLATED, (r"jump new-", "a new connection: looks whether it may go on")))
+_ASK_UNTRANSLATED = (r"jump untranslated$", "was not translated: looks whether this is a front")
 _DRAW = ChainWords(
     (
         (r"vmap @", "the number says from which list, and of how many: goes to its chain"),
         (r"drop|goto count-", "the chain for this number has just gone: drops the packet"),
     )
 )
-_FILTER = ChainWords(
-    (
-        (r"jump untranslated-nodeports", "was not translated: looks whether this is a node port"),
-        (r"jump untranslated", "was not translated: looks whether this is a front"),
-        (r"jump unused-cluster-ips", "a new connection: looks whether the destination is an address for Services"),
-    )
-)
-
 CHAINS: dict[str, ChainWords] = {
-    "guard-prerouting": _ASK_GUARD,
-    "guard-output": _ASK_GUARD,
     "guard": ChainWords(
         ((r"jump admit", "source ranges guard this front: writes the list's name over the packet's address"),),
         otherwise="no source ranges guard this front",
@@ -146,12 +142,11 @@ CHAINS: dict[str, ChainWords] = {
         otherwise="the client is not remembered",
     ),
     rf"revisit-{_LIST}": ChainWords(((r"dnat", "the remembered pod may be used still: translates to it"),)),
-    "remember-prerouting": _TRANSLATED,
-    "remember-output": _TRANSLATED,
+    "remember-prerouting": ChainWords((_ASK_TRANSLATED,)),
     "translated": ChainWords(
         (
             (r"set ct original", "was sent where it is translated to: puts the packet's address back"),
-            (r"jump guard-translated", "was translated: looks for source ranges again, as they may just have come"),
+            (r"jump guard-translated", "looks for source ranges again, as they may just have come"),
             (r"jump remember", "was translated: looks for session affinity"),
         )
     ),
@@ -180,6 +175,18 @@ CHAINS: dict[str, ChainWords] = {
     "filter-input": _FILTER,
     "filter-forward": _FILTER,
     "filter-output": _FILTER,
+    "new-delivered": ChainWords(
+        (
+            (r"jump untranslated-nodeports", "was not translated: looks whether this is a node port"),
+            _ASK_UNTRANSLATED,
+        )
+    ),
+    "new-sent": ChainWords(
+        (
+            _ASK_UNTRANSLATED,
+            (r"jump unused-cluster-ips", "looks whether the destination is an address for Services"),
+        )
+    ),
     "untranslated": ChainWords(_UNTRANSLATED, otherwise="this is no front"),
     "untranslated-nodeports": ChainWords(_UNTRANSLATED, otherwise="this is no Service's node port"),
     "unused-cluster-ips": ChainWords(

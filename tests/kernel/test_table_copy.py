@@ -106,7 +106,7 @@ def test_hooks_are_those_of_the_base_chains(here: Namespace) -> None:
     """Each base chain has its hook and priority, and other chains have none."""
     here.call(Kernel().apply, example_pipeline("cluster-ip").full_transaction({}))
     found = here.call(hooks, Family.IPV4)
-    assert found["guard-prerouting"] == Hook("prerouting", -110)
+    assert found["nat-prerouting"] == Hook("prerouting", -101)
     assert found["nat-postrouting"] == Hook("postrouting", 100)
     assert "services" not in found
-    assert len(found) == 10
+    assert len(found) == 7

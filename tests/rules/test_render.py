@@ -432,7 +432,7 @@ def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -
     [
         (TABLE_TEMPLATE, "  set cluster-ips {\n", "  set service-ips {\n"),
         (TABLE_TEMPLATE, "    flags interval\n", "    flags interval\n    auto-merge\n"),
-        (TABLE_TEMPLATE, "hook output priority -110", "hook output priority -111"),
+        (TABLE_TEMPLATE, "hook output priority -101", "hook output priority -111"),
         (TABLE_TEMPLATE, "  chain refuse {\n", "  chain reset {\n"),
         (ENDPOINTS_TEMPLATE, "size 1048576", "size 65536"),
     ],
