@@ -1,4 +1,4 @@
-"""Streams of bytes, taken as much at a time as has come."""
+"""Streams of bytes: the first at once, then as much at a time as has come."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ _TURNS = 3
 
 
 async def gathered(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """The same bytes, in pieces that are as large as what is there already; the first is not held back for more.
+    """The same bytes: what had to be waited for at once, and then all that has come meanwhile as one piece.
 
-    What the chunks raise is raised after all that came before it.
+    So a single change is on its way before anyone looks for a second one.  What the chunks raise is raised after all
+    that came before it.
     """
     coming = asyncio.ensure_future(_next(chunks))
     try:
-        while data := await coming:
-            parts, size = [data], len(data)
-            coming = asyncio.ensure_future(_next(chunks))
+        while True:
+            parts, size = list[bytes](), 0
             while size < MOST_AT_ONCE and (more := await _at_once(coming)):
                 parts.append(more)
                 size += len(more)
                 coming = asyncio.ensure_future(_next(chunks))
-            yield b"".join(parts)
+            if parts:
+                yield b"".join(parts)
+            elif data := await coming:
+                yield data
+                coming = asyncio.ensure_future(_next(chunks))
+            else:
+                return
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)

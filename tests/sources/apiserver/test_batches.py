@@ -171,14 +171,14 @@ async def _chunks(*chunks: bytes | Exception | None) -> AsyncIterator[bytes]:
     [
         ([], []),
         ([b"a", b"b", b"c"], [b"abc"]),
-        ([b"a", None, b"b", b"", b"c", None], [b"a", b"bc"]),
+        ([b"a", None, b"b", b"", b"c", b"d", None, b"e"], [b"a", b"b", b"cd", b"e"]),
         ([b"", b"a"], [b"a"]),
         ([b"a", httpx.ReadError("lost")], [b"a", "lost"]),
         ([httpx.ReadError("lost")], ["lost"]),
     ],
 )
 def test_gathers(chunks: list[bytes | Exception | None], wanted: list[bytes | str]) -> None:
-    """What is there is taken together, what isn't is not waited for, and an error comes after all before it."""
+    """What was waited for comes at once, what is there by then together, and an error after all before it."""
 
     async def run() -> list[bytes | str]:
         found: list[bytes | str] = []
