@@ -23,6 +23,7 @@ from typing import NamedTuple
 from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
+    ATTRIBUTE,
     FAMILY_NUMBER,
     attribute,
     messages_of,
@@ -73,6 +74,9 @@ which nothing else could be rendered."""
 LONGEST_LIST = 48 * 1024
 """Bytes of elements in one message, which an attribute's length of 16 bits must hold."""
 
+KEY_START = 3 * ATTRIBUTE.size
+"""Where the key stands in an element: in its value, in the key, in the element."""
+
 ATTEMPTS = 2  # the second one with what the kernel holds after another program's commit
 WRONG_GENERATION = errno.ERESTART  # nfnetlink_rcv_batch in net/netfilter/nfnetlink.c
 VERDICT_TYPE = 0xFFFFFF00  # NFT_DATA_VERDICT
@@ -100,26 +104,30 @@ class _Layout:
         self._key_types = types_of(number_of(declared[SET_KEY_TYPE]))
         self._key_length = number_of(declared[SET_KEY_LENGTH])
         data_type = number_of(declared.get(SET_DATA_TYPE, b""))
-        self._is_verdict = data_type == VERDICT_TYPE
-        self._data_types = [] if self._is_verdict else types_of(data_type)
+        self._data_types = [] if data_type == VERDICT_TYPE else types_of(data_type)
         self._data_length = number_of(declared.get(SET_DATA_LENGTH, b""))
+        self._deleted = self._frame(b"")
+        data = _value(ELEMENT_DATA, bytes(self._data_length))
+        self._added = self._frame(data)
+        self._data_start = len(self._added[1]) - len(data) + 2 * ATTRIBUTE.size
+
+    def _frame(self, data: bytes) -> tuple[bytes, bytes]:
+        """What is before and after the key of each element; all have the same length."""
+        whole = nested(LIST_ELEMENT, _value(ELEMENT_KEY, bytes(self._key_length)) + data)
+        return whole[:KEY_START], whole[KEY_START + self._key_length :]
 
     def element(self, text: str, *, has_data: bool) -> bytes:
         """An element as an attribute; to delete one its key is enough."""
-        key, _, value = text.partition(" : ")
-        parts = _value(ELEMENT_KEY, point(key, self._key_types, self._key_length))
-        if has_data and value:
-            parts += self._data(value)
-        return nested(LIST_ELEMENT, parts)
-
-    def _data(self, value: str) -> bytes:
-        if not self._is_verdict:
-            return _value(ELEMENT_DATA, point(value, self._data_types, self._data_length))
-        word, _, chain = value.partition(" ")
-        if word not in CODES or not chain:
-            raise Unavailable(f"the verdict {value} is not known here")
-        verdict = attribute(VERDICT_CODE, CODES[word]) + named(VERDICT_CHAIN, chain)
-        return nested(ELEMENT_DATA, nested(DATA_VERDICT, verdict))
+        text, _, value = text.partition(" : ")
+        key = point(text, self._key_types, self._key_length)
+        if not has_data or not value:
+            before, after = self._deleted
+            return before + key + after
+        if not self._data_types:
+            return nested(LIST_ELEMENT, _value(ELEMENT_KEY, key) + _verdict(value))
+        before, after = self._added
+        data = point(value, self._data_types, self._data_length)
+        return b"".join([before, key, after[: self._data_start], data, after[self._data_start + len(data) :]])
 
 
 class ElementWriter:
@@ -213,6 +221,14 @@ def commands_of(text: str) -> list[Command]:
         verb, family, container, elements = match.groups()
         found.append(Command(verb == "add", _FAMILIES[f"{family} {TABLE}"], container, elements.split(", ")))
     return found
+
+
+def _verdict(value: str) -> bytes:
+    word, _, chain = value.partition(" ")
+    if word not in CODES or not chain:
+        raise Unavailable(f"the verdict {value} is not known here")
+    verdict = attribute(VERDICT_CODE, CODES[word]) + named(VERDICT_CHAIN, chain)
+    return nested(ELEMENT_DATA, nested(DATA_VERDICT, verdict))
 
 
 def _value(kind: int, data: bytes) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 
 from nftproxy.agent.health import Moment
 from nftproxy.agent.loading import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
@@ -28,7 +29,9 @@ from tests.agent.world import (
     FakeKernel,
     Timed,
     World,
+    alternating,
     failing,
+    now,
     source,
 )
 from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
@@ -98,6 +101,20 @@ def test_a_commit_takes_what_the_kernel_takes() -> None:
     for kind in ("full", "change"):
         assert f'{name}_sum{{kind="{kind}",stage="commit"}} 2.0' in text
         assert f'{name}_sum{{kind="{kind}",stage="diff"}} 0.0' in text
+
+
+def test_a_change_is_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the kernel's notification of our own commit nor the time after it, to gather in, makes another round."""
+    rounds: list[float] = []
+    taken = Vitals.taken
+
+    def note(vitals: Vitals) -> None:
+        rounds.append(now())
+        taken(vitals)
+
+    monkeypatch.setattr(Vitals, "taken", note)
+    World().run(source((0, EVERYTHING), *alternating(since=2, every=2, times=5)), until=11)
+    assert rounds[-5:] == [2, 4, 6, 8, 10]
 
 
 def test_changes_soon_after_a_change_are_gathered() -> None:

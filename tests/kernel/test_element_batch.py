@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from nftproxy.kernel import nftables_netlink
-from nftproxy.kernel.element_batch import LONGEST_LIST, MOST_CHARACTERS, ElementWriter
+from nftproxy.kernel.element_batch import LONGEST_LIST, MOST_CHARACTERS, ElementWriter, commands_of
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.netlink import FAMILY_NUMBER, attributes_of, named, open_socket
 from nftproxy.kernel.nftables_netlink import GET_ELEMENTS, LIST_ELEMENTS, LIST_SET, LIST_TABLE, exchange
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.objects import Service
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Change, Element, Generation
 from nftproxy.rules.transaction import Commit, Transaction, change_transaction
 from nftproxy.sources.files import load, load_config
-from tests.support.factories import renderer
+from tests.support.factories import pipeline, renderer, service, slice_of
 
 pytestmark = pytest.mark.usefixtures("namespace")
 
@@ -85,7 +88,8 @@ def test_elements_are_the_same_bytes(example: Path, writer: ElementWriter) -> No
     generations = load_example(example)
     before, listings = held(), {family: sorted(Kernel().listing(family).splitlines()) for family in generations}
     for family, generation in generations.items():
-        elements = [each for each in generation.elements() if each.container not in ("service-cidrs", "allowed")]
+        ranges = {name for (_, name), each in generation.declarations.items() if "flags interval" in each.body}
+        elements = [each for each in generation.elements() if each.container not in ranges]
         assert writer.apply(transaction(family, elements, is_new=False).text)
         names = {each.container for each in elements}
         assert not any(found for (of, name), found in held().items() if of is family and name in names)
@@ -230,3 +234,65 @@ def test_the_kernel_module_raises_what_is_not_known() -> None:
         kernel.apply(Transaction("add element ip nftproxy s { 192.0.2.1 }\n"))
     kernel.apply(Transaction("add element ip nftproxy s { 192.0.2.2 }\n"))
     assert len(held()[Family.IPV4, "s"]) == 1
+
+
+WEB, OTHER = "shop/web", "shop/other"
+PODS = {
+    Family.IPV4: ["10.1.0.4@node-a", "10.1.1.4@node-b", "10.1.1.5@node-b"],
+    Family.IPV6: ["2001:db8:1::4@node-a", "2001:db8:2::4@node-b", "2001:db8:2::5@node-b"],
+}
+
+
+def slices(name: str, change: Callable[[list[str]], list[str]] = list, port: str = "http:8080/tcp") -> list[Event]:
+    """The slices of a Service, one for each family, with its pods or what a change makes of them."""
+    return [
+        Put(slice_of(name, change(pods), suffix=family.name, family=family, ports=[port]))
+        for family, pods in PODS.items()
+    ]
+
+
+def reached(name: str, number: int, **tweaks: Any) -> Service:
+    """A Service of both families, which is reached at a node port and from outside too."""
+    addresses = [f"10.96.0.{number}", f"2001:db8:96::{number}"]
+    outside = [f"192.0.2.{number}", f"2001:db8:99::{number}"]
+    ports = tweaks.pop("ports", [f"http:80:{30000 + number}/tcp"])
+    return service(name, cluster_ips=addresses, type="NodePort", external_ips=outside, ports=ports, **tweaks)
+
+
+def _applied(writer: ElementWriter, change: Transaction, *, may_declare: bool) -> bool:
+    """Make a change happen; whether it is one.  The first time it may declare chains, which libnftables does."""
+    if change and not writer.apply(change.text):
+        assert may_declare, f"this needs libnftables: {change.text}"
+        assert commands_of(change.text) == [], f"the kernel has not taken this: {change.text}"
+        Kernel().apply(change)
+    return bool(change)
+
+
+def test_no_ordinary_change_needs_libnftables(writer: ElementWriter) -> None:
+    """Endpoints that come, go and change, and Services that come and go, are elements alone, of types known here."""
+    made = pipeline(wide_maps=False)
+    beside = [Put(reached(OTHER, 9)), *slices(OTHER)]  # so that there is a chain for each number of endpoints
+    made.apply([*beside, Put(reached(WEB, 10)), *slices(WEB)])
+    Kernel().apply(made.full_transaction({}))
+    without_last, replaced = (lambda pods: pods[:-1]), (lambda pods: [*pods[:-1], pods[-1].replace("5@", "77@")])
+    unready = lambda pods: [*pods[:-1], f"{pods[-1]} unready"]  # noqa: E731
+    local, sticky = {"external_policy": "Local"}, {"affinity_timeout": 60}
+    steps: list[list[Event]] = [
+        [Put(reached(WEB, 10)), *slices(WEB)],
+        slices(WEB, without_last),
+        slices(WEB),
+        slices(WEB, replaced),
+        slices(WEB, unready),
+        slices(WEB, lambda _: []),
+        slices(WEB),
+        [Put(reached(WEB, 10, **local))],
+        [Put(reached(WEB, 10, **sticky))],
+        [Put(reached(WEB, 10))],
+        [Removed(Service, made.state.services[reached(WEB, 10).key].key)],
+        [Put(reached(WEB, 10, ports=["dns:53:30010/udp"])), *slices(WEB, port="dns:8053/udp")],
+    ]
+    for is_first in (True, False):
+        done = [_applied(writer, made.apply(step), may_declare=is_first) for step in steps]
+        assert sum(done) >= len(steps) - is_first, "each of them changes rules, but that Service is there at first"
+        held_by_kernel = {family: Kernel().elements(family) for family in Family}
+        assert held_by_kernel == {family: frozenset(each.elements()) for family, each in made.generations.items()}

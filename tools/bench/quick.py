@@ -26,9 +26,9 @@ MOST_ELEMENTS = 2 * FEW.endpoints + 2 + 2
 """All slots of a Service with another endpoint in them, its verdict of before and of now, and an address."""
 
 
-MOST_DUMPS = 8
-"""What libnftables 1.0.6 asks for before each transaction: all tables, chains, sets and flow tables by name; of each of
-our tables the objects, and the elements of `service-cidrs`, as of any set of ranges.  1.1.3 asks for half of that."""
+MOST_DUMPS = 0
+"""Elements alone are sent without asking (kernel/element_batch.py).  libnftables 1.0.6 asks for 8 dumps before each
+transaction, 1.1.3 for half of that."""
 
 
 class Check(NamedTuple):
