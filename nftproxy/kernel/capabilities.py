@@ -68,7 +68,7 @@ def declare(what: str, *lines: str) -> str:
     return f"{what} {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 
-SLOT = "$family daddr . tcp dport . numgen random mod 2"
+SLOT = "ct original $family daddr . tcp dport . $family daddr"
 FEATURES = (
     Feature(
         "filter chains",

@@ -54,7 +54,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
         (endpoints[family, port.name, port.protocol] for port in service.ports for family in Family), default=0
     )
     if largest > MAX_ENDPOINTS:
-        return f"one of its ports has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
+        return f"a port of it has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
     rows = _rows(service, slices, endpoints)
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 

@@ -24,7 +24,7 @@ NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 MAX_ROWS = 0xFFFF
 """The most rows that can be drawn from: a number has 16 bits for them."""
 
-CACHED = 4096
+CACHED = 16384
 """Numbers whose addresses are kept: slots come again and again."""
 
 _PROTOCOLS = {Protocol.TCP: 0, Protocol.UDP: 1, Protocol.SCTP: 2}
@@ -94,7 +94,6 @@ def draw_number(protocol: Protocol, draw: Draw, rows: int, *, is_local: bool, is
 
 
 @functools.lru_cache(maxsize=CACHED)
-@functools.lru_cache(maxsize=16384)
 def as_address(number: int, family: Family) -> str:
     """A number as the address that it is written as."""
     return str(IPv4Address(number) if family is Family.IPV4 else IPv6Address(number))

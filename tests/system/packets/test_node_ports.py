@@ -251,7 +251,9 @@ def test_a_node_port_may_be_its_endpoints_own_port(lab: Lab, ip: Ip, protocol: s
     given = service(type="NodePort", cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"])
     alone = slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:30080/{protocol}"])
     cluster = Cluster(lab, given, alone)
-    assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol) == {NODE}
+    for origin in (Origin.OUTSIDE, Origin.POD):
+        assert cluster.outcomes(origin, ip.node, 30080, protocol) == {NODE}
+    assert cluster.outcomes(Origin.NODE, ip.node, 30080, protocol, source=ip.node) == {NODE}
     cluster.put(slice_of(endpoints=[f"{ip.node}@node-a", ip.away], ports=[f"http:30080/{protocol}"]))
     outcomes = cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol)
     assert outcomes == {NODE, *at(ip.away, port=30080, masqueraded=True)}
