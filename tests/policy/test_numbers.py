@@ -26,7 +26,7 @@ from nftproxy.policy.numbers import MAX_ROWS, NUMBERS, Draw, as_address, draw_nu
     ],
 )
 def test_each_bit_says_one_thing(
-    protocol: Protocol, algorithm: Draw, rows: int, is_local: bool, is_sticky: bool, number: str
+    protocol: Protocol, draw: Draw, rows: int, is_local: bool, is_sticky: bool, number: str
 ) -> None:
     """Protocol, list, affinity, algorithm and rows have bits of their own; nothing has none at all."""
     made = draw_number(protocol, draw, rows, is_local=is_local, is_sticky=is_sticky)
