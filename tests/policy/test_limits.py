@@ -9,7 +9,6 @@ import pytest
 from msgspec import structs
 
 from nftproxy.explanation.listing import notes
-from nftproxy.model.annotations import Algorithm, ServiceOptions
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import STEP_ELEMENTS
@@ -150,16 +149,16 @@ def test_a_service_is_judged_once_for_many_slices(monkeypatch: pytest.MonkeyPatc
 
 def test_what_algorithms_and_weights_make_of_endpoints_counts() -> None:
     """A table for consistent hashing, rounds and weights are reckoned with before they are made."""
-    options = ServiceOptions(algorithm=Algorithm.CONSISTENT_HASH)
-    fits, exceeds = (wide(1, addresses, options=options) for addresses in (23, 24))
+    consistent = {"algorithm": "consistent-hash"}
+    fits, exceeds = (wide(1, addresses, annotations=consistent) for addresses in (23, 24))
     assert excess(fits, [deep(1, 2)]) == ""
     assert excess(exceeds, [deep(1, 2)]) == "its fronts and endpoints come to 102325 rows, and 100000 are allowed"
     assert excess(exceeds, []) == ""
     plain = wide(1, 99)
     assert excess(plain, [deep(1, 20)]) == ""
     assert excess(plain, [slice_of(ports=["p0:8080"], endpoints=["10.1.0.1"], weight=3)]) == ""
-    weighted = wide(1, 100, options=ServiceOptions(weights=(("a", 3),)))
+    weighted = wide(1, 100, annotations={"weights": "zone:a=3"})
     assert excess(weighted, [deep(1, 20)]) == "its fronts and endpoints come to 101000 rows, and 100000 are allowed"
-    turns = wide(1, 999, options=ServiceOptions(algorithm=Algorithm.ROUND_ROBIN))
+    turns = wide(1, 999, annotations={"algorithm": "round-robin"})
     assert excess(turns, [deep(1, 12)]) == ""
     assert excess(turns, [deep(1, 13)]) == "its fronts and endpoints come to 104000 rows, and 100000 are allowed"
