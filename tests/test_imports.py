@@ -190,7 +190,7 @@ def test_the_package_imports_nothing_by_itself() -> None:
 
 RARE = (
     "aiohttp multidict yarl pyroute2 sqlite3 unittest hypothesis trustme multiprocessing "
-    "cryptography.hazmat jsonpath.env wsproto "
+    "cryptography.hazmat jsonpath.env wsproto pygments "
     "nftproxy.conformance nftproxy.deploy nftproxy.doctor nftproxy.lab nftproxy.trace "
     "nftproxy.kernel.check nftproxy.kernel.ipvs nftproxy.commands.kube_proxy_cleanup"
 ).split()

@@ -16,17 +16,18 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-import httpx
 import msgspec
 
 from nftproxy import __version__
 from nftproxy.api.reflector import Request
 from nftproxy.sources.access import Access
 from nftproxy.sources.credentials import Credentials, kubeconfig_of
-from nftproxy.sources.import_later import import_later
+from nftproxy.sources.import_later import import_later, never_import
 
 # For port forwarding, paths in objects, and the names in certificates, none of which is used here: 5 MB.
 import_later("httpx_ws", "jsonpath", "cryptography.x509")
+never_import("httpx._main")  # its command line, with pygments where that is installed: 1 MB
+import httpx  # noqa: E402
 import kr8s  # noqa: E402
 from kr8s.asyncio import Api  # noqa: E402
 
@@ -35,6 +36,8 @@ _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could 
 
 CONNECTION_ERRORS = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
 """What is raised when a connection fails; anything else is an oversight, here or in a library."""
+SILENCE = httpx.ReadTimeout
+"""What is raised when the server says no more."""
 
 _STATUSES = frozenset(HTTPStatus)
 

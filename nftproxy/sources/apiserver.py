@@ -15,9 +15,8 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-import httpx
 
 from nftproxy.api.decode import show
 from nftproxy.api.pauses import Pause, Times
@@ -32,6 +31,7 @@ from nftproxy.sources.activity import Activity
 from nftproxy.sources.api_connection import (
     CONNECTION_ERRORS,
     HEADERS,
+    SILENCE,
     Asked,
     Connection,
     Patience,
@@ -43,6 +43,9 @@ from nftproxy.sources.api_connection import (
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
 from nftproxy.sources.plugins import Plugins
 from nftproxy.sources.streams import gathered
+
+if TYPE_CHECKING:
+    import httpx  # api_connection.py imports it, with less beside it
 
 log = logging.getLogger(__name__)
 
@@ -210,7 +213,7 @@ class Cluster:
                 extra={"code": Code.DEFECT},
             )
         cause = cause_of(error)
-        if isinstance(cause, httpx.ReadTimeout):
+        if isinstance(cause, SILENCE):
             reflector.receive_silence(now())
         else:
             reflector.receive_failure(error_text(cause), now())

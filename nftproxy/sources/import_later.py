@@ -30,3 +30,9 @@ def import_later(*names: str) -> None:
     """
     for name in names:
         sys.modules.setdefault(name, _Later(name))
+
+
+def never_import(*names: str) -> None:
+    """Have the import of these modules fail, for libraries that can do without; those that are imported stay."""
+    for name in names:
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # "import of NAME halted; None in sys.modules"

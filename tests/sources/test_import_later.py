@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.sources.import_later import import_later
+from nftproxy.sources.import_later import import_later, never_import
 
 
 @pytest.fixture
@@ -53,4 +53,13 @@ def test_what_is_not_there_is_named() -> None:
 def test_what_is_imported_stays() -> None:
     """A module that is there already is not replaced."""
     import_later("pathlib")
+    assert sys.modules["pathlib"].Path is Path
+
+
+@pytest.mark.usefixtures("package")
+def test_a_module_is_never_imported() -> None:
+    """Its import fails as if it weren't installed, unless it has been imported already."""
+    never_import("heavy_later", "pathlib")
+    with pytest.raises(ModuleNotFoundError, match="heavy_later"):
+        __import__("library_later")
     assert sys.modules["pathlib"].Path is Path
