@@ -135,7 +135,7 @@ def _labels(given: Mapping[str, object], report: Report) -> Iterator[Label]:
         report("metadata.labels", f"only {MOST_LABELS} of {len(given)} labels are known to `nftproxy list`")
 
 
-@functools.lru_cache(maxsize=16384)
+@functools.lru_cache(maxsize=1024)  # those that many have stay in it, while many that one has pass through
 def _label(key: str, value: str) -> Label | None:
     """A label, as the one tuple that all Services with it have; None for what can't be one."""
     return (key, value) if is_label_key(key) and (not value or is_label_value(value)) else None
