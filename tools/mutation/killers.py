@@ -19,6 +19,7 @@ MODULES = tuple(
         "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
         "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
         "policy/health_checks", "policy/localhost", "policy/screening",
+        "policy/weights", "policy/maglev", "policy/placement", "policy/numbers",
         "api/annotations", "agent/health", "agent/inbox", "agent/quarantine",
     )
 )  # fmt: skip
@@ -41,6 +42,9 @@ class Stage(NamedTuple):
 UNIT = Stage(
     "unit",
     (
+        "tests/policy/test_weights.py",
+        "tests/policy/test_maglev.py",
+        "tests/policy/test_placement.py",
         "tests/policy/test_claims.py",
         "tests/policy/test_fronts.py",
         "tests/policy/test_limits.py",
