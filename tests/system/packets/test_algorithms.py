@@ -277,3 +277,17 @@ def test_all_drained_is_none(lab: Lab, ip: Ip) -> None:
     drained = cluster.outcomes(Origin.POD, ip.vip, times=4)
     cluster.put(slice_of(endpoints=[f"{ip.here} unready"]))
     assert cluster.outcomes(Origin.POD, ip.vip, times=4) == drained
+
+
+@each_ip
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_established_connections_outlive_the_drain(lab: Lab, ip: Ip, protocol: str) -> None:
+    """A slice whose weight becomes 0 keeps the connections that it has, and gets no new one."""
+    first, second = pods(ip, 2)
+    algorithm = Algorithm.ROUND_ROBIN
+    cluster = Cluster(lab, steered(ip, algorithm), *slices(algorithm, [first], weights=(100,)))
+    one = clients(ip, 1)
+    before = ends(reached(lab, vip(ip, algorithm), protocol, one, sport=7777))
+    cluster.put(*slices(algorithm, [first], [second], weights=(0, None)))
+    assert ends(reached(lab, vip(ip, algorithm), protocol, one, sport=7777)) == before == [(first, 8080)]
+    assert set(ends(reached(lab, vip(ip, algorithm), protocol, one * 20))) == {(second, 8080)}
