@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from nftproxy.agent.counts import UNSERVED, Totals
+from nftproxy.kernel.counts import COUNTED_SETS, SCREENED_SETS, CountReader
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import DROPPED, Lab, Origin, obstacle
 from nftproxy.lab.outcome import Kind, Outcome
+from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
 from tests.support.factories import service, slice_of
 from tests.support.waiting import wait_until
@@ -164,3 +168,32 @@ def test_a_full_load_keeps_the_clients(lab: Lab, ip: Ip) -> None:
     installed = {family: lab.node.call(Kernel().read_back, family) for family in cluster.pipeline.generations}
     lab.load(cluster.pipeline.full_transaction(installed).text)
     assert kinds(cluster.connect(OUTSIDE, ip.vip, 80, times=3)) == {Kind.DROPPED: 3}
+
+
+@pytest.mark.parametrize("counts_all", [False, True])
+@each_ip
+def test_what_is_dropped_is_counted(lab: Lab, ip: Ip, counts_all: bool) -> None:
+    """Each packet that annotations drop is in the metrics by its Service port and reason, whatever is configured."""
+    asked = {"client-connections": "2", "denied-source-ranges": ip.alone(other(ip)), "source-ranges-for": "node-ports"}
+    cluster = make_cluster(lab, ip, asked, source_ranges=[ip.alone(ip.client)], service_counts=counts_all)
+    reader = CountReader(COUNTED_SETS if counts_all else SCREENED_SETS)
+    family = Family.IPV6 if ip.is_ipv6 else Family.IPV4
+    totals = Totals(cluster.pipeline.counted)
+    totals.begin(family, lab.node.call(reader.read, family))
+    cluster.connect(OUTSIDE, ip.vip, 80, times=5)
+    cluster.connect(OUTSIDE, ip.node, 30053, "udp", times=4)
+    cluster.connect(OUTSIDE, ip.external, 80, source=other(ip), times=2)
+    cluster.connect(Origin.POD, ip.node, 30080)
+    reading = lab.node.call(reader.read, family)
+    lab.node.call(reader.close)
+    assert reading
+    totals.add(family, reading)
+    totals.text()
+    found = [line for line in totals.text().decode().splitlines() if line.startswith(f"{UNSERVED}{{")]
+    shown = {tuple(re.findall(r'(?:protocol|front|reason)="(\w+)"', line)): int(line.split()[-1]) for line in found}
+    assert shown == {
+        ("tcp", "cluster_ip", "over_connections"): 3,
+        ("udp", "node_port", "over_connections"): 2,
+        ("tcp", "external_ip", "denied"): 2,
+        ("tcp", "node_port", "not_admitted"): 1,
+    }
