@@ -10,6 +10,7 @@ from nftproxy.explanation.explain import MAX_PLACES, explain
 from nftproxy.explanation.question import Kind, Question, parse_source, parse_to
 from nftproxy.explanation.text import MOST_ENDPOINTS
 from nftproxy.model.addresses import Address, Family
+from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
@@ -57,6 +58,21 @@ def test_every_front_of_a_service_is_explained() -> None:
     for port in ("dns", "53", "53/udp"):
         assert [each.port for each in asked(made, f"svc/shop/web:{port}").places] == [53]
     assert asked(made, "svc/shop/web:53/tcp").notes == ("Service shop/web has no such port",)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm, ids=lambda each: each.value)
+def test_the_algorithm_and_shares_by_weight_are_explained(algorithm: Algorithm) -> None:
+    """A case names the algorithm, and says each endpoint's share as its weight gives it; a drained one has none."""
+    made = pipeline(
+        service(annotations={"algorithm": algorithm.value, "weights": "zone:a=3"}),
+        slice_of(endpoints=["10.1.0.4 in=a", "10.1.0.5 in=b"]),
+        slice_of(endpoints=["10.1.0.6"], suffix="2", weight=0),
+    )
+    (case,) = place(made, "10.96.0.10:80", "10.1.0.9").cases
+    assert case.algorithm == algorithm.value
+    assert [round(each.share) for each in case.endpoints] == [75, 25, 0]
+    assert case.endpoints[-1].why == Reason.DRAINED.value
+    assert algorithm.value in case.why
 
 
 def test_what_is_not_there_is_said() -> None:
