@@ -154,7 +154,12 @@ def _served(
         denied_ranges=tuple(str(each) for each in service.options.denied_ranges if family_of(each) is spot.family),
         limits=tuple(_limits(service)),
         affinity=affinity_of(pipeline, spot, served, asking),
-        notes=(*place.notes, *_topology(pipeline, served, spot.family), *_hairpin(served, asking, cases)),
+        notes=(
+            *place.notes,
+            *_topology(pipeline, served, spot.family),
+            *_silence(pipeline, served),
+            *_hairpin(served, asking, cases),
+        ),
     )
 
 
@@ -221,6 +226,12 @@ def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) ->
     }
     if served.facts.hairpins and Kind.POD in kept:
         yield "a pod of this node that reaches itself is masqueraded, or it would not recognise its own answer"
+
+
+def _silence(pipeline: Pipeline, served: Served) -> Iterator[str]:
+    """That a Service leaves out who doesn't answer, which only the agent of a node knows."""
+    if served.service.key in pipeline.state.watched and served.port.protocol is Protocol.TCP:
+        yield "endpoints that don't answer this node are left out, up to half of a list, until they answer again"
 
 
 def _topology(pipeline: Pipeline, served: Served, family: Family) -> Iterator[str]:

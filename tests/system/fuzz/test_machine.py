@@ -275,7 +275,7 @@ def harms(family: Family, contents: Contents) -> st.SearchStrategy[str]:
     base = [name for name in chains if " hook " in contents.declared[Kind.CHAIN, name]]
     added = [
         Element("cluster-ips", stranger, ""),
-        Element("services", f"{stranger} . tcp . 9", "goto refuse"),
+        Element("services", f"{stranger} . tcp . 9", stranger),
         Element("service-cidrs", stranger, ""),
         Element("hairpin", f"{stranger} . {stranger} . udp . 9", ""),
     ]
