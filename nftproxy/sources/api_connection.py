@@ -22,10 +22,11 @@ from nftproxy import __version__
 from nftproxy.api.reflector import Request
 from nftproxy.sources.access import Access
 from nftproxy.sources.credentials import Credentials, kubeconfig_of
-from nftproxy.sources.import_later import import_later, never_import
+from nftproxy.sources.import_later import call_later, import_later, never_import
 
 # For port forwarding, paths in objects, and the names in certificates, none of which is used here: 5 MB.
 import_later("httpx_ws", "jsonpath", "cryptography.x509")
+call_later("box", "Box")  # kr8s makes its objects of it, and the agent makes none: 1.6 MB
 never_import("httpx._main")  # its command line, with pygments where that is installed: 1 MB
 import httpx  # noqa: E402
 import kr8s  # noqa: E402

@@ -6,6 +6,7 @@ else already looks into the module, and so loads it.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from types import ModuleType
@@ -30,6 +31,23 @@ def import_later(*names: str) -> None:
     """
     for name in names:
         sys.modules.setdefault(name, _Later(name))
+
+
+def call_later(name: str, *callables: str) -> None:
+    """Have a module imported when one of these is called; if it is imported already, it stays as it is.
+
+    It is for what is imported by name (`from a import B`) and only called: `isinstance` wouldn't know it.
+    """
+    stand_in = _Later(name)
+    for each in callables:
+        setattr(stand_in, each, functools.partial(_call, name, each))
+    sys.modules.setdefault(name, stand_in)
+
+
+def _call(module: str, name: str, *positional: object, **named: object) -> object:
+    if isinstance(sys.modules.get(module), _Later):
+        del sys.modules[module]
+    return getattr(importlib.import_module(module), name)(*positional, **named)
 
 
 def never_import(*names: str) -> None:

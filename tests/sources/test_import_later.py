@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.sources.import_later import import_later, never_import
+from nftproxy.sources.import_later import call_later, import_later, never_import
 
 
 @pytest.fixture
@@ -48,6 +48,19 @@ def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ModuleNotFoundError, match="missing_later"):
         sys.modules["missing_later"].anything  # noqa: B018
     sys.modules.pop("missing_later", None)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_class_is_imported_when_it_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Importing it by name brings nothing; each call is one of the real class, whose module is there from then on."""
+    (tmp_path / "heavy_later.py").write_text("print('loaded')\nclass Heavy(list):\n    pass\n")
+    call_later("heavy_later", "Heavy")
+    stand_in = sys.modules["heavy_later"].Heavy
+    assert capsys.readouterr().out == ""
+    made = [stand_in((1, 2)), stand_in()]
+    assert made == [[1, 2], []]
+    assert {type(each) for each in made} == {sys.modules["heavy_later"].Heavy}
+    assert capsys.readouterr().out == "loaded\n"
 
 
 def test_what_is_imported_stays() -> None:
