@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 from typing import NamedTuple, Self
 
 from nftproxy.kernel.libnftables import Kernel
@@ -24,6 +25,7 @@ _CONTAINER = re.compile(r"^\t(set|map|chain) (\S+) \{(?: # handle \d+)?\n(.*?)^\
 _ELEMENTS = re.compile(r"^\t\telements = \{ (.*?) \}\n", re.MULTILINE | re.DOTALL)
 _BETWEEN = re.compile(r",\s+")
 _COUNT = re.compile(r"\s+# count \d+")  # nft 1.1.7 says so of sets that packets write
+_COMPATIBLE = re.compile(r"::\d+\.\d+\.\d+\.\d+")  # as nft writes numbers from 65,536 on: glibc does
 _LIFETIME = re.compile(r" (?:timeout|expires) \w+")
 
 
@@ -55,8 +57,12 @@ class Contents(NamedTuple):
 
 
 def _element(container: str, text: str) -> Element:
-    key, _, value = _LIFETIME.sub("", text).partition(" : ")
+    key, _, value = _COMPATIBLE.sub(_as_python_writes, _LIFETIME.sub("", text)).partition(" : ")
     return Element(container, key, value)
+
+
+def _as_python_writes(found: re.Match[str]) -> str:
+    return str(IPv6Address(found[0]))
 
 
 class Host:
