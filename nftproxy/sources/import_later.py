@@ -16,7 +16,7 @@ class _Later(ModuleType):
     """Stands for a module until something of it is used."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # the import system asks for these
+        if name.startswith("__") and name != "__path__":  # the import system asks for these, and for modules inside
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -36,9 +36,11 @@ def import_later(*names: str) -> None:
 def call_later(name: str, *callables: str) -> None:
     """Have a module imported when one of these is called; if it is imported already, it stays as it is.
 
-    It is for what is imported by name (`from a import B`) and only called: `isinstance` wouldn't know it.
+    It is for what is imported by name (`from a import B`) and only called: `isinstance` wouldn't know it.  Until the
+    first call no module inside it can be imported.
     """
     stand_in = _Later(name)
+    stand_in.__path__ = []  # `from a import B` looks for it, and would load the module
     for each in callables:
         setattr(stand_in, each, functools.partial(_call, name, each))
     sys.modules.setdefault(name, stand_in)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -48,6 +49,14 @@ def test_what_is_not_there_is_named() -> None:
     with pytest.raises(ModuleNotFoundError, match="missing_later"):
         sys.modules["missing_later"].anything  # noqa: B018
     sys.modules.pop("missing_later", None)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_module_inside_is_imported_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever imports a module inside a package that waits, gets both."""
+    import_later("whole_later")
+    inner = importlib.import_module("whole_later.inner")
+    assert (inner.VALUE, sys.modules["whole_later"].inner, capsys.readouterr().out) == (2, inner, "loaded inner\n")
 
 
 @pytest.mark.usefixtures("package")
