@@ -65,13 +65,16 @@ def test_masquerading_is_asked_for_with_one_bit(bit: int, mark: str, unmark: str
 
 
 def test_a_canary_rejects_before_the_other_proxy_drops() -> None:
-    """Chains that reject are at the priority of filters, and just before it beside another proxy."""
+    """Chains that reject are at the priority of filters, and just before it beside another proxy.
+
+    What the node itself sends is rejected before all filters.
+    """
     assert (compiled().filter_priority, compiled(service_proxy_name="canary").filter_priority) == (0, -1)
     for name, priority in (("", "0"), ("canary", "-1")):
         made = pipeline(service_proxy_name=name)
         bodies = {each.name: each.body[0] for each in made.generations[IPV4].declarations.values() if each.body}
-        for hook in ("input", "forward", "output"):
-            assert bodies[f"filter-{hook}"] == f"type filter hook {hook} priority {priority}"
+        for hook, its_priority in (("input", priority), ("forward", priority), ("output", "-90")):
+            assert bodies[f"filter-{hook}"] == f"type filter hook {hook} priority {its_priority}"
 
 
 def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
