@@ -29,7 +29,7 @@ from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
-from nftproxy.rules.ruleset import Element, Kind
+from nftproxy.rules.ruleset import Declaration, Element, Kind
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, templates
 from tests.system.fuzz.departures import departures
@@ -57,6 +57,19 @@ def widest() -> bool:
 MakeRenderer = Callable[[], Renderer]
 renderers: st.SearchStrategy[MakeRenderer] = st.sampled_from([renderer, renderer, other_renderer])
 batches = st.lists(events, min_size=1, max_size=4)
+
+
+def _by_packet(written: Declaration, family: Family) -> str:
+    """An element as a packet of a client to a front writes it, after the fields that the declaration names."""
+    client, front, pod = {
+        Family.IPV4: ("198.51.100.7", "10.96.0.10", "10.1.0.4"),
+        Family.IPV6: ("2001:db8::7", "fd00:96::10", "fd00:1::4"),
+    }[family]
+    fields = {f"{family.value} saddr": client, f"{family.value} daddr": front, "meta l4proto": "tcp"}
+    (types,) = (line.removeprefix("typeof ") for line in written.body if line.startswith("typeof "))
+    key, has_value, _ = types.partition(" : ")
+    text = " . ".join(fields.get(field, "80") for field in key.split(" . "))
+    return f"{text} : {pod}" if has_value else text
 
 
 class Following(RuleBasedStateMachine):
@@ -185,18 +198,12 @@ class Following(RuleBasedStateMachine):
 
     @rule(data=st.data(), family=families)
     def remember(self, data: st.DataObject, family: Family) -> None:
-        """Packets write to a map of session affinity, or to a set of fronts that are counted."""
+        """Packets write to a map of session affinity, or to a set of clients or fronts."""
         used = self._made.generations[family].used_declarations().values()
         dynamic = [each for each in used if each.is_dynamic]
         if dynamic:
-            client, front, pod = {
-                Family.IPV4: ("198.51.100.7", "10.96.0.10", "10.1.0.4"),
-                Family.IPV6: ("2001:db8::7", "fd00:96::10", "fd00:1::4"),
-            }[family]
             written = data.draw(st.sampled_from(dynamic))
-            entry = f"{client} . {front} . 80 : {pod}"
-            if written.kind is Kind.SET:
-                entry = "tcp . 80" if written.name.startswith("nodeport-") else f"{front} . tcp . 80"
+            entry = _by_packet(written, family)
             self._apply(Transaction(f"add element {family.table} {written.name} {{ {entry} }}\n"))
 
     @rule(data=st.data(), family=families)
