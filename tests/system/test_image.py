@@ -75,7 +75,7 @@ def proxy(pod: Pod, tmp_path: Path) -> Container:
     (tmp_path / "run").chmod(0o777)  # as an emptyDir is
     mounts = {INSIDE: CLUSTER, "/tmp": tmp_path, "/run/nftproxy": tmp_path / "run"}
     started = pod.start(PROXY, args=FOLLOW, mounts=mounts)
-    started.await_line("loaded the rules: 17 elements")
+    started.await_line("loaded the rules: ")
     return started
 
 
