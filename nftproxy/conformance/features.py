@@ -98,10 +98,10 @@ def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View
 
 
 def evenly(trial: Trial, world: World) -> Finding | None:
-    """Every endpoint of a list is drawn as often as any other, as chi-square judges."""
+    """Every endpoint of a list is drawn as often as any other, as chi-square judges, if nothing else is asked for."""
     trial.load(world)
     oracle = Oracle(world)
-    for probe in itertools.islice(_drawing(oracle), 0, None, 150):
+    for probe in itertools.islice(filter(oracle.draws_evenly, _drawing(oracle)), 0, None, 150):
         expected = oracle.expected(probe)
         outcomes = trial.connect([probe] * max(ENOUGH, 40 * len(expected)))
         if not is_even(outcomes, [each.endpoint for each in expected if each.endpoint]):

@@ -157,6 +157,11 @@ class Oracle:
         reached = [weights[Address(each.endpoint.ip), each.endpoint.port] for each in expected if each.endpoint]
         return min(reached) / sum(reached)
 
+    def draws_evenly(self, probe: Probe) -> bool:
+        """Whether all endpoints have the same chance each time, which neither weights nor hashes of clients leave."""
+        expected = self.expected(probe)
+        return not self.remembers(probe) and self.least_share(probe, expected) == 1 / len(expected)
+
     def serves_node_ports(self, address: Address) -> bool:
         """Whether rules serve node ports on an address (nodePortAddresses); never on loopback, asked for or not."""
         node, family, asked = self.world.node, family_of(address), self.world.config.node_port_addresses
