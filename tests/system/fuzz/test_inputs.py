@@ -216,7 +216,7 @@ def leaves(value: object) -> Iterator[object]:
         for field in value.__struct_fields__:
             if field != "taints":  # of other people's words; only compared
                 yield from leaves(getattr(value, field))
-    elif isinstance(value, tuple):
+    elif isinstance(value, tuple | frozenset):
         for item in value:
             yield from leaves(item)
     else:
