@@ -90,19 +90,19 @@ class Damage(NamedTuple):
 
 TABLE, ENDPOINTS, DRAW = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2"
 DAMAGES = {
-    "ClusterIP": Damage(TABLE, "vmap @services$", "vmap @short-circuit"),
+    "ClusterIP": Damage(TABLE, "map @services goto draw$", "map @short-circuit goto draw"),
     "no endpoints: rejected": Damage(TABLE, "^    reject$", "    drop"),
     "loadBalancerSourceRanges": Damage(TABLE, r"!= @allowed \{\{.*", "!= @allowed accept"),
     "session affinity": Damage(ENDPOINTS, "meta l4proto {{ protocol }} update .*", ""),
     "hairpin": Damage(TABLE, ".* @hairpin goto.*", ""),
-    "uniform choice": Damage(DRAW, "{{ draw }} map", "numgen random mod {{ count + 1 }} map"),
+    "uniform choice": Damage(DRAW, "{{ draw }}", "{{ draw | replace('mod ' ~ count, 'mod ' ~ (count + 1)) }}"),
 }
 """What is damaged, by the feature that must show it."""
 if IS_LONG:
     DAMAGES |= {
         "node ports, nodePortAddresses": Damage(TABLE, "{{ match }} jump nodeports$", ""),
         "internalTrafficPolicy Local": Damage(TABLE, r"@fronts \{\{ endings.unserved.*", "@fronts accept"),
-        "externalTrafficPolicy Local": Damage(TABLE, "fib saddr type local (.* vmap @)", r"\1"),
+        "externalTrafficPolicy Local": Damage(TABLE, "fib saddr type local (.* map @)", r"\1"),
         "masquerading, detectLocalMode": Damage(TABLE, ".*daddr @cluster-ips {{ source }} meta mark.*", ""),
         "unused ClusterIPs and ports": Damage(TABLE, ".*daddr @service-cidrs drop", ""),
     }
@@ -246,9 +246,8 @@ def test_broken_templates_are_said_to_be(tmp_path: Path, old: str, new: str, cod
 @needs_lab
 def test_rules_that_only_some_clusters_make_refused_are_a_failure() -> None:
     """If the kernel refuses rules in the course of it, the feature fails and says what was refused."""
-    damaged = dict(templates())
-    damaged[DRAW] = damaged[DRAW].replace("    {{ race }}\n", "    {{ 'nonsense' if count == 2 else race }}\n", 1)
-    (result,) = results(Renderer(damaged), "ClusterIP")
+    damage = Damage(DRAW, "goto translate-{{ list }}", "{{ 'nonsense' if count == 2 else 'goto translate-' ~ list }}")
+    (result,) = results(Renderer(damage.texts()), "ClusterIP")
     assert not result.ok
     assert "nonsense" in report.counterexample(result)
 
