@@ -301,7 +301,7 @@ class Ledger:
                 case ["add", "table", ip, name]:
                     self._add_table(f"{ip} {name}")
                 case ["add", "chain", ip, name, chain]:
-                    self.chains[f"{ip} {name}"].setdefault(chain.removesuffix(" { policy accept; }"), ())
+                    self.chains[f"{ip} {name}"].setdefault(chain.partition(" { ")[0], ())
                 case ["add" | "delete" as verb, "element", ip, name, rest]:
                     self._change_elements(f"{ip} {name}", verb, *rest.removesuffix(" }").split(" { "))
                 case ["flush" | "delete" as verb, kind, ip, name, container]:
