@@ -164,7 +164,8 @@ def compile_service(
         had = [reach for reach in claimed if not reach.denial]
         choice = choice_for(port, offered, state.node, state.silent_of(service))
         shaper = _ListShaper(family, port.protocol, service, state.node.name, settings)
-        screen = screen_of(service, settings.config, family, had, own.list, denied)
+        # Where nothing serves, everybody is rejected.
+        screen = screen_of(service, settings.config, family, had, own.list, denied) if choice.has_endpoints else None
         if screen and screen.denied:
             denied = ()
         facts = _port_facts(cluster_ips, own, had, choice, shaper, screen)

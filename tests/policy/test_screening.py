@@ -11,7 +11,7 @@ from nftproxy.api.annotations import BURSTS, LADDER
 from nftproxy.model.addresses import Family
 from nftproxy.model.annotations import Rate
 from nftproxy.model.events import Put, Removed
-from nftproxy.model.objects import Service
+from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Denial
 from nftproxy.rules.ruleset import Kind
@@ -36,6 +36,16 @@ def asking(annotations: Mapping[str, str], name: str = "shop/web", **tweaks: Any
     )
 
 
+def served(*services: Service) -> list[Service | EndpointSlice]:
+    """Services with an endpoint in each family: where nothing serves, nobody is screened."""
+    pods = {"10.1.0.4@node-a": "ip", "fd00:1::4@node-a": "ip6"}
+    ports = ["http:8080/tcp", "old:8081/tcp", "dns:5353/udp"]
+    slices = [
+        slice_of(str(one.key), [pod], ports=ports, suffix=suffix) for one in services for pod, suffix in pods.items()
+    ]
+    return [*services, *slices]
+
+
 def memberships(made: Pipeline, family: Family = IPV4) -> dict[str, set[str]]:
     """What is in the sets and maps that annotations are about."""
     found: dict[str, set[str]] = {}
@@ -55,7 +65,7 @@ def at_all(value: str) -> set[str]:
 
 def test_limits_are_numbers_of_fronts() -> None:
     """Each front has its limits as numbers, and each number leads to the chain of that limit."""
-    made = pipeline(asking({"client-connection-rate": "20,burst=30", "client-connections": "100"}))
+    made = pipeline(*served(asking({"client-connection-rate": "20,burst=30", "client-connections": "100"})))
     number = "0.40.0.40"  # 20 << 17 | 40
     assert memberships(made) == {
         "screened": FRONTS,
@@ -73,7 +83,7 @@ def test_limits_are_numbers_of_fronts() -> None:
 def test_denied_ranges_are_a_list_for_all_fronts() -> None:
     """Denied ranges are merged, by family, in one list for all ports; a family without any has no screening."""
     denied = "198.51.100.0/25, 198.51.100.128/25,192.0.2.7/32"
-    made = pipeline(asking({"denied-source-ranges": denied}, ports=["http:80:30080/tcp", "dns:53/udp"]))
+    made = pipeline(*served(asking({"denied-source-ranges": denied}, ports=["http:80:30080/tcp", "dns:53/udp"])))
     found = memberships(made)
     assert found["denied"] == {"10.96.0.10 . 198.51.100.0/24", "10.96.0.10 . 192.0.2.7"}
     assert found["denying"] == at_all("10.96.0.10") | {
@@ -93,7 +103,7 @@ def test_denied_ranges_are_a_list_for_all_fronts() -> None:
 )
 def test_source_ranges_for_others(words: str, guarded: set[str], node_ports: bool) -> None:
     """Source ranges hold for what the annotation names beside the load balancer's address, and are one list."""
-    made = pipeline(asking({"source-ranges-for": words}, source_ranges=["198.51.100.0/24"]))
+    made = pipeline(*served(asking({"source-ranges-for": words}, source_ranges=["198.51.100.0/24"])))
     expected = {
         "guarded": {f"{address} . tcp . 80 : 10.96.0.10" for address in guarded},
         "allowed": {"10.96.0.10 . 198.51.100.0/24"},
@@ -107,7 +117,7 @@ def test_source_ranges_for_others(words: str, guarded: set[str], node_ports: boo
 @pytest.mark.parametrize("ranges", [[], ["0.0.0.0/0", "::/0"]])
 def test_source_ranges_that_restrict_nobody(ranges: list[str]) -> None:
     """Without source ranges, or with one for everybody, there is nothing to extend to others."""
-    made = pipeline(asking({"source-ranges-for": "node-ports,external-ips"}, source_ranges=ranges))
+    made = pipeline(*served(asking({"source-ranges-for": "node-ports,external-ips"}, source_ranges=ranges)))
     assert memberships(made) == {}
 
 
@@ -115,7 +125,7 @@ def test_lists_of_a_shared_cluster_ip_close() -> None:
     """Of two Services with one ClusterIP the younger can have no list, so it denies everybody, and that is reported."""
     older = service("shop/a", cluster_ips=["10.96.0.10"], ports=["old:81/tcp"])
     younger = service("shop/b", created=5, annotations={"denied-source-ranges": "192.0.2.0/24"})
-    made = pipeline(older, younger)
+    made = pipeline(*served(older, younger))
     assert memberships(made)["denied"] == {"0.0.0.0 . 0.0.0.0/0"}
     assert memberships(made)["denying"] == {"10.96.0.10 . tcp . 80 : 0.0.0.0"}
     assert [(str(lost.service), lost.denial) for lost in made.all_losses()] == [("shop/b", Denial.CLOSED)]
@@ -125,8 +135,9 @@ def test_plain_services_pay_nothing() -> None:
     """Beside each other, Services that ask for something leave the rules of those that don't as they are."""
     plain = service("shop/plain", cluster_ips=["10.96.0.9"]), slice_of("shop/plain", ["10.1.0.4@node-a"])
     alone = pipeline(*plain)
-    both = pipeline(*plain, asking({"client-connections": "5"}))
-    without = both.apply([Removed(Service, asking({}).key)])
+    both = pipeline(*plain, *served(asking({"client-connections": "5"})))
+    gone = served(asking({}))
+    without = both.apply([Removed(type(each), each.key) for each in gone])
     for family in Family:
         blocks, others = alone.generations[family].blocks, both.generations[family].blocks
         assert others == blocks
@@ -147,14 +158,14 @@ def test_base_chains_come_and_go() -> None:
         service(f"shop/{name}", cluster_ips=[f"10.96.0.{n}"], annotations={"client-connections": "5"})
         for n, name in enumerate("ab", 20)
     )
-    made.apply([Put(one)])
+    made.apply([Put(each) for each in served(one)])
     assert bases() - before == {"screen-input", "screen-postrouting"}
-    made.apply([Put(two)])
+    made.apply([Put(each) for each in served(two)])
     made.apply([Removed(Service, one.key)])
     assert bases() - before == {"screen-input", "screen-postrouting"}
     made.apply([Removed(Service, two.key)])
     assert bases() == before
-    made.apply([Put(one)])
+    made.apply([Put(each) for each in served(one)])
     assert bases() - before == {"screen-input", "screen-postrouting"}
 
 
@@ -172,9 +183,11 @@ def test_there_are_few_limits() -> None:
 def test_limits_are_shared() -> None:
     """Services with one limit share its set and its chain, and there is no statement for one Service."""
     made = pipeline(
-        *(
-            service(f"shop/s{n}", cluster_ips=[f"10.96.1.{n}"], annotations={"client-connections": str(n)})
-            for n in range(20, 40)
+        *served(
+            *(
+                service(f"shop/s{n}", cluster_ips=[f"10.96.1.{n}"], annotations={"client-connections": str(n)})
+                for n in range(20, 40)
+            )
         )
     )
     names = {each.name for each in made.generations[IPV4].declarations.values() if each.kind is Kind.SET}
@@ -194,6 +207,14 @@ def test_services_that_ask_for_different_things_agree() -> None:
     for number, wish in enumerate(asked, 20):
         new = service(f"shop/s{number}", cluster_ips=[f"10.96.0.{number}"], annotations=wish)
         before = made.generations[IPV4].declarations.copy()
-        made.apply([Put(new)])
+        made.apply([Put(each) for each in served(new)])
         after = made.generations[IPV4].declarations
         assert {identity: after[identity] for identity in before} == before
+
+
+def test_where_nothing_serves_nobody_is_screened() -> None:
+    """A Service port without endpoints rejects everybody, whatever its annotations say of clients."""
+    made = pipeline(asking({"client-connections": "5", "denied-source-ranges": "192.0.2.0/24"}))
+    assert memberships(made) == {}
+    made.apply([Put(each) for each in served(asking({"client-connections": "5"}))])
+    assert memberships(made)["screened"] == FRONTS
