@@ -15,6 +15,7 @@ CLUSTERS = 5
 """For each feature: tools/mutation runs this for each fault in a template, of which it finds three of four."""
 
 
+@pytest.mark.timeout(600)  # tools/mutation measures it beside many others
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_our_templates_conform() -> None:
     """No feature goes wrong, whatever clusters are made up for it."""

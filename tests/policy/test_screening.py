@@ -80,6 +80,16 @@ def test_limits_are_numbers_of_fronts() -> None:
     assert memberships(made, IPV6)["of-rate"] == {"::28:28 : jump rate-20-40"}
 
 
+@pytest.mark.parametrize("wish", [("client-connection-rate", "20"), ("client-connections", "9")])
+def test_one_limit_is_enough(wish: tuple[str, str]) -> None:
+    """Every front is screened for either limit alone; source ranges that hold for none of them come into no list."""
+    made = pipeline(service(ports=["http:80:30080/tcp"], annotations=dict([wish]), source_ranges=["198.51.100.0/24"]))
+    found = memberships(made)
+    assert found["screened"] == {"10.96.0.10 . tcp . 80"}
+    assert found["nodeport-screened"] == {"tcp . 30080"}
+    assert "allowed" not in found
+
+
 def test_denied_ranges_are_a_list_for_all_fronts() -> None:
     """Denied ranges are merged, by family, in one list for all ports; a family without any has no screening."""
     denied = "198.51.100.0/25, 198.51.100.128/25,192.0.2.7/32"

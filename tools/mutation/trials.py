@@ -187,6 +187,7 @@ def _prepare(root: Path) -> None:
         "mutation",
         database=None,
         derandomize=True,
+        deadline=None,  # the machine is busy
         phases=[hypothesis.Phase.explicit, hypothesis.Phase.generate],  # one failure is enough, however large
     )
     hypothesis.settings.load_profile("mutation")

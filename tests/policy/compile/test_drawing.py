@@ -143,6 +143,23 @@ def test_how_an_endpoint_is_drawn(chain: str, asked: str, draw: str) -> None:
     assert (keys[facts.list], facts.draw) == (asked, draw)
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "draw"),
+    [
+        ("random", "numgen random mod 2"),
+        ("round-robin", "numgen inc mod 16"),
+        ("source-hash", "jhash ip saddr mod 2 seed 0x6e667470"),
+        ("source-hash-with-port", "jhash ip saddr . tcp sport mod 2 seed 0x6e667470"),
+    ],
+)
+def test_how_an_algorithm_draws(algorithm: str, draw: str) -> None:
+    """At random, in turn over slots enough for weights, or by a hash of the client."""
+    web = service(annotations={"algorithm": algorithm})
+    made = pipeline(web, slice_of(endpoints=["10.1.1.4", "10.1.1.5"]))
+    ((_, found),) = compile_service(made.state, made.settings, IPV4, web)
+    assert [each.draw for each in found.draws] == [draw]
+
+
 @pytest.mark.parametrize(("count", "name"), [(1, "slots-1"), (2, "slots-2"), (3, "slots-4"), (4, "slots-4")])
 def test_slots_become_addresses_of_ipv6_by_a_map(count: int, name: str) -> None:
     """A slot is a number of 32 bits, which the kernel doesn't write over 128: a map of a power of two has all."""

@@ -85,6 +85,14 @@ def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("counts", "counted"), [(True, ("connections", "no-endpoint", "none-local", "not-admitted", "race")), (False, ())]
+)
+def test_what_every_table_counts(counts: bool, counted: tuple[str, ...]) -> None:
+    """With serviceCounts all but what annotations ask for, which comes with the Services that ask; else nothing."""
+    assert compiled(service_counts=counts).counted == counted
+
+
+@pytest.mark.parametrize(
     ("objects", "family", "cidrs"),
     [
         ([], IPV4, ()),

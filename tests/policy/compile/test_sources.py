@@ -166,9 +166,16 @@ def test_every_load_balancer_ip_is_restricted() -> None:
 
 
 def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
-    """Of two Services with one ClusterIP the first has the list of that name; the other's addresses admit nobody."""
+    """Of two Services with one ClusterIP the first has the list of that name; the other's are closed if guarded."""
     older, younger = (
-        service(name, created=age, load_balancer_ips=[ip], source_ranges=["198.51.100.0/24"], ports=[f"x:{age}"])
+        service(
+            name,
+            created=age,
+            load_balancer_ips=[ip],
+            external_ips=[f"203.0.113.2{age}"],
+            source_ranges=["198.51.100.0/24"],
+            ports=[f"x:{age}:{30000 + age}"],
+        )
         for name, age, ip in (("shop/web", 1, VIP), ("shop/cart", 2, "203.0.113.8"))
     )
     made = pipeline(older, younger)

@@ -94,6 +94,21 @@ def test_a_client_begins_so_many_connections_in_a_second(lab: Lab, ip: Ip, proto
 
 
 @each_ip
+def test_a_connection_counts_once(lab: Lab, ip: Ip) -> None:
+    """Where an external IP is the node's own address, at the number of its node port, a client has its whole burst."""
+    given = service(
+        type="LoadBalancer",
+        external_policy="Local",
+        cluster_ips=[ip.vip],
+        external_ips=[ip.node],
+        ports=["http:30080:30080"],
+        annotations={"client-connection-rate": "1,burst=5"},
+    )
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"], ports=["http:8080"]))
+    assert kinds(cluster.connect(OUTSIDE, ip.node, 30080, times=5)) == {Kind.ENDPOINT: 5}
+
+
+@each_ip
 @each_protocol
 def test_denied_ranges_hold_everywhere(lab: Lab, ip: Ip, protocol: str) -> None:
     """Who is in a denied range is dropped at every front, pods and the node too; all others are served."""
