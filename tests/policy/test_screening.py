@@ -83,7 +83,10 @@ def test_limits_are_numbers_of_fronts() -> None:
 @pytest.mark.parametrize("wish", [("client-connection-rate", "20"), ("client-connections", "9")])
 def test_one_limit_is_enough(wish: tuple[str, str]) -> None:
     """Every front is screened for either limit alone; source ranges that hold for none of them come into no list."""
-    made = pipeline(service(ports=["http:80:30080/tcp"], annotations=dict([wish]), source_ranges=["198.51.100.0/24"]))
+    made = pipeline(
+        service(ports=["http:80:30080/tcp"], annotations=dict([wish]), source_ranges=["198.51.100.0/24"]),
+        slice_of(endpoints=["10.1.0.4"]),
+    )
     found = memberships(made)
     assert found["screened"] == {"10.96.0.10 . tcp . 80"}
     assert found["nodeport-screened"] == {"tcp . 30080"}
