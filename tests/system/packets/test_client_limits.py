@@ -13,7 +13,7 @@ import pytest
 from nftproxy.agent.counts import UNSERVED, Totals
 from nftproxy.kernel.counts import COUNTED_SETS, SCREENED_SETS, CountReader
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import DROPPED, Lab, Origin, obstacle
+from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, obstacle
 from nftproxy.lab.outcome import Kind, Outcome
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
@@ -141,6 +141,18 @@ def test_source_ranges_hold_for_what_is_asked(lab: Lab, ip: Ip, protocol: str) -
                 cluster.outcomes(OUTSIDE, address, at_port, protocol, source=other(ip), times=1) == {DROPPED}
             ) is shut
             assert kinds(cluster.connect(OUTSIDE, address, at_port, protocol)) == {Kind.ENDPOINT: 1}
+
+
+@each_ip
+@each_protocol
+def test_who_finds_no_endpoint_is_rejected(lab: Lab, ip: Ip, protocol: str) -> None:
+    """Where no endpoint serves, every client gets the usual rejection as often as it tries: nothing screens that."""
+    asked = {"client-connections": "1", "client-connection-rate": "1", "denied-source-ranges": ip.alone(ip.client)}
+    cluster = Cluster(lab, asking(ip, asked))
+    rejected = {TCP_RESET if protocol == "tcp" else PORT_UNREACHABLE}
+    for address, port in fronts(ip, protocol):
+        for origin in (OUTSIDE, Origin.POD, Origin.NODE):
+            assert cluster.outcomes(origin, address, port, protocol, times=3) == rejected, (address, origin)
 
 
 @each_ip
