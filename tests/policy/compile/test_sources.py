@@ -166,12 +166,12 @@ def test_every_load_balancer_ip_is_restricted() -> None:
 
 
 def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
-    """Of two Services with one ClusterIP the first has the list of that name; the other's are closed if guarded."""
+    """Of two Services with one ClusterIP the first has the list; only the other's load balancer IP admits nobody."""
     older, younger = (
         service(
             name,
             created=age,
-            load_balancer_ips=[ip],
+            load_balancer_ips=[ip, "10.96.0.10"],
             external_ips=[f"203.0.113.2{age}"],
             source_ranges=["198.51.100.0/24"],
             ports=[f"x:{age}:{30000 + age}"],
