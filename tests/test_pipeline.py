@@ -426,7 +426,7 @@ def test_hooks_come_last() -> None:
         service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"], annotations=limits.get(i, {}))
         for i in range(3 * STEP)
     ]
-    _, pieces = pieces_of(Settings(), many)
+    _, pieces = pieces_of(Settings(), [*many, slice_of(f"shop/s{STEP}")])
     assert len(pieces) == 5
     assert ["hook" in each.text for each in pieces] == [False] * 4 + [True]
     assert pieces[-1].text.count("jump screen\n") == 2
