@@ -355,7 +355,7 @@ class _ListShaper(NamedTuple):
 
     def draw(self, facts: ListFacts, policy: TrafficPolicy, count: int) -> DrawFacts:
         """How one of `count` endpoints of a list is drawn."""
-        slots = self._slots(count)
+        slots, expression = self._slots(count), self._expression(count)
         return DrawFacts(
             table=facts.table,
             ip=facts.ip,
@@ -365,7 +365,7 @@ class _ListShaper(NamedTuple):
             count=count,
             number=self._number(policy, count, is_sticky=False),
             sticky=tuple(self._number(policy, count, is_sticky=True) for _ in self.remembered),
-            draw="".join([self._expression(count), *(f" map @{name}" for name, _ in slots)]),
+            draw=f"meta l4proto . {expression} map @{slots[0][0]}" if slots else expression,
             slots=slots,
         )
 
@@ -383,12 +383,14 @@ class _ListShaper(NamedTuple):
         port = f" . {self.protocol.value} sport" if self.drawn.goes_by_port else ""
         return f"jhash {self.family.value} saddr{port} mod {count} seed {HASH_SEED}"
 
-    def _slots(self, count: int) -> tuple[tuple[str, tuple[tuple[int, str], ...]], ...]:
+    def _slots(self, count: int) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
         """What makes an address of a number, where that doesn't fill one: shared up to the next power of two."""
         if self.family is Family.IPV4:
             return ()
         size = 1 << (count - 1).bit_length()
-        return ((f"slots-{size}", tuple((slot, as_address(slot, self.family)) for slot in range(size))),)
+        protocol = self.protocol.value
+        rows = tuple((f"{protocol} . {slot}", as_address(slot, self.family)) for slot in range(size))
+        return ((f"{protocol}-slots-{size}", rows),)
 
     def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:
         """The endpoints of a list in their slots, each in as many as its weight and the algorithm give it."""

@@ -101,7 +101,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
     `number` leads here from `services` (with the `prefix` of node ports); `sticky` holds the number for fronts with
     affinity, or nothing.  `draw` is the nft expression that picks the slot, as an address, and `suffix` says in names
     which algorithm that is ("", "-by-client", ...).  `slots` holds the map that makes an address of a slot where `draw`
-    needs one: rows of (name, rows of (slot, address)); or nothing.
+    needs one: rows of (name, rows of (protocol and slot, address)); or nothing.
     """
 
     table: str
@@ -113,7 +113,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
     number: str
     sticky: tuple[str, ...]
     draw: str
-    slots: tuple[tuple[str, tuple[tuple[int, str], ...]], ...]
+    slots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
     @property
     def of_port(self) -> str:

@@ -351,11 +351,14 @@ def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
 
 def test_a_map_that_is_shared_comes_with_its_elements() -> None:
     """What a shared map holds whoever uses it is the map's own, and no Service port's."""
-    draw = structs.replace(DRAW, slots=(("slots-2", ((0, "::"), (1, "::1"))),))
+    draw = structs.replace(DRAW, slots=(("tcp-slots-2", (("tcp . 0", "::"), ("tcp . 1", "::1"))),))
     block = renderer().port(structs.replace(PORT, draws=(draw,)), TABLE)
     (found,) = (each for each in block.declarations if each.kind is Kind.MAP and each.entries)
-    assert (found.name, found.entries) == ("slots-2", (Element("slots-2", "0", "::"), Element("slots-2", "1", "::1")))
-    assert not any(each.container == "slots-2" for each in block.elements)
+    assert (found.name, found.entries) == (
+        "tcp-slots-2",
+        (Element("tcp-slots-2", "tcp . 0", "::"), Element("tcp-slots-2", "tcp . 1", "::1")),
+    )
+    assert not any(each.container == "tcp-slots-2" for each in block.elements)
 
 
 @pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, DRAW_TEMPLATE])

@@ -267,7 +267,7 @@ def elements(pipeline: Pipeline, family: Family, container: str) -> dict[str, st
 
 def leads_to_a_chain(element: Element) -> bool:
     """Whether it comes with a chain, as what leads to that for a number of endpoints does: kept once it was needed."""
-    return re.search(r"^(nodeport-)?draws$|-timeouts$|^remembering$|^slots-", element.container) is not None
+    return re.search(r"^(nodeport-)?draws$|-timeouts$|^remembering$|^\w+-slots-", element.container) is not None
 
 
 class Ledger:

@@ -122,9 +122,13 @@ def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
         (
             "udp-endpoints-of-3-by-client",
             "ct original ip6 daddr . udp dport",
-            "jhash ip6 saddr mod 3 seed 0x6e667470 map @slots-4",
+            "meta l4proto . jhash ip6 saddr mod 3 seed 0x6e667470 map @udp-slots-4",
         ),
-        ("nodeport-udp-endpoints-of-3-by-client", "udp dport", "jhash ip6 saddr mod 3 seed 0x6e667470 map @slots-4"),
+        (
+            "nodeport-udp-endpoints-of-3-by-client",
+            "udp dport",
+            "meta l4proto . jhash ip6 saddr mod 3 seed 0x6e667470 map @udp-slots-4",
+        ),
     ],
 )
 def test_how_an_endpoint_is_drawn(chain: str, asked: str, draw: str) -> None:
@@ -160,13 +164,15 @@ def test_how_an_algorithm_draws(algorithm: str, draw: str) -> None:
     assert [each.draw for each in found.draws] == [draw]
 
 
-@pytest.mark.parametrize(("count", "name"), [(1, "slots-1"), (2, "slots-2"), (3, "slots-4"), (4, "slots-4")])
+@pytest.mark.parametrize(
+    ("count", "name"), [(1, "tcp-slots-1"), (2, "tcp-slots-2"), (3, "tcp-slots-4"), (4, "tcp-slots-4")]
+)
 def test_slots_become_addresses_of_ipv6_by_a_map(count: int, name: str) -> None:
     """A slot is a number of 32 bits, which the kernel doesn't write over 128: a map of a power of two has all."""
     pods = slice_of(endpoints=[f"fd00:1::{number}" for number in range(4, 4 + count)])
     made = pipeline(service(cluster_ips=["fd00:96::10"]), pods)
-    size = int(name.removeprefix("slots-"))
-    assert elements(made, IPV6, name) == {str(slot): f"::{slot or ''}" for slot in range(size)}
+    size = int(name.removeprefix("tcp-slots-"))
+    assert elements(made, IPV6, name) == {f"tcp . {slot}": f"::{slot or ''}" for slot in range(size)}
 
 
 @pytest.mark.parametrize(("family", "number"), [(IPV4, "0.0.0.1"), (IPV6, "::1")])
@@ -238,7 +244,7 @@ def test_a_new_number_of_endpoints_asks_no_map_that_grows(family: Family) -> Non
         for line in each.body
         for name in re.findall(r"@([\w-]+)", line)
     }
-    assert asked == {IPV4: set(), IPV6: {"slots-8"}}[family]
+    assert asked == {IPV4: set(), IPV6: {"tcp-slots-8"}}[family]
     assert asked <= new
 
 
