@@ -355,7 +355,8 @@ class _ListShaper(NamedTuple):
 
     def draw(self, facts: ListFacts, policy: TrafficPolicy, count: int) -> DrawFacts:
         """How one of `count` endpoints of a list is drawn."""
-        slots, expression = self._slots(count), self._expression(count)
+        slots = self._slots(count)
+        expression = self._expression(count)
         return DrawFacts(
             table=facts.table,
             ip=facts.ip,
@@ -389,7 +390,8 @@ class _ListShaper(NamedTuple):
             return ()
         size = 1 << (count - 1).bit_length()
         protocol = self.protocol.value
-        rows = tuple((f"{protocol} . {slot}", as_address(slot, self.family)) for slot in range(size))
+        keys = [f"{protocol} . {slot}" for slot in range(size)]
+        rows = tuple((key, as_address(slot, self.family)) for slot, key in enumerate(keys))
         return ((f"{protocol}-slots-{size}", rows),)
 
     def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:
