@@ -40,10 +40,10 @@ from nftproxy.kernel.netlink import (
     FAMILY_NUMBER,
     FAMILY_OF_NUMBER,
     GENERAL,
-    NESTED,
     attribute,
     attributes_of,
     messages_of,
+    nested,
     open_socket,
     request,
 )
@@ -167,7 +167,7 @@ class Sweeper:
             listing, deleting = self._sockets = self._sockets or (open_socket(), open_socket())
             for entry in self._entries(listing, fronts):
                 if is_stale(entry.destination, entry.reply_source, fronts[entry.destination]):
-                    deleted[entry.family] += _delete(deleting, entry)
+                    deleted[entry.family] += delete_entry(deleting, entry.family, entry.tuple, entry.id)
         except OSError as error:
             self.close()  # as answers may be waiting
             raise Unavailable(f"stale UDP flows can't be deleted from conntrack: {error.strerror or error}") from error
@@ -250,10 +250,20 @@ def _end(flow: bytes, address: int, port: int) -> bytes:
     return dict(attributes_of(parts[TUPLE_ADDRESSES]))[address] + protocol[port]
 
 
-def _delete(kernel: socket.socket, entry: _Entry) -> bool:
-    """Delete an entry; False if it has gone meanwhile, even if another flow has its tuple now."""
-    attributes = attribute(TUPLE_ORIGINAL | NESTED, entry.tuple) + attribute(ID, entry.id)
-    kernel.sendto(request(SUBSYSTEM, DELETE, ACKNOWLEDGE, FAMILY_NUMBER[entry.family], attributes), (0, 0))
+def delete_entry(kernel: socket.socket, family: Family, original: bytes, identifier: bytes) -> bool:
+    """Delete an entry; False if it has gone meanwhile, even if another flow has its tuple now.
+
+    Args:
+        kernel: a netlink socket.
+        family: the entry's.
+        original: the tuple of its original direction, as the kernel wrote it.
+        identifier: its id, as the kernel wrote it.
+
+    Raises:
+        OSError: the kernel doesn't do it for another reason.
+    """
+    attributes = nested(TUPLE_ORIGINAL, original) + attribute(ID, identifier)
+    kernel.sendto(request(SUBSYSTEM, DELETE, ACKNOWLEDGE, FAMILY_NUMBER[family], attributes), (0, 0))
     try:
         next(messages_of(kernel.recv(ANSWER_SIZE)))
     except FileNotFoundError:

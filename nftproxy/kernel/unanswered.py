@@ -15,14 +15,12 @@ linux/netfilter/nf_tables.h, nfnetlink_conntrack.h and nf_conntrack_common.h.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nftproxy.kernel.conntrack import (
     ANSWER_SIZE,
-    DELETE,
     DESTINATION,
     DESTINATION_PORT,
     GET,
@@ -34,10 +32,10 @@ from nftproxy.kernel.conntrack import (
     TUPLE_ORIGINAL,
     TUPLE_PROTOCOL,
     TUPLE_REPLY,
+    delete_entry,
 )
 from nftproxy.kernel.conntrack import SUBSYSTEM as CONNTRACK
 from nftproxy.kernel.netlink import (
-    ACKNOWLEDGE,
     ADDRESS_SIZE,
     DUMP,
     FAMILY_NUMBER,
@@ -179,14 +177,8 @@ class UnansweredReader:
 
     def _forget(self, connection: Unanswered) -> bool:
         _, kernel = self._open()
-        attributes = nested(TUPLE_ORIGINAL, connection.tuple) + attribute(ID, connection.id)
-        number = FAMILY_NUMBER[connection.noted.family]
-        kernel.sendto(request(CONNTRACK, DELETE, ACKNOWLEDGE, number, attributes), (0, 0))
         self.requests += 1
-        with contextlib.suppress(FileNotFoundError):
-            next(messages_of(kernel.recv(ANSWER_SIZE)))
-            return True
-        return False
+        return delete_entry(kernel, connection.noted.family, connection.tuple, connection.id)
 
 
 def _noted(family: Family, body: bytes) -> Iterator[Noted]:

@@ -89,7 +89,7 @@ def test_only_stale_udp_flows_of_zone_0_go(monkeypatch: pytest.MonkeyPatch, worl
 
     No other is even tried.
     """
-    tried = Calls(monkeypatch, "_delete")
+    tried = Calls(monkeypatch, "delete_entry")
     wanted: Sweeps = {}
     right, stale = set[Tracked](), set[Tracked]()
     for port in range(53, 53 + fronts):
@@ -203,17 +203,17 @@ def test_an_entry_that_has_gone_or_changed_is_no_failure(monkeypatch: pytest.Mon
     """What has gone before it is deleted is not counted, nor is another flow that has its place now, which stays."""
     stale = [Tracked(f"198.51.100.7 {number}", "10.96.0.10 53", "10.1.0.5 53") for number in range(1, 4)]
     track(*stale)
-    real = conntrack._delete
+    real = conntrack.delete_entry
 
-    def meanwhile(kernel: socket.socket, entry: Any) -> bool:
-        if entry.tuple == entries[0]:
-            assert real(kernel, entry)
-        if entry.tuple == entries[1]:
-            entry = entry._replace(id=b"\0\0\0\1")
-        return real(kernel, entry)
+    def meanwhile(kernel: socket.socket, family: Family, original: bytes, identifier: bytes) -> bool:
+        if original == entries[0]:
+            assert real(kernel, family, original, identifier)
+        if original == entries[1]:
+            identifier = b"\0\0\0\1"
+        return real(kernel, family, original, identifier)
 
     entries = sorted(_told_tuples())
-    monkeypatch.setattr(conntrack, "_delete", meanwhile)
+    monkeypatch.setattr(conntrack, "delete_entry", meanwhile)
     assert sweep_once(sweeps(**{"10.96.0.10 53": ""})) == 1
     assert len(tracked()) == 1
 
