@@ -67,6 +67,11 @@ class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
     zone_hints: tuple[str, ...] | None
     weight: int = FULL_WEIGHT
 
+    @property
+    def place(self) -> Place:
+        """Where it answers."""
+        return Place(self.address, self.port)
+
 
 _Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...], int]
 """Which of several entries for one ip:port counts: by conditions, and after these whatever makes it always the same."""
@@ -193,7 +198,7 @@ def _without_silent(verdicts: Sequence[Verdict], silent: Sequence[Place]) -> lis
 
 def _silent_of(chosen: Sequence[Candidate], silent: Sequence[Place]) -> dict[Candidate, Reason]:
     """Those of a list that don't answer, with what follows."""
-    places = {Place(candidate.address, candidate.port): candidate for candidate in chosen}
+    places = {candidate.place: candidate for candidate in chosen}
     found = [places[place] for place in silent if place in places]
     most = len(chosen) // SHARE_OF_SILENT
     return {

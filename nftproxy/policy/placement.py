@@ -23,9 +23,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nftproxy.model.annotations import Algorithm
+from nftproxy.model.objects import Place
 from nftproxy.policy import maglev
 from nftproxy.policy.endpoints import Candidate
-from nftproxy.policy.slots import Place, in_slots
+from nftproxy.policy.slots import in_slots
 from nftproxy.policy.weights import most_rows, rows_of
 
 LANES = 8
@@ -69,7 +70,7 @@ def lane(service: str) -> int:
 
 
 def _weighted(candidates: Sequence[Candidate]) -> Sequence[Place]:
-    places = [(candidate.address, candidate.port) for candidate in candidates]
+    places = [candidate.place for candidate in candidates]
     if all(candidate.weight == candidates[0].weight for candidate in candidates):
         return places
     rows = rows_of([candidate.weight for candidate in candidates])
@@ -77,7 +78,7 @@ def _weighted(candidates: Sequence[Candidate]) -> Sequence[Place]:
 
 
 def _hashed(candidates: Sequence[Candidate]) -> Sequence[Place]:
-    places = [(candidate.address, candidate.port) for candidate in candidates]
+    places = [candidate.place for candidate in candidates]
     names = tuple(f"{address} {port}" for address, port in places)
     weights = tuple(candidate.weight for candidate in candidates)
     return [places[index] for index in maglev.table(names, weights, maglev.table_size(len(names)))]

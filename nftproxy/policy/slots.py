@@ -22,10 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from zlib import crc32
 
-from nftproxy.model.addresses import Address
-
-Place = tuple[Address, int]
-"""An endpoint's address and port."""
+from nftproxy.model.objects import Place
 
 IN_ORDER = 16
 """Lists that are no longer are in the order of addresses: no more can move than there are, and it takes no time."""

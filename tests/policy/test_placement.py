@@ -9,10 +9,10 @@ import pytest
 
 from nftproxy.model.addresses import Address
 from nftproxy.model.annotations import Algorithm
+from nftproxy.model.objects import Place
 from nftproxy.policy import maglev
 from nftproxy.policy.endpoints import Candidate
 from nftproxy.policy.placement import LANES, ROUND_ROBIN_ROWS, ROUNDS, lane, most_placed, placed
-from nftproxy.policy.slots import Place
 from nftproxy.policy.weights import most_rows
 
 HASHES = [Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT]
@@ -29,7 +29,7 @@ def candidates(*weights: int) -> list[Candidate]:
 
 def places(given: Sequence[Candidate]) -> list[Place]:
     """Where they are."""
-    return [(each.address, each.port) for each in given]
+    return [each.place for each in given]
 
 
 def rounds(rows: Sequence[Place], length: int) -> list[tuple[Place, ...]]:

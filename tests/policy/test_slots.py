@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from nftproxy.conformance.strategies import quick
 from nftproxy.model.addresses import Address
-from nftproxy.policy.slots import IN_ORDER, Place, _with_room, in_slots
+from nftproxy.model.objects import Place
+from nftproxy.policy.slots import IN_ORDER, _with_room, in_slots
 
 
 def place(number: int) -> Place:
     """An endpoint of a number: addresses of either family, and two ports."""
     address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
-    return Address(address if number % 3 else f"fd00::{number:x}"), 8080 + number % 2
+    return Place(Address(address if number % 3 else f"fd00::{number:x}"), 8080 + number % 2)
 
 
 def places(count: int, seed: int) -> list[Place]:
@@ -70,7 +71,7 @@ def test_an_endpoint_in_place_of_another_moves_few() -> None:
 
 def test_neighbours_are_spread() -> None:
     """Of consecutive addresses, as one node's pods have them, few move as well."""
-    some = sorted((Address(f"10.1.{number >> 8}.{number & 255}"), 80) for number in range(1_000))
+    some = sorted(Place(Address(f"10.1.{number >> 8}.{number & 255}"), 80) for number in range(1_000))
     found = [moved(in_slots(some), in_slots(some[:gone] + some[gone + 1 :])) for gone in range(0, 1_000, 100)]
     assert statistics.mean(found) <= 10 * math.log(1_000)
 
