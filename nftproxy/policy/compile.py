@@ -16,13 +16,13 @@ not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from ipaddress import collapse_addresses, ip_network
+from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, of_family
+from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, of_family
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config, Settings
@@ -41,9 +41,9 @@ from nftproxy.policy.facts import (
 )
 from nftproxy.policy.fronts import (
     Reach,
+    collapsed,
     guarded_addresses,
     has_own_list,
-    network_text,
     nodeport_addresses,
     reaches,
     restricting_ranges,
@@ -119,7 +119,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         ),
         remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
-        service_cidrs=_collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
+        service_cidrs=collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
         counted=(CONNECTIONS, *(reason.value for reason in Reason if reason not in SCREENED))
         if config.service_counts
@@ -132,11 +132,6 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
 
 def _endings(config: Config) -> Endings:
     return COUNTED if config.service_counts else Endings()
-
-
-def _collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
-    """Networks of one family with overlaps merged, as the kernel's interval sets want them."""
-    return tuple(network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
 
 
 def port_keys(service: Service) -> list[PortKey]:
@@ -277,7 +272,7 @@ class _OwnSources(NamedTuple):
         own = of_family(state.node.addresses, family)[:1]
         if any(contains(source, address) for source in ranges for address in own):
             ranges += [ip_network(address) for address in of_family(service.load_balancer_ips, family)]
-        return cls(guarded, of_family(service.cluster_ips, family)[0], _collapsed(ranges))
+        return cls(guarded, of_family(service.cluster_ips, family)[0], collapsed(ranges))
 
     def without_allowed(self) -> _OwnSources:
         """The same for the Service's other ports: one of them contributes what is on the list."""

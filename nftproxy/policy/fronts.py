@@ -7,7 +7,8 @@ has a front that it claims (claims.py) unless another Service takes precedence o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from ipaddress import collapse_addresses
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
@@ -129,7 +130,12 @@ def _front(claim: Claim) -> Front:
     return Front("", f"{claim.address} . {protocol} . {port}", f"{claim.address} . {port}")
 
 
-def network_text(network: Network) -> str:
+def collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
+    """Networks of one family with overlaps merged, as the kernel's interval sets want them."""
+    return tuple(_network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
+
+
+def _network_text(network: Network) -> str:
     """As nft prints it: a network of one address is that address."""
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 

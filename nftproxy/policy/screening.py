@@ -11,7 +11,6 @@ says who that is).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ipaddress import collapse_addresses
 
 from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.annotations import Rate
@@ -20,7 +19,7 @@ from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.counts import SCREENED, Reason
 from nftproxy.policy.facts import Front, PortScreen, RateFacts, ScreenFacts
-from nftproxy.policy.fronts import Reach, denies_some, guards_node_ports, network_text, serves_every_address
+from nftproxy.policy.fronts import Reach, collapsed, denies_some, guards_node_ports, serves_every_address
 from nftproxy.policy.numbers import as_address
 
 NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
@@ -98,7 +97,7 @@ def denied_sources(service: Service, family: Family, own_list: Address) -> tuple
     if own_list == NO_LIST[family]:
         return (_EVERYBODY[family],)
     ranges = [each for each in service.options.denied_ranges if family_of(each) is family]
-    return tuple(map(network_text, collapse_addresses(ranges)))  # type: ignore[type-var]
+    return collapsed(ranges)
 
 
 def _guarded_node_ports(service: Service, family: Family, had: Sequence[Reach]) -> tuple[Front, ...]:
