@@ -1,4 +1,4 @@
-"""Leaves out endpoints that don't answer: asks the kernel, tries who is under suspicion, and tells the pipeline.
+"""Leaves out endpoints that don't answer: asks the kernel, tries who is under suspicion, and lets the pipeline know.
 
 Policy decides (policy/silence.py); here are the clock, the kernel's answers (kernel/unanswered.py) and our own
 connections.  What comes out is an event like any other: the pipeline makes rules of it, in the same transaction as of
@@ -130,7 +130,7 @@ class SilenceWatch:
         self._report = report
         self._connect = connect
         self._known = Silence()
-        self._told: tuple[Place, ...] = ()
+        self._published: tuple[Place, ...] = ()
         self._places: Mapping[Place, Sequence[ObjectKey]] = {}
         self._in_force: frozenset[Place] = frozenset()
         self._tries: dict[Place, asyncio.Task[None]] = {}
@@ -142,7 +142,7 @@ class SilenceWatch:
         self._in_force = frozenset(self._state.silent)
         if self._state.watched:
             self._wanted.set()
-        if len(self._known) or self._told:
+        if len(self._known) or self._published:
             self._places = self._state.watched_places()
             self._known.keep(self._places)
 
@@ -162,8 +162,8 @@ class SilenceWatch:
                     text = "%(error)s; endpoints that don't answer stay as they are, looking again in %(pause).1f s"
                     what = {"error": error, "pause": pause}
                     log.warning(text, what, extra={"code": Code.SILENCE_UNREADABLE})
-                if self._known.silent != self._told:
-                    yield [Put(SilentPlaces(self._tell()))]
+                if self._known.silent != self._published:
+                    yield [Put(SilentPlaces(self._publish()))]
                 if not self._state.watched and not len(self._known):
                     self._wanted.clear()
                 await asyncio.sleep(pause)
@@ -200,15 +200,15 @@ class SilenceWatch:
         self._figures.tried_silent(has_answered=has_answered)
         self._known.tried(place, time.monotonic(), has_answered=has_answered)
 
-    def _tell(self) -> tuple[Place, ...]:
+    def _publish(self) -> tuple[Place, ...]:
         """Report what has changed; who is silent now."""
-        before, self._told = self._told, self._known.silent
-        for place in [*self._told, *before]:
-            if (place in before) != (place in self._told):
-                self._say(Change(place, place in self._told, self._places.get(place, ())))
-        families = Counter(family_of(place.address) for place in self._told)
+        before, self._published = self._published, self._known.silent
+        for place in [*self._published, *before]:
+            if (place in before) != (place in self._published):
+                self._say(Change(place, place in self._published, self._places.get(place, ())))
+        families = Counter(family_of(place.address) for place in self._published)
         self._figures.silence({family: families[family] for family in self._families})
-        return self._told
+        return self._published
 
     def _say(self, change: Change) -> None:
         """Log and report one change; of an endpoint that has gone there is nothing to say."""
