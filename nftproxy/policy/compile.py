@@ -385,8 +385,7 @@ class _ListShaper(NamedTuple):
             return ()
         size = 1 << (count - 1).bit_length()
         protocol = self.protocol.value
-        keys = [f"{protocol} . {slot}" for slot in range(size)]
-        rows = tuple((key, as_address(slot, self.family)) for slot, key in enumerate(keys))
+        rows = tuple((f"{protocol} . {slot}", as_address(slot, self.family)) for slot in range(size))
         return ((f"{protocol}-slots-{size}", rows),)
 
     def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 from pathlib import Path
 
 import pytest
 
 from tools.mutation import python, template
-from tools.mutation.__main__ import Explanation, Report, all_mutants, explanations, judged
+from tools.mutation.__main__ import Explanation, Report, all_mutants, chosen, explanations, judged
 from tools.mutation.killers import STAGES, TARGETS
 from tools.mutation.mutant import Fault, Identity, Mutant, mutants_of
 from tools.mutation.trials import CHECKOUT, Result, Tree, Trial, wait_for_any
@@ -185,6 +186,17 @@ def test_what_could_not_be_tried_counts_as_living() -> None:
 def test_what_was_not_tried_may_be_explained() -> None:
     """A sample tells nothing of the explanations of others."""
     assert judged({}, {ONE: Explanation("why")}, {ONE}).stale == []
+
+
+def test_a_sample_keeps_its_mutants() -> None:
+    """Whether a mutant is drawn depends on itself: of others that come or go only those that are drawn take a place."""
+    options = argparse.Namespace(lived=None, sample=10, seed=1)
+    known = all_mutants("policy/claims")
+    drawn = chosen(known, options)
+    others = [mutant for mutant in known if mutant not in drawn]
+    assert (len(drawn), len(others) > 20) == (10, True)
+    assert chosen([*others[::2], *drawn], options) == drawn
+    assert chosen(known, argparse.Namespace(lived=None, sample=10, seed=2)) != drawn
 
 
 ENTRY = "[[mutant]]\nfile = 'a'\nline = 'b'\nchanges = ['c']\nreason = "

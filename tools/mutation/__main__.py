@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import random
 import sys
@@ -90,8 +91,13 @@ def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
         lived = {line.removeprefix("passed: ") for line in options.lived.read_text().splitlines()}
         mutants = [mutant for mutant in mutants if str(mutant.identity) in lived]
     if options.sample:
-        mutants = random.Random(options.seed).sample(mutants, min(options.sample, len(mutants)))
+        mutants = sorted(mutants, key=lambda mutant: _lot(mutant, options.seed))[: options.sample]
     return mutants
+
+
+def _lot(mutant: Mutant, seed: int) -> bytes:
+    """What a mutant is drawn by: a matter of itself, so that a sample keeps what is unchanged."""
+    return hashlib.blake2b(f"{seed} {mutant.identity}".encode()).digest()
 
 
 def show(report: Report) -> None:
