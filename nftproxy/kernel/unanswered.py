@@ -9,13 +9,15 @@ of 20 us for each family, is all that there is to do while everybody answers.  W
 * Packets could be sent up by nflog: but then whoever floods a dead endpoint floods the agent, too.
 
 What the set has are the original directions of connections.  Connection tracking knows where each has gone, and whether
-there was a reply meanwhile.  Only zone 0 is ours (conntrack.py).  Attributes and flags are those of
-linux/netfilter/nf_tables.h, nfnetlink_conntrack.h and nf_conntrack_common.h.
+there was a reply meanwhile.  The set still has a connection that was forgotten; so it counts again only when it has
+sent again since, as whom it goes to then deserves the same patience as any other.  Only zone 0 is ours (conntrack.py).
+Attributes and flags are those of linux/netfilter/nf_tables.h, nfnetlink_conntrack.h and nf_conntrack_common.h.
 """
 
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -104,17 +106,23 @@ class UnansweredReader:
 
     def __init__(self) -> None:
         self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._forgotten: dict[tuple[Family, bytes], float] = {}
         self.requests = 0
 
     def noted(self, family: Family) -> list[Noted]:
         """What the rules have noted lately: nothing while everybody answers, and where nothing is watched.
+
+        What was noted of a connection before it was forgotten is nothing that its next endpoint could have answered.
 
         Raises:
             Unavailable: the kernel does not answer.
         """
         try:
             kernel, _ = self._open()
-            return [each for body in self._ask(kernel, _LOOK[family]) for each in _noted(family, body)]
+            now = time.monotonic()
+            found = [each for body in self._ask(kernel, _LOOK[family]) for each in _noted(family, body)]
+            self._forgotten = {key: moment for key, moment in self._forgotten.items() if moment > now - KEPT}
+            return [each for each in found if now - each.waits > self._forgotten.get((family, each.key), 0.0)]
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -178,7 +186,9 @@ class UnansweredReader:
     def _forget(self, connection: Unanswered) -> bool:
         _, kernel = self._open()
         self.requests += 1
-        return delete_entry(kernel, connection.noted.family, connection.tuple, connection.id)
+        family = connection.noted.family
+        self._forgotten[family, connection.noted.key] = time.monotonic()
+        return delete_entry(kernel, family, connection.tuple, connection.id)
 
 
 def _noted(family: Family, body: bytes) -> Iterator[Noted]:

@@ -12,6 +12,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,8 @@ from pathlib import Path
 from nftproxy.lab.namespace import LabError, Namespace
 
 SIOCGIFFLAGS, IFF_RUNNING = 0x8913, 0x40  # linux/sockios.h, linux/if.h
+SOL_PACKET, PACKET_VNET_HDR, PACKET_IGNORE_OUTGOING = 263, 15, 23  # linux/socket.h, linux/if_packet.h
+ETH_P_ALL = 3  # linux/if_ether.h
 RTF_LOCAL = 0x80000000  # linux/ipv6_route.h
 PATIENCE = 5.0  # seconds
 
@@ -51,6 +54,42 @@ def join(
     with near.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         _wait(partial(_is_running, any_socket, near_name), f"{near_name} comes up")
     near.ip(f"link set dev {near_name} up")  # again: waits for the lock under which the link watch finishes
+
+
+def join_with_delay(near: Namespace, near_name: str, far: Namespace, far_name: str, delay: float) -> Namespace:
+    """Join two namespaces as `join`, but so that what `far` sends by TCP takes `delay` seconds more.
+
+    Few machines that run tests have the kernel's netem.  So the link is two, with a namespace and a process between
+    them (delay.py).
+
+    Returns:
+        What is between them, which the caller closes; the link ends with it.
+
+    Raises:
+        LabError: the names are taken or too long, or the links don't come up.
+    """
+    between = Namespace(f"between {near_name} and {far_name}")
+    try:
+        between.sysctl({"ipv6/conf/default/disable_ipv6": "1"})
+        join(near, near_name, between, "near")
+        join(between, "far", far, far_name)
+        with _raw(between, "near") as one, _raw(between, "far") as other:
+            ends = one.fileno(), other.fileno()
+            command = [sys.executable, "-m", "nftproxy.lab.delay", *map(str, ends), str(delay)]
+            between.popen(command, pass_fds=ends)
+    except BaseException:
+        between.close()
+        raise
+    return between
+
+
+def _raw(namespace: Namespace, interface: str) -> socket.socket:
+    """All frames that arrive, with what the sender left for its hardware to do: checksums and segments."""
+    end = namespace.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)  # 0: nothing, until it is bound
+    end.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    end.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    end.bind((interface, ETH_P_ALL))
+    return end
 
 
 def add_addresses(namespace: Namespace, interface: str, *addresses: str, options: str = "") -> None:

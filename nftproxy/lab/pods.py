@@ -20,7 +20,7 @@ from typing import Self
 
 from nftproxy.lab import topology
 from nftproxy.lab.echo import Answer, Conversation, EchoServer
-from nftproxy.lab.links import add_addresses, join
+from nftproxy.lab.links import add_addresses, join, join_with_delay
 from nftproxy.lab.namespace import Namespace
 from nftproxy.lab.node import Node
 
@@ -100,11 +100,14 @@ class RealNode(RealHost):
         """Apply nft text, as `Node.load`."""
         return self.node.load(text)
 
-    def pod(self, name: str, address: str, address6: str) -> RealHost:
-        """A new pod on this node, whose interface here is veth-`name`; it goes with its `close`, or the node's."""
+    def pod(self, name: str, address: str, address6: str, *, delay: float = 0.0) -> RealHost:
+        """A new pod on this node, whose interface here is veth-`name`; it goes with its `close`, or the node's.
+
+        What it sends by TCP leaves it `delay` seconds later than it should.
+        """
         pod = RealHost(_namespace(name), address, address6)
         self.when_closing(pod.close)
-        _join(self.node, pod, f"veth-{name}", self._gateways)
+        _join(self.node, pod, f"veth-{name}", self._gateways, delay)
         return pod
 
 
@@ -171,9 +174,12 @@ def _namespace(name: str) -> Namespace:
     return namespace
 
 
-def _join(router: Node, host: RealHost, interface: str, gateways: tuple[str, str]) -> None:
+def _join(router: Node, host: RealHost, interface: str, gateways: tuple[str, str], delay: float = 0.0) -> None:
     """Link a host to its router, where the link is called `interface` and the router's addresses are `gateways`."""
-    join(router, interface, host.namespace, topology.UPLINK)
+    if delay:
+        host.when_closing(join_with_delay(router, interface, host.namespace, topology.UPLINK, delay).close)
+    else:
+        join(router, interface, host.namespace, topology.UPLINK)
     host._link = router, interface
     host.when_closing(router.ip, f"link del dev {interface}")
     add_addresses(router, interface, *gateways)

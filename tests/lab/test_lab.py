@@ -642,6 +642,22 @@ def test_pods_come_and_go(cluster: Cluster) -> None:
             cluster.client.ask("10.1.0.9", 8080)
 
 
+def test_slow_pod_answers_late(cluster: Cluster) -> None:
+    """What a pod with a delay sends by TCP comes so much later, of a connection's first answer on, and intact."""
+    cluster.node.node.forget()
+    slow = cluster.node.pod("slow", "10.1.0.8", "fd00:1::8", delay=0.2)
+    try:
+        slow.serve(8080)
+        for address in (slow.address, slow.address6):
+            began = time.monotonic()
+            with cluster.client.talk(address, 8080) as conversation:
+                assert time.monotonic() - began >= 0.2
+                assert conversation.ask().name == "slow"
+                assert time.monotonic() - began >= 0.4
+    finally:
+        slow.close()
+
+
 def test_the_network_can_send_addresses_elsewhere() -> None:
     """A load balancer's addresses lead to the first node until they are sent to another."""
     with RealNetwork() as network:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 import select
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from nftproxy.lab.apiserver import ApiServer
@@ -57,6 +58,11 @@ class Town:
     def explain(self, address: str) -> str:
         """What becomes of connections to the Service at an address."""
         return self._command("explain", f"{f'[{address}]' if ':' in address else address}:{PORT}")
+
+    def sharing(self, name: str) -> set[str]:
+        """The addresses of the endpoints that get new connections to a Service, by `explain`."""
+        explained = self._command("explain", f"svc/{objects.NAMESPACE}/{name}")
+        return set(re.findall(r"\d %  \[?([0-9a-f.:]+?)\]?:8080", explained))
 
     def metric(self, name: str) -> float:
         """The sum of a metric's series."""
@@ -125,6 +131,22 @@ class Connections:
             made.close()
 
 
+def put_service(
+    server: ApiServer,
+    name: str,
+    vips: Iterable[str],
+    endpoints: Iterable[str],
+    *,
+    metadata: Mapping[str, object] = ANNOTATION,
+) -> None:
+    """Let there be a Service with endpoints, "address@node", of both families."""
+    server.put(objects.service(name, {"type": "ClusterIP"}, vips=vips, ports=[str(PORT)], metadata=metadata))
+    ends = {False: list[str](), True: list[str]()}
+    for each in endpoints:
+        ends[":" in each].append(each)
+    server.put(slice_of(*ends[False], name=name, family="IPv4"), slice_of(*ends[True], name=name, family="IPv6"))
+
+
 @contextlib.contextmanager
 def town(directory: Path) -> Iterator[Town]:
     """Three nodes and two Services with two pods."""
@@ -138,14 +160,9 @@ def town(directory: Path) -> Iterator[Town]:
             pod.serve(8080)
         server = stack.enter_context(ApiServer(tls=True, authenticate=True, make_socket=nodes[0].node.socket))
         server.put(node("node-a", IP.node, IP6.node, zone="a"), service_cidr("kubernetes", SERVICE_CIDR, SERVICE_CIDR6))
-        for name, metadata in (("web", ANNOTATION), ("other", {})):
-            vips = {"web": (IP.vip, IP6.vip), "other": (IP.vip2, IP6.vip2)}[name]
-            server.put(objects.service(name, {"type": "ClusterIP"}, vips=vips, ports=[str(PORT)], metadata=metadata))
-            for family in ("IPv4", "IPv6"):
-                ends = [
-                    f"{pod.address6 if family == 'IPv6' else pod.address}@node-{pod.name[-1]}" for pod in pods.values()
-                ]
-                server.put(slice_of(*ends, name=name, family=family))
+        ends = [f"{address}@node-{pod.name[-1]}" for pod in pods.values() for address in (pod.address, pod.address6)]
+        put_service(server, "web", (IP.vip, IP6.vip), ends)
+        put_service(server, "other", (IP.vip2, IP6.vip2), ends, metadata={})
         agent = Agent(nodes[0].node, "node-a", server, directory)
         made = Town(network, nodes, server, agent, pods)
         agent.start()

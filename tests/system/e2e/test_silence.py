@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 
 from nftproxy.lab import obstacle
+from tests.support import objects
+from tests.support.waiting import wait_until
 from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
-from tests.system.e2e.silent_town import NEEDED, PLAIN, SILENT, Connections, Town
+from tests.system.e2e.silent_town import NEEDED, PLAIN, SILENT, Connections, Town, put_service
 from tests.system.packets.cluster import IP6, Ip, each_ip
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -49,6 +51,9 @@ def test_node_that_dies_is_left_out(town: Town, ip: Ip) -> None:
     eventually(functools.partial(town.answering, ip.vip), {"web-b", "web-c"})
 
 
+DELAY = 0.8
+"""Seconds that the slow pod takes for its answers: less than the one after which clients send again."""
+
 LOSSY = """
 table {ip} lossy {{
   set seen {{
@@ -68,7 +73,7 @@ table {ip} lossy {{
 
 
 @each_ip
-def test_pod_that_is_slow_or_loses_packets_stays(town: Town, ip: Ip) -> None:
+def test_pod_that_loses_packets_stays(town: Town, ip: Ip) -> None:
     """A pod stays though the first packet of every connection to it is lost, so that each is answered a second late."""
     before = town.metric("nftproxy_silences_total")
     family = "ip6" if ip is IP6 else "ip"
@@ -81,6 +86,49 @@ def test_pod_that_is_slow_or_loses_packets_stays(town: Town, ip: Ip) -> None:
         assert len([seconds for seconds in web.took if seconds > 0.9]) >= 6
     town.nodes[1].load(f"delete table {family} lossy")
     assert (town.metric("nftproxy_silences_total"), town.status()) == (before, [])
+
+
+def test_slow_pod_stays_beside_a_dead_one(town: Town) -> None:
+    """A pod that answers each connection after 0.8 s is never set aside, where one that never answers is at once."""
+    slow = town.nodes[2].pod("slow", "10.1.2.8", "fd00:1:0:2::8", delay=DELAY)
+    slow.serve(8080)
+    dead = {"10.1.1.8", "fd00:1:0:1::8"}
+    for address in dead:
+        town.network.lose(f"{address}/{128 if ':' in address else 32}")
+    pods = [town.pods["web-b"], town.pods["web-c"], slow]  # with the dead one four, of which two might be left out
+    ends = [f"{each}@node-b" for each in dead]
+    ends += [f"{each}@node-{pod.name[-1]}" for pod in pods for each in (pod.address, pod.address6)]
+    vips = ("10.96.0.30", "fd00:96::30")
+    put_service(town.server, "late", vips, ends)
+    everyone = {end.partition("@")[0] for end in ends}
+    eventually(functools.partial(town.sharing, "late"), everyone)
+    before = town.metric("nftproxy_silences_total")
+    with contextlib.ExitStack() as stack:
+        first, then = (
+            [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in vips] for _ in range(2)
+        )
+        wait_until(lambda: keep_on(first) and town.metric("nftproxy_silences_total") >= before + 2, pause=0)
+        for _ in range(10):
+            keep_on(then)
+        assert [each.wait(30) for each in [*first, *then]] == [0, 0, 0, 0]
+    for each in then:
+        assert len([seconds for seconds in each.took if seconds >= DELAY]) >= len(each.took) / 8
+    assert town.sharing("late") == everyone - dead
+    assert town.metric("nftproxy_silences_total") == before + 2
+    assert {place.rpartition(":")[0].strip("[]") for place in town.status()} == dead
+    for kind, name in (("Service", "late"), ("EndpointSlice", "late-ipv4-1"), ("EndpointSlice", "late-ipv6-1")):
+        town.server.delete(kind, objects.NAMESPACE, name)
+    slow.close()
+    eventually(town.status, [])
+
+
+def keep_on(clients: Iterable[Connections]) -> bool:
+    """Let clients begin some more connections; returns true, for use in conditions."""
+    for each in clients:
+        each.begin(8)
+    for each in clients:
+        each.wait(0.1)
+    return True
 
 
 @each_ip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -121,6 +122,20 @@ def test_forgotten_connections_go_to_who_is_left(
         arrival(ip.away, 8080),
         arrival(ip.away2, 8080),
     }
+
+
+@each_ip
+def test_forgotten_connection_counts_again_when_it_is_sent_again(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
+    """What was noted while it went to one endpoint says nothing about the next, before that hasn't answered either."""
+    cluster = Watched(lab, ip, reader)
+    for _ in range(2):
+        cluster.send(ip.vip, 80, 4300)
+    cluster.forget(cluster.waiting())
+    time.sleep(0.05)  # the kernel's clock for sets ticks every few milliseconds
+    cluster.send(ip.vip, 80, 4300)
+    assert cluster.noted() == 0
+    cluster.send(ip.vip, 80, 4300)
+    assert [each.noted.waits < 2 for each in cluster.waiting()] == [True]
 
 
 def test_nothing_is_watched_where_nobody_asks_for_it(lab: Lab, reader: UnansweredReader) -> None:
