@@ -9,7 +9,7 @@ A draw is one of a few expressions of nft that give a number: at random, by a ha
 
 **Round-robin.**  nft's counter, `numgen inc`, belongs to a rule, and a rule belongs to all Services with as many rows.
 Where connections to two Services alternate, each of them would see every other number only: with two endpoints, always
-the same one.  So Services are spread over `LANES` counters, and the rows hold `ROUNDS` rounds, in which the order
+the same one.  So Services are spread over `LANES` counters, and the rows hold up to `ROUNDS` rounds, in which the order
 differs by node, Service and round, and every second round is the one before it backwards: whoever sees every other row
 still sees all endpoints, equally often.  A Service that has its counter for itself gets each endpoint once (or as often
 as it weighs) in each round.  And where all nodes start with row 0, this is another endpoint on each, and for each
@@ -34,7 +34,8 @@ LANES = 8
 ROUNDS = 8
 """Rounds of round-robin: where another Service takes every other number, each endpoint still comes four times."""
 ROUND_ROBIN_ROWS = 256
-"""With more rows than this, there are fewer rounds: with many endpoints an order that differs is enough."""
+"""With more rows than this, there are fewer rounds, in pairs as long as one fits: with still more endpoints a single
+round in an order that differs is enough."""
 
 
 def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> Sequence[Place]:
@@ -52,7 +53,7 @@ def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> 
 
 
 def most_placed(endpoints: int, algorithm: Algorithm, *, is_weighted: bool) -> int:
-    """How many rows so many endpoints may come to."""
+    """How many rows so many endpoints, 1 or more, may come to."""
     if is_consistent(algorithm):
         return maglev.table_size(endpoints)
     rows = most_rows(endpoints) if is_weighted else endpoints
@@ -91,7 +92,7 @@ def _in_turn(rows: Sequence[Place], turn: str) -> Sequence[Place]:
 
 
 def _rounds(rows: int) -> int:
-    return max(1, min(ROUNDS, ROUND_ROBIN_ROWS // max(1, rows)))
+    return max(1, min(ROUNDS, ROUND_ROBIN_ROWS // rows // 2 * 2))
 
 
 def _shuffled(rows: Sequence[Place], order: str) -> Sequence[Place]:

@@ -12,7 +12,8 @@ from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import Place
 from nftproxy.policy import maglev
 from nftproxy.policy.endpoints import Candidate
-from nftproxy.policy.placement import LANES, ROUND_ROBIN_ROWS, ROUNDS, lane, most_placed, placed
+from nftproxy.policy.numbers import Draw
+from nftproxy.policy.placement import LANES, ROUNDS, lane, most_placed, placed
 from nftproxy.policy.weights import most_rows
 
 HASHES = [Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT]
@@ -65,12 +66,21 @@ def test_rounds_of_round_robin() -> None:
     assert len(set(turns)) > 1
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
-def test_every_other_turn_meets_all_alike(count: int) -> None:
+@pytest.mark.parametrize(("count", "rounds"), [(2, 8), (3, 8), (4, 8), (5, 8), (32, 8), (33, 6), (50, 4), (128, 2)])
+def test_every_other_turn_meets_all_alike(count: int, rounds: int) -> None:
     """Who gets every other row, as another Service takes those between, meets all endpoints equally often."""
-    for number in range(50):
+    for number in range(10):
         rows = placed(candidates(*[100] * count), Algorithm.ROUND_ROBIN, f"node-a shop/web-{number}")
-        assert set(Counter([*rows, *rows][::2]).values()) == {ROUNDS}
+        met = Counter([*rows, *rows][::2])
+        assert len(met) == count
+        assert set(met.values()) == {rounds}
+
+
+def test_the_order_stays_what_it_is() -> None:
+    """Rows and counter are those of every earlier version, or an update would replace all rows of such Services."""
+    rows = placed(candidates(100, 100, 50), Algorithm.ROUND_ROBIN, "node-a shop/web")
+    assert "".join(address[-1] for address, _ in rows) == "2132112312223111132221123321123211221123"
+    assert [lane(f"shop/web-{number}") for number in range(8)] == [1, 7, 6, 1, 2, 0, 4, 2]
 
 
 def test_nodes_and_services_start_with_different_endpoints() -> None:
@@ -90,8 +100,9 @@ def test_a_turn_stays_when_others_come() -> None:
 
 
 def test_lanes() -> None:
-    """Services spread over all counters."""
+    """Services spread over all counters that there are numbers for."""
     assert {lane(f"shop/web-{number}") for number in range(200)} == set(range(LANES))
+    assert sum(draw.is_in_turn for draw in Draw) == LANES
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
@@ -106,6 +117,7 @@ def test_bounds() -> None:
     """What a list may come to is a small multiple of its endpoints, or a table."""
     assert most_placed(5, Algorithm.RANDOM, is_weighted=False) == 5
     assert most_placed(5, Algorithm.RANDOM, is_weighted=True) == most_rows(5)
-    assert most_placed(5, Algorithm.ROUND_ROBIN, is_weighted=False) == 5 * ROUNDS
-    assert most_placed(100, Algorithm.ROUND_ROBIN, is_weighted=False) == 100 * (ROUND_ROBIN_ROWS // 100)
+    assert most_placed(5, Algorithm.ROUND_ROBIN, is_weighted=False) == 5 * 8
+    assert most_placed(100, Algorithm.ROUND_ROBIN, is_weighted=False) == 100 * 2
+    assert most_placed(129, Algorithm.ROUND_ROBIN, is_weighted=False) == 129
     assert most_placed(5, Algorithm.CONSISTENT_HASH, is_weighted=True) == maglev.table_size(5)
