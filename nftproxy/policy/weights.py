@@ -2,7 +2,7 @@
 
 An endpoint's weight is its EndpointSlice's (annotation nftproxy.dev/weight) times its zone's (nftproxy.dev/weights on
 the Service).  The rows are the weights divided by what divides them all: the smallest number of rows that gives exactly
-these shares.  Where that is more than `most_rows`, the rows are the best that fit:
+these shares.  Where that is more than `most_rows`, they are the best of the largest numbers of rows that fit:
 
 * every endpoint has a row: only weight 0, which takes it off the list before it comes here, gives it no connections;
 * endpoints of the same weight have the same number of rows, and a larger weight never has fewer.
@@ -22,7 +22,6 @@ EXACT_ROWS = 1_000
 """So many rows any list may have: 1 % beside 99 %, or 1 beside 999, take no rounding."""
 ROWS_OF_EACH = 4
 """Where endpoints are many, so many rows for each of them.  What a list of N takes stays within 4 N."""
-
 
 TRIED = 64
 """How many approximations are compared: those with the most rows that fit, of which one is near its best."""
@@ -52,8 +51,8 @@ def _rows(counted: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
     exact = [weight // math.gcd(*weights) for weight in weights]
     if _total(exact, counts) <= most:
         return tuple(zip(weights, exact, strict=True))
-    beyond = bisect.bisect(range(1, most + 1), most, key=lambda highest: _total(_scaled(weights, highest), counts)) + 1
-    fitting = [_scaled(weights, highest) for highest in range(max(1, beyond - TRIED), beyond)]
+    beyond = bisect.bisect(range(most), most, key=lambda highest: _total(_scaled(weights, highest), counts))
+    fitting = [_scaled(weights, highest) for highest in range(beyond)[-TRIED:]]
     best = min(fitting, key=lambda rows: _error(weights, rows, counts))
     return tuple(zip(weights, best, strict=True))
 

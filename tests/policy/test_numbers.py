@@ -46,3 +46,27 @@ def test_no_two_draws_have_one_number() -> None:
     assert len(set(made)) == len(made)
     for family, numbers in NUMBERS.items():
         assert all(ip_address(as_address(number, family)) in ip_network(numbers) for number in made)
+
+
+@pytest.mark.parametrize(
+    ("draw", "number", "suffix"),
+    [
+        (Draw.RANDOM, 0, ""),
+        (Draw.BY_CLIENT, 1, "-by-client"),
+        (Draw.BY_CLIENT_AND_PORT, 2, "-by-client-and-port"),
+        (Draw.CONSISTENT, 3, "-by-client"),
+        (Draw.CONSISTENT_WITH_PORT, 4, "-by-client-and-port"),
+        *((Draw(8 + lane), 8 + lane, f"-in-turn-{lane}") for lane in range(8)),
+    ],
+)
+def test_each_algorithm_has_a_number_and_a_name(draw: Draw, number: int, suffix: str) -> None:
+    """An algorithm has 4 bits of a number, and a chain's name says how the chain draws."""
+    assert draw.value == number
+    assert draw.suffix == suffix
+
+
+def test_what_an_algorithm_needs() -> None:
+    """Two algorithms need Maglev's table, two the client's port, and eight a counter each."""
+    assert {draw for draw in Draw if draw.is_consistent} == {Draw.CONSISTENT, Draw.CONSISTENT_WITH_PORT}
+    assert {draw for draw in Draw if draw.goes_by_port} == {Draw.BY_CLIENT_AND_PORT, Draw.CONSISTENT_WITH_PORT}
+    assert [draw.value for draw in Draw if draw.is_in_turn] == list(range(8, 16))

@@ -27,6 +27,8 @@ weights = st.lists(st.sampled_from([1, 2, 3, 7, 33, 50, 99, 100, 300, 9_900, 10_
         ([999, 1], [999, 1]),
         ([10_000, 1], [999, 1]),
         ([10_000, 10_000, 1], [499, 499, 1]),
+        ([10_000, 17], [998, 2]),
+        ([5_000, 5_000, 33, 33, 101, 101, 101], [447, 447, 3, 3, 9, 9, 9]),
     ],
 )
 def test_the_smallest_number_of_rows(given: list[int], rows: list[int]) -> None:
@@ -70,7 +72,6 @@ def test_rounding_is_small(given: list[int]) -> None:
 
 
 def test_many_weights_cost_little() -> None:
-    """Five thousand endpoints with a thousand different weights: the worst that annotations can ask for is bounded."""
+    """Five thousand endpoints with a thousand different weights have two to four rows each, on average."""
     given = [1 + number % 1_600 * 7 for number in range(5_000)]
-    rows = rows_of(given)
-    assert most_rows(5_000) / 2 < sum(rows) <= most_rows(5_000)
+    assert 10_000 < sum(rows_of(given)) <= 20_000
