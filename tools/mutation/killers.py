@@ -18,7 +18,7 @@ MODULES = tuple(
     for name in (
         "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
         "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
-        "policy/health_checks", "policy/localhost", "policy/screening",
+        "policy/health_checks", "policy/localhost", "policy/screening", "policy/local_sources",
         "policy/weights", "policy/maglev", "policy/placement", "policy/numbers",
         "api/annotations", "agent/health", "agent/inbox", "agent/quarantine",
     )
@@ -51,6 +51,7 @@ UNIT = Stage(
         "tests/policy/test_screening.py",
         "tests/policy/test_numbers.py",
         "tests/policy/test_silence.py",
+        "tests/policy/test_local_sources.py",
         "tests/policy/compile",
         "tests/agent/test_quarantine.py",
         "tests/agent/test_health.py",
