@@ -248,12 +248,9 @@ def _options(given: schema.ApiObject, plain: Options, known: Mapping[str, Known]
     annotations = given.metadata.annotations if given.metadata is not None else None
     if not annotations:
         return plain
-    own = sorted(name for name in annotations if name.startswith(PREFIX))
-    if not own:
-        return plain
     asked = {}
     unknown = []
-    for name in own:
+    for name in sorted(name for name in annotations if name.startswith(PREFIX)):
         if found := known.get(name.removeprefix(PREFIX)):
             try:
                 asked[found.field] = found.parse(_text(annotations[name]))

@@ -11,6 +11,7 @@ says who that is).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.annotations import Rate
@@ -46,23 +47,24 @@ def screen_of(
         denied: what this port contributes to the list of what is denied (`denied_sources`): one port of a Service does.
     """
     options = service.options
-    if not options.screens or not had:
+    if not options.screens:
         return None
     fronts = tuple(reach.front for reach in had)
     denies = denies_some(service, family)
     guarded = _guarded_node_ports(service, family, had)
     rate, most = options.client_rate, options.client_connections
-    if not (denies or guarded or rate or most):
-        return None
     rates = (_rate(rate, family),) if rate else ()
+    screened = fronts if denies or rate or most else guarded
+    if not screened:
+        return None
     return PortScreen(
         table=family.table,
-        fronts=fronts if denies or rate or most else guarded,
-        denying=tuple((front, own_list) for front in fronts) if denies else (),
-        denied=tuple((own_list, source) for source in denied),
-        guarded=tuple((front, own_list) for front in guarded),
-        rates=tuple((front, each) for front in fronts for each in rates),
-        connections=tuple((front, most, as_address(most, family)) for front in fronts) if most else (),
+        fronts=screened,
+        denying=tuple(product(fronts, [own_list])) if denies else (),
+        denied=tuple(product([own_list], denied)),
+        guarded=tuple(product(guarded, [own_list])),
+        rates=tuple(product(fronts, rates)),
+        connections=tuple(product(fronts, [most], [as_address(most, family)])) if most else (),
         screen=screen(config, family, rates, (most,) if most else ()),
     )
 
@@ -92,11 +94,11 @@ def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connect
 
 def denied_sources(service: Service, family: Family, own_list: Address) -> tuple[str, ...]:
     """The sources that a Service denies in a family, none of them twice: interval sets take no overlaps."""
-    if not denies_some(service, family):
+    ranges = [each for each in service.options.denied_ranges if family_of(each) is family]
+    if not ranges:
         return ()
     if own_list == NO_LIST[family]:
         return (_EVERYBODY[family],)
-    ranges = [each for each in service.options.denied_ranges if family_of(each) is family]
     return collapsed(ranges)
 
 

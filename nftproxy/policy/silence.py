@@ -24,7 +24,7 @@ How many of a list may be left out is not decided here but where the list is mad
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from enum import Enum
+from enum import Enum, auto
 
 from nftproxy.model.objects import Place
 
@@ -50,22 +50,22 @@ MOST_KNOWN = 4_096
 
 
 class _Standing(Enum):
-    SUSPECT = "suspect"
-    SILENT = "silent"
-    WELL = "well"
+    SUSPECT = auto()
+    SILENT = auto()
+    WELL = auto()
 
 
 class _Known:
     """What is remembered of one endpoint: its standing, since when, and when it is to be tried (None: not now)."""
 
+    missing: int
+    """Connections without reply at the last look."""
+    missed_at: float
+    """When there were any for the last time."""
+
     def __init__(self, now: float) -> None:
-        self.standing = _Standing.SUSPECT
-        self.since = now
-        self.missed_at = now
-        self.missing = 0
-        self.has_failed = False
+        self.become(_Standing.SUSPECT, now, due=now)
         self.acquitted_until = now
-        self.due: float | None = now
         self.pause = 0.0
 
     def become(self, standing: _Standing, now: float, due: float | None = None) -> None:
@@ -91,21 +91,24 @@ class Silence:
 
     def observe(self, missing: Mapping[Place, int], now: float) -> None:
         """Take in how many connections to each endpoint are without reply now; the others have none."""
-        for place, count in missing.items():
-            known = self._known.get(place)
-            if known is None:
-                if len(self._known) >= MOST_KNOWN:
-                    continue
-                known = self._known[place] = _Known(now)
-            elif known.standing is _Standing.WELL and now >= known.acquitted_until:
-                known.become(_Standing.SUSPECT, now, due=now)
-            known.missing, known.missed_at = count, now
+        for place in missing:
+            self._suspect(place, now)
         for place, known in list(self._known.items()):
-            if place not in missing:
-                known.missing = 0
+            known.missing = missing.get(place, 0)
+            if known.missing:
+                known.missed_at = now
             _judge(known, now)
             if _is_forgettable(known, now):
                 del self._known[place]
+
+    def _suspect(self, place: Place, now: float) -> None:
+        """Try whoever isn't known yet, or was well for long enough."""
+        known = self._known.get(place)
+        if known is None:
+            if len(self._known) < MOST_KNOWN:
+                self._known[place] = _Known(now)
+        elif known.standing is _Standing.WELL and now >= known.acquitted_until:
+            known.become(_Standing.SUSPECT, now, due=now)
 
     def take_due(self, now: float) -> list[tuple[Place, float]]:
         """Whom to connect to now, and how long to wait for an answer; each is returned once, until `tried`."""
@@ -149,7 +152,7 @@ def _judge(known: _Known, now: float) -> None:
 
 
 def _is_forgettable(known: _Known, now: float) -> bool:
-    until = max(known.acquitted_until, known.since + PROBATION if known.pause else 0.0)
+    until = known.since + PROBATION if known.pause else known.acquitted_until
     return known.standing is _Standing.WELL and now >= until
 
 

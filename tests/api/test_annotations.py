@@ -11,9 +11,9 @@ import pytest
 from nftproxy.api import schema
 from nftproxy.api.annotations import (
     ENDPOINT_SLICE,
+    LADDER,
     LONGEST_VALUE,
     MAX_DENIED_RANGES,
-    MOST_UNKNOWN,
     MOST_ZONES,
     SERVICE,
     BadValue,
@@ -27,7 +27,17 @@ from nftproxy.api.annotations import (
     slice_options,
 )
 from nftproxy.api.parse import parse_json
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Algorithm, ServiceOptions, SilentEndpoints, SliceOptions
+from nftproxy.model.addresses import parse_network
+from nftproxy.model.annotations import (
+    PLAIN,
+    PLAIN_SLICE,
+    Algorithm,
+    GuardedFronts,
+    Rate,
+    ServiceOptions,
+    SilentEndpoints,
+    SliceOptions,
+)
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
@@ -49,6 +59,11 @@ def options(given: Mapping[str, Any]) -> tuple[ServiceOptions, list[str]]:
 
     metadata = schema.ObjectMeta(annotations=dict(given))
     return service_options(schema.Service(metadata=metadata), report, KNOWN), problems
+
+
+def refuse(*problem: object) -> None:
+    """Take no report."""
+    raise AssertionError(problem)
 
 
 def test_what_is_known_is_read() -> None:
@@ -94,10 +109,18 @@ def test_annotations_of_others_are_passed_over(given: Mapping[str, str]) -> None
 
 
 def test_unknown_annotations_are_counted_beyond_some() -> None:
-    """A thousand unknown annotations are a handful of reports, and 256 KiB of them are read without one more."""
-    _, problems = options({f"nftproxy.dev/x{number}": "" for number in range(16_000)})
-    assert len(problems) == MOST_UNKNOWN + 1
-    assert problems[-1] == f"metadata.annotations: {16_000 - MOST_UNKNOWN} more of nftproxy.dev/ are not known"
+    """Five unknown annotations are reported by name, in the order of these, and all others, 256 KiB, by number."""
+    named = [f"metadata.annotations[nftproxy.dev/{name}]: is not known: it has no effect" for name in "abcde"]
+    assert options({f"nftproxy.dev/{name}": "" for name in "decba"}) == (PLAIN, named)
+    _, problems = options({f"nftproxy.dev/{name}": "" for name in (*range(16_000, 32_000), *"decba")})
+    assert len(problems) == 6
+    assert problems[-1] == "metadata.annotations: 16000 more of nftproxy.dev/ are not known"
+
+
+def test_longest_value_is_read() -> None:
+    """A value of as many characters as are read has its effect, blanks and all."""
+    given = {"nftproxy.dev/algorithm": "round-robin".ljust(65_536)}
+    assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN), [])
 
 
 @pytest.mark.parametrize(
@@ -156,8 +179,33 @@ def test_options_of_slices() -> None:
     known = {"weight": Known("weight", parse_weight)}
     metadata = schema.ObjectMeta(annotations={"nftproxy.dev/weight": "0"})
     given = schema.EndpointSlice(metadata=metadata)
-    assert slice_options(given, lambda *_: None, known) == SliceOptions(weight=0)
-    assert slice_options(schema.EndpointSlice(), lambda *_: None, known) is PLAIN_SLICE
+    assert slice_options(given, refuse, known) == SliceOptions(weight=0)
+    assert slice_options(schema.EndpointSlice(), refuse, known) is PLAIN_SLICE
+
+
+def test_each_annotation_has_its_effect() -> None:
+    """Every annotation that the documentation names sets what it is about on a Service, or on an EndpointSlice."""
+    given = {
+        "algorithm": "consistent-hash",
+        "weights": "zone:a=3",
+        "client-connection-rate": "20,burst=40",
+        "client-connections": "50",
+        "denied-source-ranges": "192.0.2.0/24",
+        "source-ranges-for": "node-ports",
+        "silent-endpoints": "leave-out",
+    }
+    metadata = schema.ObjectMeta(annotations={f"nftproxy.dev/{name}": value for name, value in given.items()})
+    assert service_options(schema.Service(metadata=metadata), refuse) == ServiceOptions(
+        algorithm=Algorithm.CONSISTENT_HASH,
+        weights=(("a", 3),),
+        client_rate=Rate(20, 40),
+        client_connections=50,
+        denied_ranges=(parse_network("192.0.2.0/24"),),
+        source_ranges_for=frozenset({GuardedFronts.NODE_PORTS}),
+        silent_endpoints=SilentEndpoints.LEAVE_OUT,
+    )
+    metadata = schema.ObjectMeta(annotations={"nftproxy.dev/weight": "7"})
+    assert slice_options(schema.EndpointSlice(metadata=metadata), refuse) == SliceOptions(weight=7)
 
 
 def test_problems_name_the_object_and_the_annotation() -> None:
@@ -186,6 +234,12 @@ def test_each_known_annotation_has_a_field() -> None:
 
 
 # ---- what clients may not do ---------------------------------------------------------------------------------------
+
+
+def test_limits_that_there_are() -> None:
+    """A limit is one of five numbers of each power of ten, up to ten thousand."""
+    limits = "1 2 3 5 7 10 20 30 50 70 100 200 300 500 700 1000 2000 3000 5000 7000 10000"
+    assert [str(limit) for limit in LADDER] == limits.split()
 
 
 @pytest.mark.parametrize(

@@ -80,17 +80,22 @@ def test_limits_are_numbers_of_fronts() -> None:
     assert memberships(made, IPV6)["of-rate"] == {"::28:28 : jump rate-20-40"}
 
 
-@pytest.mark.parametrize("wish", [("client-connection-rate", "20"), ("client-connections", "9")])
-def test_one_limit_is_enough(wish: tuple[str, str]) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "own"),
+    [("client-connection-rate", "20", "rate-20-20"), ("client-connections", "9", "connections-10")],
+)
+def test_one_limit_is_enough(name: str, value: str, own: str) -> None:
     """Every front is screened for either limit alone; source ranges that hold for none of them come into no list."""
     made = pipeline(
-        service(ports=["http:80:30080/tcp"], annotations=dict([wish]), source_ranges=["198.51.100.0/24"]),
+        service(ports=["http:80:30080/tcp"], annotations={name: value}, source_ranges=["198.51.100.0/24"]),
         slice_of(endpoints=["10.1.0.4"]),
     )
     found = memberships(made)
     assert found["screened"] == {"10.96.0.10 . tcp . 80"}
     assert found["nodeport-screened"] == {"tcp . 30080"}
     assert "allowed" not in found
+    declared = [each.name for each in made.generations[IPV4].declarations.values()]
+    assert [each for each in declared if each.startswith(("rate-", "connections-"))] == [own, own]  # a set and a chain
 
 
 def test_denied_ranges_are_a_list_for_all_fronts() -> None:
@@ -103,6 +108,8 @@ def test_denied_ranges_are_a_list_for_all_fronts() -> None:
         f"{front.replace('tcp . 80', 'udp . 53')} : 10.96.0.10" for front in FRONTS
     }
     assert found["nodeport-denying"] == {"tcp . 30080 : 10.96.0.10"}
+    assert found["screened"] == {row.partition(" : ")[0] for row in found["denying"]}
+    assert found["nodeport-screened"] == {"tcp . 30080"}
     assert memberships(made, IPV6) == {}
 
 
@@ -136,12 +143,44 @@ def test_source_ranges_that_restrict_nobody(ranges: list[str]) -> None:
 
 def test_lists_of_a_shared_cluster_ip_close() -> None:
     """Of two Services with one ClusterIP the younger can have no list, so it denies everybody, and that is reported."""
+    both = ["10.96.0.10", "fd00:96::10"]
+    older = service("shop/a", cluster_ips=both, ports=["old:81/tcp"])
+    asked = {"denied-source-ranges": "192.0.2.0/24,2001:db8::/32"}
+    made = pipeline(*served(older, service("shop/b", created=5, cluster_ips=both, annotations=asked)))
+    for family, address, everybody in ((IPV4, "0.0.0.0", "0.0.0.0/0"), (IPV6, "::", "::/0")):
+        found = memberships(made, family)
+        assert found["denied"] == {f"{address} . {everybody}"}
+        assert {row.partition(" : ")[2] for row in found["denying"]} == {address}
+    assert {(str(lost.service), lost.denial) for lost in made.all_losses()} == {("shop/b", Denial.CLOSED)}
+
+
+def test_who_denies_nobody_has_no_list_to_close() -> None:
+    """Of two Services with one ClusterIP the younger has the limits that it asks for, and denies nobody."""
     older = service("shop/a", cluster_ips=["10.96.0.10"], ports=["old:81/tcp"])
-    younger = service("shop/b", created=5, annotations={"denied-source-ranges": "192.0.2.0/24"})
+    made = pipeline(*served(older, service("shop/b", created=5, annotations={"client-connections": "5"})))
+    assert memberships(made) == {
+        "screened": {"10.96.0.10 . tcp . 80"},
+        "connections": {"10.96.0.10 . tcp . 80 : 0.0.0.5"},
+        "of-connections": {"0.0.0.5 : jump connections-5"},
+    }
+
+
+def test_ranges_of_both_families_are_denied() -> None:
+    """Each family denies its own ranges."""
+    made = pipeline(*served(asking({"denied-source-ranges": "2001:db8::/32,192.0.2.0/24"})))
+    assert memberships(made)["denied"] == {"10.96.0.10 . 192.0.2.0/24"}
+    assert memberships(made, IPV6)["denied"] == {"fd00:96::10 . 2001:db8::/32"}
+
+
+def test_service_without_a_front_has_no_limit() -> None:
+    """Where another Service has all that a Service asks for, nothing is there to be screened, or declared for it."""
+    older, younger = (
+        service(name, created=created, annotations={"client-connections": limit})
+        for name, created, limit in (("shop/a", 0, "5"), ("shop/b", 5, "7"))
+    )
     made = pipeline(*served(older, younger))
-    assert memberships(made)["denied"] == {"0.0.0.0 . 0.0.0.0/0"}
-    assert memberships(made)["denying"] == {"10.96.0.10 . tcp . 80 : 0.0.0.0"}
-    assert [(str(lost.service), lost.denial) for lost in made.all_losses()] == [("shop/b", Denial.CLOSED)]
+    assert memberships(made)["of-connections"] == {"0.0.0.5 : jump connections-5"}
+    assert "connections-7" not in {each.name for each in made.generations[IPV4].declarations.values()}
 
 
 def test_plain_services_pay_nothing() -> None:

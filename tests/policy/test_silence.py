@@ -9,20 +9,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import Place
 from nftproxy.policy import silence
-from nftproxy.policy.silence import (
-    ACQUITTAL,
-    CONFIRMATION,
-    FIRST_PAUSE,
-    LONGEST_PAUSE,
-    PROBATION,
-    RETRY_PATIENCE,
-    SUSPECT_PAUSE,
-    THRESHOLD,
-    TRIAL,
-    Silence,
-)
+from nftproxy.policy.silence import Silence
 
-DEAD, OTHER = Place(Address("10.1.1.4"), 8080), Place(Address("10.1.2.4"), 8080)
+# What docs/semantics.md promises, in connections and seconds; the rest is what silence.py says of itself.
+THRESHOLD = 3
+CONFIRMATION, SUSPECT_PAUSE, ACQUITTAL = 0.5, 1.0, 5.0
+FIRST_PAUSE, LONGEST_PAUSE, RETRY_PATIENCE = 1.0, 60.0, 2.0
+PROBATION, TRIAL = 300.0, 600.0
+MOST_KNOWN = 4096
+
+DEAD, OTHER, THIRD = (Place(Address(f"10.1.{node}.4"), 8080) for node in (1, 2, 3))
 
 
 def fallen(*places: Place, at: float = 0.0) -> Silence:
@@ -73,9 +69,34 @@ def test_fewer_connections_than_the_threshold_prove_nothing() -> None:
     known.take_due(0)
     known.tried(DEAD, 0.5, has_answered=False)
     assert not known.silent
+    assert known.take_due(0.4 + SUSPECT_PAUSE) == []
     assert known.take_due(0.5 + SUSPECT_PAUSE) == [(DEAD, CONFIRMATION)]
     known.observe({DEAD: THRESHOLD}, 2)
     assert known.silent == (DEAD,)
+
+
+def test_connections_that_got_their_reply_prove_nothing() -> None:
+    """Ours that isn't answered makes no endpoint silent whose clients have all had a reply meanwhile."""
+    known = Silence()
+    known.observe({DEAD: THRESHOLD}, 0)
+    known.take_due(0)
+    known.observe({}, 0.25)
+    known.tried(DEAD, 0.5, has_answered=False)
+    assert known.silent == ()
+
+
+def test_endpoints_fall_silent_together() -> None:
+    """Of all that one look finds each is tried once, and the one that fails first is the one silent for longest."""
+    known = Silence()
+    known.observe(dict.fromkeys((DEAD, OTHER, THIRD), THRESHOLD), 0)
+    assert known.take_due(0) == [(place, CONFIRMATION) for place in (DEAD, OTHER, THIRD)]
+    assert known.take_due(0.4) == []
+    for place, now in ((THIRD, 0.5), (DEAD, 0.6)):
+        known.tried(place, now, has_answered=False)
+    assert known.silent == (THIRD, DEAD)
+    known.tried(OTHER, 0.7, has_answered=True)
+    known.observe({}, 0.7 + ACQUITTAL)
+    assert (known.silent, len(known)) == ((THIRD, DEAD), 2)
 
 
 def test_suspect_that_answers_us_stays_and_is_left_in_peace() -> None:
@@ -101,6 +122,40 @@ def test_suspect_that_nobody_misses_any_more_is_forgotten() -> None:
     assert known.take_due(100) == []
 
 
+def test_suspect_that_answered_is_remembered_while_it_is_left_in_peace() -> None:
+    """For so long, and no longer, an endpoint that answered our connection is known of, missed or not."""
+    known = Silence()
+    known.observe({DEAD: 1}, 0)
+    known.take_due(0)
+    known.tried(DEAD, 0.5, has_answered=True)
+    known.observe({}, 0.4 + ACQUITTAL)
+    assert len(known) == 1
+    known.observe({}, 0.5 + ACQUITTAL)
+    assert len(known) == 0
+
+
+def test_answer_that_comes_late_changes_nothing() -> None:
+    """An endpoint that nobody misses any more, and that is on probation, is neither tried again nor kept for longer."""
+    for has_answered in (False, True):
+        known = fallen()
+        known.take_due(1)
+        known.tried(DEAD, 1, has_answered=True)
+        known.observe({DEAD: 1}, 2)
+        known.take_due(2)
+        known.observe({}, 2 + ACQUITTAL)
+        known.tried(DEAD, 100, has_answered=has_answered)
+        assert known.take_due(200) == []
+        known.observe({}, 2 + ACQUITTAL + PROBATION)
+        assert len(known) == 0
+
+
+def test_memory_is_bounded() -> None:
+    """Of five thousand endpoints without reply so many are watched, and tried, as the documentation says."""
+    known = Silence()
+    known.observe({Place(Address(f"10.1.{n // 250}.{n % 250}"), 80): 1 for n in range(5000)}, 0)
+    assert len(known) == len(known.take_due(0)) == MOST_KNOWN
+
+
 def test_retries_have_pauses_that_double_up_to_the_longest() -> None:
     """A silent endpoint is retried after 1, 2, 4 s and so on, at the most after the longest pause."""
     assert pauses(fallen(), DEAD, 0, 8) == [FIRST_PAUSE, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE]
@@ -115,6 +170,15 @@ def test_endpoint_comes_back_when_a_retry_is_answered() -> None:
     assert known.silent == (OTHER,)
 
 
+def test_endpoint_that_came_back_is_suspect_at_once() -> None:
+    """One that still leaves clients without reply isn't left in peace, as it was silent just now."""
+    known = fallen()
+    known.take_due(1)
+    known.tried(DEAD, 1, has_answered=True)
+    known.observe({DEAD: 1}, 1)
+    assert known.take_due(1) == [(DEAD, CONFIRMATION)]
+
+
 def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
     """Who falls again on probation goes on with twice the last pause; after it, the pauses begin anew."""
     known, now, found = Silence(), 0.0, list[float]()
@@ -127,7 +191,10 @@ def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
         known.tried(DEAD, now, has_answered=True)
         now += 10
     assert found == [1, 2, 4, 8, 16]
-    known.observe({}, now + PROBATION)
+    came_back = now - 10
+    known.observe({}, came_back + PROBATION - 0.1)
+    assert len(known) == 1
+    known.observe({}, came_back + PROBATION)
     assert len(known) == 0
 
 
@@ -145,19 +212,18 @@ def test_suspicion_on_probation_does_not_shorten_the_pauses() -> None:
 
 
 def test_endpoint_comes_back_on_trial_where_no_retry_is_ever_answered() -> None:
-    """Where something keeps the node itself from connecting, a silent endpoint comes back in the end."""
-    known, now = fallen(), 0.0
-    while known.silent:
-        now += 0.5
-        assert now <= TRIAL + LONGEST_PAUSE
-        for place, _ in known.take_due(now):
-            known.tried(place, now, has_answered=False)
-    assert now >= TRIAL
+    """Where something keeps the node itself from connecting, a silent endpoint comes back when its time is over."""
+    for seconds, is_silent in ((TRIAL - 0.1, True), (TRIAL, False)):
+        known = fallen(at=1000.0)
+        assert known.take_due(1001) == [(DEAD, RETRY_PATIENCE)]
+        known.tried(DEAD, 1000 + seconds, has_answered=False)
+        assert bool(known.silent) is is_silent
+        assert bool(known.take_due(2000)) is is_silent
 
 
-def test_endpoint_that_has_gone_is_forgotten() -> None:
-    """What is said of it later, as by a retry under way, changes nothing."""
-    known = fallen(DEAD, OTHER)
+def test_endpoints_that_have_gone_are_forgotten() -> None:
+    """What is said of them later, as by a retry under way, changes nothing."""
+    known = fallen(DEAD, THIRD, OTHER)
     known.keep({OTHER})
     known.tried(DEAD, 5, has_answered=False)
     assert (known.silent, len(known)) == ((OTHER,), 1)

@@ -18,7 +18,7 @@ MODULES = tuple(
     for name in (
         "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
         "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
-        "policy/health_checks", "policy/localhost", "policy/screening", "policy/local_sources",
+        "policy/health_checks", "policy/localhost", "policy/screening", "policy/silence", "policy/local_sources",
         "policy/weights", "policy/maglev", "policy/placement", "policy/numbers",
         "api/annotations", "agent/health", "agent/inbox", "agent/quarantine",
     )

@@ -156,6 +156,21 @@ def test_who_finds_no_endpoint_is_rejected(lab: Lab, ip: Ip, protocol: str) -> N
 
 
 @each_ip
+def test_answers_are_not_screened(lab: Lab, ip: Ip) -> None:
+    """Where a network policy rejects connections, each client gets every reset: limits and ranges are for clients."""
+    asked = {"client-connections": "1", "client-connection-rate": "1", "denied-source-ranges": ip.alone(ip.here)}
+    clients = [ip.alone(each) for each in (ip.client, ip.pod, ip.own)]
+    cluster = make_cluster(lab, ip, asked | {"source-ranges-for": "node-ports"}, source_ranges=clients)
+    lab.load("add table inet policies")
+    for hook in ("forward", "output"):
+        lab.load(f"add chain inet policies {hook} {{ type filter hook {hook} priority 0; }}")
+        lab.load(f"add rule inet policies {hook} tcp dport 8080 reject with tcp reset")
+    for address, port in fronts(ip, "tcp"):
+        for origin in (OUTSIDE, Origin.POD, Origin.NODE):
+            assert cluster.outcomes(origin, address, port, times=4) == {TCP_RESET}, (address, origin)
+
+
+@each_ip
 def test_others_are_not_limited(lab: Lab, ip: Ip) -> None:
     """A Service that asks for nothing is served as ever beside one that denies everybody, at its very port number."""
     everyone = "0.0.0.0/0,::/0"
