@@ -18,6 +18,7 @@ from nftproxy.api.annotations import (
     SERVICE,
     BadValue,
     Known,
+    parse_limit,
     parse_number,
     parse_rate,
     parse_weight,
@@ -237,8 +238,9 @@ def test_each_known_annotation_has_a_field() -> None:
 
 
 def test_limits_that_there_are() -> None:
-    """A limit is one of five numbers of each power of ten, up to ten thousand."""
+    """Every limit is one of five numbers of each power of ten, up to ten thousand."""
     limits = "1 2 3 5 7 10 20 30 50 70 100 200 300 500 700 1000 2000 3000 5000 7000 10000"
+    assert sorted({parse_limit(str(number)) for number in range(1, 10_001)}) == list(map(int, limits.split()))
     assert [str(limit) for limit in LADDER] == limits.split()
 
 
