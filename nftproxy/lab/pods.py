@@ -155,13 +155,13 @@ class RealNetwork:
         return host
 
     def route(self, network: str, node: RealNode) -> None:
-        """Send what is for `network` (a CIDR) to `node` from now on."""
+        """Send what is for `network` (a CIDR or an address) to `node` from now on."""
         via = node.address6 if ":" in network else node.address
         self._router.ip(f"route replace {network} via {via}")
 
-    def lose(self, network: str) -> None:
-        """Lose what is for `network` (a CIDR) without a word, as if its node had died, until `route` says otherwise."""
-        self._router.ip(f"route replace blackhole {network}")
+    def lose(self, *networks: str) -> None:
+        """Lose what is for CIDRs or addresses without a word, as if a node had died, until `route` says otherwise."""
+        self._router.ip(*(f"route replace blackhole {network}" for network in networks))
 
     def close(self) -> None:
         """Remove everything."""

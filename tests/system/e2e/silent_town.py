@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
 
 from nftproxy.lab.apiserver import ApiServer
@@ -71,6 +72,18 @@ class Town:
         lines = [line for line in answer.body.splitlines() if line.startswith(name)]
         assert lines, name
         return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def pauses(self, place: str) -> list[float]:
+        """How many seconds an endpoint was left out, each time, by the agent's log."""
+        lines = rf"^(\S+ \S+) .*endpoint {re.escape(place)} .*(?:doesn't answer|answers again)"
+        moments = [datetime.fromisoformat(each) for each in re.findall(lines, self.agent.log, re.MULTILINE)]
+        return [(back - left).total_seconds() for left, back in zip(moments[::2], moments[1::2], strict=True)]
+
+    def remove_service(self, name: str) -> None:
+        """Delete a Service and its EndpointSlices."""
+        self.server.delete("Service", objects.NAMESPACE, name)
+        for family in ("ipv4", "ipv6"):
+            self.server.delete("EndpointSlice", objects.NAMESPACE, f"{name}-{family}-1")
 
     def has_event(self) -> bool:
         """Whether there is an Event on the Service that leaves out who doesn't answer, and none on the other."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from nftproxy.lab import obstacle
-from tests.support import objects
+from nftproxy.lab import RealHost, obstacle
+from nftproxy.policy.silence import FIRST_PAUSE
 from tests.support.waiting import wait_until
 from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
@@ -51,6 +51,10 @@ def test_node_that_dies_is_left_out(town: Town, ip: Ip) -> None:
     eventually(functools.partial(town.answering, ip.vip), {"web-b", "web-c"})
 
 
+VIPS = ("10.96.0.30", "fd00:96::30")
+"""The addresses of Services that a test has for itself."""
+FLAPS = 10
+"""How often a pod comes and goes while it is left out already."""
 DELAY = 0.8
 """Seconds that the slow pod takes for its answers: less than the one after which clients send again."""
 
@@ -93,21 +97,19 @@ def test_slow_pod_stays_beside_a_dead_one(town: Town) -> None:
     slow = town.nodes[2].pod("slow", "10.1.2.8", "fd00:1:0:2::8", delay=DELAY)
     slow.serve(8080)
     dead = {"10.1.1.8", "fd00:1:0:1::8"}
-    for address in dead:
-        town.network.lose(f"{address}/{128 if ':' in address else 32}")
+    town.network.lose(*dead)
     pods = [town.pods["web-b"], town.pods["web-c"], slow]  # with the dead one four, of which two might be left out
     ends = [f"{each}@node-b" for each in dead]
     ends += [f"{each}@node-{pod.name[-1]}" for pod in pods for each in (pod.address, pod.address6)]
-    vips = ("10.96.0.30", "fd00:96::30")
-    put_service(town.server, "late", vips, ends)
+    put_service(town.server, "late", VIPS, ends)
     everyone = {end.partition("@")[0] for end in ends}
     eventually(functools.partial(town.sharing, "late"), everyone)
     before = town.metric("nftproxy_silences_total")
     with contextlib.ExitStack() as stack:
         first, then = (
-            [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in vips] for _ in range(2)
+            [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in VIPS] for _ in range(2)
         )
-        wait_until(lambda: keep_on(first) and town.metric("nftproxy_silences_total") >= before + 2, pause=0)
+        keep_on_until(town, first, before + 2)
         for _ in range(10):
             keep_on(then)
         assert [each.wait(30) for each in [*first, *then]] == [0, 0, 0, 0]
@@ -116,19 +118,64 @@ def test_slow_pod_stays_beside_a_dead_one(town: Town) -> None:
     assert town.sharing("late") == everyone - dead
     assert town.metric("nftproxy_silences_total") == before + 2
     assert {place.rpartition(":")[0].strip("[]") for place in town.status()} == dead
-    for kind, name in (("Service", "late"), ("EndpointSlice", "late-ipv4-1"), ("EndpointSlice", "late-ipv6-1")):
-        town.server.delete(kind, objects.NAMESPACE, name)
-    slow.close()
+    town.remove_service("late")
     eventually(town.status, [])
+    slow.close()
 
 
-def keep_on(clients: Iterable[Connections]) -> bool:
-    """Let clients begin some more connections; returns true, for use in conditions."""
+def test_flapping_is_damped(town: Town) -> None:
+    """However often a pod flaps, rules change when it falls and when a retry is answered, each after a longer pause."""
+    pod = town.nodes[1].pod("flap", "10.1.1.9", "fd00:1:0:1::9")
+    pod.serve(8080)
+    ends = [f"{each.address}@node-b {each.address6}@node-b" for each in (pod, town.pods["web-b"])]
+    put_service(town.server, "flap", VIPS, " ".join(ends).split())
+    eventually(lambda: len(town.sharing("flap")), 4)
+    changes, fallen, flaps = town.metric("nftproxy_transactions_total"), town.metric("nftproxy_silences_total"), 0
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in VIPS]
+        for _ in range(2):
+            town.network.lose(pod.address, pod.address6)
+            fallen += 2
+            keep_on_until(town, clients, fallen)
+            flaps += flap(town, pod)
+            eventually(functools.partial(town.metric, "nftproxy_silent_endpoints"), 0, timeout=60)
+        assert [each.wait(30) for each in clients] == [0, 0]
+    for place in (f"{pod.address}:8080", f"[{pod.address6}]:8080"):
+        first, second = town.pauses(place)
+        assert (first > 0.75 * FIRST_PAUSE, second > 0.75 * 2 * FIRST_PAUSE) == (True, True), (first, second)
+    assert town.metric("nftproxy_silences_total") == fallen
+    assert town.metric("nftproxy_transactions_total") - changes <= 8 < flaps / 4
+    town.remove_service("flap")
+    pod.close()
+
+
+def flap(town: Town, pod: RealHost) -> int:
+    """Let a pod of node-b that is away come, go and come again many times; how often it went, by families."""
+    for _ in range(FLAPS):
+        town.network.route(pod.address, town.nodes[1])
+        town.network.route(pod.address6, town.nodes[1])
+        town.network.lose(pod.address, pod.address6)
+    town.network.route(pod.address, town.nodes[1])
+    town.network.route(pod.address6, town.nodes[1])
+    return 2 * (1 + FLAPS)
+
+
+def keep_on_until(town: Town, clients: Iterable[Connections], silences: float) -> None:
+    """Let clients begin connections until endpoints have fallen silent so often."""
+
+    def look() -> bool:
+        keep_on(clients)
+        return town.metric("nftproxy_silences_total") >= silences
+
+    wait_until(look, pause=0)
+
+
+def keep_on(clients: Iterable[Connections]) -> None:
+    """Let clients begin some more connections."""
     for each in clients:
         each.begin(8)
     for each in clients:
         each.wait(0.1)
-    return True
 
 
 @each_ip
