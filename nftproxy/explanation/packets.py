@@ -39,7 +39,10 @@ OUTSIDERS = {
     Family.IPV6: (Address("2001:db8:100::c8"), Address("2001:db8:200::c8")),
 }
 """Clients outside, of the ranges for documentation (RFC 5737, RFC 3849); the second where source ranges decide."""
-STRAY_PODS = {Family.IPV4: Address("100.64.0.200"), Family.IPV6: Address("fd00:64::c8")}
+STRAY_PODS = {
+    Family.IPV4: (Address("100.64.0.200"), Address("100.64.0.201")),
+    Family.IPV6: (Address("fd00:64::c8"), Address("fd00:64::c9")),
+}
 """Pods of a cluster whose ranges aren't known: in the shared address space (RFC 6598), and a local one (RFC 4193)."""
 STAND_INS = {Family.IPV4: Address("192.0.0.8"), Family.IPV6: Address("100::1")}
 """What a node is called whose address isn't known: the dummy address (RFC 7600), and one of the prefix that discards
@@ -188,11 +191,15 @@ def _typical(pipeline: Pipeline, facts: NodeFacts, family: Family, client: Clien
             ranges = config.cluster_cidrs
     own = [cidr for cidr in state.node.pod_cidrs if family_of(cidr) is family]
     is_near = client.kind is Kind.POD and bool(own)
-    for address in itertools.chain.from_iterable(_some(cidr) for cidr in ranges if family_of(cidr) is family):
+
+    def is_nobodys(address: Address) -> bool:
         within = any(ipaddress.ip_address(address) in cidr for cidr in own)
-        if within is is_near and address not in facts.addresses and not list(state.endpoints_at(address)):
-            return address
-    return STRAY_PODS[family]
+        return within is is_near and address not in facts.addresses and not list(state.endpoints_at(address))
+
+    found = itertools.chain.from_iterable(_some(cidr) for cidr in ranges if family_of(cidr) is family)
+    free = itertools.chain(filter(is_nobodys, found), STRAY_PODS[family])
+    # Where both kinds may have the same addresses, each has one of its own: a rejection goes where the address is.
+    return next(itertools.islice(free, int(client.kind is Kind.REMOTE_POD), None))
 
 
 def _some(network: Network) -> Iterator[Address]:

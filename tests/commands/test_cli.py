@@ -26,6 +26,7 @@ from nftproxy.templates_dir import templates_dir
 from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.factories import leads_to_a_chain
+from tests.support.waiting import PATIENCE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted(path for path in (CHECKOUT / "examples").iterdir() if (path / "manifests").is_dir())
@@ -442,7 +443,7 @@ class Running:
     def stop(self, number: int = signal.SIGTERM) -> int:
         """Stop it; its exit status."""
         self.process.send_signal(number)
-        return self.process.wait(10)
+        return self.process.wait(PATIENCE)
 
 
 @pytest.fixture

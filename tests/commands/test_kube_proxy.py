@@ -20,6 +20,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import CHECKOUT
+from tests.support.waiting import PATIENCE
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
@@ -480,7 +481,7 @@ def test_other_modes_run_as_nftables(tmp_path: Path, mode: str) -> None:
             lines.append(json.loads(line))
             if lines[-1]["msg"].startswith("loaded the rules"):
                 process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENCE) == 0
     assert all({"ts", "level", "msg"} <= line.keys() for line in lines)
     (loaded,) = (line for line in lines if line["msg"].startswith("loaded the rules"))
     assert loaded["level"] == "info"

@@ -60,16 +60,34 @@ def test_pods_have_addresses_that_nobody_has() -> None:
     here = node(pod_cidrs=["10.1.0.0/24"])
     seen = pipeline(service("shop/web"), slice_of("shop/web", taken), node=here)
     assert _sources(seen, "10.96.0.10:80", Source(Kind.POD)) == [(Kind.POD, "10.1.0.199")]
-    assert _sources(seen, "10.96.0.10:80", Source(Kind.REMOTE_POD)) == [(Kind.REMOTE_POD, "10.1.255.254")]
+    assert _sources(seen, "10.96.0.10:80", Source(Kind.REMOTE_POD)) == [(Kind.REMOTE_POD, "10.1.255.253")]
 
 
 def test_without_ranges_pods_have_addresses_too() -> None:
     """Where no range says which addresses pods have, stand-ins are used."""
     seen = pipeline(service("shop/web"), node=node(pod_cidrs=[]), cluster_cidrs=())
-    found = {kind: _sources(seen, "10.96.0.10:80", Source(kind)) for kind in (Kind.POD, Kind.REMOTE_POD)}
-    assert found == {kind: [(kind, STRAY_PODS[Family.IPV4])] for kind in found}
+    for kind, stand_in in zip((Kind.POD, Kind.REMOTE_POD), STRAY_PODS[Family.IPV4], strict=True):
+        assert _sources(seen, "10.96.0.10:80", Source(kind)) == [(kind, stand_in)]
     facts = plan(seen, Question(parse_to("10.96.0.10:80"), Source(Kind.POD))).node
     assert facts.pod_networks == ("100.64.0.200/32",)
+
+
+@pytest.mark.parametrize("ranges", [(), ("10.1.0.0/16",)], ids=["none", "one for all nodes"])
+def test_pods_here_and_elsewhere_are_never_one(ranges: tuple[str, ...]) -> None:
+    """Where interfaces tell pods apart, a rejection goes where its address is: no address has two places."""
+    local = service("shop/web", type="NodePort", ports=["http:80:30080"], external_policy="Local")
+    seen = pipeline(
+        local,
+        node=node(pod_cidrs=[]),
+        cluster_cidrs=ranges,
+        detect_local_mode=DetectLocalMode.BRIDGE_INTERFACE,
+        bridge_interface="br0",
+    )
+    found = _sources(seen, "svc/shop/web")
+    assert {Kind.POD, Kind.REMOTE_POD} <= {kind for kind, _ in found}
+    assert {address for kind, address in found if kind is Kind.POD}.isdisjoint(
+        address for kind, address in found if kind is not Kind.POD
+    )
 
 
 def test_the_node_is_as_its_interfaces_are() -> None:

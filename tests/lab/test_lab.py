@@ -487,7 +487,7 @@ def test_a_killed_process_leaves_no_namespace() -> None:
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=False)
     assert done.stdout.startswith("net:["), done.stderr
     name = done.stdout.strip()
-    wait_until(lambda: name not in {link.name for link in network_namespaces()}, patience=5)
+    wait_until(lambda: name not in {link.name for link in network_namespaces()})
 
 
 def network_namespaces() -> Iterator[Path]:

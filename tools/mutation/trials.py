@@ -194,10 +194,11 @@ def _prepare(root: Path) -> None:
 
 
 PYTEST = (
-    "-x", "--tb=native", "--assert=plain", "-o", "timeout=60", "-p", "no:cacheprovider",
+    "-x", "--tb=native", "--assert=plain", "-o", "timeout=60", "-p", "no:cacheprovider", "-p", "no:faulthandler",
     "--disable-plugin-autoload", "-p", "pytest_timeout",
 )  # fmt: skip
-"""Options of all runs: the first failure ends them, and nobody reads of it."""
+"""Options of all runs: the first failure ends them, and nobody reads of it.  The process that forks has the thread of
+faulthandler, and a fork would wait for it."""
 
 
 def _pytest(files: Sequence[str], plugin: object) -> int:

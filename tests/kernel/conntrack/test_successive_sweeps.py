@@ -22,6 +22,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.policy.flows import Sweeps
 from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track, tracked
 from tests.support.factories import IPV4, IPV6
+from tests.support.waiting import PATIENCE
 
 
 class Slow:
@@ -37,7 +38,7 @@ class Slow:
     def _sweep(self, sweeps: Sweeps) -> Counter[Family]:
         self.asked.append(sweeps)
         self.begun.release()
-        assert self.leave.acquire(timeout=10)
+        assert self.leave.acquire(timeout=PATIENCE)
         if self.failures:
             raise self.failures.pop(0)
         return Counter({IPV4: 1})

@@ -11,6 +11,7 @@ import httpx
 
 from nftproxy.lab.apiserver.server import ApiServer
 from tests.support import objects
+from tests.support.waiting import PATIENCE
 
 Object = dict[str, Any]
 
@@ -39,7 +40,7 @@ def client_of(server: ApiServer, certificate: Path | None = None) -> httpx.Clien
     context = server.authority.client_context() if server.authority else None
     if context is not None and certificate is not None:
         context.load_cert_chain(certificate / "client.crt", certificate / "client.key")
-    return httpx.Client(base_url=server.url, verify=context or False, timeout=5.0, trust_env=False)
+    return httpx.Client(base_url=server.url, verify=context or False, timeout=PATIENCE, trust_env=False)
 
 
 def event_of(line: str) -> Event:

@@ -17,6 +17,7 @@ import yaml
 from nftproxy.lab import LabError, Namespace
 from nftproxy.lab.apiserver import ApiServer, documents
 from tests.lab.apiserver.clients import SERVICES, WEB, client_of, listed, names, refusal, service, short, watching
+from tests.support.waiting import PATIENCE
 
 # ---- restarts ------------------------------------------------------------------------------------------------------
 
@@ -161,7 +162,7 @@ def test_as_a_process(tmp_path: Path) -> None:
             assert names(listed(client)) == ["a", "b"]
             assert client.put(WEB.replace("web", "b"), json=service("b", clusterIP="10.96.0.11")).status_code == 200
         process.send_signal(signal.SIGTERM)
-        assert process.wait(5) == 0
+        assert process.wait(PATIENCE) == 0
 
 
 def test_manifests_name_their_kinds(tmp_path: Path) -> None:

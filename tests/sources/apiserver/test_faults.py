@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from msgspec import structs
 
 from nftproxy.lab.apiserver import ApiServer, faults
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_connection import error_text
 from nftproxy.sources.apiserver import Cluster
-from tests.sources.apiserver.following import RESOURCES, change, following, service
+from tests.sources.apiserver.following import PATIENCE, RESOURCES, SOON, change, following, reach, service
 
 # ---- faults --------------------------------------------------------------------------------------------------------
 
@@ -41,6 +43,8 @@ STREAM_FAULTS = {
     "bad object": faults.Inject(b'{"type":"ADDED","object":[]}\n'),
     "blank": faults.Inject(b"\n\r\n"),
 }
+SILENT_FAULTS = STREAM_FAULTS["black hole"], STREAM_FAULTS["line cut, silent"]
+PATIENT = structs.replace(PATIENCE, silence=SOON)  # no watch is begun anew because the machine is busy
 ANSWER_FAULTS = {
     **{str(code): faults.Respond(code) for code in (400, 401, 403, 404, 410, 422, 429, 500, 503, 504)},
     "429 of a queue": faults.Respond(429, body=b"Too many requests\n"),
@@ -67,11 +71,12 @@ def with_each(table: dict[str, Any]) -> pytest.MarkDecorator:
 
 
 @with_each(STREAM_FAULTS)
-def test_faults_in_watches(server: ApiServer, cluster: Cluster, action: faults.Action) -> None:
+def test_faults_in_watches(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
     """Whatever happens to watches that run, changes meanwhile are not missed, and other watches not disturbed."""
+    is_silent = action in SILENT_FAULTS
 
     async def run() -> None:
-        async with following(server, cluster) as seen:
+        async with following(server, reach(server, tmp_path, patience=PATIENCE if is_silent else PATIENT)) as seen:
             await seen.right()
             server.faults.add(
                 *(faults.Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices"))
@@ -80,18 +85,18 @@ def test_faults_in_watches(server: ApiServer, cluster: Cluster, action: faults.A
             await seen.right()
             change(server, start=200)
             await seen.right()
-            assert seen.requests(verb="watch", resource="nodes") == 1
+            assert seen.requests(verb="watch", resource="nodes") == 1 or is_silent, "a busy server may be silent, too"
             assert 1 <= seen.requests(verb="watch", resource="services") <= 4
 
     asyncio.run(run())
 
 
 @with_each(ANSWER_FAULTS)
-def test_faults_of_watches(server: ApiServer, cluster: Cluster, action: faults.Action) -> None:
+def test_faults_of_watches(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
     """Whatever a watch is answered, a few times, it runs in the end, from where the last one was."""
 
     async def run() -> None:
-        async with following(server, cluster) as seen:
+        async with following(server, reach(server, tmp_path, patience=PATIENT)) as seen:
             await seen.right()
             server.faults.add(faults.Fault(action, verb="watch", resource="services", count=3))
             server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="services"))

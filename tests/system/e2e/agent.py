@@ -28,13 +28,11 @@ from typing import Any, NamedTuple, Self
 from nftproxy.lab import Lab, Namespace, Origin, endpoint
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Connecting
 
 CHECKOUT = Path(__file__).resolve().parents[3]
-PATIENCE = 15.0
-"""Seconds to wait for what takes well below one, on a machine that has nothing else to do."""
 BEACON, BEACON_POD = "10.96.255.1", "10.1.1.250"
 
 CONFIG = f"""
@@ -69,7 +67,7 @@ def ask_http(namespace: Namespace, url: str) -> Answer | None:
 
     def get() -> Answer | None:
         try:
-            with urllib.request.urlopen(url, timeout=2) as response:
+            with urllib.request.urlopen(url, timeout=15) as response:
                 assert isinstance(response, HTTPResponse)
                 return Answer(response.status, response.read().decode(), response.headers)
         except urllib.error.HTTPError as error:

@@ -18,6 +18,7 @@ from nftproxy.lab import RealHost, RealNetwork, RealNode, frames, obstacle
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6, UPLINK
 from nftproxy.lab.wire import ETH_P_ALL
+from tests.support.waiting import PATIENCE
 from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.packets.cluster import IP, IP6, Ip, each_ip
@@ -270,12 +271,12 @@ def test_large_requests(town: Town, ip: Ip) -> None:
     eventually(who(client, ip.vip, 80, "udp"), "web-1")
     family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
     with client.namespace.socket(family, socket.SOCK_DGRAM) as datagrams:
-        datagrams.settimeout(2)
+        datagrams.settimeout(PATIENCE)
         datagrams.connect((ip.vip, 80))
         datagrams.send(b"?" * 8000)
         assert datagrams.recv(2048).split()[0] == b"web-1"
     with client.namespace.socket(family, socket.SOCK_STREAM) as stream:
-        stream.settimeout(5)
+        stream.settimeout(PATIENCE)
         stream.connect((ip.vip, 80))
         stream.sendall(b"?" * (256 << 10))
         stream.shutdown(socket.SHUT_WR)

@@ -41,7 +41,7 @@ from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -197,14 +197,14 @@ class Bench:
         assert self._process is not None
         assert self._process.poll() is None, f"it has ended by itself: {self.log()}"
         self._process.terminate()
-        status = self._process.wait(10)
+        status = self._process.wait(PATIENCE)
         self._process = None
         assert status in ((0, -signal.SIGTERM) if may_be_starting else (0,)), f"status {status}: {self.log()}"
 
     def await_end(self) -> None:
         """Wait for the end of an agent that was killed."""
         assert self._process is not None
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         self._process = None
 
     @property
@@ -307,7 +307,7 @@ class Bench:
 
 
 def _ask(host: str, port: int, path: str) -> Reply:
-    connection = http.client.HTTPConnection(host, port, timeout=5)
+    connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

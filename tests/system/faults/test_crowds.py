@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from nftproxy.lab import Origin, endpoint
 from nftproxy.lab.apiserver import ApiServer
+from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.poor import FILES
 
@@ -23,7 +24,7 @@ def silent_connections(bench: Bench, port: int) -> Iterator[None]:
     def connect() -> list[socket.socket]:
         opened = []
         for _ in range(CROWD):
-            opened.append(socket.create_connection(("127.0.0.1", port), timeout=10))
+            opened.append(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE))
             time.sleep(0.001)
         return opened
 

@@ -25,6 +25,7 @@ from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import TABLE, Family
 from tests.conftest import NOBODY
 from tests.support.command import Done
+from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
 from tests.system.packets.manifests import labelled
 
@@ -267,7 +268,7 @@ def test_the_socket_is_the_agents_users_alone(bench: Bench) -> None:
     assert stat.S_IMODE(bench.socket_path.stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
     program = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1]);"
+        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(60); s.connect(sys.argv[1]);"
         "s.send(b'GET /v1/status HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n'); print(s.recv(100))"
     )
     # By a file descriptor of the directory: no need to open the way to it for all.
@@ -293,7 +294,7 @@ def test_silent_and_hasty_connections_stop_nobody(bench: Bench, server: ApiServe
     try:
         for number, each in enumerate(opened):
             each.connect(str(bench.socket_path))
-            each.settimeout(10)
+            each.settimeout(PATIENCE)
             with contextlib.suppress(OSError):
                 each.send(b"\0" * 20_000 if number % 2 else b"GET /v1/services HTT")
         server.put(service(37), endpoints(37))

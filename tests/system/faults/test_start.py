@@ -57,7 +57,7 @@ def test_an_agent_that_may_not_list_service_cidrs(stopped: Bench, server: ApiSer
     stopped.wait_until(lambda: "servicecidrs: may not be listed: going on without them" in stopped.log(), 60)
     server.put(service(95), endpoints(95))
     stopped.wait_until(lambda: stopped.lab.connect(Origin.POD, vip(95), 80) == endpoint(pod(95), 8080), 60)
-    assert stopped.healthz().status == 200
+    stopped.wait_until(lambda: stopped.healthz().status == 200, 60)
 
 
 # ---- what libnftables dies of ----------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import sys
 
 from nftproxy.lab import Origin
 from nftproxy.lab.apiserver import ApiServer
+from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import ROOT, Bench, endpoints, pod, service, vip
 
 
@@ -55,7 +56,7 @@ def test_a_terminal_shows_it_again_and_again(bench: Bench) -> None:
     with contextlib.suppress(OSError):  # once nobody has the terminal open any more
         while os.read(ours, 1 << 16):
             pass
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE) == 0
     os.close(ours)
     assert b"active connections" in shown
     assert b"SERVICE" in shown

@@ -28,6 +28,7 @@ from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ServiceCIDR
 from tests.support.factories import node as node_object
 from tests.support.factories import pipeline, service, service_cidr, slice_of
+from tests.support.waiting import PATIENCE
 from tests.system.packets.cluster import (
     IP,
     IP6,
@@ -338,7 +339,7 @@ def first_refused(host: RealHost, protocol: int, *addresses: str) -> str:
         host.namespace.socket(family, socket.SOCK_RAW, ICMP[length]) as listener,
         host.namespace.socket(family, socket.SOCK_RAW, protocol) as sender,
     ):
-        listener.settimeout(5)
+        listener.settimeout(PATIENCE)
         for address in addresses:
             with contextlib.suppress(PermissionError):  # what the node's own output hook stops, with or without notice
                 sender.sendto(echo_request(is_ipv6=length == 16), (address, 0))
@@ -372,4 +373,4 @@ def test_real_clients_are_refused_at_once(hosts: dict[Origin, RealHost], ip: Ip,
     # Of datagrams that the node itself sends the kernel says that sending them is not permitted.
     is_own_datagram = origin is Origin.NODE and protocol == "udp"
     with pytest.raises(PermissionError if is_own_datagram else ConnectionRefusedError):
-        hosts[origin].ask(ip.vip, 80, protocol, timeout=5)
+        hosts[origin].ask(ip.vip, 80, protocol, timeout=PATIENCE)
