@@ -6,7 +6,7 @@ demo: setup
 
 # Three files at a time, as the long ones mostly wait for a process; the tests of one file share a lab or an agent.
 test: setup
-	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile
+	.venv/bin/python -m pytest --numprocesses 3 --dist loadfile --max-worker-restart 1
 
 lint: setup
 	.venv/bin/tox run -e lint
