@@ -9,7 +9,7 @@ import pytest
 from tests.system.fuzz.effort import IS_LONG, Tally
 
 LONGEST = 24 * 3600 if IS_LONG else 400
-"""Seconds that a test may take here: a failure is reduced to a small one first, for which Hypothesis takes 300."""
+"""Seconds that a test may take here: the longest take half a minute on a machine that has nothing else to do."""
 
 _TALLIES = pytest.StashKey[list[Tally]]()
 

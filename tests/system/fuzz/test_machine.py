@@ -60,7 +60,10 @@ batches = st.lists(events, min_size=1, max_size=4)
 
 
 def _by_packet(written: Declaration, family: Family) -> str:
-    """An element as a packet of a client to a front writes it, after the fields that the declaration names."""
+    """An element as a packet of a client to a front writes it, after the fields that the declaration names.
+
+    It lives for longer than any test takes: some are for seconds, which a busy machine lets pass between two looks.
+    """
     client, front, pod = {
         Family.IPV4: ("198.51.100.7", "10.96.0.10", "10.1.0.4"),
         Family.IPV6: ("2001:db8::7", "fd00:96::10", "fd00:1::4"),
@@ -69,6 +72,8 @@ def _by_packet(written: Declaration, family: Family) -> str:
     (types,) = (line.removeprefix("typeof ") for line in written.body if line.startswith("typeof "))
     key, has_value, _ = types.partition(" : ")
     text = " . ".join(fields.get(field, "80") for field in key.split(" . "))
+    if any(line.startswith("timeout ") for line in written.body):
+        text += " timeout 1h"
     return f"{text} : {pod}" if has_value else text
 
 
