@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import shutil
 from pathlib import Path
 
 import pytest
@@ -230,6 +231,7 @@ def test_a_trial_tells_what_became_of_a_mutant(body: str, result: Result, tmp_pa
     for path, text in (("nftproxy/x.py", "def f():\n    return 1\n"), ("tests/test_x.py", TEST)):
         (tmp_path / "checkout" / path).parent.mkdir(parents=True)
         (tmp_path / "checkout" / path).write_text(text)
+    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path / "checkout")  # the options of pytest that trials must go with
     tree = Tree(tmp_path / "copy", tmp_path / "checkout")
     place = Fault(13, 21, body, "body", "f", (2, 2))
     with tree.damaged(Mutant(Identity("nftproxy/x.py", "f", "return 1", "body"), place)):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib.util
 import json
@@ -149,6 +150,7 @@ class Trial:
 
 def _fork(work: Callable[[], int]) -> int:
     """Do something in a process of its own; its process group has the same number."""
+    faulthandler.cancel_dump_traceback_later()  # under pytest it has a thread, for which a fork would wait in vain
     pid = os.fork()
     if not pid:
         _work_and_exit(work)
@@ -194,11 +196,10 @@ def _prepare(root: Path) -> None:
 
 
 PYTEST = (
-    "-x", "--tb=native", "--assert=plain", "-o", "timeout=60", "-p", "no:cacheprovider", "-p", "no:faulthandler",
+    "-x", "--tb=native", "--assert=plain", "-o", "timeout=60", "-p", "no:cacheprovider",
     "--disable-plugin-autoload", "-p", "pytest_timeout",
 )  # fmt: skip
-"""Options of all runs: the first failure ends them, and nobody reads of it.  The process that forks has the thread of
-faulthandler, and a fork would wait for it."""
+"""Options of all runs: the first failure ends them, and nobody reads of it."""
 
 
 def _pytest(files: Sequence[str], plugin: object) -> int:
