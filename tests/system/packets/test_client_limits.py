@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 import time
-from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import pytest
 
 from nftproxy.agent.counts import UNSERVED, Totals
-from nftproxy.kernel.counts import COUNTED_SETS, SCREENED_SETS, CountReader
+from nftproxy.kernel.counts import COUNTED_SETS, SCREENED_SETS, CountReader, Reading, claim_of
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, obstacle
 from nftproxy.lab.outcome import Kind, Outcome
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Address, Family, Protocol, host_port
 from nftproxy.model.objects import Service
+from nftproxy.policy.claims import NODE, Claim
 from tests.support.factories import service, slice_of
 from tests.support.waiting import wait_until
 from tests.system.packets.cluster import Cluster, Ip, at, each_ip, each_protocol
@@ -24,6 +25,7 @@ from tests.system.packets.cluster import Cluster, Ip, at, each_ip, each_protocol
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 OUTSIDE = Origin.OUTSIDE
+TCP, UDP, SCTP = Protocol.TCP, Protocol.UDP, Protocol.SCTP
 PORTS = {"tcp": 80, "udp": 53, "sctp": 3868}
 
 
@@ -59,9 +61,14 @@ def fronts(ip: Ip, protocol: str) -> list[tuple[str, int]]:
     return [(ip.vip, port), (ip.external, port), (ip.balanced, port), (ip.node, 30000 + port)]
 
 
-def kinds(outcomes: list[Outcome]) -> Counter[Kind]:
-    """How many of them reached an endpoint, and how many didn't."""
-    return Counter(outcome.kind for outcome in outcomes)
+def here(ip: Ip) -> str:
+    """The endpoint of such a Service."""
+    return host_port(ip.here, 8080)
+
+
+def ends(outcomes: list[Outcome]) -> list[str]:
+    """The endpoint that each of some connections reached, or what else became of it."""
+    return [str(outcome.endpoint or outcome.kind.value) for outcome in outcomes]
 
 
 @each_ip
@@ -71,12 +78,12 @@ def test_a_client_has_so_many_connections(lab: Lab, ip: Ip, protocol: str) -> No
     cluster = make_cluster(lab, ip, {"client-connections": "3"})
     for address, port in fronts(ip, protocol):
         outcomes = cluster.connect(OUTSIDE, address, port, protocol, times=8)
-        assert [outcome == DROPPED for outcome in outcomes] == [False] * 3 + [True] * 5, address
-        assert kinds(cluster.connect(OUTSIDE, address, port, protocol, source=other(ip), times=3)) == {Kind.ENDPOINT: 3}
+        assert ends(outcomes) == [here(ip)] * 3 + ["dropped"] * 5, address
+        assert ends(cluster.connect(OUTSIDE, address, port, protocol, source=other(ip), times=3)) == [here(ip)] * 3
     lab.node.flush_conntrack()
     for address, port in fronts(ip, protocol):  # the kernel notices the end within some milliseconds
-        wait_until(lambda: cluster.connect(OUTSIDE, address, port, protocol)[0].kind is Kind.ENDPOINT)  # noqa: B023
-        assert kinds(cluster.connect(OUTSIDE, address, port, protocol, times=4)) == {Kind.ENDPOINT: 2, Kind.DROPPED: 2}
+        wait_until(lambda: ends(cluster.connect(OUTSIDE, address, port, protocol)) == [here(ip)])  # noqa: B023
+        assert ends(cluster.connect(OUTSIDE, address, port, protocol, times=3)) == [here(ip)] * 2 + ["dropped"]
 
 
 @each_ip
@@ -87,10 +94,11 @@ def test_a_client_begins_so_many_connections_in_a_second(lab: Lab, ip: Ip, proto
     for address, port in fronts(ip, protocol):
         for source in (ip.client, other(ip)):
             began = time.monotonic()
-            outcomes = cluster.connect(OUTSIDE, address, port, protocol, source=source, times=12)
+            outcomes = ends(cluster.connect(OUTSIDE, address, port, protocol, source=source, times=12))
             most = 5 + int(time.monotonic() - began + 1)
-            assert [outcome.kind for outcome in outcomes[:5]] == [Kind.ENDPOINT] * 5
-            assert 5 <= kinds(outcomes)[Kind.ENDPOINT] <= most, address
+            assert outcomes[:5] == [here(ip)] * 5
+            assert outcomes.count(here(ip)) <= most, address
+            assert set(outcomes) <= {here(ip), "dropped"}
 
 
 @each_ip
@@ -105,7 +113,19 @@ def test_a_connection_counts_once(lab: Lab, ip: Ip) -> None:
         annotations={"client-connection-rate": "1,burst=5"},
     )
     cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a"], ports=["http:8080"]))
-    assert kinds(cluster.connect(OUTSIDE, ip.node, 30080, times=5)) == {Kind.ENDPOINT: 5}
+    assert ends(cluster.connect(OUTSIDE, ip.node, 30080, times=5)) == [here(ip)] * 5
+
+
+@pytest.mark.parametrize("cidrs", [["primary"], ["0.0.0.0/0", "::/0"]], ids=["primary", "everywhere"])
+@each_ip
+def test_node_ports_that_lead_to_themselves_are_limited(lab: Lab, ip: Ip, cidrs: list[str]) -> None:
+    """A server in the node's own network, at the very number of its node port, has limits like any other."""
+    given = asking(ip, {"client-connections": "2"})
+    own = slice_of(endpoints=[f"{ip.node}@node-a"], ports=["udp:30053/udp"])  # TCP would end with the node's reset
+    cluster = Cluster(lab, given, own, node_port_addresses=cidrs)
+    assert ends(cluster.connect(OUTSIDE, ip.node, 30053, "udp", times=4)) == ["node", "node", "dropped", "dropped"]
+    reached = ends(cluster.connect(OUTSIDE, ip.external, 53, "udp", times=3))
+    assert reached == [host_port(ip.node, 30053)] * 2 + ["dropped"]
 
 
 @each_ip
@@ -117,7 +137,7 @@ def test_denied_ranges_hold_everywhere(lab: Lab, ip: Ip, protocol: str) -> None:
     for address, port in fronts(ip, protocol):
         for origin in (OUTSIDE, Origin.POD, Origin.NODE):
             assert cluster.outcomes(origin, address, port, protocol, times=2) == {DROPPED}, (address, origin)
-        assert kinds(cluster.connect(OUTSIDE, address, port, protocol, source=other(ip))) == {Kind.ENDPOINT: 1}
+        assert ends(cluster.connect(OUTSIDE, address, port, protocol, source=other(ip))) == [here(ip)]
 
 
 @each_ip
@@ -140,7 +160,7 @@ def test_source_ranges_hold_for_what_is_asked(lab: Lab, ip: Ip, protocol: str) -
             assert (
                 cluster.outcomes(OUTSIDE, address, at_port, protocol, source=other(ip), times=1) == {DROPPED}
             ) is shut
-            assert kinds(cluster.connect(OUTSIDE, address, at_port, protocol)) == {Kind.ENDPOINT: 1}
+            assert ends(cluster.connect(OUTSIDE, address, at_port, protocol)) == [here(ip)]
 
 
 @each_ip
@@ -194,22 +214,54 @@ def test_limits_come_and_go(lab: Lab, ip: Ip) -> None:
     cluster.put(asking(ip, {"denied-source-ranges": ip.alone(ip.client)}))
     assert cluster.outcomes(OUTSIDE, ip.vip, 80, times=1) == {DROPPED}
     cluster.put(asking(ip, {}))
-    assert cluster.outcomes(OUTSIDE, ip.vip, 80, times=1).pop().kind is Kind.ENDPOINT
+    assert ends(cluster.connect(OUTSIDE, ip.vip)) == [here(ip)]
     after = lab.node.run(["nft", *hooks.split()])
     assert "screen-postrouting" not in after
     assert after.count("hook") == before.count("hook")
     cluster.put(asking(ip, {"client-connections": "1"}))
-    assert kinds(cluster.connect(OUTSIDE, ip.vip, 80, times=3)) == {Kind.ENDPOINT: 1, Kind.DROPPED: 2}
+    assert ends(cluster.connect(OUTSIDE, ip.vip, times=3)) == [here(ip), "dropped", "dropped"]
 
 
 @each_ip
 def test_a_full_load_keeps_the_clients(lab: Lab, ip: Ip) -> None:
     """Rules that are loaded anew know a client's connections still."""
     cluster = make_cluster(lab, ip, {"client-connections": "2"})
-    assert kinds(cluster.connect(OUTSIDE, ip.vip, 80, times=3)) == {Kind.ENDPOINT: 2, Kind.DROPPED: 1}
+    assert ends(cluster.connect(OUTSIDE, ip.vip, times=3)) == [here(ip), here(ip), "dropped"]
     installed = {family: lab.node.call(Kernel().read_back, family) for family in cluster.pipeline.generations}
     lab.load(cluster.pipeline.full_transaction(installed).text)
-    assert kinds(cluster.connect(OUTSIDE, ip.vip, 80, times=3)) == {Kind.DROPPED: 3}
+    assert ends(cluster.connect(OUTSIDE, ip.vip, times=3)) == ["dropped"] * 3
+
+
+class Dropped:
+    """What annotations have made the kernel drop, by Service port and kind of front, and reason."""
+
+    def __init__(self, cluster: Cluster, ip: Ip, *, counts_all: bool = False) -> None:
+        self._node = cluster.lab.node
+        self._family = Family.IPV6 if ip.is_ipv6 else Family.IPV4
+        self._reader = CountReader(COUNTED_SETS if counts_all else SCREENED_SETS)
+        self._totals = Totals(cluster.pipeline.counted)
+        self._totals.begin(self._family, self._read())
+
+    def _read(self) -> Reading:
+        reading = self._node.call(self._reader.read, self._family)
+        assert reading
+        return reading
+
+    def end(self) -> tuple[dict[tuple[str, ...], int], dict[str, set[Claim]]]:
+        """What the metrics say, and the fronts in each of the sets."""
+        reading = self._read()
+        self._node.call(self._reader.close)
+        self._totals.add(self._family, reading)
+        self._totals.text()  # in which new series begin
+        lines = [line for line in self._totals.text().decode().splitlines() if line.startswith(f"{UNSERVED}{{")]
+        labels = re.compile(r'(?:protocol|front|reason)="(\w+)"')
+        shown = {tuple(labels.findall(line)): int(line.split()[-1]) for line in lines}
+        entries = {
+            each.name: {claim_of(self._family, each, key) for key in keys}
+            for each, keys in reading.counts.items()
+            if keys and each.reason
+        }
+        return {key: count for key, count in shown.items() if count}, entries
 
 
 @pytest.mark.parametrize("counts_all", [False, True])
@@ -218,24 +270,84 @@ def test_what_is_dropped_is_counted(lab: Lab, ip: Ip, counts_all: bool) -> None:
     """Each packet that annotations drop is in the metrics by its Service port and reason, whatever is configured."""
     asked = {"client-connections": "2", "denied-source-ranges": ip.alone(other(ip)), "source-ranges-for": "node-ports"}
     cluster = make_cluster(lab, ip, asked, source_ranges=[ip.alone(ip.client)], service_counts=counts_all)
-    reader = CountReader(COUNTED_SETS if counts_all else SCREENED_SETS)
-    family = Family.IPV6 if ip.is_ipv6 else Family.IPV4
-    totals = Totals(cluster.pipeline.counted)
-    totals.begin(family, lab.node.call(reader.read, family))
+    dropped = Dropped(cluster, ip, counts_all=counts_all)
     cluster.connect(OUTSIDE, ip.vip, 80, times=5)
+    cluster.connect(OUTSIDE, ip.vip, 53, "udp", times=3)
     cluster.connect(OUTSIDE, ip.node, 30053, "udp", times=4)
+    cluster.connect(OUTSIDE, ip.node, 33868, "sctp", times=3)
     cluster.connect(OUTSIDE, ip.external, 80, source=other(ip), times=2)
     cluster.connect(Origin.POD, ip.node, 30080)
-    reading = lab.node.call(reader.read, family)
-    lab.node.call(reader.close)
-    assert reading
-    totals.add(family, reading)
-    totals.text()
-    found = [line for line in totals.text().decode().splitlines() if line.startswith(f"{UNSERVED}{{")]
-    shown = {tuple(re.findall(r'(?:protocol|front|reason)="(\w+)"', line)): int(line.split()[-1]) for line in found}
-    assert shown == {
-        ("tcp", "cluster_ip", "over_connections"): 3,
-        ("udp", "node_port", "over_connections"): 2,
-        ("tcp", "external_ip", "denied"): 2,
-        ("tcp", "node_port", "not_admitted"): 1,
+    assert dropped.end() == (
+        {
+            ("tcp", "cluster_ip", "over_connections"): 3,
+            ("udp", "cluster_ip", "over_connections"): 1,
+            ("udp", "node_port", "over_connections"): 2,
+            ("sctp", "node_port", "over_connections"): 1,
+            ("tcp", "external_ip", "denied"): 2,
+            ("tcp", "node_port", "not_admitted"): 1,
+        },
+        {
+            "counted-over-connections": {Claim(Address(ip.vip), TCP, 80), Claim(Address(ip.vip), UDP, 53)},
+            "nodeport-counted-over-connections": {Claim(NODE, UDP, 30053), Claim(NODE, SCTP, 33868)},
+            "counted-denied": {Claim(Address(ip.external), TCP, 80)},
+            "nodeport-counted-not-admitted": {Claim(NODE, TCP, 30080)},
+        },
+    )
+
+
+@each_ip
+def test_all_that_is_asked_holds_together(lab: Lab, ip: Ip) -> None:
+    """A packet is dropped for one reason, the first of these: denied, not admitted, over its rate, over its number."""
+    asked = {
+        "client-connection-rate": "1,burst=5",
+        "client-connections": "3",
+        "denied-source-ranges": ip.alone(other(ip)),
+        "source-ranges-for": "node-ports",
     }
+    cluster = make_cluster(lab, ip, asked, source_ranges=[ip.alone(ip.client)], external_policy="Cluster")
+    dropped = Dropped(cluster, ip)
+    for address, port in ((ip.external, 80), (ip.node, 30080)):
+        assert ends(cluster.connect(OUTSIDE, address, port, source=other(ip), times=9)) == ["dropped"] * 9
+        outcomes = ends(cluster.connect(OUTSIDE, address, port, times=30))
+        assert outcomes == [here(ip)] * 3 + ["dropped"] * 27
+    assert cluster.outcomes(Origin.POD, ip.node, 30080, times=9) == {DROPPED}
+    counts, _ = dropped.end()
+    for front in ("external_ip", "node_port"):
+        over_rate, over_connections = (
+            counts.pop(("tcp", front, reason)) for reason in ("over_rate", "over_connections")
+        )
+        assert over_rate + over_connections == 27
+        assert over_connections >= 2
+    assert counts == {
+        ("tcp", "external_ip", "denied"): 9,
+        ("tcp", "node_port", "denied"): 9,
+        ("tcp", "node_port", "not_admitted"): 9,
+    }
+
+
+@each_ip
+def test_what_packets_write_is_forgotten(lab: Lab, ip: Ip) -> None:
+    """A client is forgotten a minute after its last connection, and what is counted a day after it last grew."""
+    cluster = make_cluster(lab, ip, {"client-connection-rate": "1,burst=1"})
+
+    def drop_some() -> None:
+        for address, port in ((ip.vip, 80), (ip.node, 30080)):
+            cluster.connect(OUTSIDE, address, port, times=4)
+
+    def begins_anew(name: str, before: float) -> bool:
+        drop_some()
+        return seconds_left(lab, ip, name) > before
+
+    drop_some()
+    for name, most in (("rate-1-1", 60.0), ("counted-over-rate", 86_400.0), ("nodeport-counted-over-rate", 86_400.0)):
+        before = seconds_left(lab, ip, name)
+        assert 0 < before <= most
+        time.sleep(0.1)  # in most cases enough to see it at the first look
+        wait_until(partial(begins_anew, name, before))
+
+
+def seconds_left(lab: Lab, ip: Ip, name: str) -> float:
+    """After how many seconds an entry of a set, the first one to go, will be forgotten."""
+    units = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+    texts = re.findall(r"expires (\w+)", lab.node.run(["nft", "list", "set", ip.nft, "nftproxy", name]))
+    return min(sum(int(n) * units[unit] for n, unit in re.findall(r"(\d+)([a-z]+)", text)) for text in texts)
