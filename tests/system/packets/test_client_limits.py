@@ -225,7 +225,7 @@ def test_limits_come_and_go(lab: Lab, ip: Ip) -> None:
 @each_ip
 def test_a_full_load_keeps_the_clients(lab: Lab, ip: Ip) -> None:
     """Rules that are loaded anew know a client's connections still."""
-    cluster = make_cluster(lab, ip, {"client-connections": "2"})
+    cluster = make_cluster(lab, ip, {"client-connections": "2", "client-connection-rate": "50"})
     assert ends(cluster.connect(OUTSIDE, ip.vip, times=3)) == [here(ip), here(ip), "dropped"]
     installed = {family: lab.node.call(Kernel().read_back, family) for family in cluster.pipeline.generations}
     lab.load(cluster.pipeline.full_transaction(installed).text)
