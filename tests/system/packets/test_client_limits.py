@@ -326,6 +326,25 @@ def test_all_that_is_asked_holds_together(lab: Lab, ip: Ip) -> None:
 
 
 @each_ip
+def test_addresses_that_lead_to_themselves_are_limited(lab: Lab, ip: Ip) -> None:
+    """A server in the node's own network has limits at its Service's external IP too, where that is its own address."""
+    given = service(
+        external_policy="Local",
+        cluster_ips=[ip.vip],
+        external_ips=[ip.node],
+        ports=["dns:5353/udp"],
+        annotations={"client-connections": "2"},
+    )
+    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.node}@node-a"], ports=["dns:5353/udp"]))
+    dropped = Dropped(cluster, ip)
+    assert ends(cluster.connect(OUTSIDE, ip.node, 5353, "udp", times=4)) == ["node", "node", "dropped", "dropped"]
+    assert dropped.end() == (
+        {("udp", "external_ip", "over_connections"): 2},
+        {"counted-over-connections": {Claim(Address(ip.node), UDP, 5353)}},
+    )
+
+
+@each_ip
 def test_what_packets_write_is_forgotten(lab: Lab, ip: Ip) -> None:
     """A client is forgotten a minute after its last connection, and what is counted a day after it last grew."""
     cluster = make_cluster(lab, ip, {"client-connection-rate": "1,burst=1"})
