@@ -22,6 +22,7 @@ from nftproxy.conformance.strategies import (
     OUTSIDE_IPS,
     SERVICES,
     SLICES,
+    TABLES,
     ZONES,
     Given,
     clusters,
@@ -36,7 +37,7 @@ from nftproxy.conformance.strategies import (
 )
 from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
-from nftproxy.model.annotations import ServiceOptions, SilentEndpoints
+from nftproxy.model.annotations import PLAIN, ServiceOptions, SilentEndpoints
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,
@@ -156,6 +157,16 @@ def silent_worlds(draw: st.DrawFn) -> World:
     silent = draw(st.lists(st.sampled_from(places), unique=True, max_size=8)) if places else []
     services_ = tuple(structs.replace(each, options=leaving) for each in world.services)
     return world._replace(services=services_, silent=tuple(silent))
+
+
+@st.composite
+def hashed_worlds(draw: st.DrawFn) -> World:
+    """A world in which every Service chooses by a table."""
+    world = draw(worlds)
+    chosen = draw(st.tuples(*[st.sampled_from(TABLES)] * len(world.services)))
+    hashed = [structs.replace(PLAIN, algorithm=algorithm) for algorithm in chosen]
+    services_ = [structs.replace(each, options=options) for each, options in zip(world.services, hashed, strict=True)]
+    return world._replace(services=tuple(services_))
 
 
 def world_after(world: World, happened: Iterable[Event]) -> World:

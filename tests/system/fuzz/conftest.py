@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from nftproxy.conformance import strategies
+from nftproxy.model.annotations import Algorithm
+from nftproxy.policy import maglev
 from tests.system.fuzz.effort import IS_LONG, Tally
 
 LONGEST = 24 * 3600 if IS_LONG else 400
@@ -20,6 +24,20 @@ def tally(request: pytest.FixtureRequest) -> Tally:
     made = Tally(str(request.path.relative_to(request.config.rootpath)))
     request.config.stash.setdefault(_TALLIES, []).append(made)
     return made
+
+
+SMALL = (((20, 127), (1000, 509)), 1021)
+"""Sizes of tables, primes too, with which thousands of clusters can be tried; the real ones are thirty times as large."""
+
+
+@pytest.fixture(scope="module")
+def small_tables() -> Iterator[None]:
+    """Let Services be drawn that choose by a table, and let tables be small."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maglev, "SIZES", SMALL[0])
+        patch.setattr(maglev, "LARGEST", SMALL[1])
+        patch.setattr(strategies, "drawn_algorithms", tuple(Algorithm))
+        yield
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterable
 
 from hypothesis import HealthCheck, Phase, settings
+
+from nftproxy.conformance.strategies import TABLES
+from nftproxy.model.objects import Service
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 LONG_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
@@ -49,3 +53,8 @@ class Tally:
     def __str__(self) -> str:
         counts = ", ".join(f"{number:,} {what}" for what, number in self._counts.items())
         return f"{self.module}: {counts or 'nothing'}"
+
+
+def by_table(services: Iterable[Service]) -> int:
+    """How many of some Services choose by a table."""
+    return sum(each.options.algorithm in TABLES for each in services)

@@ -21,12 +21,12 @@ from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.lab import obstacle
 from tests.support.explained import disagreements, pipeline_of, some_questions
 from tests.support.factories import renderer
-from tests.system.fuzz.effort import IS_LONG, Tally, effort
+from tests.system.fuzz.effort import IS_LONG, Tally, by_table, effort
 
 QUESTIONS = 10
 """Questions about each cluster."""
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.usefixtures("small_tables")]
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +47,7 @@ def test_questions_are_answered_as_connections_go(trial: Trial, tally: Tally, wo
     expected = [oracle.expected(probe) for probe in asked]
     tally.count("questions", len(asked))
     tally.count("clusters")
+    tally.count("Services that choose by a table", by_table(world.services))
     assert disagreements(pipeline_of(world, probe_capabilities().capabilities), asked, expected) == []
     trial.load(world)
     assert trial.differences(world, asked) == []

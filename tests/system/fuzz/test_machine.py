@@ -33,10 +33,10 @@ from nftproxy.rules.ruleset import Declaration, Element, Kind
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, templates
 from tests.system.fuzz.departures import departures
-from tests.system.fuzz.effort import Tally, effort
+from tests.system.fuzz.effort import Tally, by_table, effort
 from tests.system.fuzz.host import Contents, Host, Printed
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.usefixtures("small_tables")]
 
 
 @functools.cache
@@ -250,6 +250,7 @@ class Following(RuleBasedStateMachine):
     def _apply(self, transaction: Transaction) -> None:
         self._host.apply(transaction)
         self._tally.count("transactions", int(bool(transaction)))
+        self._tally.count("Services that choose by a table", by_table(self._made.state.services.values()))
 
     def _load(self) -> None:
         """Load everything; then nothing else is there."""

@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 
 from nftproxy.conformance import features, worlds
-from nftproxy.conformance.oracle import World
+from nftproxy.conformance.oracle import Oracle, World
 from nftproxy.conformance.probes import probes
 from nftproxy.conformance.rendered import Rendered
+from nftproxy.conformance.strategies import IPV4
 from nftproxy.conformance.trial import Trial, exactly
 from nftproxy.conformance.worlds import world_after
 from nftproxy.kernel.capabilities import probe as probe_capabilities
@@ -24,11 +25,11 @@ from nftproxy.lab import obstacle
 from nftproxy.model.events import Event
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support.factories import renderer
-from tests.system.fuzz.effort import IS_LONG, Tally, effort
+from tests.system.fuzz.effort import IS_LONG, Tally, by_table, effort
 
 Strangers = list[Service | EndpointSlice]
 
-pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.mark.usefixtures("small_tables")]
 
 
 def tries(short: int, long: int) -> settings:
@@ -49,6 +50,7 @@ def trial(tally: Tally) -> Iterator[Trial]:
 def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -> None:
     """On any cluster, every connection worth trying becomes what the specification says, and all that it may become."""
     tally.count("clusters")
+    tally.count("Services that choose by a table", by_table(world.services))
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
 
@@ -57,6 +59,16 @@ def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -
 def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, world: World) -> None:
     """Where endpoints don't answer, connections of Services that leave them out go to the others, up to half."""
     tally.count("clusters with silence")
+    assert features.as_specified(features.anything, exactly, trial, world) is None
+
+
+@given(world=worlds.hashed_worlds())
+@tries(15, 500)
+def test_tables_choose_as_specified(trial: Trial, tally: Tally, world: World) -> None:
+    """Where tables choose, whatever the list, connections go to all of its endpoints, and those of one client to one."""
+    tally.count("clusters with tables alone")
+    lists = [Oracle(world).lists(each.service, each.port, IPV4) for each in Oracle(world).fronts.values() if each.port]
+    tally.count("tables with a choice", sum(len(each.cluster) > 1 for each in lists))
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
 
