@@ -27,7 +27,7 @@ def tally(request: pytest.FixtureRequest) -> Tally:
 
 
 SMALL = (((20, 127), (1000, 509)), 1021)
-"""Sizes of tables, primes too, with which thousands of clusters can be tried; the real ones are thirty times as large."""
+"""Sizes of tables, primes too, with which thousands of clusters can be tried; real ones are thirty times as large."""
 
 
 @pytest.fixture(scope="module")

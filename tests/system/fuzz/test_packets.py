@@ -65,7 +65,7 @@ def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, 
 @given(world=worlds.hashed_worlds())
 @tries(15, 500)
 def test_tables_choose_as_specified(trial: Trial, tally: Tally, world: World) -> None:
-    """Where tables choose, whatever the list, connections go to all of its endpoints, and those of one client to one."""
+    """Where tables choose, connections go to all endpoints of the list, and those of one client to one."""
     tally.count("clusters with tables alone")
     lists = [Oracle(world).lists(each.service, each.port, IPV4) for each in Oracle(world).fronts.values() if each.port]
     tally.count("tables with a choice", sum(len(each.cluster) > 1 for each in lists))
