@@ -173,7 +173,7 @@ GENEROUS = Rate(10_000, 100_000)
 TABLES = (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
 """The algorithms for which each front has a table of thousands of rows."""
 drawn_algorithms = tuple(each for each in Algorithm if each not in TABLES)
-"""Those that are drawn.  Tables take their time, so they are drawn only where tests make them small and add them here."""
+"""Those that are drawn.  Tables take their time, so tests that make them small add these here."""
 
 
 @st.composite
