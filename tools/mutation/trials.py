@@ -196,14 +196,18 @@ def _prepare(root: Path) -> None:
 
 
 PYTEST = (
-    "-x", "--tb=native", "--assert=plain", "-o", "timeout=60", "-p", "no:cacheprovider",
+    "-x", "--tb=native", "--assert=plain", "-p", "no:cacheprovider",
     "--disable-plugin-autoload", "-p", "pytest_timeout",
 )  # fmt: skip
 """Options of all runs: the first failure ends them, and nobody reads of it."""
 
 
-def _pytest(files: Sequence[str], plugin: object) -> int:
-    return int(pytest.main([*PYTEST, *files], plugins=[plugin]))
+LONGEST_TRIED, LONGEST_MEASURED = 60, 900
+"""Seconds that a test may take: where a mutant may be why it doesn't end, and where it only can be a busy machine."""
+
+
+def _pytest(files: Sequence[str], plugin: object, longest: int) -> int:
+    return int(pytest.main([*PYTEST, "-o", f"timeout={longest}", *files], plugins=[plugin]))
 
 
 def _run_tests(root: Path, report: Path, files: Sequence[str], tests: Collection[str] | None) -> int:
@@ -211,7 +215,7 @@ def _run_tests(root: Path, report: Path, files: Sequence[str], tests: Collection
     sys.dont_write_bytecode = True
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    return _pytest(files, _Selection(report, tests))
+    return _pytest(files, _Selection(report, tests), LONGEST_TRIED)
 
 
 class _Selection:
@@ -268,7 +272,7 @@ def _measured(found: Mapping[str, Any]) -> Measured:
 def _measure(root: Path, report: Path, paths: Sequence[str], files: Collection[str]) -> int:
     _prepare(root)
     recorder = _Recorder(root, files)
-    status = _pytest(paths, recorder)
+    status = _pytest(paths, recorder, LONGEST_MEASURED)
     report.write_text(json.dumps({"seconds": recorder.seconds, "runs": recorder.runs()}))
     return status
 
