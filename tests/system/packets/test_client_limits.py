@@ -14,6 +14,7 @@ from nftproxy.agent.counts import UNSERVED, Totals
 from nftproxy.kernel.counts import COUNTED_SETS, SCREENED_SETS, CountReader, Reading, claim_of
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import DROPPED, PORT_UNREACHABLE, TCP_RESET, Lab, Origin, obstacle
+from nftproxy.lab import NODE as DELIVERED
 from nftproxy.lab.outcome import Kind, Outcome
 from nftproxy.model.addresses import Address, Family, Protocol, host_port
 from nftproxy.model.objects import Service
@@ -192,15 +193,18 @@ def test_answers_are_not_screened(lab: Lab, ip: Ip) -> None:
 
 @each_ip
 def test_others_are_not_limited(lab: Lab, ip: Ip) -> None:
-    """A Service that asks for nothing is served as ever beside one that denies everybody, at its very port number."""
+    """Beside a Service that denies everybody others are served as ever, and the node's own servers at its node port."""
     everyone = "0.0.0.0/0,::/0"
     plain = service("shop/plain", cluster_ips=[ip.vip2], ports=["http:30080/tcp"])
     for everywhere in ("primary", "0.0.0.0/0,::/0"):
         lab.reset()
+        lab.add_address(ip.own)
         cluster = make_cluster(lab, ip, {"denied-source-ranges": everyone}, node_port_addresses=everywhere.split(","))
         cluster.put(plain, slice_of("shop/plain", [f"{ip.here2}@node-a"], ports=["http:9090"]))
         assert cluster.outcomes(Origin.POD, ip.vip2, 30080, times=2) == at(ip.here2, port=9090)
         assert cluster.outcomes(OUTSIDE, ip.node, 30080, times=2) == {DROPPED}
+        its_own = DELIVERED if everywhere == "primary" else DROPPED
+        assert cluster.outcomes(OUTSIDE, ip.own, 30080, times=2) == {its_own}
         assert cluster.outcomes(OUTSIDE, ip.client[:-1] + "9", 30080, times=1).pop().kind is Kind.UNTOUCHED
 
 
