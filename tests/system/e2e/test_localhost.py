@@ -128,6 +128,25 @@ def ip_family(ip: Ip) -> str:
 
 
 @each_ip
+def test_limits_are_not_for_localhost(it: Node, ip: Ip) -> None:
+    """The node's programs have as many connections at localhost as they like, where its own address allows them one."""
+    limited = web()
+    limited["metadata"]["annotations"] = {
+        "nftproxy.dev/client-connections": "1",
+        "nftproxy.dev/denied-source-ranges": "127.0.0.0/8,::1/128",
+    }
+    it.put(limited, *it.slices(0))
+    with ExitStack() as stack:
+        for place, most in ((localhost(ip), 4), (address_of(it.machine, ip), 1)):
+            for _ in range(most):
+                conversation = stack.enter_context(it.machine.talk(place, NODE_PORT))
+                assert conversation.ask().name == "web-0"
+        with pytest.raises(TimeoutError):
+            it.machine.ask(address_of(it.machine, ip), NODE_PORT, timeout=0.5)
+        assert it.machine.ask(localhost(ip), NODE_PORT).name == "web-0"
+
+
+@each_ip
 def test_policy_local(it: Node, ip: Ip) -> None:
     """With externalTrafficPolicy Local the node's own endpoints serve; where there is none, localhost refuses."""
     it.put(web(externalTrafficPolicy="Local"), *it.slices(0, 1))
