@@ -62,7 +62,7 @@ def _draw_algorithms(figures: Figures) -> None:
 def _draw_latency(figures: Figures) -> None:
     from matplotlib import pyplot
 
-    picture, axes = pyplot.subplots(figsize=(7, 4))
+    picture, axes = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
     for label, style, colour, points in (
         ("kube-proxy 1.36.2, nftables mode, p50 (quoted)", "s:", "tab:gray", QUOTED),
         (OTHER_SHAPE, "^-.", "tab:orange", _found(figures, "shape/{}/per Service/change/p50")),
@@ -76,8 +76,7 @@ def _draw_latency(figures: Figures) -> None:
     axes.minorticks_off()
     axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.grid(visible=True, which="major", alpha=0.3)
-    axes.legend(fontsize="small")
-    picture.tight_layout()
+    picture.legend(loc="outside lower center", ncols=2, fontsize="small")  # within, it would cover a line
     picture.savefig(PICTURE, metadata={"Date": None})
     pyplot.close(picture)
 
