@@ -168,6 +168,7 @@ FEATURES = (
     _plain("terminating endpoints", focused_worlds.terminating_worlds, anything),
     _plain("topology hints", focused_worlds.topology_worlds, _to_cluster_ips),
     _plain("loadBalancerSourceRanges", focused_worlds.guarded_worlds, anything),
+    _plain("denied and source ranges", focused_worlds.screened_worlds, anything),
     _plain("session affinity", focused_worlds.sticky_worlds, anything),
     _plain("masquerading, detectLocalMode", focused_worlds.masquerading_worlds, _to_others, exactly),
     _plain("hairpin", focused_worlds.hairpin_worlds, _to_itself, exactly),

@@ -33,6 +33,7 @@ from nftproxy.conformance.strategies import (
 from nftproxy.conformance.worlds import crowd_of, lab_nodes, world_of
 from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
+from nftproxy.model.annotations import GuardedFronts, ServiceOptions
 from nftproxy.model.objects import (
     Endpoint,
     EndpointPort,
@@ -170,6 +171,16 @@ external_local_worlds = focused(_ready, external_policy=_local, **_everywhere)
 terminating_worlds = focused(_any_state, internal_policy=policies, external_policy=policies, **_everywhere)
 topology_worlds = focused(_hinted, node=lab_nodes, traffic_distribution=st.sampled_from(TrafficDistribution))
 guarded_worlds = focused(_ready, source_ranges=some(SOURCES, least=1, most=3), **_everywhere)
+screened_worlds = focused(
+    _ready,
+    source_ranges=some(SOURCES, least=1, most=2),
+    options=st.builds(
+        ServiceOptions,
+        source_ranges_for=st.frozensets(st.sampled_from(GuardedFronts), min_size=1),
+        denied_ranges=some(SOURCES, most=1),
+    ),
+    **_everywhere,
+)
 sticky_worlds = focused(_ready, affinity_timeout=st.sampled_from([60, 10800]), **_everywhere)
 masquerading_worlds = focused(_ready, config=configs, node=lab_nodes, external_policy=policies, **_everywhere)
 hairpin_worlds = focused(_ready, internal_policy=policies)

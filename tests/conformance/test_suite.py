@@ -88,7 +88,7 @@ class Damage(NamedTuple):
         return {**templates(), self.template: damaged}
 
 
-TABLE, ENDPOINTS, DRAW = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2"
+TABLE, ENDPOINTS, DRAW, SCREEN = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2", "screen.nft.j2"
 DAMAGES = {
     "ClusterIP": Damage(TABLE, "map @services goto draw$", "map @short-circuit goto draw"),
     "no endpoints: rejected": Damage(TABLE, "^    reject$", "    drop"),
@@ -103,6 +103,7 @@ if IS_LONG:
         "node ports, nodePortAddresses": Damage(TABLE, "{{ match }} jump nodeports$", ""),
         "internalTrafficPolicy Local": Damage(TABLE, r"@fronts \{\{ endings.unserved.*", "@fronts accept"),
         "externalTrafficPolicy Local": Damage(TABLE, "fib saddr type local (.* map @)", r"\1"),
+        "denied and source ranges": Damage(SCREEN, "@denied goto drop-denied", "@denied accept"),
         "masquerading, detectLocalMode": Damage(TABLE, ".*daddr @cluster-ips {{ source }} meta mark.*", ""),
         "unused ClusterIPs and ports": Damage(TABLE, ".*daddr @service-cidrs drop", ""),
     }
