@@ -34,6 +34,7 @@ from nftproxy.rules.transaction import (
     change_transaction,
     delete_transaction,
     hook_transaction,
+    is_refilled,
     join,
     load_transaction,
 )
@@ -159,6 +160,12 @@ class Pipeline:
         generation = self.generations[family]
         generation.forget_unused()
         return load_transaction(generation, self._shape(family), installed)
+
+    def refilled(self, family: Family, installed: Installed | None) -> Generation | None:
+        """What a load is to make of a table that stays in place, to compare it with; None for one that is replaced."""
+        generation = self.generations[family]
+        generation.forget_unused()
+        return generation if installed and is_refilled(installed, self._shape(family)) else None
 
     def trial(self, family: Family, left_out: Collection[ObjectKey]) -> Transaction:
         """What would make a table anew without what some Services contribute: to be checked, not to be applied."""

@@ -37,6 +37,7 @@ from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.pipeline import Pipeline
+from nftproxy.rules.ruleset import Generation
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,9 @@ class KernelSide(Protocol):
 
     async def read_back(self, family: Family) -> Installed | None:
         """Our table of one family by name, None if there is none; raises Unavailable."""
+
+    async def compare(self, installed: Installed, generation: Generation) -> Installed:
+        """The same with what its sets differ in from a generation, as far as that can be known."""
 
 
 class _Table:
@@ -241,14 +245,17 @@ class Loader:
         """Bring the kernel to the present generation of some families, in one transaction."""
         await self._survive()
         installed = {table.family: await self._found(table) for table in tables}
-        self._vitals.lap()
-        transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
-        self._vitals.lap(Stage.DIFF)
         began = now()
-        with self._custody.during(len(transaction.text)):
-            with self._vitals.committing(transaction, installed):
-                commit = await self._kernel.apply(transaction)
-            self._custody.loaded(commit, installed.keys())
+        self._vitals.lap()
+        with self._custody.watching():
+            generation = await self._kernel.generation()
+            installed = {family: await self._compared(family, found) for family, found in installed.items()}
+            transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
+            self._vitals.lap(Stage.DIFF)
+            with self._custody.during(len(transaction.text)):
+                with self._vitals.committing(transaction, installed):
+                    commit = await self._kernel.apply(transaction)
+                self._custody.loaded(_since(generation, commit, installed.values()), installed.keys())
         self._has_been_loaded(tables, len(transaction.text), now() - began)
 
     def _has_been_loaded(self, tables: Sequence[_Table], size: int, seconds: float) -> None:
@@ -278,6 +285,11 @@ class Loader:
             await self._quarantine_culprits(table.quarantine)
         installed = await self._kernel.read_back(table.family)
         return installed and Installed() if remedy is Remedy.REPLACE else installed
+
+    async def _compared(self, family: Family, found: Installed | None) -> Installed | None:
+        """With what its elements differ in, if the table stays where it is."""
+        generation = self._pipeline.refilled(family, found)
+        return await self._kernel.compare(found, generation) if found and generation else found
 
     def _note_refused_together(self, error: Refused) -> None:
         self._is_refused_together = True
@@ -344,6 +356,12 @@ class Loader:
             else:
                 text = "the kernel accepts the rules of Service %(service)s for %(family)s again"
                 log.info(text, {"service": service, "family": FAMILY_NAMES[family]})
+
+
+def _since(generation: int, commit: Commit, installed: Iterable[Installed | None]) -> Commit:
+    """A load that depends on what sets held in a generation, from that one on; any other as it is."""
+    depends = any(each and each.differences for each in installed)
+    return Commit(generation, commit.after) if depends else commit
 
 
 def now() -> float:

@@ -246,8 +246,8 @@ class Agent:
     async def _check(self) -> None:
         """Load everything if it isn't known that others have left our tables alone.
 
-        Looking whether they are as they were costs as much as loading them.  Names that are missing are logged; they
-        count as damage, as does whatever another program is known to have changed.
+        A load looks at every element anyway.  Names that are missing are logged; they count as damage, as does whatever
+        another program is known to have changed.
         """
         known = self._loader.known
         try:

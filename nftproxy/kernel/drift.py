@@ -57,6 +57,16 @@ class Custody:
         self._notices: dict[int, Notice] = {}
         self._doubt = ""  # why it isn't known how our tables are, which nobody has asked for yet
         self.is_committing = False
+        self._is_deaf = False
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """Around what a transaction of ours depends on, up to that: what others commit meanwhile is kept for it."""
+        self.is_committing = True
+        try:
+            yield
+        finally:
+            self.is_committing = False
 
     @contextlib.contextmanager
     def during(self, size: int) -> Iterator[None]:
@@ -66,7 +76,7 @@ class Custody:
         is_large = size >= LARGE
         if is_large:
             self._hearing.pause()
-        self.is_committing = True
+        self.is_committing, self._is_deaf = True, is_large
         try:
             yield
         except Refused:
@@ -76,7 +86,7 @@ class Custody:
             self._notices.clear()
             raise
         finally:
-            self.is_committing = False
+            self.is_committing = self._is_deaf = False
             if is_large:
                 self._hearing.resume()
 
@@ -86,7 +96,10 @@ class Custody:
         self.harmed &= self._held
 
     def loaded(self, commit: Commit, families: Iterable[Family]) -> None:
-        """The tables of these families are as they should be after this full transaction."""
+        """The tables of these families are as they should be after this full transaction.
+
+        `commit` begins where it was known what they held, if that counts.
+        """
         families = frozenset(families)
         if self._held - families:
             self.changed(commit, families)
@@ -133,8 +146,9 @@ class Custody:
     def _own_generation(self, commit: Commit, families: frozenset[Family]) -> int | None:
         """The generation that a commit of ours made; None if that isn't known.
 
-        Where two are about us, somebody has touched our tables, before us or after.  Where nobody listened, others may
-        have done so, or just as well have kept to theirs: that is left to the periodic check.
+        Where two are about us, or one though we didn't listen to our own, somebody has touched our tables, before us or
+        after.  Where nobody listened, others may have done so, or just as well have kept to theirs: that is left to the
+        periodic check.
         """
         if commit.is_alone:
             return commit.after
@@ -143,9 +157,10 @@ class Custody:
             for generation in range(commit.before + 1, commit.after + 1)
             if generation in self._notices and self._notices[generation].families & families
         ]
-        if len(about_us) > 1:
+        if len(about_us) > (not self._is_deaf):
             self._doubt = AT_ONCE
-        return about_us[0] if len(about_us) == 1 else None
+            return None
+        return about_us[0] if about_us else None
 
     def _go_on(self) -> Notice | None:
         """Go on past our own generations and those that left us alone; who stands in the way, if anyone does."""

@@ -102,7 +102,7 @@ class Elements:
             is_same = _value(found.get(KEY_END, found[ELEMENT_KEY])) == last
         else:
             is_same = self._ends_after(family, container, last)
-        return Found(_data(found, declared), _seconds(found)) if is_same else None
+        return Found(value_text(found, declared), _seconds(found)) if is_same else None
 
     def _ends_after(self, family: Family, container: str, last: bytes) -> bool:
         """Whether a range ends with this key: such sets have an element of its own for the first key that is beyond."""
@@ -137,7 +137,8 @@ class Elements:
             raise Unavailable(why(error)) from error
 
 
-def _data(parts: Attributes, declared: Attributes) -> str:
+def value_text(parts: Attributes, declared: Attributes) -> str:
+    """The value of an element as nft's text has it, "" without one; `declared` is what the kernel says of the map."""
     if ELEMENT_DATA not in parts:
         return ""
     data = dict(attributes_of(parts[ELEMENT_DATA]))

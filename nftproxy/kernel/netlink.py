@@ -73,7 +73,7 @@ def request(subsystem: int, kind: int, flags: int, family: int, attributes: byte
 def attribute(kind: int, value: bytes) -> bytes:
     """An attribute of a request."""
     data = ATTRIBUTE.pack(ATTRIBUTE.size + len(value), kind) + value
-    return data.ljust(_aligned(len(data)), b"\0")
+    return data.ljust(aligned(len(data)), b"\0")
 
 
 def named(kind: int, name: str) -> bytes:
@@ -132,7 +132,7 @@ def messages_of(data: bytes, *, may_change: bool = False) -> Iterator[tuple[int,
         if kind in (ERROR, DONE) and (code := int.from_bytes(body[:4], sys.byteorder, signed=True)):
             raise OSError(-code, os.strerror(-code))
         yield kind, body
-        start += _aligned(length)
+        start += aligned(length)
 
 
 def attributes_of(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -140,7 +140,7 @@ def attributes_of(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
     while start < len(data):
         length, kind = ATTRIBUTE.unpack_from(data, start)
         yield kind & KIND_MASK, data[start + ATTRIBUTE.size : start + length]
-        start += _aligned(length)
+        start += aligned(length)
 
 
 def number_of(value: bytes) -> int:
@@ -153,5 +153,6 @@ def text_of(value: bytes) -> str:
     return value.rstrip(b"\0").decode(errors="replace")
 
 
-def _aligned(length: int) -> int:
+def aligned(length: int) -> int:
+    """What an attribute, a message, or a part of a concatenation of so many bytes fills."""
     return (length + 3) & ~3

@@ -49,8 +49,8 @@ def dump(family: Family, table: str, container: nft.NamedSet) -> Iterator[list[E
     Raises:
         Unavailable: the kernel does not answer.
     """
-    for body in _dump(family, table, container):
-        yield list(_entries(body, container))
+    for part in items(family, table, container.name):
+        yield list(_entries(part, container))
 
 
 def count(family: Family, table: str, container: nft.NamedSet, most: int) -> tuple[int, bool]:
@@ -60,20 +60,25 @@ def count(family: Family, table: str, container: nft.NamedSet, most: int) -> tup
         Unavailable: the kernel does not answer.
     """
     found = 0
-    for body in _dump(family, table, container):
-        found += sum(1 for _ in _items(body))
+    for part in items(family, table, container.name):
+        found += len(part)
         if found >= most:
             return found, True
     return found, False
 
 
-def _dump(family: Family, table: str, container: nft.NamedSet) -> Iterator[bytes]:
-    """The messages of a listing; none if the set has gone meanwhile."""
-    names = named(nft.LIST_TABLE, table) + named(nft.LIST_SET, container.name)
+def items(family: Family, table: str, name: str) -> Iterator[list[bytes]]:
+    """The elements of a set as the kernel describes them, in parts; none if the set has gone meanwhile.
+
+    Otherwise as `dump`.
+    """
+    names = named(nft.LIST_TABLE, table) + named(nft.LIST_SET, name)
     asked = request(nft.SUBSYSTEM, nft.GET_ELEMENTS, DUMP, FAMILY_NUMBER[family], names)
     try:
         with open_socket() as kernel:
-            yield from bodies(kernel, asked, nft.BUFFER_SIZE, may_change=True)
+            for body in bodies(kernel, asked, nft.BUFFER_SIZE, may_change=True):
+                listed = dict(attributes_of(body, GENERAL.size)).get(nft.LIST_ELEMENTS, b"")
+                yield [item for _, item in attributes_of(listed)]
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise Unavailable(nft.why(error)) from error
@@ -104,14 +109,9 @@ def _elements(table: str, name: str, element: bytes) -> bytes:
     return named(nft.LIST_TABLE, table) + named(nft.LIST_SET, name) + items
 
 
-def _items(body: bytes) -> Iterator[bytes]:
-    listed = dict(attributes_of(body, GENERAL.size)).get(nft.LIST_ELEMENTS, b"")
-    return (item for _, item in attributes_of(listed))
-
-
-def _entries(body: bytes, container: nft.NamedSet) -> Iterator[Entry]:
+def _entries(part: list[bytes], container: nft.NamedSet) -> Iterator[Entry]:
     key_types, value_types = types_of(container.key_type), types_of(container.data_type)
-    for item in _items(body):
+    for item in part:
         found = dict(attributes_of(item))
         yield Entry(
             decoded(_value(found[nft.ELEMENT_KEY]), key_types),

@@ -9,17 +9,19 @@ from __future__ import annotations
 import socket
 import sys
 from collections.abc import Callable
-from functools import partial
+from functools import lru_cache, partial
 from ipaddress import IPv6Address, ip_network
 from typing import Literal
 
-from nftproxy.kernel.netlink import PROTOCOLS
+from nftproxy.kernel.netlink import PROTOCOLS, aligned
 from nftproxy.model.errors import Unavailable
 
 TYPE_BITS = 6
 INTEGER, IPV4, IPV6, PROTOCOL, PORT = 4, 7, 8, 12, 13  # nft's TYPE_*
 WIDTHS = {INTEGER: 4, IPV4: 4, IPV6: 16, PROTOCOL: 1, PORT: 2}
 """Bytes of each type that our keys and values have."""
+MOST_PORTS = 1_024
+"""Ports whose bytes are kept."""
 NUMBERS = {protocol.value: number for number, protocol in PROTOCOLS.items()}
 NAMES = {number: name for name, number in NUMBERS.items()}
 
@@ -41,7 +43,7 @@ def types_of(number: int) -> list[int]:
 
 def width(types: list[int]) -> int:
     """The bytes of a key."""
-    return WIDTHS[types[0]] if len(types) == 1 else sum(_aligned(WIDTHS[each]) for each in types)
+    return WIDTHS[types[0]] if len(types) == 1 else sum(aligned(WIDTHS[each]) for each in types)
 
 
 def encoded(text: str, types: list[int]) -> tuple[bytes, bytes]:
@@ -66,12 +68,14 @@ def point(text: str, types: list[int], length: int) -> bytes:
     Raises:
         Unavailable: the kernel's have another form, or that many bytes.
     """
-    parts = text.split(" . ")
     try:
-        values = [_POINTS[kind](part) for part, kind in zip(parts, types, strict=True)]
+        if len(types) == 1:
+            data = _POINTS[types[0]](text)
+        else:
+            parts = zip(types, text.split(" . "), strict=True)
+            data = b"".join([_PADDED_POINTS[kind](part) for kind, part in parts])
     except (ValueError, OSError, KeyError) as error:
         raise Unavailable(f"{text} is not what the kernel's keys and values are: {error}") from error
-    data = values[0] if len(values) == 1 else b"".join(map(_padded, values))
     if len(data) != length:
         raise Unavailable(f"{text} has {len(data)} bytes, and the kernel's keys and values have {length}")
     return data
@@ -82,7 +86,7 @@ def decoded(data: bytes, types: list[int]) -> tuple[str, ...]:
     found, start = [], 0
     for kind in types:
         found.append(_word(data[start : start + WIDTHS[kind]], kind))
-        start += _aligned(WIDTHS[kind])
+        start += aligned(WIDTHS[kind])
     return tuple(found)
 
 
@@ -103,6 +107,15 @@ _POINTS: dict[int, Callable[[str], bytes]] = {
 }
 """How one part without a range is written."""
 
+_PADDED_POINTS: dict[int, Callable[[str], bytes]] = {
+    IPV4: _POINTS[IPV4],
+    IPV6: _POINTS[IPV6],
+    INTEGER: _POINTS[INTEGER],
+    PROTOCOL: lru_cache(len(NUMBERS))(lambda text: _padded(_POINTS[PROTOCOL](text))),
+    PORT: lru_cache(MOST_PORTS)(lambda text: _padded(_POINTS[PORT](text))),
+}
+"""The same among others: nearly all elements of a table have one of a few ports."""
+
 
 def _word(data: bytes, kind: int) -> str:
     if kind == IPV4:
@@ -118,8 +131,4 @@ def _order(kind: int) -> Literal["little", "big"]:
 
 
 def _padded(value: bytes) -> bytes:
-    return value.ljust(_aligned(len(value)), b"\0")
-
-
-def _aligned(length: int) -> int:
-    return (length + 3) & ~3
+    return value.ljust(aligned(len(value)), b"\0")

@@ -21,7 +21,7 @@ element that pointed to it has gone.
 from __future__ import annotations
 
 import itertools
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import NamedTuple
@@ -223,6 +223,11 @@ class Generation:
         """Every element, by container; first those that come with declarations."""
         yield from _entries(self.declarations)
         yield from self._union()
+
+    def values(self, container: str) -> Mapping[str, str]:
+        """The elements of a set or map by key, with those that come with declarations; "" in a set."""
+        entries = {each.key: each.value for each in _entries(self.declarations) if each.container == container}
+        return ChainMap(entries, self._values.get(container, {})) if entries else self._values.get(container, {})
 
     def value(self, container: str, key: str) -> str | None:
         """The value of an element, "" in a set; None if there is no such element."""

@@ -7,7 +7,7 @@ containers before what refers to them, removals before additions of the same key
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -27,16 +27,28 @@ class Container(msgspec.Struct, frozen=True, order=True):
     is_dynamic: bool = False
 
 
+class Difference(msgspec.Struct, frozen=True):
+    """What a set or map in the kernel has beyond a generation, and what is missing there.
+
+    An element with another value is in both: it is deleted, and added anew.
+    """
+
+    surplus: tuple[Element, ...] = ()
+    missing: tuple[Element, ...] = ()
+
+
 class Installed(msgspec.Struct, frozen=True):
-    """What the kernel holds of our table, except rules and elements: enough to reload it in one transaction.
+    """What the kernel holds of our table, except rules: enough to reload it in one transaction.
 
     `shape` is the second word of the table's comment, "" if it has none of ours.  Without `has_hooks` no packet comes
-    by: there is no base chain, which is what a first load adds last.
+    by: there is no base chain, which is what a first load adds last.  `differences` are those of sets and maps, by
+    name, from the generation to be loaded; of what isn't named there, the elements aren't known.
     """
 
     shape: str = ""
     containers: tuple[Container, ...] = ()
     has_hooks: bool = True
+    differences: Mapping[str, Difference] = {}
 
 
 class Size(NamedTuple):
@@ -121,14 +133,20 @@ def load_transaction(generation: Generation, shape: str, installed: Installed | 
     """What makes the kernel hold exactly `generation`, whatever it holds now, in one transaction.
 
     `shape` names the set, map and base chain declarations; a table of another shape is replaced whole, since the kernel
-    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone.  A
-    refill loses no connection; of those that begin in the instant of a replacement, one may be dropped, as the old and
-    the new base chains do not change places all at once.  A table without hooks is what an interrupted first load has
-    left, so it is replaced too.
+    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone; of a
+    set whose difference is known, only that is sent.  A refill loses no connection; of those that begin in the instant
+    of a replacement, one may be dropped, as the old and the new base chains do not change places all at once.  A table
+    without hooks is what an interrupted first load has left, so it is replaced too.
     """
-    if installed and installed.has_hooks and installed.shape == shape:
-        return Transaction("".join(_emptied(generation, installed) + _filled(generation)))
-    return Transaction("".join(_begun(generation, shape, installed) + _filled(generation)))
+    if installed and is_refilled(installed, shape):
+        refill = _missing(generation, installed.differences)
+        return Transaction("".join(_emptied(generation, installed) + _filled(generation, refill)))
+    return Transaction("".join(_begun(generation, shape, installed) + _filled(generation, generation.elements())))
+
+
+def is_refilled(installed: Installed, shape: str) -> bool:
+    """Whether a load leaves a table where it is; else it replaces the table."""
+    return installed.has_hooks and installed.shape == shape
 
 
 def begin_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
@@ -138,7 +156,8 @@ def begin_transaction(generation: Generation, shape: str, installed: Installed |
     the kernel has nothing to validate.  `change_transaction` goes on as the generation grows, `hook_transaction` ends.
     """
     declared = [each for each in generation.declarations.values() if not each.is_base_chain]
-    return Transaction("".join(_begun(generation, shape, installed) + _filled(generation, declared)))
+    filled = _filled(generation, generation.elements(), declared)
+    return Transaction("".join(_begun(generation, shape, installed) + filled))
 
 
 def hook_transaction(generation: Generation) -> Transaction:
@@ -162,28 +181,45 @@ def _begun(generation: Generation, shape: str, installed: Installed | None) -> l
 def _emptied(generation: Generation, installed: Installed) -> list[str]:
     """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements.
 
+    Sets whose difference is known are rid of what they have beyond the generation.  That comes first: it may lead to a
+    chain that is deleted.
+
     A base chain that is there would keep the policy that somebody gave it, so it gets the one that nft would choose.
     Before that the table is named, which wakes one that somebody made dormant; later the kernel would not allow it.
     """
     table = generation.family.table
-    static = [container for container in installed.containers if not container.is_dynamic]
+    known = installed.differences
+    surplus = (element for each in known.values() for element in each.surplus)
+    static = [
+        each for each in installed.containers if each.kind is Kind.CHAIN or not (each.is_dynamic or each.name in known)
+    ]
     unused = [c for c in installed.containers if (c.kind, c.name) not in generation.declarations]
     chains_first = sorted(unused, key=lambda container: container.kind is not Kind.CHAIN)
     present = {(container.kind, container.name) for container in installed.containers}
     default = [each for identity, each in generation.declarations.items() if identity in present]
     return [
         f"add table {table}\n",
+        *_element_commands("delete", table, map(_item, surplus)),
         *(f"flush {container.kind.value} {table} {container.name}\n" for container in static),
         *(f"delete {container.kind.value} {table} {container.name}\n" for container in chains_first),
         *(f"add chain {table} {each.name} {{ policy accept; }}\n" for each in default if each.has_default_policy),
     ]
 
 
-def _filled(generation: Generation, declarations: Collection[Declaration] | None = None) -> list[str]:
-    """Declare everything, or just this, and fill it."""
+def _missing(generation: Generation, differences: Mapping[str, Difference]) -> Iterator[Element]:
+    """Every element that isn't in the kernel, as far as that is known."""
+    for each in differences.values():
+        yield from each.missing
+    yield from (each for each in generation.elements() if each.container not in differences)
+
+
+def _filled(
+    generation: Generation, elements: Iterable[Element], declarations: Collection[Declaration] | None = None
+) -> list[str]:
+    """Declare everything, or just this, and add these elements."""
     table = generation.family.table
     wanted = generation.declarations.values() if declarations is None else declarations
-    return _declare(table, wanted, flush=False) + _element_commands("add", table, map(_item, generation.elements()))
+    return _declare(table, wanted, flush=False) + _element_commands("add", table, map(_item, elements))
 
 
 def _item(element: Element) -> tuple[tuple[str, str], str]:

@@ -104,6 +104,43 @@ def test_what_others_take_away_beside_a_change_is_back_at_once(beside: tuple[lis
     world.assert_in_step()
 
 
+def test_a_load_sends_what_differs() -> None:
+    """What another program took away is added, and of what is as it was left only the rules come again."""
+    world = World()
+
+    def harm() -> None:
+        del world.kernel.ledger.elements["ip nftproxy"]["services"]["10.96.0.10 . tcp . 80"]
+        world.kernel.others(True)
+
+    world.at(3, harm).run(source((0, EVERYTHING)), until=SYNC_PERIOD)
+    assert world.kernel.times == [0, 3]
+    text = world.kernel.applied[-1][1].text
+    assert [line for line in text.splitlines() if " element " in line[:16]] == [
+        "add element ip nftproxy services { 10.96.0.10 . tcp . 80 : 0.0.0.1 }"
+    ]
+    assert "flush chain ip nftproxy services\n" in text
+    world.assert_in_step()
+
+
+@pytest.mark.parametrize(
+    ("is_ours", "times"), [(True, [0, 3, 4]), (False, [0, 3])], ids=["our tables", "their own tables"]
+)
+def test_what_others_do_while_tables_are_compared(is_ours: bool, times: list[float]) -> None:
+    """Harm that comes between the look at our tables and the load is repaired by another load."""
+    world = World()
+    kernel = world.kernel
+
+    def harm() -> None:
+        if is_ours:
+            kernel.ledger.elements["ip nftproxy"]["services"].clear()
+        kernel.others(is_ours)
+
+    world.at(3, setattr, kernel, "after_comparing", harm).at(3, kernel.others, True)
+    world.run(source((0, EVERYTHING)), until=SYNC_PERIOD - 1)
+    assert kernel.times == pytest.approx(times)
+    world.assert_in_step()
+
+
 def test_other_tables_are_others_affair() -> None:
     """Whatever others commit to their own tables, however often, and beside our own changes, nothing is loaded."""
     world = World()

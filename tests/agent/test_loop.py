@@ -156,7 +156,7 @@ def test_a_change_that_fails_leads_to_a_full_transaction(fault: Exception) -> No
     world = World(kernel).at(9, kernel.faults.append, fault)
     world.run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=11)
     assert kernel.tries == [0, 10, 10]
-    assert "flush map ip nftproxy tcp-endpoints\n" in kernel.applied[1][1].text
+    assert "flush chain ip nftproxy services\n" in kernel.applied[1][1].text
     world.assert_in_step()
 
 

@@ -126,4 +126,4 @@ def test_a_load_beside_others_commits_is_not_trusted() -> None:
     kernel.beside = ((), (True,))
     World(kernel).run(source((0, EVERYBODY)), until=1.5 * SYNC_PERIOD).assert_in_step()
     assert kernel.times[-1] == SYNC_PERIOD
-    assert "flush map ip nftproxy services" in texts(kernel)[-1]
+    assert "flush chain ip nftproxy services" in texts(kernel)[-1]

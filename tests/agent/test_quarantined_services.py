@@ -140,7 +140,7 @@ def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
     world = World(kernel).at(9, kernel.unwanted.clear).at(9, kernel.faults.append, UNAVAILABLE)
     world.run(source((0, [*EVERYTHING, Put(BAD)]), (10, [Put(BAD_PODS)])), until=12)
     assert quarantined(world) == []
-    assert "flush map" in kernel.applied[-1][1].text
+    assert "flush chain" in kernel.applied[-1][1].text
     world.assert_in_step()
 
 

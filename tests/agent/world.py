@@ -21,6 +21,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.rules.ruleset import Generation
 from nftproxy.rules.transaction import Commit, Installed, Transaction
 from tests.support.factories import Ledger, node, pipeline, service, slice_of
 
@@ -78,6 +79,7 @@ class FakeKernel:
         beside: of others that commit in the moment before the next transaction, and in that after it, whether these
             touch our tables.
         deaf: raised by `read_back`, if any.
+        after_comparing: called once, when a table has been compared.
         is_lethal: whether any transaction would kill the process, as a rehearsal shows.
         rehearsals: when there was one.
         delay: seconds that each transaction takes.
@@ -101,6 +103,7 @@ class FakeKernel:
         self.notices: list[Notice] = []
         self.has_lost_some = False
         self.when_told: Callable[[], None] = lambda: None
+        self.after_comparing: Callable[[], object] = lambda: None
         self.is_heard = True
         self._last: asyncio.Future[None] | None = None
 
@@ -192,6 +195,13 @@ class FakeKernel:
         if self.deaf:
             raise self.deaf
         return self.ledger.installed(family)
+
+    async def compare(self, installed: Installed, generation: Generation) -> Installed:
+        """What every set differs in that no packet writes."""
+        found = self.ledger.compared(installed, generation)
+        then, self.after_comparing = self.after_comparing, lambda: None
+        then()
+        return found
 
     @property
     def times(self) -> list[float]:

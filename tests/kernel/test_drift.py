@@ -90,6 +90,33 @@ def test_others_beside_a_load_that_nobody_listened_to() -> None:
     assert kept.alarm() == ""
 
 
+def test_harm_beside_a_load_that_nobody_listened_to() -> None:
+    """If the only commit about us that was heard of can't be the load, which nobody listened to, it is harm."""
+    rumour = Rumour()
+    kept = Custody(rumour)
+    with kept.watching():
+        rumour.tell(*notices(5, True))
+        with kept.during(LARGE):
+            kept.loaded(Commit(4, 6), Family)
+    assert not kept.is_intact(6)
+    assert kept.alarm() == "another program has changed them at the same time as this one"
+
+
+@pytest.mark.parametrize(("harm", "is_intact"), [(False, True), (True, False)], ids=["to theirs", "to ours"])
+def test_what_a_load_depends_on_is_watched(harm: bool, is_intact: bool) -> None:
+    """What others did since it was read what our tables hold counts as if it came at the same time as the load."""
+    rumour = Rumour()
+    kept = Custody(rumour)
+    with kept.watching():
+        rumour.tell(*notices(5, harm))
+        kept.listen()
+        with kept.during(1):
+            rumour.tell(*notices(6, True))
+            kept.loaded(Commit(4, 6), Family)
+    assert kept.is_intact(6) is is_intact
+    assert bool(kept.alarm()) is harm
+
+
 def test_a_refusal_changes_nothing() -> None:
     """What was known of our tables is known after it."""
     kept = Custody(Rumour())

@@ -11,6 +11,7 @@ from nftproxy.rules.ruleset import MAX_UNUSED, Block, Change, Declaration, Disag
 from nftproxy.rules.transaction import (
     Commit,
     Container,
+    Difference,
     Installed,
     Size,
     Transaction,
@@ -258,6 +259,35 @@ def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
         ledger.apply(load_transaction(made, "0123", ledger.installed(family)))
     assert ledger.held(family) == {A, TO_REFUSE}
     assert ledger.declared(family) == {(d.kind, d.name, d.body) for d in new.declarations.values()}
+
+
+def test_a_full_transaction_sends_what_is_known_to_differ() -> None:
+    """Sets whose difference is known keep the rest; chains get their rules anew, and one that is led to can go."""
+    old, new = Generation(IPV4), Generation(IPV4)
+    old.update({"node": block(SERVICES, REFUSE, HOOK, VIPS, A, B), "web": block(DRAW, TO_DRAW)})
+    new.update({"node": block(SERVICES, REFUSE, HOOK, VIPS, A), "web": block(TO_REFUSE)})
+    ledger = Ledger()
+    ledger.apply(load_transaction(old, "0123", None))
+    installed = ledger.installed(IPV4)
+    assert installed
+    made = load_transaction(new, "0123", ledger.compared(installed, new))
+    assert "add element ip nftproxy vips" not in made.text
+    assert f"delete element ip nftproxy vips {{ {B.key} }}\n" in made.text
+    assert "flush map" not in made.text
+    assert "flush set" not in made.text
+    assert "flush chain ip nftproxy refuse\n" in made.text
+    ledger.apply(made)
+    assert ledger.held(IPV4) == {A, TO_REFUSE}
+    assert ledger.declared(IPV4) == {(d.kind, d.name, d.body) for d in new.declarations.values()}
+
+
+def test_a_chain_and_a_map_of_one_name_are_two() -> None:
+    """A chain is emptied, though the difference of the map that has its name is known."""
+    made = generation(node=block(SERVICES, Declaration(Kind.CHAIN, "services", ("accept",))))
+    containers = Container(Kind.CHAIN, "services"), Container(Kind.MAP, "services")
+    text = load_transaction(made, "0123", Installed("0123", containers, differences={"services": Difference()})).text
+    assert "flush chain ip nftproxy services\n" in text
+    assert "flush map" not in text
 
 
 def test_what_is_discarded_goes_in_an_order_that_the_kernel_accepts() -> None:

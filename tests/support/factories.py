@@ -17,6 +17,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from nftproxy.api import schema
 from nftproxy.api.annotations import service_options
 from nftproxy.api.config import EMPTY_CONFIG, parse_config
@@ -51,8 +53,8 @@ from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodeP
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
-from nftproxy.rules.ruleset import Element, Kind
-from nftproxy.rules.transaction import Container, Installed, Transaction
+from nftproxy.rules.ruleset import Element, Generation, Kind
+from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
 from nftproxy.templates_dir import templates_dir
 
 IPV4, IPV6 = Family.IPV4, Family.IPV6
@@ -320,6 +322,24 @@ class Ledger:
         containers += [Container(kind, name, _is_dynamic(body)) for name, (kind, body) in self.sets[table].items()]
         has_hooks = any(line.startswith("type ") for body in self.chains[table].values() for line in body)
         return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers), has_hooks)
+
+    def compared(self, installed: Installed, generation: Generation) -> Installed:
+        """The same with what differs in each set that no packet writes, and that a generation declares."""
+        held = self.held(generation.family)
+        wanted = set(generation.elements())
+        names = {
+            each.name
+            for each in installed.containers
+            if (each.kind, each.name) in generation.declarations and each.kind is not Kind.CHAIN and not each.is_dynamic
+        }
+        found = {
+            name: Difference(
+                tuple(sorted(each for each in held - wanted if each.container == name)),
+                tuple(sorted(each for each in wanted - held if each.container == name)),
+            )
+            for name in names
+        }
+        return msgspec.structs.replace(installed, differences=found)
 
     def held(self, family: Family) -> set[Element]:
         """Every element of a family's table."""

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import yaml
 
+from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Origin, Outcome, Probe, endpoint
 from nftproxy.lab.apiserver import ApiServer
-from tests.system.faults.bench import PLURALS, Bench, pod, service, vip
+from nftproxy.model.addresses import Family
+from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
 
 LOADED = "loaded the rules"
 """What the agent says when it has."""
@@ -63,6 +65,67 @@ def test_ends_while_a_plugin_hangs(bench: Bench, tmp_path: Path) -> None:
     bench.wait_until(lambda: all(_is_gone(int(pid)) for pid in pids.read_text().split()))
     bench.start()
     bench.wait_until_right()
+
+
+DAMAGE = [
+    "delete element ip nftproxy services { 10.96.0.3 . tcp . 80 }",
+    "delete element ip nftproxy tcp-endpoints { 10.96.0.3 . 80 . 0.0.0.0 }",
+    "add element ip nftproxy tcp-endpoints { 10.96.0.3 . 80 . 0.0.0.0 : 192.0.2.1 . 8080 }",
+    "add element ip nftproxy masqueraded { 10.96.0.3 . tcp . 80 }",
+    "flush set ip nftproxy fronts",
+    "flush chain ip nftproxy draw",
+    "insert rule ip nftproxy services ip daddr 10.96.0.3 drop",
+    "add chain ip nftproxy own { type filter hook forward priority -300; policy drop; }",
+]
+"""Each for itself keeps clients from a Service, or lets them in where they oughtn't be."""
+
+
+def test_damage_while_no_agent_runs(bench: Bench) -> None:
+    """Whatever another program does to the tables of an agent that has ended, the next one repairs at its start."""
+    bench.stop()
+    bench.lab.load("\n".join(DAMAGE))
+    assert bench.lab.connect(Origin.POD, vip(3), 80) != endpoint(pod(3), 8080)
+    start(bench)
+    assert bench.is_right()
+    assert bench.lab.connect(Origin.POD, vip(3), 80) == endpoint(pod(3), 8080)
+    installed = bench.lab.node.call(Kernel().read_back, Family.IPV4)
+    assert installed
+    assert "own" not in {each.name for each in installed.containers}
+
+
+def test_a_restart_sends_what_differs(bench: Bench, server: ApiServer) -> None:
+    """The transaction of a restart grows with what has changed meanwhile, and not with the cluster."""
+    few = sent_at_start(bench)
+    numbers = range(1000, 1300)
+    server.put(*map(service, numbers), *map(endpoints, numbers))
+    bench.wait_until_right()
+    assert sent_at_start(bench) == few
+    bench.stop()
+    for number in numbers:
+        server.delete("Service", "shop", f"s{number}")
+        server.delete("EndpointSlice", "shop", f"s{number}-1")
+    start(bench)
+    assert bench.is_right()
+    assert bench.metric(SENT) > few + len(numbers) * len("10.96.0.1 . tcp . 80")
+
+
+SENT = 'nftproxy_transaction_bytes_sum{kind="full"}'
+"""Bytes of an agent's loads."""
+
+
+def sent_at_start(bench: Bench) -> float:
+    """How long the transaction of a restart is, in bytes."""
+    bench.stop()
+    start(bench)
+    assert bench.is_right()
+    return bench.metric(SENT)
+
+
+def start(bench: Bench) -> None:
+    """Start the agent, and wait until it has loaded its rules."""
+    before = bench.log().count(LOADED)
+    bench.start()
+    bench.wait_until(lambda: bench.log().count(LOADED) > before)
 
 
 def _is_gone(pid: int) -> bool:

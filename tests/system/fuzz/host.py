@@ -88,6 +88,15 @@ class Host:
         """What a proxy sees before it loads everything."""
         return {family: self._namespace.call(self._kernel.read_back, family) for family in Family}
 
+    def compared(self, made: Pipeline) -> dict[Family, Installed | None]:
+        """The same, with what differs from rules in tables that a load leaves in place, as an agent reads it."""
+        found = self.installed()
+        for family, installed in found.items():
+            generation = made.refilled(family, installed)
+            if installed and generation:
+                found[family] = self._namespace.call(self._kernel.compare, installed, generation)
+        return found
+
     def elements(self, family: Family) -> frozenset[Element]:
         """See `Kernel.elements`."""
         return self._namespace.call(self._kernel.elements, family)

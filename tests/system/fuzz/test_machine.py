@@ -254,7 +254,7 @@ class Following(RuleBasedStateMachine):
 
     def _load(self) -> None:
         """Load everything; then nothing else is there."""
-        self._apply(self._made.full_transaction(self._host.installed()))
+        self._apply(self._made.full_transaction(self._host.compared(self._made)))
         found = self._contents()
         self._rest = {family: contents.rest for family, contents in found.items()}
         for family, contents in found.items():
