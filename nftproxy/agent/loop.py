@@ -136,7 +136,9 @@ class Agent:
                 self.inbox.add(events)
                 self._vitals.queued(events)
                 ready.set()
-                self._wake.set()
+                if not self._wake.is_set():
+                    self._wake.set()
+                    await asyncio.sleep(0)  # a change is on its way before this looks for the next one
         finally:
             self.stop()
 

@@ -180,6 +180,9 @@ class Events:
 
     def report(self, happenings: Iterable[Happening]) -> None:
         """Have these sent, but for those that were said a short while ago."""
+        happenings = list(happenings)
+        if not happenings:  # as after nearly every change
+            return
         now = asyncio.get_running_loop().time()
         self._correlator.observe(happenings, now, datetime.datetime.now(datetime.UTC))
         self._woken.set()

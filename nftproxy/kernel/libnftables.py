@@ -29,7 +29,7 @@ import msgspec
 from nftproxy.kernel import memory, nftables_netlink
 from nftproxy.kernel.comparison import differences
 from nftproxy.kernel.diagnostics import explain
-from nftproxy.kernel.element_batch import ElementWriter
+from nftproxy.kernel.element_batch import MOST_CHARACTERS, ElementWriter
 from nftproxy.kernel.netlink import open_socket
 from nftproxy.kernel.netns import ChildDied, in_child
 from nftproxy.kernel.worker import Worker
@@ -48,6 +48,10 @@ PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}  # IANA's numbers, so that /etc/p
 
 LIKELY_CAUSE = "libnftables can't read what is in the kernel, most likely a table that a newer nft has made"
 """What the library dies of: 1.0.6 of any set that 1.1.2 or later has declared by `type`, whosever it is."""
+
+BRIEF = 0.005
+"""Seconds for which a small transaction may hold up the event loop.  A single change takes a tenth of that, unless
+other programs hold the kernel's lock: whoever asks for /healthz doesn't wait for them."""
 
 NO_FILE = -1
 """The number of no file descriptor."""
@@ -293,7 +297,8 @@ class AsyncKernel:
 
     async def apply(self, transaction: Transaction) -> Commit:
         """See `Kernel.apply`."""
-        return await self._worker.run(self._kernel.apply, transaction)
+        hold_up = BRIEF if len(transaction.text) <= MOST_CHARACTERS else 0.0
+        return await self._worker.run(self._kernel.apply, transaction, hold_up=hold_up)
 
     async def rehearse(self, transaction: Transaction) -> None:
         """Let another process check a transaction, which may die of what libnftables finds in the kernel.

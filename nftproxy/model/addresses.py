@@ -11,15 +11,16 @@ import functools
 import ipaddress
 import re
 from collections.abc import Iterable
-from enum import Enum
 from typing import NewType
+
+from nftproxy.model.keys import KeyEnum
 
 Address = NewType("Address", str)
 TABLE = "nftproxy"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
-class Family(Enum):
+class Family(KeyEnum):
     """An IP family; the value is nft's name for it (and the family of our table)."""
 
     IPV4 = "ip"
@@ -41,7 +42,7 @@ LOCALHOST = {Family.IPV4: Address("127.0.0.1"), Family.IPV6: Address("::1")}
 """What the name localhost means in each family (RFC 6761)."""
 
 
-class Protocol(Enum):
+class Protocol(KeyEnum):
     """A transport protocol that a Service port may name; the value is nft's name for it."""
 
     TCP = "tcp"
@@ -133,4 +134,4 @@ def contains(network: Network, address: Address) -> bool:
 
 def is_loopback(address: Address) -> bool:
     """Whether the address is this machine's, in every machine."""
-    return ipaddress.ip_address(address).is_loopback
+    return address.startswith("127.") or address == LOCALHOST[Family.IPV6]

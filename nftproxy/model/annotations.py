@@ -12,12 +12,13 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Network
+from nftproxy.model.keys import KeyEnum
 
 PREFIX = "nftproxy.dev/"
 """What names of nftproxy's own annotations begin with; all others belong to others."""
 
 
-class Algorithm(Enum):
+class Algorithm(KeyEnum):
     """How a new connection gets one of a Service's endpoints (annotation `algorithm`).
 
     Hashes are of the client's address, and `_WITH_PORT` of its address and port.

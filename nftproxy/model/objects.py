@@ -13,9 +13,10 @@ import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SliceOptions
+from nftproxy.model.keys import KeyEnum
 
 
-class TrafficPolicy(Enum):
+class TrafficPolicy(KeyEnum):
     """Which endpoints serve: all, or this node's (spec.internalTrafficPolicy, spec.externalTrafficPolicy)."""
 
     CLUSTER = "Cluster"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from nftproxy.model.keys import KeyEnum
 
 
-class Stage(Enum):
+class Stage(KeyEnum):
     """A stage of a sync; the value is its label in metrics.
 
     `STATE`: events into the cluster's state, and who owns what.  `COMPILE`: facts for the Services that were touched.

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator
-from enum import Enum
 from typing import TypeVar
 
 import msgspec
 
 from nftproxy.model.addresses import Address, Protocol, contains, family_of
 from nftproxy.model.codes import Code
+from nftproxy.model.keys import KeyEnum
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Config
 
@@ -42,7 +42,7 @@ class Claim(msgspec.Struct, frozen=True, order=True, gc=False):
     port: int
 
 
-class Way(Enum):
+class Way(KeyEnum):
     """By what a Service is reached where it claims an address and port."""
 
     CLUSTER_IP = "ClusterIP"
@@ -50,7 +50,7 @@ class Way(Enum):
     NODE_PORT = "node port"
 
 
-class Denial(Enum):
+class Denial(KeyEnum):
     """Why a Service doesn't get what it claims; the value is a sentence with room for who has it."""
 
     TAKEN = "it belongs to {}, which takes precedence"

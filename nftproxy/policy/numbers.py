@@ -13,10 +13,10 @@ it is a slot, in `affinity` a timeout in seconds.
 from __future__ import annotations
 
 import functools
-from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 
 from nftproxy.model.addresses import Family, Protocol
+from nftproxy.model.keys import KeyEnum
 
 NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
 """What matches the addresses that are numbers: nothing on a network has such a one, but for IPv6's loopback."""
@@ -30,7 +30,7 @@ CACHED = 16384
 _PROTOCOLS = {Protocol.TCP: 0, Protocol.UDP: 1, Protocol.SCTP: 2}
 
 
-class Draw(Enum):
+class Draw(KeyEnum):
     """How one of the rows of a list is drawn; the value is what a number has of it (4 bits).
 
     `IN_TURN` is the first of 8 (placement.py, LANES): each is another counter.

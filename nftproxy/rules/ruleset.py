@@ -23,17 +23,17 @@ from __future__ import annotations
 import itertools
 from collections import ChainMap, Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
 from nftproxy.model.addresses import Family
+from nftproxy.model.keys import KeyEnum
 
 Owner = Hashable
 
 
-class Kind(Enum):
+class Kind(KeyEnum):
     """What a declaration declares; the value is nft's keyword."""
 
     SET = "set"

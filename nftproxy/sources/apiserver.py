@@ -42,7 +42,6 @@ from nftproxy.sources.api_connection import (
 )
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
 from nftproxy.sources.plugins import Plugins
-from nftproxy.sources.streams import gathered
 
 if TYPE_CHECKING:
     import httpx  # api_connection.py imports it, with less beside it
@@ -115,7 +114,7 @@ class Cluster:
     async def follow(self, resource: Resource) -> AsyncGenerator[list[Event]]:
         """One resource: first a listing of it, then changes as they come, or again a listing; ends only with the task.
 
-        What has come together is one batch.
+        What changes is passed on as it comes, each piece of the server's answer as a batch.
         """
         reflector = Reflector(resource, self._times)
         activity = self.activities[resource.plural] = Activity(resource.plural)
@@ -298,12 +297,11 @@ async def _body(response: httpx.Response, reflector: Reflector, seconds: float) 
 
 
 async def _watched(response: httpx.Response, reflector: Reflector, activity: Activity) -> AsyncGenerator[list[Event]]:
-    async with aclosing(gathered(response.aiter_bytes())) as pieces:
-        async for data in pieces:
-            events = reflector.receive_data(data, now())
-            activity.hears(has_events=bool(events))
-            if events:
-                yield events
-            if not reflector.is_open:
-                return
+    async for data in response.aiter_bytes():
+        events = reflector.receive_data(data, now())
+        activity.hears(has_events=bool(events))
+        if events:
+            yield events
+        if not reflector.is_open:
+            return
     reflector.receive_end(now())

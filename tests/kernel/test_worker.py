@@ -58,6 +58,30 @@ def test_the_loop_goes_on_during_a_call(worker: Worker) -> None:
     assert asyncio.run(calls()) is True
 
 
+def test_a_call_that_is_over_soon_takes_no_turn_of_the_loop(worker: Worker) -> None:
+    """Where a call may hold the loop up and is over before, nothing else has had a turn when its result is there."""
+    turns = list[str]()
+
+    async def calls() -> int:
+        asyncio.get_running_loop().call_soon(turns.append, "somebody else's")
+        result = await worker.run(int, "7", hold_up=30)
+        assert not turns
+        return result
+
+    assert asyncio.run(calls()) == 7
+
+
+def test_a_call_holds_the_loop_up_for_no_longer_than_it_may(worker: Worker) -> None:
+    """A call that takes longer than it may hold the loop up is waited for while everything else has its turns."""
+    released = threading.Event()
+
+    async def calls() -> bool:
+        asyncio.get_running_loop().call_soon(released.set)  # would never be reached if the call held the loop
+        return await worker.run(released.wait, 30, hold_up=0.01)
+
+    assert asyncio.run(calls()) is True
+
+
 def test_calls_are_made_in_their_order_though_one_is_cancelled(worker: Worker) -> None:
     """A call that is cancelled happens all the same, before those that were asked for later."""
     released, made = threading.Event(), list[str]()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import httpx
 import pytest
 
 from nftproxy.api.pauses import Times
@@ -16,7 +15,6 @@ from nftproxy.model.errors import Problem
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 from nftproxy.sources.apiserver import Cluster
-from nftproxy.sources.streams import gathered
 from tests.sources.apiserver.following import (
     PLURALS,
     RESOURCES,
@@ -50,21 +48,6 @@ def test_tells_all_first(server: ApiServer, cluster: Cluster) -> None:
     assert len(server.requests(verb="watch")) == len(PLURALS)
     assert len(server.requests()) == 2 * len(PLURALS), "nothing else is asked for, not even the version"
     assert all(request.query["allowWatchBookmarks"] == "true" for request in server.requests(verb="watch"))
-
-
-def test_many_changes_are_few_batches(server: ApiServer, cluster: Cluster) -> None:
-    """Events that are there already are one batch."""
-
-    async def run() -> None:
-        async with following(server, cluster) as seen:
-            await seen.right()
-            server.put(*(service(number) for number in range(1000, 1500)))
-            await seen.until(lambda: len(seen.state.services) == 505)
-            batches = seen.batches["services"][1:]
-            assert sum(map(len, batches)) == 500
-            assert len(batches) < 100
-
-    asyncio.run(run())
 
 
 @pytest.mark.parametrize(
@@ -150,53 +133,3 @@ def test_problems(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFi
     asyncio.run(run())
     assert fields == ["endpoints[1].addresses[0]"]
     assert caplog.text.count("EndpointSlice shop/s60-x: endpoints[1].addresses[0]") == 1
-
-
-# ---- streams -------------------------------------------------------------------------------------------------------
-
-
-async def _chunks(*chunks: bytes | Exception | None) -> AsyncIterator[bytes]:
-    """These chunks; None is a while in which nothing comes."""
-    for chunk in chunks:
-        if chunk is None:
-            await asyncio.sleep(0.01)
-        elif isinstance(chunk, Exception):
-            raise chunk
-        else:
-            yield chunk
-
-
-@pytest.mark.parametrize(
-    ("chunks", "wanted"),
-    [
-        ([], []),
-        ([b"a", b"b", b"c"], [b"abc"]),
-        ([b"a", None, b"b", b"", b"c", b"d", None, b"e"], [b"a", b"b", b"cd", b"e"]),
-        ([b"", b"a"], [b"a"]),
-        ([b"a", httpx.ReadError("lost")], [b"a", "lost"]),
-        ([httpx.ReadError("lost")], ["lost"]),
-    ],
-)
-def test_gathers(chunks: list[bytes | Exception | None], wanted: list[bytes | str]) -> None:
-    """What was waited for comes at once, what is there by then together, and an error after all before it."""
-
-    async def run() -> list[bytes | str]:
-        found: list[bytes | str] = []
-        try:
-            async for piece in gathered(_chunks(*chunks)):
-                found.append(piece)  # noqa: PERF401  # it may end with an error
-        except httpx.ReadError as error:
-            found.append(str(error))
-        return found
-
-    assert asyncio.run(run()) == wanted
-
-
-def test_does_not_gather_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stream that never pauses is taken in pieces."""
-    monkeypatch.setattr("nftproxy.sources.streams.MOST_AT_ONCE", 3)
-
-    async def run() -> list[bytes]:
-        return [piece async for piece in gathered(_chunks(*[b"x"] * 7))]
-
-    assert asyncio.run(run()) == [b"xxx", b"xxx", b"x"]
