@@ -240,17 +240,20 @@ class Pipeline:
     def _touched_services(self) -> list[ObjectKey]:
         """The Services to compile, in the order of their names."""
         touched = self._touched
-        return sorted(self.state.services.keys() | self._owned.keys() if touched.everything else touched.services)
+        if touched.everything:
+            return sorted(self.state.services.keys() | self._owned.keys())
+        return sorted(touched.services | touched.endpoints)
 
     def _follow(self, services: list[ObjectKey]) -> None:
         """Let all that isn't rules follow these Services; with that everything that was touched is done."""
-        for key in services:
+        claiming = services if self._touched.everything else sorted(self._touched.services)
+        for key in claiming:
             self._note_ports(key)
             self._note_losses(key)
+        self.counted.update(self.state, claiming, self.generations)
         self.flows.update(self.state, services)
         self.health_checks.update(self.state, services, self.withheld)
         self.localhost_ports.update(self.state, services, self.withheld)
-        self.counted.update(self.state, services, self.generations)
         self._updated.update(services)
         self._touched = Touched()
         self.lap(Stage.FOLLOW)

@@ -230,7 +230,8 @@ class Daemon:
             self._startup_taint.loaded()
         if sweeps := self._sweeps_of(families):
             self._conntrack.begin(sweeps)
-        await self._servers.follow(self._pipeline.health_checks.by_port, health_check_addresses(state, config))
+        checks = self._pipeline.health_checks.by_port
+        await self._servers.follow(checks, health_check_addresses(state, config) if checks else ())
         if self._forwarder:
             self._forwarder.follow(self._pipeline.localhost_ports.by_port)
         self._silence.follow_rules()

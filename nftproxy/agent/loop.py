@@ -75,6 +75,7 @@ class Agent:
         self._wake = asyncio.Event()
         self._custody = custody
         self._check_due = self._rest_until = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._loader = Loader(pipeline, kernel, vitals, custody, self._stopping.is_set)
         pipeline.lap = vitals.lap
@@ -102,6 +103,8 @@ class Agent:
                 await self._rest()
         finally:
             self._loader.close()
+            if self._alarm is not None:
+                self._alarm.cancel()
             for reader in readers:
                 reader.cancel()
             results = await asyncio.gather(*readers, return_exceptions=True)
@@ -167,12 +170,26 @@ class Agent:
 
     async def _until_woken(self) -> None:
         """Wait for a reason to go on; meanwhile, or when it comes too late, make the periodic check that is due."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(min(self._check_due, self._loader.due)):  # unlike wait_for it makes no task
-                await self._wake.wait()
+        self._wake_at(min(self._check_due, self._loader.due))
+        await self._wake.wait()
         if now() >= self._check_due and not self._stopping.is_set():
             self._plan_check()
             await self._check()
+
+    def _wake_at(self, due: float) -> None:
+        """Wake the loop at that time, and not at the one that it was to be woken at before.
+
+        Nearly always that is the same, that of the next periodic check: so a change needs no timer of its own.
+        """
+        if self._alarm is not None and self._alarm.when() != due:
+            self._alarm.cancel()
+            self._alarm = None
+        if self._alarm is None:
+            self._alarm = asyncio.get_running_loop().call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._wake.set()
 
     def _plan_check(self) -> None:
         self._check_due = now() + self._sync_period

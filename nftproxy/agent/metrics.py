@@ -13,7 +13,7 @@ loop; a value that would cost time to keep up to date is looked up when a scrape
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from types import MappingProxyType
@@ -243,8 +243,8 @@ class Metrics:
         self._look = look
         self._families = [FAMILY_NAMES[family] for family in families]
         self._started = started
-        self._pending = Counter[type[ClusterObject]]()
-        self._taken = Counter[type[ClusterObject]]()
+        self._pending: dict[type[ClusterObject], int] = dict.fromkeys(_CHANGES, 0)
+        self._taken: dict[type[ClusterObject], int] = {}
         self._counters = {row.header[0]: _Numbers(CounterMetricFamily, row) for row in _COUNTERS}
         self._gauges = {row.header[0]: _Numbers(GaugeMetricFamily, row) for row in _GAUGES}
         self._histograms = {row.header[0]: _Histogram(row) for row in _HISTOGRAMS}
@@ -283,11 +283,12 @@ class Metrics:
 
     def taken(self) -> None:
         """All that has come so far is being applied now."""
-        self._taken = self._pending.copy()
+        self._taken = dict(self._pending)
 
     def synced(self, families: Iterable[Family], seconds: float, at: float, *, full: bool, size: int) -> None:
         """What was taken is in these families' tables, by a transaction of `size` bytes (0: no rule had to change)."""
-        self._pending -= self._taken
+        for of_kind, count in self._taken.items():
+            self._pending[of_kind] -= count
         self._taken.clear()
         self._took(families, seconds, full=full)
         self.checked(families, at)

@@ -17,7 +17,6 @@ from nftproxy.api.validate import is_label, is_label_value, is_subdomain, named_
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Family, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, ObjectKey
-from nftproxy.model.shared import shared
 
 HEADLESS = "service.kubernetes.io/headless"
 SERVICE_NAME = "kubernetes.io/service-name"
@@ -89,11 +88,10 @@ def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report
     if family_of(address) is not family:
         report(f"{path}.addresses[0]", f"{address} is not an {FAMILY_NAMES[family]} address")
         return None
-    node_name = given.node_name or ""
-    if node_name and not is_subdomain(node_name):
-        report(f"{path}.nodeName", f"{show(node_name)} is not the name of a Node")
+    node_name = _node_name(given.node_name or "")
+    if node_name is None:
+        report(f"{path}.nodeName", f"{show(given.node_name)} is not the name of a Node")
         return None
-    node_name = shared(node_name)
     ready, serving, terminating = _conditions(given.conditions)
     zone = _zone(given.zone, path, report)
     if given.hints is None:
@@ -103,12 +101,27 @@ def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report
     return Endpoint(address, ready, serving, terminating, node_name, node_hints, zone_hints, zone)
 
 
+@functools.lru_cache(maxsize=16384)
+def _node_name(text: str) -> str | None:
+    """The name of a Node, or "", as the one object that was given first; None if it is no name.
+
+    There are many endpoints to a node, and still more to a zone, so that each name is judged once.
+    """
+    return text if not text or is_subdomain(text) else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _zone_name(text: str) -> str | None:
+    """The same for the name of a zone."""
+    return text if is_label_value(text) else None
+
+
 def _zone(given: object, path: str, report: Report) -> str:
     """The endpoint's zone, "" where it isn't known; one that can't be read costs a weight by zone alone."""
     if not given:
         return ""
-    if isinstance(given, str) and is_label_value(given):
-        return shared(given)
+    if isinstance(given, str) and (zone := _zone_name(given)):
+        return zone
     report(f"{path}.zone", f"{show(given)} is not the name of a zone")
     return ""
 

@@ -102,16 +102,17 @@ class Notifications:
         if not _may_be_about_us(data):
             return
         for kind, body in messages_of(data):
-            attributes = attributes_of(body, GENERAL.size)
             if kind == NEW_GENERATION:
-                held = dict(attributes)
+                held = dict(attributes_of(body, GENERAL.size))
                 who = held.get(GENERATION_NAME, b"").rstrip(b"\0").decode(errors="replace")
                 number = int.from_bytes(held[GENERATION_ID], "big")
                 yield Notice(number, frozenset(self._families), who if who.isprintable() else repr(who))
                 self._families.clear()
                 continue
             family = FAMILY_OF_NUMBER.get(body[0])
-            if family and family not in self._families and next(attributes, None) == _OUR_TABLE:
+            if family is None or family in self._families:  # of a commit of ours the first message is enough
+                continue
+            if next(attributes_of(body, GENERAL.size), None) == _OUR_TABLE:
                 self._families.add(family)
 
 

@@ -33,15 +33,21 @@ STEP = 250
 
 
 class Touched(msgspec.Struct):
-    """What must be compiled again: some Services, the table's skeleton, or everything."""
+    """What must be compiled again: some Services, the table's skeleton, or everything.
+
+    `services` may have come to claim or to get other fronts; of those that are in `endpoints` alone only EndpointSlices
+    have changed.
+    """
 
     services: set[ObjectKey] = msgspec.field(default_factory=set)
+    endpoints: set[ObjectKey] = msgspec.field(default_factory=set)
     table: bool = False
     everything: bool = False
 
     def merge(self, other: Touched) -> None:
         """Take in what another event touched."""
         self.services |= other.services
+        self.endpoints |= other.endpoints
         self.table |= other.table
         self.everything |= other.everything
 
@@ -232,7 +238,7 @@ class ClusterState:
         self.silent = places
         for key in self.watched:
             if any(place in changed for each in self.slices_of(key) for place in _places(each)):
-                touched.services.add(key)
+                touched.endpoints.add(key)
 
     def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Touched) -> None:
         old = self._slices.get(key)
@@ -244,12 +250,12 @@ class ClusterState:
             del siblings[key]
             if not siblings:
                 del self._slices_of[old.service]
-            touched.services.add(old.service)
+            touched.endpoints.add(old.service)
             self._unjudged.add(old.service)
         if new is not None:
             self._slices[key] = new
             self._slices_of.setdefault(new.service, {})[key] = new
-            touched.services.add(new.service)
+            touched.endpoints.add(new.service)
             self._unjudged.add(new.service)
 
     def _change_node(self, new: Node, touched: Touched) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 
 from nftproxy.agent.health import Moment
 from nftproxy.agent.loading import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.agent.loop import Agent
 from nftproxy.agent.vitals import Vitals
 from nftproxy.kernel.notifications import Notice
 from nftproxy.model.addresses import Family
@@ -28,6 +30,7 @@ from tests.agent.world import (
     UNAVAILABLE,
     FakeKernel,
     Timed,
+    VirtualLoop,
     World,
     alternating,
     failing,
@@ -115,6 +118,38 @@ def test_a_change_is_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Vitals, "taken", note)
     World().run(source((0, EVERYTHING), *alternating(since=2, every=2, times=5)), until=11)
     assert rounds[-5:] == [2, 4, 6, 8, 10]
+
+
+def test_a_change_is_on_its_way_before_its_source_is_asked_for_more() -> None:
+    """What it takes to wait for the next change is done when the kernel has this one."""
+    world = World()
+    tries: list[float] = []
+
+    async def changes() -> AsyncIterator[Sequence[Event]]:
+        yield EVERYTHING
+        await asyncio.sleep(10)
+        yield [Put(MORE_PODS)]
+        tries.extend(world.kernel.tries)
+        await asyncio.Event().wait()
+
+    world.run(changes(), until=11)
+    assert tries == [0, 10]
+
+
+def test_changes_make_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many changes come, the timer that wakes the agent for its periodic check is made once for each check."""
+    made: list[float] = []
+    call_at = VirtualLoop.call_at
+
+    def note(loop: VirtualLoop, when: float, callback: Callable[..., object], *arguments: Any, **options: Any) -> Any:
+        if getattr(callback, "__self__", None).__class__ is Agent:
+            made.append(round(when, 6))
+        return call_at(loop, when, callback, *arguments, **options)
+
+    monkeypatch.setattr(VirtualLoop, "call_at", note)
+    World().run(source((0, EVERYTHING), *alternating(since=2, every=2, times=40)), until=85)
+    ending, *checks = made
+    assert (ending, checks) == (85, [SYNC_PERIOD, 2 * SYNC_PERIOD, 3 * SYNC_PERIOD])
 
 
 def test_changes_soon_after_a_change_are_gathered() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from nftproxy.agent.event_series import Happening, Series
+from nftproxy.agent.event_series import Correlator, Happening, Series
 from nftproxy.agent.forwarder import CannotForward
 from nftproxy.agent.recorder import (
     NOTE_LENGTH,
@@ -194,6 +194,37 @@ def test_an_annotation_without_effect_is_told_of_the_service() -> None:
 def test_a_note_is_bounded() -> None:
     """A note is no longer than the API takes, whatever its letters weigh."""
     assert len(document(CONFLICT._replace(note="é" * NOTE_LENGTH))["note"].encode()) == NOTE_LENGTH
+
+
+def test_nobody_is_woken_where_nothing_is_to_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After most changes there is nothing to report, and so nobody looks whether anything is to be sent."""
+    looks: list[float] = []
+    look = Correlator.next
+
+    def note(correlator: Correlator, now: float) -> tuple[Series | None, float | None]:
+        looks.append(now)
+        return look(correlator, now)
+
+    async def turns() -> int:
+        for _ in range(10):
+            await asyncio.sleep(0)
+        return len(looks)
+
+    async def post(_namespace: str, _body: bytes, _name: str = "") -> None:
+        pass
+
+    async def run() -> None:
+        events = Events("node-a")
+        sending = asyncio.create_task(events.run(post))
+        assert await turns() == 1
+        events.report(iter(()))
+        assert await turns() == 1
+        events.report([CONFLICT])
+        assert await turns() > 1
+        sending.cancel()
+
+    monkeypatch.setattr(Correlator, "next", note)
+    asyncio.run(run())
 
 
 def test_sending_is_tried_again() -> None:

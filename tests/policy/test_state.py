@@ -41,6 +41,11 @@ def touched(*names: str) -> Touched:
     return Touched(services=set(map(key, names)))
 
 
+def touched_endpoints(*names: str) -> Touched:
+    """The endpoints of these Services, and nothing else."""
+    return Touched(endpoints=set(map(key, names)))
+
+
 # Services
 
 
@@ -90,11 +95,11 @@ def test_a_changed_service_no_longer_claims_what_it_did() -> None:
 
 
 def test_a_slice_touches_its_service() -> None:
-    """A slice that comes, changes or goes touches its Service, whether or not that is known."""
+    """A slice that comes, changes or goes touches its Service's endpoints alone, whether or not that is known."""
     made = state()
-    assert made.apply(Put(slice_of())) == touched("shop/web")
-    assert made.apply(Put(slice_of(endpoints=[]))) == touched("shop/web")
-    assert made.apply(Removed(EndpointSlice, key("shop/web-1"))) == touched("shop/web")
+    assert made.apply(Put(slice_of())) == touched_endpoints("shop/web")
+    assert made.apply(Put(slice_of(endpoints=[]))) == touched_endpoints("shop/web")
+    assert made.apply(Removed(EndpointSlice, key("shop/web-1"))) == touched_endpoints("shop/web")
     assert list(made.slices_of(WEB)) == []
 
 
@@ -102,7 +107,7 @@ def test_a_slice_that_moves_touches_both_services() -> None:
     """A slice whose label changes leaves one Service and joins the other."""
     moved = structs.replace(slice_of(), service=CART)
     made = state(slice_of())
-    assert made.apply(Put(moved)) == touched("shop/web", "shop/cart")
+    assert made.apply(Put(moved)) == touched_endpoints("shop/web", "shop/cart")
     assert list(made.slices_of(WEB)) == []
     assert list(made.slices_of(CART)) == [moved]
 
@@ -239,7 +244,7 @@ def test_what_is_not_there_can_be_removed(event: Event) -> None:
     ("kind", "kept", "expected"),
     [
         (Service, service(cluster_ips=["10.96.0.20"]), touched("shop/cart")),
-        (EndpointSlice, slice_of(), touched("shop/cart")),
+        (EndpointSlice, slice_of(), touched_endpoints("shop/cart")),
         (ServiceCIDR, service_cidr(), Touched(table=True)),
         (Node, node(), NOTHING),
     ],
@@ -280,8 +285,9 @@ def test_touched_adds_up() -> None:
     """What several events touch is what each of them does."""
     both = touched("shop/web")
     both.merge(Touched(services={CART}, table=True))
+    both.merge(touched_endpoints("shop/web"))
     both.merge(NOTHING)
-    assert both == Touched(services={WEB, CART}, table=True)
+    assert both == Touched(services={WEB, CART}, endpoints={WEB}, table=True)
 
 
 # Order
