@@ -246,7 +246,8 @@ class Pipeline:
 
     def _follow(self, services: list[ObjectKey]) -> None:
         """Let all that isn't rules follow these Services; with that everything that was touched is done."""
-        claiming = services if self._touched.everything else sorted(self._touched.services)
+        touched = self._touched
+        claiming = [key for key in services if touched.everything or key in touched.services]
         for key in claiming:
             self._note_ports(key)
             self._note_losses(key)

@@ -245,7 +245,8 @@ def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
     They are the local list: the cluster list has none that isn't there too.  Who doesn't answer may be left out of one
     list alone, and counts here.
     """
-    return tuple((each.candidate.address, each.candidate.port) for each in choice.verdicts if each.local.is_usable)
+    here = (each for each in choice.verdicts if each.candidate.is_local)
+    return tuple((each.candidate.address, each.candidate.port) for each in here if each.local.is_usable)
 
 
 class _OwnSources(NamedTuple):

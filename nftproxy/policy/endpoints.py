@@ -128,7 +128,7 @@ def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate
         weight = FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
         for endpoint in endpoint_slice.endpoints:
             _keep_better(best, endpoint, number, node_name, weight * offered.zones.get(endpoint.zone, 1))
-    return sorted(candidate for _, candidate in best.values())
+    return sorted([candidate for _, candidate in best.values()])
 
 
 def _keep_better(
@@ -148,9 +148,10 @@ def _keep_better(
         endpoint.zone_hints,
         weight,
     )
-    known = best.get((candidate.address, port))
+    place = endpoint.address, port
+    known = best.get(place)
     if known is None or _rank(endpoint, candidate) > _rank(*known):
-        best[candidate.address, port] = endpoint, candidate
+        best[place] = endpoint, candidate
 
 
 def _rank(endpoint: Endpoint, candidate: Candidate) -> _Rank:
@@ -176,8 +177,8 @@ def choose(candidates: Sequence[Candidate], node: Node, silent: Sequence[Place] 
         verdicts = _without_silent(verdicts, silent)
     return Choice(
         tuple(verdicts),
-        tuple(verdict.candidate for verdict in verdicts if verdict.cluster.is_choice),
-        tuple(verdict.candidate for verdict in verdicts if verdict.local.is_choice),
+        tuple([each.candidate for each in verdicts if each.cluster.is_choice]),
+        tuple([each.candidate for each in verdicts if each.candidate.is_local and each.local.is_choice]),
     )
 
 

@@ -72,7 +72,7 @@ def lane(service: str) -> int:
 
 def _weighted(candidates: Sequence[Candidate]) -> Sequence[Place]:
     places = [candidate.place for candidate in candidates]
-    if all(candidate.weight == candidates[0].weight for candidate in candidates):
+    if len({candidate.weight for candidate in candidates}) == 1:
         return places
     rows = rows_of([candidate.weight for candidate in candidates])
     return [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
