@@ -18,6 +18,7 @@ DUMP = re.compile(
     r"nlmsg_type=(?:NFNL_SUBSYS_NFTABLES<<8\|NFT_MSG_(?P<name>\w+)|0xa(?P<number>[0-9a-f]{2})[^,]*), "
     r"nlmsg_flags=[^,]*(?:NLM_F_DUMP|0x300)"
 )
+WAIT = re.compile(r"\bepoll_p?wait\(")
 NAMES = {
     0x01: "GETTABLE",
     0x04: "GETCHAIN",
@@ -37,7 +38,7 @@ def is_possible() -> bool:
 
 
 class Dumps:
-    """Counts what a running process has listed, by message, and all its netlink requests, until the end.
+    """Counts what a running process has listed, by message, all its netlink requests, and how often it waits for news.
 
     Args:
         pid: the process; all its threads count.
@@ -46,9 +47,11 @@ class Dumps:
     def __init__(self, pid: int) -> None:
         self.counts = Counter[str]()
         self.requests = 0
+        self.waits = 0
         self._directory = tempfile.TemporaryDirectory(prefix="nftproxy-bench-")
         self._output = Path(self._directory.name, "strace")
-        command = ["strace", "-f", "-p", str(pid), "-e", "trace=sendto,sendmsg", "-s", "64", "-o", str(self._output)]
+        calls = "trace=sendto,sendmsg,/^epoll_p?wait$"
+        command = ["strace", "-f", "-p", str(pid), "-e", calls, "-s", "64", "-o", str(self._output)]
         self._strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self) -> Self:
@@ -64,6 +67,7 @@ class Dumps:
         self._strace.communicate(timeout=ATTACHING)
         seen = self._output.read_text()
         self.requests = seen.count("AF_NETLINK")
+        self.waits = len(WAIT.findall(seen))
         self.counts.update(dumped(seen))
         self._directory.cleanup()
 

@@ -26,6 +26,10 @@ MOST_ELEMENTS = 2 * FEW.endpoints + 2 + 2
 """All slots of a Service with another endpoint in them, its verdict of before and of now, and an address."""
 
 
+MOST_WAITS = 6
+"""Turns of the agent's event loop for a change: the bytes come, they are read, the change is made, and it waits again.
+Some more if the machine is so busy that what belongs together comes at different times."""
+
 MOST_DUMPS = 0
 """Elements alone are sent without asking (kernel/element_batch.py).  libnftables 1.0.6 asks for 8 dumps before each
 transaction, 1.1.3 for half of that."""
@@ -77,6 +81,7 @@ def _dumps(world: World) -> Iterator[Check]:
     with Dumps(world.agent.pid) as dumps, world.listener() as listener:
         made = changes.series(world, listener, changes.rounds(world.size, 1))
     yield Check(f"changes made without a netlink request, {world.size}", max(0, len(made) - dumps.requests), 0)
+    yield Check(f"turns of the event loop per change, {world.size}", dumps.waits / len(made), MOST_WAITS)
     yield Check(f"rules listed while things change, {world.size}", dumps.counts["GETRULE"], 0)
     yield Check(f"netlink dumps per change, {world.size}", dumps.counts.total() / len(made), MOST_DUMPS)
 
