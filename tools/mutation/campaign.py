@@ -92,10 +92,10 @@ class Campaign:
 
     def _batches(self, mutant: Mutant) -> Iterator[tuple[Stage, list[str]]]:
         """The tests to run, of a stage those of the module's own file first: the fewest files are read for these."""
-        own = f"tests/test_{Path(mutant.identity.file).stem}.py"
+        own = f"/test_{Path(mutant.identity.file).stem}.py"
         for stage in (each for each in stages_for(mutant.identity.file) if each in self._stages):
             tests = self._tests(mutant, stage)
-            is_own = [trials.file_of(test) == own for test in tests]
+            is_own = [trials.file_of(test).endswith(own) for test in tests]
             for batch in (list(compress(tests, is_own)), list(compress(tests, map(operator.not_, is_own)))):
                 if batch:
                     yield stage, batch
