@@ -16,7 +16,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put, Removed, SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.policy.silence import THRESHOLD
-from nftproxy.policy.state import ClusterState
+from nftproxy.policy.state import ClusterState, Touched
 from tests.support.factories import key, service, slice_of
 from tests.support.waiting import until
 
@@ -235,9 +235,8 @@ def test_only_services_that_ask_for_it_are_compiled_again() -> None:
     state = cluster()
     state.apply(Put(service("shop/plain", cluster_ips=["10.96.0.11"])))
     state.apply(Put(slice_of("shop/plain", endpoints=("10.1.0.4", "10.1.1.4"), ports=PORTS)))
-    touched = state.apply(Put(SilentPlaces((DEAD,))))
-    assert (touched.services, touched.table, touched.everything) == ({key("shop/web")}, False, False)
-    assert not state.apply(Put(SilentPlaces((DEAD,)))).services
+    assert state.apply(Put(SilentPlaces((DEAD,)))) == Touched(endpoints={key("shop/web")})
+    assert state.apply(Put(SilentPlaces((DEAD,)))) == Touched()
     assert state.watched_places().keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
     plain, web = (state.services[key(name)] for name in ("shop/plain", "shop/web"))
     assert (state.silent_of(plain), state.silent_of(web)) == ((), (DEAD,))
