@@ -235,7 +235,10 @@ def test_only_services_that_ask_for_it_are_compiled_again() -> None:
     state = cluster()
     state.apply(Put(service("shop/plain", cluster_ips=["10.96.0.11"])))
     state.apply(Put(slice_of("shop/plain", endpoints=("10.1.0.4", "10.1.1.4"), ports=PORTS)))
-    assert state.apply(Put(SilentPlaces((DEAD,)))) == Touched(endpoints={key("shop/web")})
+    state.apply(Put(service("shop/other", cluster_ips=["10.96.0.12"], annotations=LEAVE_OUT)))
+    state.apply(Put(slice_of("shop/other", endpoints=("10.1.1.4",), ports=PORTS)))
+    touched = {key("shop/web"), key("shop/other")}
+    assert state.apply(Put(SilentPlaces((DEAD,)))) == Touched(endpoints=touched)
     assert state.apply(Put(SilentPlaces((DEAD,)))) == Touched()
     assert state.watched_places().keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
     plain, web = (state.services[key(name)] for name in ("shop/plain", "shop/web"))
