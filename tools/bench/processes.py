@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from nftproxy.lab import Namespace
-from tools.bench.cluster import CLUSTER_CIDR, NODE
+from tools.bench.cluster import CLUSTER_CIDR, NODE, SERVICE_CIDR
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -40,6 +40,7 @@ class ApiProcess:
         self.kubeconfig = directory / "kubeconfig"
         log = (directory / "apiserver.log").open("w")
         arguments = ["nftproxy.lab.apiserver", "--manifests", str(manifests), "--kubeconfig", str(self.kubeconfig)]
+        arguments += ["--service-cidr", SERVICE_CIDR]
         self._process = start(namespace, arguments, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -27,6 +27,14 @@ KINDS = {resource.kind for resource in RESOURCES}
 @click.option("--kubeconfig", type=click.Path(path_type=Path), help="Where to write one.")
 @click.option("--service-account", type=click.Path(path_type=Path), help="A directory to write token and ca.crt into.")
 @click.option("--bookmarks", default=60.0, show_default=True, help="Seconds between a watch's bookmarks.")
+@click.option(
+    "--service-cidr",
+    "service_cidrs",
+    multiple=True,
+    default=Settings.service_cidrs,
+    show_default=True,
+    help="Where ClusterIPs come from; one for each family.",
+)
 @click.option("--version", default=Settings.version, show_default=True, help="What /version says.")
 def main(
     hosts: tuple[str, ...],
@@ -37,6 +45,7 @@ def main(
     kubeconfig: Path | None,
     service_account: Path | None,
     bookmarks: float,
+    service_cidrs: tuple[str, ...],
     version: str,
 ) -> None:
     """Serve the Kubernetes API, as far as a service proxy needs it.
@@ -46,7 +55,7 @@ def main(
     """
     signals = {signal.SIGTERM, signal.SIGINT}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # in all threads, so that they wait for sigwait
-    settings = Settings(version=version, bookmark_interval=bookmarks)
+    settings = Settings(version=version, bookmark_interval=bookmarks, service_cidrs=service_cidrs)
     with ApiServer(hosts=hosts, port=port, tls=tls, authenticate=authenticate, settings=settings) as server:
         given = list(documents(manifests)) if manifests else []
         server.put(*(each for each in given if each["kind"] in KINDS))
