@@ -1,15 +1,15 @@
 """What sets and maps in the kernel have beyond a generation, and a generation beyond them.
 
 A load over rules that are in force sends this difference instead of everything: 10,000 Services with ten endpoints each
-are 130,000 elements, for which libnftables and the kernel take ten times as long as reading and comparing them takes.
+are 130,000 elements: a transaction of 17 kB instead of 5.8 MB, and two thirds of the processor time.
 
 * Elements are compared as bytes, the kernel's with those that ours are (element_layout.py), and only what differs
   becomes text.  So whatever somebody added to an element, such as a comment, makes it another element.
 * Of a set about which anything is odd nothing is returned: it is emptied and filled anew.  So are sets of ranges.
 * The kernel lists a set in parts, and counts elements from its start to find where the next part begins.  If it orders
   the set anew meanwhile, an element may be missing; another one is there twice then, as all places are listed.
-* That costs the square of the number of elements, a little: 0.4 s of processor time for 100,000, where their load takes
-  5 s.  So what isn't ours ends the listing early, however much of it there is.
+* That costs the square of the number of elements, a little: 0.4 s of processor time for 100,000.  So what isn't ours
+  ends the listing early, however much of it there is.
 * What others change meanwhile may be seen or not.  Whoever uses the difference must know that nobody did (drift.py).
 """
 
@@ -19,9 +19,9 @@ import logging
 from collections.abc import Iterator, Mapping
 
 from nftproxy.kernel import nftables_netlink as nft
-from nftproxy.kernel.element_layout import Layout, declaration_of
+from nftproxy.kernel.element_layout import Layout
 from nftproxy.kernel.elements import value_text
-from nftproxy.kernel.netlink import ATTRIBUTE, attributes_of, number_of, open_socket
+from nftproxy.kernel.netlink import ATTRIBUTE, attributes_of, number_of
 from nftproxy.kernel.set_elements import items
 from nftproxy.kernel.set_keys import decoded, types_of
 from nftproxy.model.addresses import TABLE, Family
@@ -50,10 +50,11 @@ def differences(generation: Generation) -> dict[str, Difference]:
     """
     found = {}
     try:
-        for each in nft.sets(generation.family, TABLE):
-            declared = generation.declarations.get((Kind.MAP if each.is_map else Kind.SET, each.name))
-            if declared and not declared.is_dynamic and not each.is_dynamic:
-                difference = _difference(generation, each.name)
+        for declared in nft.declarations(generation.family, TABLE):
+            each = nft.named_set(declared)
+            wanted = generation.declarations.get((Kind.MAP if each.is_map else Kind.SET, each.name))
+            if wanted and not wanted.is_dynamic and not each.is_dynamic:
+                difference = _difference(generation, each.name, declared)
                 if difference is not None:
                     found[each.name] = difference
     except Unavailable as error:
@@ -61,17 +62,14 @@ def differences(generation: Generation) -> dict[str, Difference]:
     return found
 
 
-def _difference(generation: Generation, name: str) -> Difference | None:
-    family = generation.family
+def _difference(generation: Generation, name: str, declared: nft.Attributes) -> Difference | None:
     ours = generation.values(name)
     try:
-        with open_socket() as kernel:
-            declared = declaration_of(kernel, family, name)
         layout = Layout(declared, FROM_KERNEL)
-        unseen, surplus = _compared(family, name, layout, ours)
+        unseen, surplus = _compared(generation.family, name, layout, ours)
         missing = tuple(Element(name, key, ours[key]) for key in unseen)
         return Difference(tuple(_element(name, each, layout, declared) for each in surplus), missing)
-    except (Unavailable, OSError, _Odd) as error:
+    except (Unavailable, _Odd) as error:
         log.debug("%(name)s will be filled anew: %(error)s", {"name": name, "error": error})
         return None
 

@@ -157,7 +157,8 @@ class Custody:
             for generation in range(commit.before + 1, commit.after + 1)
             if generation in self._notices and self._notices[generation].families & families
         ]
-        if len(about_us) > (not self._is_deaf):
+        expected = 0 if self._is_deaf else 1  # our own, unless we didn't listen
+        if len(about_us) > expected:
             self._doubt = AT_ONCE
             return None
         return about_us[0] if about_us else None

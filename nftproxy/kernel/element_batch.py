@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from nftproxy.kernel import nftables_netlink
-from nftproxy.kernel.element_layout import Layout, layout_of
+from nftproxy.kernel.element_layout import Layout, declaration_of
 from nftproxy.kernel.netlink import FAMILY_NUMBER, NESTED, messages_of, named, nested, request
 from nftproxy.kernel.nftables_netlink import (
     BUFFER_SIZE,
@@ -132,7 +132,10 @@ class ElementWriter:
     def _layout(self, family: Family, container: str) -> Layout:
         layout = self._layouts.get((family, container))
         if layout is None:
-            layout = self._layouts[family, container] = layout_of(self._kernel, family, container, NESTED)
+            declared = declaration_of(self._kernel, family, container)
+            if declared is None:
+                raise Unavailable(f"there is no {container}")
+            layout = self._layouts[family, container] = Layout(declared, NESTED)
         return layout
 
 

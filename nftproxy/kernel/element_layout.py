@@ -100,21 +100,15 @@ class Layout:
         return attribute(kind | self._mark, attributes)
 
 
-def declaration_of(kernel: socket.socket, family: Family, container: str) -> Attributes:
-    """What the kernel says of a set or map of ours.
+def declaration_of(kernel: socket.socket, family: Family, container: str) -> Attributes | None:
+    """What the kernel says of a set or map of ours, None if there is none.
 
     Raises:
-        Unavailable: there is none.
         OSError: the kernel doesn't answer.
     """
     wanted = named(SET_TABLE, TABLE) + named(SET_NAME, container)
     try:
         (declared,) = exchange(kernel, GET_SET, FAMILY_NUMBER[family], wanted, ACKNOWLEDGE)
-    except FileNotFoundError as error:
-        raise Unavailable(f"there is no {container}") from error
+    except FileNotFoundError:
+        return None
     return declared
-
-
-def layout_of(kernel: socket.socket, family: Family, container: str, mark: int) -> Layout:
-    """The layout of a set or map of ours; raises as `declaration_of` and `Layout` do."""
-    return Layout(declaration_of(kernel, family, container), mark)

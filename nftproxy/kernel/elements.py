@@ -12,6 +12,7 @@ import errno
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from nftproxy.kernel.element_layout import declaration_of
 from nftproxy.kernel.netlink import (
     ACKNOWLEDGE,
     FAMILY_NUMBER,
@@ -30,7 +31,6 @@ from nftproxy.kernel.nftables_netlink import (
     ELEMENT_EXPIRATION,
     ELEMENT_KEY,
     GET_ELEMENTS,
-    GET_SET,
     INTERVAL,
     LIST_ELEMENT,
     LIST_ELEMENTS,
@@ -39,8 +39,6 @@ from nftproxy.kernel.nftables_netlink import (
     SET_DATA_TYPE,
     SET_FLAGS,
     SET_KEY_TYPE,
-    SET_NAME,
-    SET_TABLE,
     VERDICT_CHAIN,
     VERDICT_CODE,
     VERDICTS,
@@ -117,20 +115,22 @@ class Elements:
         flagged = attribute(FLAGS, flags.to_bytes(4, "big")) if flags else b""
         element = nested(LIST_ELEMENT, nested(ELEMENT_KEY, attribute(DATA_VALUE, key)) + flagged)
         wanted = named(LIST_TABLE, TABLE) + named(LIST_SET, container) + nested(LIST_ELEMENTS, element)
-        answers = self._ask(GET_ELEMENTS, family, wanted)
+        answers = self._ask(family, wanted)
         found = [each for answer in answers for _, each in attributes_of(answer.get(LIST_ELEMENTS, b""))]
         return dict(attributes_of(found[0])) if found else None
 
     def _declaration(self, family: Family, container: str) -> Attributes | None:
         if (family, container) not in self._declared:
-            answers = self._ask(GET_SET, family, named(SET_TABLE, TABLE) + named(SET_NAME, container))
-            self._declared[family, container] = answers[0] if answers else None
+            try:
+                self._declared[family, container] = declaration_of(self._socket, family, container)
+            except OSError as error:
+                raise Unavailable(why(error)) from error
         return self._declared[family, container]
 
-    def _ask(self, kind: int, family: Family, attributes: bytes) -> list[Attributes]:
-        """The kernel's answers; none if what was named is not there."""
+    def _ask(self, family: Family, attributes: bytes) -> list[Attributes]:
+        """The kernel's answers about elements; none if what was named is not there."""
         try:
-            return exchange(self._socket, kind, FAMILY_NUMBER[family], attributes, ACKNOWLEDGE)
+            return exchange(self._socket, GET_ELEMENTS, FAMILY_NUMBER[family], attributes, ACKNOWLEDGE)
         except OSError as error:
             if error.errno == errno.ENOENT:
                 return []

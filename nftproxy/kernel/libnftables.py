@@ -205,7 +205,7 @@ class Kernel:
     def compare(self, installed: Installed, generation: Generation) -> Installed:
         """The same table with what its sets and maps differ in from a generation, as far as that can be known.
 
-        It takes a second for 200,000 elements, in which Python's lock is free now and then.
+        It takes a second or two for 130,000 elements, in which Python's lock is free now and then.
         """
         return msgspec.structs.replace(installed, differences=differences(generation))
 

@@ -245,17 +245,23 @@ def base_chains() -> list[BaseChain]:
 
 
 def sets(family: Family, table: str) -> list[NamedSet]:
-    """A table's sets and maps, except the anonymous ones that stand in rules.
+    """A table's sets and maps; otherwise as `declarations`."""
+    return [named_set(each) for each in declarations(family, table)]
+
+
+def declarations(family: Family, table: str) -> list[Attributes]:
+    """All that the kernel says of a table's sets and maps, except the anonymous ones that stand in rules.
 
     Raises:
         Unavailable: the kernel does not answer.
     """
     answers = _ask(GET_SET, FAMILY_NUMBER[family], named(SET_TABLE, table), flags=DUMP)
     ours = [each for each in answers if text_of(each[SET_TABLE]) == table]
-    return [_named_set(each) for each in ours if not _flags(each) & ANONYMOUS]
+    return [each for each in ours if not _flags(each) & ANONYMOUS]
 
 
-def _named_set(attributes: Attributes) -> NamedSet:
+def named_set(attributes: Attributes) -> NamedSet:
+    """What is used of a declaration."""
     return NamedSet(
         name=text_of(attributes[SET_NAME]),
         is_map=bool(_flags(attributes) & MAP),

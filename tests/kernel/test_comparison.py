@@ -234,7 +234,7 @@ def test_a_kernel_that_does_not_answer_gets_everything(monkeypatch: pytest.Monke
     def fail(_family: Family, _table: str) -> None:
         raise Unavailable("the kernel doesn't answer")
 
-    monkeypatch.setattr(nftables_netlink, "sets", fail)
+    monkeypatch.setattr(nftables_netlink, "declarations", fail)
     assert differences(made.generations[IPV4]) == {}
 
 
