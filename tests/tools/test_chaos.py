@@ -93,6 +93,35 @@ def test_what_a_connection_may_become() -> None:
         assert cluster.allowed(number, elsewhere, 2.1, 2.2) == {NODE}
 
 
+class Restoring:
+    """A lock for changes; whoever takes it for the second time finds the server restored from a backup."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._backup = server.revision
+        self.taken = 0
+
+    def __enter__(self) -> None:
+        self.taken += 1
+        if self.taken == 2:
+            self._server.restart(revision=self._backup)
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("fault", ["hostile objects", "contested addresses"])
+def test_objects_that_a_restore_loses(fault: str) -> None:
+    """A server that is restored while objects come and go may have lost those that are to go."""
+    with ApiServer() as server:
+        before = server.objects("Service")
+        changing: Any = Restoring(server)
+        nobody: Any = None
+        FAULTS[fault].strike(Scene(nobody, server, nobody, changing, lambda: None), Random(1))
+        assert changing.taken == 2
+        assert server.objects("Service") == before
+
+
 needs_a_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 

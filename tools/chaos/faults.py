@@ -387,7 +387,9 @@ def _come_and_go(scene: Scene, rng: Random, objects: list[Manifest]) -> None:
     finally:
         with scene.changing:
             for each in objects:
-                scene.server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
+                name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
+                if scene.server.get(*name) is not None:  # a server that was restored meanwhile may have lost it
+                    scene.server.delete(*name)
 
 
 def node_changes(scene: Scene, rng: Random) -> None:
