@@ -21,6 +21,7 @@ MATCHES = (
     r"ct state new ",
     r"ct status dnat ",
     r"ct status & dnat == 0 ",
+    r"ct direction original ",
     r"fib saddr type local ",
     r"meta mark & \{\{ mark \}\} != 0 ",
     r"meta l4proto (?:tcp|\{\{ protocol \}\}) ",
