@@ -71,6 +71,11 @@ SET = "unanswered"
 """The set of watch.nft.j2."""
 KEPT = 2.0
 """Seconds for which it has an entry after a packet (its timeout)."""
+TICKS = 0.1
+"""Seconds by which the kernel's clock for sets may be late: it ticks every 1 to 10 ms, if no CPU is taken away.
+
+A connection whose entry is gone is noted at its second packet, 0.2 s after the first (TCP_RTO_MIN) or later.
+"""
 STATUS, SEEN_REPLY = 3, 0x02  # CTA_STATUS, IPS_SEEN_REPLY
 
 
@@ -122,7 +127,7 @@ class UnansweredReader:
             now = time.monotonic()
             found = [each for body in self._ask(kernel, _LOOK[family]) for each in _noted(family, body)]
             self._forgotten = {key: moment for key, moment in self._forgotten.items() if moment > now - KEPT}
-            return [each for each in found if now - each.waits > self._forgotten.get((family, each.key), 0.0)]
+            return [each for each in found if now - each.waits > self._forgotten.get((family, each.key), 0.0) + TICKS]
         except FileNotFoundError:
             return []
         except OSError as error:
