@@ -15,8 +15,9 @@ from nftproxy.lab import DROPPED, NODE, TCP_RESET, Origin, Probe, endpoint, obst
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.addresses import parse_network
 from nftproxy.model.settings import Config
-from tests.system.faults.bench import endpoints, service, vip
+from tests.system.faults.bench import Bench, endpoints, service, vip
 from tools.chaos import session
+from tools.chaos.agent import PATIENCE
 from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, Histories, node_port
 from tools.chaos.faults import FAULTS, Row, Scene
 from tools.chaos.session import Session, drawn
@@ -167,3 +168,35 @@ def test_a_run_finds_an_agent_that_ends(tmp_path: Path, monkeypatch: pytest.Monk
     with Session("test", tmp_path, lambda _: None) as chaos:
         chaos.run(1.0, ["death"])
     assert [text for text in chaos.violations if text.startswith("death: the agent has ended by itself")]
+
+
+@needs_a_lab
+def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Elements aren't all: the agent must be ready, no chain empty, and a configuration that has changed in force.
+
+    Whatever else a fault waits for in vain is a violation, and the run goes on.
+    """
+    seen: list[tuple[bool, bool]] = []
+
+    def look(scene: Scene, _rng: Random) -> None:
+        agent = scene.agent
+        with scene.changing:
+            agent.wait_until_right(PATIENCE)
+            agent.kill()
+            seen.append((Bench.is_right(agent), agent.is_right()))
+            agent.start()
+            agent.wait_until_right(PATIENCE)
+            agent.suspend()
+            scene.harm()
+            agent.lab.load("flush chain ip nftproxy services")
+            seen.append((Bench.is_right(agent), agent.is_right()))
+            agent.resume()
+        agent.renew_configuration()
+        raise AssertionError("in vain")
+
+    monkeypatch.setattr(session, "FAULTS", {"look": Row("agent", look)})
+    with Session("test", tmp_path, lambda _: None) as chaos:
+        chaos.run(1.0, ["look"])
+        assert "starting anew over the rules that are there" in chaos.agent.log()
+    assert seen == [(True, False)] * 2 * chaos.faults.total()
+    assert chaos.violations == ["look: in vain"] * chaos.faults.total()

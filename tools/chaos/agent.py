@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -12,13 +14,23 @@ import threading
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
+
+from nftproxy.api.configz import configz
+from nftproxy.kernel.libnftables import Kernel
 from nftproxy.lab import Lab
 from nftproxy.lab.apiserver import ApiServer
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
-from tests.system.faults.bench import ROOT, Bench
+from nftproxy.sources.files import load_config
+from tests.system.faults.bench import ROOT, SYNC_PERIOD, Bench
 
 DISK = 1024 * 1024
 """Bytes of the agent's disk, for its temporary files."""
+PATIENCE = 180.0
+"""Seconds for what takes one or two: a busy machine takes ten times as long as a quiet one, and a slow one longer."""
+_EMPTY = re.compile(r"^\tchain (\S+) \{.*\n(?:\t\ttype .*\n)?\t\}$", re.MULTILINE)
+"""A chain with no rule, as nft lists it."""
 _MOUNT = 'mount -t tmpfs -o size="$1" chaos "$2" && shift 2 && exec "$@"'
 
 
@@ -28,6 +40,7 @@ class ChaosAgent(Bench):
     def __init__(self, lab: Lab, server: ApiServer, directory: Path) -> None:
         super().__init__(lab, server, directory, "tests.system.faults.hasty")
         self.directory = directory
+        self._renewals = 0
 
     def start(self) -> None:
         """Start the agent; its rules come a little later."""
@@ -61,11 +74,40 @@ class ChaosAgent(Bench):
         return next((int(line.split()[1]) * 1024 for line in status.splitlines() if line.startswith("VmRSS")), 0)
 
     def is_right(self) -> bool:
-        """Whether the kernel holds what it should, and nothing else; not while sets come and go that are looked at."""
+        """Whether the kernel holds what it should, and nothing else, and the agent says that it does.
+
+        Not while sets come and go that are looked at.  An agent that starts over rules that are right is not ready
+        before it has compared them: it may be about to do anything.
+        """
         try:
-            return super().is_right()
+            return super().is_right() and not self._empty_chains() and self._body("/healthz", 10256, 200) is not None
         except (Refused, Unavailable):
             return False
+
+    def _body(self, path: str, port: int, status: int) -> bytes | None:
+        """What it serves, None if that isn't answered, or with another status: it may be starting."""
+        try:
+            reply = self.ask(path, port)
+        except (OSError, http.client.HTTPException):
+            return None
+        return reply.body if reply.status == status else None
+
+    def _empty_chains(self) -> list[str]:
+        """Chains of the tables that somebody has emptied, which no element shows: none of ours is without rules."""
+        listings = self.lab.node.call(lambda: [Kernel().listing_of_rules(family) for family in Family])
+        return [name for listing in listings for name in _EMPTY.findall(listing)]
+
+    def renew_configuration(self) -> None:
+        """Give it a good configuration that it has never had, and wait until that one is in force.
+
+        Whatever it was about to do because of an earlier one, such as to begin anew, is over by then.
+        """
+        self._renewals += 1
+        period = f"{1000 * SYNC_PERIOD + self._renewals}ms"
+        nftables = self.configuration["nftables"] | {"syncPeriod": period}
+        self.config_map.update(yaml.safe_dump(self.configuration | {"nftables": nftables}))
+        wanted = configz(load_config(self.config_map.path)[0])
+        self.wait_until(lambda: self._body("/configz", 10249, 200) == wanted, PATIENCE)
 
     def forget_wanted(self) -> None:
         """Work out anew what is right: the server's versions have gone back, and mean other objects now."""

@@ -21,7 +21,7 @@ from nftproxy.lab import LabError
 from nftproxy.lab.apiserver import ApiServer, faults
 from nftproxy.lab.topology import NODE_IP
 from tests.system.faults.bench import PERMISSIONS, PLURALS, endpoints, node, service, vip
-from tools.chaos.agent import ChaosAgent
+from tools.chaos.agent import PATIENCE, ChaosAgent
 from tools.chaos.cluster import ANCHORS, Cluster, external_ip, node_port
 
 Manifest = dict[str, Any]
@@ -84,7 +84,8 @@ def api_restored(scene: Scene, rng: Random) -> None:
         revision, objects = scene.server.revision, scene.cluster.histories.latest()
     _wait(rng, 3.0)
     with scene.changing:
-        restored = time.time()
+        scene.server.stop()
+        restored = time.time()  # what was asked before was asked of the server as it was
         scene.cluster.restore(revision, objects, time.monotonic())
         scene.agent.forget_wanted()
         _wait_until_asked(scene.server, restored)
@@ -216,14 +217,14 @@ def suspended(scene: Scene, rng: Random) -> None:
 
 
 def configuration(scene: Scene, rng: Random) -> None:
-    """The configuration changes to another, or to one that can't be used, and back."""
+    """The configuration changes to another, or to one that can't be used, and then to a good one."""
     good = yaml.safe_dump(scene.agent.configuration)
     other = yaml.safe_dump(scene.agent.configuration | {"nftables": {"syncPeriod": "2s", "minSyncPeriod": "50ms"}})
     scene.agent.config_map.update(rng.choice([other, other, "mode: [", good.replace("10.1.0.0/16", "10.1.0.0/99")]))
     try:
         _wait(rng, 5.0)
     finally:
-        scene.agent.config_map.update(good)
+        scene.agent.renew_configuration()
 
 
 def disk_full(scene: Scene, rng: Random) -> None:
@@ -265,7 +266,7 @@ def second_agent(scene: Scene, rng: Random) -> None:
         scene.agent.take_over(other)
     else:
         other.terminate()
-        other.wait(30)
+        other.wait(PATIENCE)
 
 
 # The kernel, and others who write to it

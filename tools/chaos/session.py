@@ -1,8 +1,9 @@
 """One run: objects change, connections are tried and faults happen at once, and after each fault all must be right.
 
-Right is: the kernel holds what a pipeline makes of the API server's objects, and every resource is watched.  Changes
-rest while that is looked at, so that there is a moment at which it can be so.  At the end the kernel is held against
-what `nftproxy render` prints for the same objects, loaded into a namespace of its own.
+Right is: the kernel holds what a pipeline makes of the API server's objects, none of its chains is empty, every
+resource is watched, and the agent says that it is healthy.  Changes rest while that is looked at, so that there is a
+moment at which it can be so.  At the end the kernel is held against what `nftproxy render` prints for the same objects,
+loaded into a namespace of its own.
 """
 
 from __future__ import annotations
@@ -31,15 +32,13 @@ from nftproxy.sources.files import load_config
 from tests.support.factories import leads_to_a_chain
 from tests.system.faults.bench import PERMISSIONS, RESOURCES, ROOT
 from tests.system.faults.hasty import BOOKMARKS
-from tools.chaos.agent import ChaosAgent
+from tools.chaos.agent import PATIENCE, ChaosAgent
 from tools.chaos.cluster import Cluster
 from tools.chaos.faults import FAULTS, Row, Scene
 from tools.chaos.traffic import Traffic
 
 PAUSE = (0.02, 0.15)
 """Seconds between two changes of objects."""
-PATIENCE = 60.0
-"""Seconds after a fault until all must be right: a busy machine takes ten times as long as a quiet one."""
 FEWEST = 20
 """Connections that must have been judged for each fault that happened: else nothing was tried."""
 GROWTH = 2.0
@@ -104,10 +103,9 @@ class Session:
         self.agent.start()
         self._settle("start")
         first = self.agent.resident
-        changes = threading.Thread(target=self._change, name="changes", daemon=True)
         end = time.monotonic() + seconds
-        with self.traffic:
-            changes.start()
+        with self.traffic, ThreadPoolExecutor(1, "changes") as executor:
+            changes = executor.submit(self._change)
             try:
                 for number, names in enumerate(drawn(self._seed, only)):
                     if time.monotonic() >= end:
@@ -115,7 +113,7 @@ class Session:
                     self._happen(number, names)
             finally:
                 self._is_over.set()
-                changes.join()
+                changes.result()
         self._settle("end")
         self._judge(first)
 
@@ -131,9 +129,15 @@ class Session:
         scene = Scene(self.agent, self._server, self._cluster, self._changing, self.traffic.harmed)
         began = time.monotonic()
         with ThreadPoolExecutor() as executor:
-            striking = [executor.submit(FAULTS[n].strike, scene, Random(f"{self._seed}/{number}/{n}")) for n in names]
-            for each in striking:
-                each.result()
+            striking = {
+                name: executor.submit(FAULTS[name].strike, scene, Random(f"{self._seed}/{number}/{name}"))
+                for name in names
+            }
+            for name, each in striking.items():
+                try:
+                    each.result()
+                except AssertionError as error:  # the agent isn't there, doesn't end, or doesn't do what it should
+                    self._violation(f"{name}: {error}")
         struck = time.monotonic() - began
         self.faults.update(names)
         took = self._settle(" and ".join(names))
@@ -164,7 +168,7 @@ class Session:
         if missing := FEWEST * self.faults.total() - self.traffic.judged:
             self.violations += [f"{missing} connections too few were judged"] if missing > 0 else []
         if "Traceback" in (log := self.agent.log()):
-            self._violation(f"the agent's log has a traceback: {log[log.index('Traceback') - 500 :][:4000]}")
+            self._violation(f"the agent's log has a traceback: {log[max(0, log.index('Traceback') - 500) :][:4000]}")
         if self.agent.resident > GROWTH * first:
             self._violation(f"the agent's memory grew from {first >> 20} to {self.agent.resident >> 20} MB")
         self.violations += self._differences()

@@ -172,8 +172,8 @@ class ApiServer:
         return token
 
     def publish_token(self) -> None:
-        """Write the token that is good now into all files that were written."""
-        self._files.write(self.token)
+        """Write the token that is good now into all files that were written; of several that write, one at a time."""
+        self._listener.call(lambda: self._files.write(self.token))
 
     def expire_token(self, *, after: float = 0.0) -> None:
         """Refuse every token there is after so many seconds."""
