@@ -11,7 +11,8 @@ import pytest
 
 from tools.mutation import python, template
 from tools.mutation.__main__ import Explanation, Report, all_mutants, chosen, explanations, judged
-from tools.mutation.killers import STAGES, TARGETS
+from tools.mutation.campaign import Campaign
+from tools.mutation.killers import PACKETS, STAGES, TARGETS
 from tools.mutation.mutant import Fault, Identity, Mutant, mutants_of
 from tools.mutation.trials import CHECKOUT, Result, Tree, Trial, wait_for_any
 
@@ -212,6 +213,21 @@ def test_an_explanation_has_one_reason(entries: str, tmp_path: Path) -> None:
         explanations(path)
 
 
+def checkout(directory: Path, tests: str, text: str) -> Path:
+    """A project of one function that returns 1, with one file of tests."""
+    root = directory / "checkout"
+    for path, content in (("nftproxy/x.py", "def f():\n    return 1\n"), (tests, text)):
+        (root / path).parent.mkdir(parents=True)
+        (root / path).write_text(content)
+    shutil.copy(CHECKOUT / "pyproject.toml", root)  # the options of pytest that trials must go with
+    return root
+
+
+def mutant_of_x(body: str) -> Mutant:
+    """That function with another body."""
+    return Mutant(Identity("nftproxy/x.py", "f", "return 1", "body"), Fault(13, 21, body, "body", "f", (2, 2)))
+
+
 TEST = "from nftproxy.x import f\n\n\ndef test_it() -> None:\n    assert f() == 1\n"
 
 
@@ -228,16 +244,62 @@ TEST = "from nftproxy.x import f\n\n\ndef test_it() -> None:\n    assert f() == 
 )
 def test_a_trial_tells_what_became_of_a_mutant(body: str, result: Result, tmp_path: Path) -> None:
     """In a copy of the code its tests pass or fail, crash or don't end, and then it is as it was."""
-    for path, text in (("nftproxy/x.py", "def f():\n    return 1\n"), ("tests/test_x.py", TEST)):
-        (tmp_path / "checkout" / path).parent.mkdir(parents=True)
-        (tmp_path / "checkout" / path).write_text(text)
-    shutil.copy(CHECKOUT / "pyproject.toml", tmp_path / "checkout")  # the options of pytest that trials must go with
-    tree = Tree(tmp_path / "copy", tmp_path / "checkout")
-    place = Fault(13, 21, body, "body", "f", (2, 2))
-    with tree.damaged(Mutant(Identity("nftproxy/x.py", "f", "return 1", "body"), place)):
+    tree = Tree(tmp_path / "copy", checkout(tmp_path, "tests/test_x.py", TEST))
+    with tree.damaged(mutant_of_x(body)):
         limit = 2 if result.status == "timed out" else 60  # what ends by itself may take its time on a busy machine
         trial = Trial(tree, ["tests/test_x.py"], ["tests/test_x.py::test_it"], limit)
         while not trial.has_ended():
             wait_for_any([trial], 1)
     assert trial.outcome == result
     assert (tree.root / "nftproxy/x.py").read_text() == "def f():\n    return 1\n"
+
+
+CHANCY = """
+import pathlib
+
+from nftproxy.x import f
+
+MARK = pathlib.Path("mark")
+
+
+def test_before():
+    pass
+
+
+def test_by_chance():
+    assert f() == 1 or MARK.exists() or MARK.touch()
+
+
+def test_after():
+    assert f() < 3
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "is_doubted", "status", "killer", "flaky"),
+    [
+        ("return 2", True, "passed", "", {"test_by_chance": 1}),
+        ("return 3", True, "failed", "test_after", {"test_by_chance": 1}),
+        ("return 2", False, "failed", "test_by_chance", {}),
+        ("return 1.0", True, "passed", "", {}),
+        ("raise OSError", True, "failed", "test_by_chance", {}),
+    ],
+)
+def test_a_failure_by_chance_is_no_kill(
+    body: str,
+    is_doubted: bool,
+    status: str,
+    killer: str,
+    flaky: dict[str, int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What kills a mutant that should live must do so twice; what doesn't is noted as flaky, and the others follow."""
+    file = PACKETS.paths[0]
+    monkeypatch.setattr("tools.mutation.campaign.CHECKOUT", checkout(tmp_path, file, CHANCY))
+    mutant = mutant_of_x(body)
+    campaign = Campaign([mutant], [PACKETS], tmp_path, jobs=1)
+    campaign.doubted = {mutant.identity} if is_doubted else set()
+    campaign.run()
+    assert campaign.results == {mutant.identity: Result(status, f"{file}::{killer}" if killer else "")}
+    assert campaign.flaky == {f"{file}::{test}": times for test, times in flaky.items()}

@@ -149,9 +149,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
         campaign = Campaign(mutants, stages, Path(directory), options.jobs)
         campaign.log, campaign.only_fast = options.log, options.fast
+        campaign.doubted = {identity for identity, its in explained.items() if not its.is_race}
         campaign.run()
     report = judged(campaign.results, explained, {mutant.identity for mutant in known})
     show(report)
+    for test, times in sorted(campaign.flaky.items()):
+        print(f"flaky, failed and then passed on the same code, {times} times: {test}")
     return 1 if report.unexplained or report.stale else 0
 
 

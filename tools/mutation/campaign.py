@@ -6,7 +6,7 @@ import operator
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -28,6 +28,9 @@ class Campaign:
     only_fast: bool = False
     """Whether tests that take long are left out."""
 
+    doubted: Collection[Identity] = frozenset()
+    """Mutants that nobody is expected to kill: the failure of a test counts only if it fails again."""
+
     def __init__(self, mutants: Sequence[Mutant], stages: Sequence[Stage], directory: Path, jobs: int) -> None:
         self._mutants = mutants
         self._stages = stages
@@ -36,6 +39,8 @@ class Campaign:
         self._trees = [first, *(Tree(directory / str(number), first.root) for number in range(1, jobs))]
         self._kills: Counter[str] = Counter()
         self.results: dict[Identity, Result] = {}
+        self.flaky: Counter[str] = Counter()
+        """The tests that failed and then passed, on the same code, and how often."""
 
     def run(self) -> None:
         """Try all of them."""
@@ -67,16 +72,35 @@ class Campaign:
         """The trials of one mutant, one after the other, until one kills it."""
         result = Result("passed")
         with tree.damaged(mutant):
+            trying = self._repeated if mutant.identity in self.doubted else self._tried
             for stage, tests in self._batches(mutant):
-                trial = self._trial(tree, tests, stage)
-                yield trial
-                if trial.outcome.status == "unknown":
-                    trial = self._trial(tree, tests, stage)
-                    yield trial
-                result = trial.outcome
+                result = yield from trying(tree, tests, stage)
                 if result.status != "passed":
                     break
         self._note(mutant, result)
+
+    def _tried(self, tree: Tree, tests: Sequence[str], stage: Stage) -> Generator[Trial, None, Result]:
+        """What becomes of some tests; once more if the machine was too busy."""
+        trial = self._trial(tree, tests, stage)
+        yield trial
+        if trial.outcome.status == "unknown":
+            trial = self._trial(tree, tests, stage)
+            yield trial
+        return trial.outcome
+
+    def _repeated(self, tree: Tree, tests: Sequence[str], stage: Stage) -> Generator[Trial, None, Result]:
+        """What becomes of some tests, except those that fail once and then pass: they are noted as flaky."""
+        result = yield from self._tried(tree, tests, stage)
+        while result.is_kill:
+            suspects, rest = _split(tests, result.killer)
+            again = yield from self._tried(tree, suspects, stage)
+            if again.is_kill and again.killer == result.killer:
+                return again
+            self.flaky[result.killer or "a run that took too long"] += 1
+            tests, result = rest, Result("passed")
+            if tests:
+                result = yield from self._tried(tree, tests, stage)
+        return result
 
     def _note(self, mutant: Mutant, result: Result) -> None:
         self.results[mutant.identity] = result
@@ -122,3 +146,14 @@ class Campaign:
             text = f"{len(self.results)} of {total} mutants, {lived} live" if total else ""
             sys.stderr.write(f"\r\x1b[K{text}")
             sys.stderr.flush()
+
+
+def _split(tests: Sequence[str], killer: str) -> tuple[Sequence[str], Sequence[str]]:
+    """The test that failed, after those of its file that ran before it, whose fixtures it shares; and what comes next.
+
+    If no single test failed, these are all, and none.
+    """
+    if killer not in tests:
+        return tests, []
+    end = tests.index(killer) + 1
+    return [test for test in tests[:end] if trials.file_of(test) == trials.file_of(killer)], tests[end:]
