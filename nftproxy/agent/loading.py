@@ -78,6 +78,9 @@ class KernelSide(Protocol):
     async def read_back(self, family: Family) -> Installed | None:
         """Our table of one family by name, None if there is none; raises Unavailable."""
 
+    async def read_ahead(self, families: Collection[Family]) -> None:
+        """Read what `compare` needs, before there is anything to compare it with; raises nothing."""
+
     async def compare(self, installed: Installed, generation: Generation) -> Installed:
         """The same with what its sets differ in from a generation, as far as that can be known."""
 
@@ -121,6 +124,7 @@ class Loader:
         self._is_stopping = is_stopping
         self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
         self._rehearsal: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._has_loaded = False
         self._is_refused_together = False
         self._installed: dict[Family, Installed | None] = {}
@@ -181,6 +185,7 @@ class Loader:
         If the kernel doesn't take it, nothing of it stays, and `load_what_is_due` goes on; returns whether it does.
         """
         tables, began = list(self._tables.values()), now()
+        self._rehearsal = None
         pieces = Pieces(self._pipeline.filling(events, self._installed), self._kernel, self._vitals, self._custody)
         try:
             await pieces.load(self._tables.keys())
@@ -217,6 +222,11 @@ class Loader:
         except (Refused, Unavailable) as error:
             self._note_failure(tables, error)
 
+    def begin(self) -> None:
+        """Do ahead of the first load what doesn't depend on what is to be loaded."""
+        self.rehearse()
+        self._reading = asyncio.create_task(self._kernel.read_ahead(self._tables.keys()))
+
     def rehearse(self) -> asyncio.Task[None]:
         """Begin to find out, in a process that may die, whether libnftables survives what is in the kernel."""
         families = self._pipeline.generations
@@ -225,18 +235,21 @@ class Loader:
         return self._rehearsal
 
     def close(self) -> None:
-        """Wait for no rehearsal."""
-        if self._rehearsal:
-            self._rehearsal.cancel()
+        """Wait for nothing that was begun."""
+        for task in filter(None, (self._rehearsal, self._reading)):
+            task.cancel()
 
     async def _survive(self) -> None:
-        """Raise ChildDied rather than be killed: nobody would know what by, and a restart would be the next death."""
+        """Raise ChildDied rather than be killed: nobody would know what by, and a restart would be the next death.
+
+        A rehearsal is good for one load: by the next one the kernel may hold something else.
+        """
         if self._has_loaded:
             return
-        rehearsal, self._rehearsal = self._rehearsal or self.rehearse(), None
         try:
-            await rehearsal
+            await (self._rehearsal or self.rehearse())
         except ChildDied:
+            self._rehearsal = None
             raise
         except (Refused, Unavailable) as error:
             log.debug("the load was rehearsed, and will say itself what is wrong: %(error)s", {"error": error})
@@ -244,6 +257,7 @@ class Loader:
     async def _load(self, tables: Sequence[_Table]) -> None:
         """Bring the kernel to the present generation of some families, in one transaction."""
         await self._survive()
+        self._rehearsal = None
         installed = {table.family: await self._found(table) for table in tables}
         began = now()
         self._vitals.lap()

@@ -87,7 +87,7 @@ class Agent:
         """
         ready = {name: asyncio.Event() for name in sources}
         readers = [asyncio.create_task(self._read(source, ready[name])) for name, source in sources.items()]
-        self._loader.rehearse()
+        self._loader.begin()
         try:
             await self._all_ready(ready)
             self._plan_check()

@@ -16,13 +16,13 @@ are 130,000 elements: a transaction of 17 kB instead of 5.8 MB, and two thirds o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from nftproxy.kernel import nftables_netlink as nft
 from nftproxy.kernel.element_layout import Layout
 from nftproxy.kernel.elements import value_text
 from nftproxy.kernel.netlink import ATTRIBUTE, attributes_of, number_of
-from nftproxy.kernel.set_elements import items
+from nftproxy.kernel.nftables_netlink import LIST_ELEMENT
 from nftproxy.kernel.set_keys import decoded, types_of
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
@@ -43,7 +43,11 @@ class _Odd(Exception):
     """A set isn't as ours are."""
 
 
-def differences(generation: Generation) -> dict[str, Difference]:
+Reading = Callable[[Family, str, str], Iterable[bytes]]
+"""What lists a set of a table, in parts: as `set_elements.listings` does."""
+
+
+def differences(generation: Generation, reading: Reading) -> dict[str, Difference]:
     """The difference of each set and map of a table of ours, by name, as far as it can be known.
 
     Those that packets write are left out, and so is whatever the generation doesn't declare.
@@ -53,8 +57,8 @@ def differences(generation: Generation) -> dict[str, Difference]:
         for declared in nft.declarations(generation.family, TABLE):
             each = nft.named_set(declared)
             wanted = generation.declarations.get((Kind.MAP if each.is_map else Kind.SET, each.name))
-            if wanted and not wanted.is_dynamic and not each.is_dynamic:
-                difference = _difference(generation, each.name, declared)
+            if wanted and not wanted.is_dynamic and nft.is_comparable(declared):
+                difference = _difference(generation, each.name, declared, reading)
                 if difference is not None:
                     found[each.name] = difference
     except Unavailable as error:
@@ -62,49 +66,53 @@ def differences(generation: Generation) -> dict[str, Difference]:
     return found
 
 
-def _difference(generation: Generation, name: str, declared: nft.Attributes) -> Difference | None:
+def _difference(generation: Generation, name: str, declared: nft.Attributes, reading: Reading) -> Difference | None:
     ours = generation.values(name)
     try:
         layout = Layout(declared, FROM_KERNEL)
-        unseen, surplus = _compared(generation.family, name, layout, ours)
-        missing = tuple(Element(name, key, ours[key]) for key in unseen)
-        return Difference(tuple(_element(name, each, layout, declared) for each in surplus), missing)
+        unseen, surplus = _compared(reading(generation.family, TABLE, name), layout, ours)
+        found = tuple(_element(name, each, layout, declared) for each in surplus)
+        if any(ours.get(each.key) == each.value for each in found):
+            raise _Odd("an element is listed twice")
+        return Difference(found, tuple(Element(name, key, ours[key]) for key in unseen))
     except (Unavailable, _Odd) as error:
         log.debug("%(name)s will be filled anew: %(error)s", {"name": name, "error": error})
         return None
 
 
-def _compared(family: Family, name: str, layout: Layout, ours: Mapping[str, str]) -> tuple[Iterator[str], list[bytes]]:
-    """The keys of ours that the kernel doesn't have, and its elements that aren't ours.
+def _compared(
+    listed: Iterable[bytes], layout: Layout, ours: Mapping[str, str]
+) -> tuple[Iterable[str], Iterable[bytes]]:
+    """The keys of ours that the kernel doesn't have, and its elements that aren't ours or are listed again.
 
     Raises:
-        _Odd: one comes twice, or too many aren't ours.
-        Unavailable: the kernel doesn't answer, or a type isn't known here.
+        _Odd: one that isn't ours comes twice, or too many aren't ours.
+        Unavailable: the kernel doesn't answer, or a type or an element isn't known here.
     """
-    wanted: dict[bytes, str | None] = {layout.element(key, value)[ATTRIBUTE.size :]: key for key, value in ours.items()}
-    surplus = set[bytes]()
+    unseen = {layout.element(key, value): key for key, value in ours.items()}
+    take, surplus = unseen.pop, set[bytes]()
     most = max(FEW, len(ours) // 2)
-    for part in items(family, TABLE, name):
-        for item in part:
-            if wanted.get(item) is not None:
-                wanted[item] = None
-            elif item in wanted or item in surplus:
-                raise _Odd("an element is listed twice")
-            else:
-                surplus.add(item)
+    for part in listed:
+        others = [element for element in layout.elements_of(part) if take(element, None) is None]
+        known = len(surplus)
+        surplus.update(others)
+        if len(surplus) != known + len(others):
+            raise _Odd("an element is listed twice")
         if len(surplus) > most:
             raise _Odd("most of it isn't ours")
-    return (key for key in wanted.values() if key is not None), sorted(surplus)
+    if any(ATTRIBUTE.unpack_from(each) != (len(each), LIST_ELEMENT) for each in surplus):
+        raise _Odd("an element has something else, so that what follows begins in its middle")
+    return unseen.values(), sorted(surplus)
 
 
-def _element(name: str, item: bytes, layout: Layout, declared: nft.Attributes) -> Element:
+def _element(name: str, whole: bytes, layout: Layout, declared: nft.Attributes) -> Element:
     """One of the kernel's elements as text; raises _Odd if that doesn't say all of it, and Unavailable."""
-    parts = dict(attributes_of(item))
+    parts = dict(attributes_of(whole, ATTRIBUTE.size))
     if nft.ELEMENT_KEY not in parts:
         raise _Odd("an element has no key")  # that which stands for all others
     packed = dict(attributes_of(parts[nft.ELEMENT_KEY])).get(nft.DATA_VALUE, b"")
     key = " . ".join(decoded(packed, types_of(number_of(declared[nft.SET_KEY_TYPE]))))
     element = Element(name, key, value_text(parts, declared))
-    if layout.element(element.key, element.value)[ATTRIBUTE.size :] != item:
+    if layout.element(element.key, element.value) != whole:
         raise _Odd(f"{element.text} has something else")
     return element

@@ -7,8 +7,10 @@ All elements of a set have one frame of attributes around the bytes of their key
 from __future__ import annotations
 
 import socket
+import struct
+from collections.abc import Iterator
 
-from nftproxy.kernel.netlink import ACKNOWLEDGE, ATTRIBUTE, FAMILY_NUMBER, aligned, attribute, named, number_of
+from nftproxy.kernel.netlink import ACKNOWLEDGE, ATTRIBUTE, FAMILY_NUMBER, aligned, attribute, named, number_of, split
 from nftproxy.kernel.nftables_netlink import (
     DATA_VALUE,
     DATA_VERDICT,
@@ -30,7 +32,7 @@ from nftproxy.kernel.nftables_netlink import (
     Attributes,
     exchange,
 )
-from nftproxy.kernel.set_keys import point, types_of
+from nftproxy.kernel.set_keys import NOT_PACKED, Packer, packer, types_of
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 
@@ -56,15 +58,21 @@ class Layout:
         if number_of(declared.get(SET_FLAGS, b"")) & INTERVAL:
             raise Unavailable("ranges are left to libnftables")
         self._mark = mark
-        self._key_types = types_of(number_of(declared[SET_KEY_TYPE]))
         self._key_length = number_of(declared[SET_KEY_LENGTH])
+        self._pack_key = packer(types_of(number_of(declared[SET_KEY_TYPE])), self._key_length)
         data_type = number_of(declared.get(SET_DATA_TYPE, b""))
-        self._data_types = [] if data_type == VERDICT_TYPE else types_of(data_type)
-        self._data_length = number_of(declared.get(SET_DATA_LENGTH, b""))
+        self._has_verdicts = data_type == VERDICT_TYPE
+        self._pack_data: Packer | None = None
+        length = 0
+        if data_type and not self._has_verdicts:
+            length = number_of(declared[SET_DATA_LENGTH])
+            self._pack_data = packer(types_of(data_type), length)
         self._alone = self._frame(b"")
-        before, rest = self._frame(self._value(ELEMENT_DATA, bytes(self._data_length)))
-        data_start = len(rest) - aligned(self._data_length)
-        self._with_data = before, rest[:data_start], rest[data_start + self._data_length :]
+        before, rest = self._frame(self._value(ELEMENT_DATA, bytes(length)))
+        data_start = len(rest) - aligned(length)
+        self._with_data = before, rest[:data_start], rest[data_start + length :]
+        before, rest = (before, rest) if self._pack_data else self._alone
+        self._whole = struct.Struct(f"{len(before) + self._key_length + len(rest)}s")
 
     def element(self, key: str, value: str) -> bytes:
         """An element as an attribute, with its value unless that is "".
@@ -72,14 +80,33 @@ class Layout:
         Raises:
             Unavailable: they aren't what this set has.
         """
-        packed = point(key, self._key_types, self._key_length)
-        if not value:
-            before, after = self._alone
-            return before + packed + after
-        if not self._data_types:
-            return self._holding(LIST_ELEMENT, self._value(ELEMENT_KEY, packed) + self._verdict(value))
-        before, between, after = self._with_data
-        return before + packed + between + point(value, self._data_types, self._data_length) + after
+        try:
+            packed = self._pack_key(key)
+            if not value:
+                before, after = self._alone
+                return before + packed + after
+            if self._pack_data is None:
+                return self._holding(LIST_ELEMENT, self._value(ELEMENT_KEY, packed) + self._verdict(value))
+            before, between, after = self._with_data
+            return before + packed + between + self._pack_data(value) + after
+        except NOT_PACKED as error:
+            raise Unavailable(f"{key} : {value} is not what the kernel's keys and values are: {error}") from error
+
+    def elements_of(self, listed: bytes) -> Iterator[bytes]:
+        """The elements in a part of the kernel's listing, each as an attribute.
+
+        All have one length, except those with verdicts.  One with anything more than ours have, such as a comment, may
+        come in pieces: the first of these says another length than it has, so it is nothing that `element` makes.
+
+        Raises:
+            Unavailable: the last of them has another length.
+        """
+        if self._has_verdicts:
+            return split(listed)
+        try:
+            return (element for (element,) in self._whole.iter_unpack(listed))
+        except struct.error as error:
+            raise Unavailable("an element has another length than ours") from error
 
     def _frame(self, data: bytes) -> tuple[bytes, bytes]:
         """What is before and after the key of each element; all have the same length."""

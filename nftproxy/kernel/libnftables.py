@@ -21,7 +21,7 @@ import io
 import ipaddress
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ from nftproxy.kernel.diagnostics import explain
 from nftproxy.kernel.element_batch import MOST_CHARACTERS, ElementWriter
 from nftproxy.kernel.netlink import open_socket
 from nftproxy.kernel.netns import ChildDied, in_child
+from nftproxy.kernel.read_ahead import ReadAhead
 from nftproxy.kernel.worker import Worker
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import NftproxyError, Refused, Unavailable
@@ -124,6 +125,7 @@ class Kernel:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tools: _Tools | None = None
+        self._ahead = ReadAhead()
 
     def __del__(self) -> None:
         if self._tools is not None:
@@ -147,6 +149,7 @@ class Kernel:
             TooLarge: nothing of it happened; the machine's own root has no such limit.
             Unavailable: there is no libnftables, no permission, or no way to know whether it happened.
         """
+        self._ahead.forget()
         with self._lock, _unavailable():
             # What failed is not used again: answers may be waiting in a socket.
             tools, self._tools = self._tools or _Tools(), None
@@ -202,12 +205,17 @@ class Kernel:
         in_order = tuple(sorted(containers, key=lambda c: (c.kind.value, c.name)))
         return Installed(_shape(comment), in_order, any(chains.values()))
 
+    def read_ahead(self, families: Iterable[Family]) -> None:
+        """Read what `compare` will need, in as much time as the kernel takes; `apply` ends what it is good for."""
+        self._ahead.read(families)
+
     def compare(self, installed: Installed, generation: Generation) -> Installed:
         """The same table with what its sets and maps differ in from a generation, as far as that can be known.
 
-        It takes a second or two for 130,000 elements, in which Python's lock is free now and then.
+        It takes a quarter of a second for 130,000 elements that were read ahead, and else a second, in which Python's
+        lock is free now and then.
         """
-        return msgspec.structs.replace(installed, differences=differences(generation))
+        return msgspec.structs.replace(installed, differences=differences(generation, self._ahead.listings))
 
     def client_counts(self, family: Family) -> dict[str, int]:
         """How many clients the maps of session affinity have, by name, as far as the kernel reports it.
@@ -323,6 +331,10 @@ class AsyncKernel:
     async def read_back(self, family: Family) -> Installed | None:
         """See `Kernel.read_back`."""
         return await self._worker.run(self._kernel.read_back, family)
+
+    async def read_ahead(self, families: Collection[Family]) -> None:
+        """See `Kernel.read_ahead`."""
+        await self._worker.run(self._kernel.read_ahead, families)
 
     async def compare(self, installed: Installed, generation: Generation) -> Installed:
         """See `Kernel.compare`."""

@@ -143,6 +143,15 @@ def attributes_of(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
         start += aligned(length)
 
 
+def split(data: bytes) -> Iterator[bytes]:
+    """Each attribute as a whole."""
+    start = 0
+    while start < len(data):
+        length, _ = ATTRIBUTE.unpack_from(data, start)
+        yield data[start : start + length]
+        start += aligned(length)
+
+
 def number_of(value: bytes) -> int:
     """An attribute's value as a number, 0 if it is empty: nfnetlink's are in network byte order."""
     return int.from_bytes(value, "big")

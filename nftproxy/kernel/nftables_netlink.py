@@ -273,6 +273,11 @@ def named_set(attributes: Attributes) -> NamedSet:
     )
 
 
+def is_comparable(attributes: Attributes) -> bool:
+    """Whether a set can be compared element by element: it has no ranges, and nothing that packets write."""
+    return not _flags(attributes) & (INTERVAL | DYNAMIC)
+
+
 def _flags(attributes: Attributes) -> int:
     return number_of(attributes.get(SET_FLAGS, b""))
 

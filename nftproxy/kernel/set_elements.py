@@ -68,7 +68,13 @@ def count(family: Family, table: str, container: nft.NamedSet, most: int) -> tup
 
 
 def items(family: Family, table: str, name: str) -> Iterator[list[bytes]]:
-    """The elements of a set as the kernel describes them, in parts; none if the set has gone meanwhile.
+    """The elements of a set as the kernel describes them, in the parts of `listings`."""
+    for listed in listings(family, table, name):
+        yield [item for _, item in attributes_of(listed)]
+
+
+def listings(family: Family, table: str, name: str) -> Iterator[bytes]:
+    """The elements of a set in parts, each of which is attributes; none if the set has gone meanwhile.
 
     Otherwise as `dump`.
     """
@@ -77,8 +83,7 @@ def items(family: Family, table: str, name: str) -> Iterator[list[bytes]]:
     try:
         with open_socket() as kernel:
             for body in bodies(kernel, asked, nft.BUFFER_SIZE, may_change=True):
-                listed = dict(attributes_of(body, GENERAL.size)).get(nft.LIST_ELEMENTS, b"")
-                yield [item for _, item in attributes_of(listed)]
+                yield dict(attributes_of(body, GENERAL.size)).get(nft.LIST_ELEMENTS, b"")
     except OSError as error:
         if error.errno != errno.ENOENT:
             raise Unavailable(nft.why(error)) from error

@@ -489,3 +489,18 @@ def test_only_the_first_load_is_rehearsed() -> None:
     world.at(40, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (5, [Put(OTHER)])), until=100)
     assert world.kernel.times == [0, 5, 60]
     assert world.kernel.rehearsals == [0]
+
+
+def test_a_start_over_rules_is_rehearsed_once() -> None:
+    """What was tried while the cluster was listed isn't tried again, and what is in force is read meanwhile as well."""
+    first = World()
+    first.run(source((0, EVERYTHING)), until=1)
+    kernel = first.kernel
+    kernel.rehearsals.clear()
+    kernel.has_read_ahead.clear()
+    seen: list[set[Family]] = []
+    again = World(kernel).at(4, lambda: seen.append(kernel.has_read_ahead))
+    again.run(source((5, EVERYTHING)), until=10).assert_in_step()
+    assert kernel.rehearsals == [0]
+    assert kernel.times == [0, 5]
+    assert seen == [{IPV4, IPV6}]

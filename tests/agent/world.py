@@ -82,6 +82,7 @@ class FakeKernel:
         after_comparing: called once, when a table has been compared.
         is_lethal: whether any transaction would kill the process, as a rehearsal shows.
         rehearsals: when there was one.
+        has_read_ahead: the families whose sets were read before there was anything to compare them with.
         delay: seconds that each transaction takes.
         tries: when `apply` was called.
         applied: the transactions that happened, and when they had.
@@ -106,6 +107,7 @@ class FakeKernel:
         self.after_comparing: Callable[[], object] = lambda: None
         self.is_heard = True
         self._last: asyncio.Future[None] | None = None
+        self.has_read_ahead = set[Family]()
 
     async def apply(self, transaction: Transaction) -> Commit:
         """Apply as a whole, or raise and change nothing, after all that came before."""
@@ -195,6 +197,10 @@ class FakeKernel:
         if self.deaf:
             raise self.deaf
         return self.ledger.installed(family)
+
+    async def read_ahead(self, families: Collection[Family]) -> None:
+        """Keep what is there now, which nothing but `has_read_ahead` shows."""
+        self.has_read_ahead = set(families)
 
     async def compare(self, installed: Installed, generation: Generation) -> Installed:
         """What every set differs in that no packet writes."""

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from nftproxy.kernel import comparison, nftables_netlink
-from nftproxy.kernel.comparison import FEW, differences
+from nftproxy.kernel import nftables_netlink, read_ahead
+from nftproxy.kernel.comparison import FEW, Reading, differences
+from nftproxy.kernel.element_layout import Layout, declaration_of
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.set_elements import items
+from nftproxy.kernel.netlink import (
+    FAMILY_NUMBER,
+    NESTED,
+    attribute,
+    messages_of,
+    named,
+    nested,
+    open_socket,
+    request,
+    split,
+)
+from nftproxy.kernel.set_elements import items, listings
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.objects import ClusterObject
@@ -25,6 +37,8 @@ pytestmark = pytest.mark.usefixtures("namespace")
 EXAMPLES = sorted(path.parent for path in (Path(__file__).resolve().parents[2] / "examples").glob("*/manifests"))
 NOTHING = Difference()
 WEB = "10.96.0.1 . tcp . 80"
+
+USERDATA = 6  # NFTA_SET_ELEM_USERDATA
 
 Held = dict[tuple[Family, str], list[bytes]]
 
@@ -86,7 +100,7 @@ def test_what_was_left_alone_differs_in_nothing(example: Path) -> None:
     for generation in made.generations.values():
         sets = [each for each in generation.declarations.values() if each.kind.value != "chain" and not each.is_dynamic]
         compared = {each.name for each in sets if not any("interval" in line for line in each.body)}
-        assert differences(generation) == dict.fromkeys(compared, NOTHING)
+        assert differences(generation, listings) == dict.fromkeys(compared, NOTHING)
     loaded_over(made)
     assert held() == before
 
@@ -168,10 +182,43 @@ def test_an_element_for_all_others_is_repaired() -> None:
     made = cluster(20)
     whole = loaded(made)
     Kernel().apply(Transaction("add element ip nftproxy services { * : 0.0.0.9 }\n"))
-    assert "services" not in differences(made.generations[IPV4])
+    assert "services" not in differences(made.generations[IPV4], listings)
     transaction, _ = loaded_over(made)
     assert "flush map ip nftproxy services\n" in transaction.text
     assert held() == whole
+
+
+@pytest.mark.parametrize("name", ["fronts", "services"])
+def test_what_hides_in_an_element_is_repaired(name: str) -> None:
+    """Bytes of ours that another program hides in an element of its own aren't taken for the element that is gone."""
+    made = cluster(20)
+    whole = loaded(made)
+    value = made.generations[IPV4].values(name)[WEB]
+    with open_socket() as kernel:
+        declared = declaration_of(kernel, IPV4, name)
+    assert declared
+    hidden = Layout(declared, 0).element(WEB, value)
+    own = Layout(declared, NESTED).element("192.0.2.1 . udp . 53", value)
+    filling = attribute(USERDATA, bytes(len(hidden) - 4) + hidden)
+    Kernel().apply(Transaction(f"delete element ip nftproxy {name} {{ {WEB} }}\n"))
+    add(name, nested(nftables_netlink.LIST_ELEMENT, own[4:] + filling))
+    parts = list(listings(IPV4, TABLE, name))
+    pieces = [part[at : at + len(hidden)] for part in parts for at in range(0, len(part), len(hidden))]
+    assert hidden in pieces, "where each element is taken to be as long as ours"
+    assert name not in differences(made.generations[IPV4], listings)
+    loaded_over(made)
+    assert held() == whole
+
+
+def add(name: str, element: bytes) -> None:
+    """Add an element to a set of ours that nft's text can't say."""
+    where = named(nftables_netlink.LIST_TABLE, TABLE) + named(nftables_netlink.LIST_SET, name)
+    body = where + nested(nftables_netlink.LIST_ELEMENTS, element)
+    flags = nftables_netlink.CREATE
+    message = request(nftables_netlink.SUBSYSTEM, nftables_netlink.NEW_ELEMENTS, flags, FAMILY_NUMBER[IPV4], body)
+    with open_socket() as kernel:
+        kernel.sendto(nftables_netlink.batch([message]), (0, 0))
+        list(messages_of(kernel.recv(nftables_netlink.BUFFER_SIZE)))
 
 
 def test_a_set_full_of_what_is_not_ours_is_emptied() -> None:
@@ -192,25 +239,23 @@ def test_few_elements_that_are_not_ours_are_deleted() -> None:
     loaded(made)
     strays = [f"192.{number >> 8}.{number & 255}.1 . tcp . 80" for number in range(FEW)]
     Kernel().apply(Transaction(f"add element ip nftproxy fronts {{ {', '.join(strays)} }}\n"))
-    difference = differences(made.generations[IPV4])["fronts"]
+    difference = differences(made.generations[IPV4], listings)["fronts"]
     assert sorted(each.key for each in difference.surplus) == sorted(strays)
     assert difference.missing == ()
     Kernel().apply(Transaction("add element ip nftproxy fronts { 192.0.2.1 . udp . 53 }\n"))
-    assert "fronts" not in differences(made.generations[IPV4])
+    assert "fronts" not in differences(made.generations[IPV4], listings)
 
 
-Reading = Callable[[Family, str, str], Iterator[list[bytes]]]
-
-
-def without_the_first(family: Family, table: str, name: str) -> Iterator[list[bytes]]:
+def without_the_first(family: Family, table: str, name: str) -> Iterator[bytes]:
     """A listing of a set that the kernel has ordered anew: one element is missing, and another comes twice."""
-    for part in items(family, table, name):
-        yield [*part[1:], *part[-1:]]
+    for part in listings(family, table, name):
+        elements = list(split(part))
+        yield b"".join([*elements[1:], *elements[-1:]])
 
 
-def failing(family: Family, table: str, name: str) -> Iterator[list[bytes]]:
+def failing(family: Family, table: str, name: str) -> Iterator[bytes]:
     """A listing that breaks off."""
-    yield next(items(family, table, name))
+    yield next(listings(family, table, name))
     raise Unavailable("the kernel doesn't answer")
 
 
@@ -219,7 +264,7 @@ def test_what_cannot_be_read_is_loaded_as_a_whole(monkeypatch: pytest.MonkeyPatc
     """A set whose listing breaks off, or has an element twice, is emptied and filled."""
     made = cluster(20)
     whole = loaded(made)
-    monkeypatch.setattr(comparison, "items", reading)
+    monkeypatch.setattr(read_ahead, "listings", reading)
     transaction, found = loaded_over(made)
     assert not {"fronts", "services", "tcp-endpoints"} & found[IPV4].differences.keys()
     assert transaction.text.count(WEB) == 2, "in services and fronts"
@@ -235,7 +280,7 @@ def test_a_kernel_that_does_not_answer_gets_everything(monkeypatch: pytest.Monke
         raise Unavailable("the kernel doesn't answer")
 
     monkeypatch.setattr(nftables_netlink, "declarations", fail)
-    assert differences(made.generations[IPV4]) == {}
+    assert differences(made.generations[IPV4], listings) == {}
 
 
 def test_what_packets_wrote_is_left_alone() -> None:
