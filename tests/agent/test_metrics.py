@@ -614,12 +614,12 @@ def test_the_hot_path() -> None:
     """Telling of a round costs next to nothing beside its transaction, which takes a millisecond."""
     made = vitals(pipeline())
     events = [Put(service()), Put(slice_of())]
-    began = time.perf_counter()
+    began = time.thread_time()
     for _ in range(1000):
         made.queued(events)
         made.taken()
         made.applied(1, BOTH, full=False)
-    assert (time.perf_counter() - began) / 1000 < 0.0005
+    assert (time.thread_time() - began) / 1000 < 0.0005
 
 
 def test_remembered_clients_are_counted() -> None:

@@ -39,8 +39,8 @@ BOTH = frozenset(Family)
 JSON = {"Content-Type": "application/json", "X-Content-Type-Options": "nosniff"}
 TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 OURS = ("Content-Type", "X-Content-Type-Options", "X-Load-Balancing-Endpoint-Weight")
-QUICK = 0.5
-"""Seconds within which servers are closed, whoever is connected."""
+QUICK = 20.0
+"""Seconds within which servers are closed, whoever is connected: a client that says nothing has a minute (IDLE)."""
 
 
 def check(service: ObjectKey, local_endpoints: int) -> HealthCheck:

@@ -483,8 +483,10 @@ def test_an_edit_is_in_the_kernel_within_200_milliseconds(running: Running) -> N
 
     The best of several edits counts, as another process may be busy on this machine.
     """
-    seconds = []
-    for text in [ONE_POD, WEB] * 3:
+    seconds: list[float] = []
+    for text in [ONE_POD, WEB] * 20:
+        if len(seconds) >= 6 and min(seconds) < PROMISE:
+            break
         before = generation()
         (running.directory / "web.yaml").write_text(text)
         closed = time.monotonic()

@@ -82,7 +82,7 @@ def stage() -> Iterator[Stage]:
         directory = stack.enter_context(scratch())
         cluster = Cluster(directory / "manifests", stack)
         proxy = Proxy(cluster.node, directory / "manifests", directory / "config.yaml")
-        proxy.until_loaded(PATIENCE)
+        proxy.until_loaded()
         for address, port, count in CONVERSATIONS:
             for _ in range(count):
                 _keep(stack, cluster.shopper.talk(address, port))

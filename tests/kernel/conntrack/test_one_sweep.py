@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import closing
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import pytest
@@ -129,15 +130,16 @@ def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("namespace")
-def test_the_thread_rests_after_each_answer() -> None:
+def test_the_thread_rests_after_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many entries there are, the sweeper rests after each few of them, some times as long as they took."""
     fill(2000)
+    clock = itertools.accumulate(itertools.count())  # the first answer takes 1 second, the next 3, 5, ...
+    monkeypatch.setattr(conntrack, "time", SimpleNamespace(monotonic=lambda: float(next(clock))))
     rests: list[float] = []
-    began = time.monotonic()
     with closing(Sweeper(rests.append)) as sweeper:
         sweeper.sweep(sweeps(**{FRONT: ""}))
     assert len(rests) >= 2000 // 100
-    assert 0.5 * conntrack.REST < sum(rests) / (time.monotonic() - began) <= conntrack.REST
+    assert rests == [conntrack.REST * (1 + 2 * number) for number in range(len(rests))]
 
 
 @pytest.mark.usefixtures("namespace")

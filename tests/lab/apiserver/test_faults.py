@@ -11,6 +11,7 @@ import pytest
 
 from nftproxy.lab.apiserver import ApiServer, faults
 from tests.lab.apiserver.clients import SERVICES, listed, names, refusal, service, short, watching
+from tests.support.waiting import PATIENCE
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 409, 410, 429, 500, 503])
@@ -62,16 +63,21 @@ def test_a_slow_answer(server: ApiServer, client: httpx.Client) -> None:
     begin = time.monotonic()
     assert client.get(SERVICES).status_code == 500
     assert time.monotonic() - begin > 0.3
+    begin = time.monotonic()
     with client.stream("GET", SERVICES) as response:
-        begin = time.monotonic()
-        assert len(list(response.iter_raw())) > 5
-        assert time.monotonic() - begin > 0.1
+        assert len(list(response.iter_raw())) > 1
+    assert time.monotonic() - begin > 0.3
     assert server.faults.waiting == ()
 
 
-def collect(client: httpx.Client, into: list[bytes]) -> None:
+def patience(error: type[Exception] | None) -> float:
+    """Seconds to wait for an answer: few only if none is to come."""
+    return 0.5 if error is httpx.ReadTimeout else PATIENCE
+
+
+def collect(client: httpx.Client, into: list[bytes], timeout: float) -> None:
     """Read a list as far as it comes."""
-    with client.stream("GET", SERVICES, timeout=0.5) as response:
+    with client.stream("GET", SERVICES, timeout=timeout) as response:
         for piece in response.iter_raw():
             into += [piece]
 
@@ -95,7 +101,7 @@ def test_a_list_that_stops_in_the_middle(
     server.faults.add(faults.Fault(faults.Truncate(then=then)))
     got: list[bytes] = []
     with nullcontext() if error is None else pytest.raises(error):
-        collect(client, got)
+        collect(client, got, patience(error))
     # A reset may overtake what was sent before
     assert b"".join(got) == whole[: len(whole) // 2] or then is faults.Parting.RESET
 
@@ -109,7 +115,7 @@ def test_no_answer_at_all(
     """A request's connection may be reset, or nothing may come on it; the next request is answered."""
     server.faults.add(faults.Fault(action))
     with pytest.raises(error):
-        client.get(SERVICES, timeout=0.5)
+        client.get(SERVICES, timeout=patience(error))
     assert listed(client)["items"] == []
     assert [request.status for request in server.requests()] == [0, 200]
 
@@ -140,7 +146,7 @@ def test_a_watch_falls_silent(server: ApiServer, client: httpx.Client) -> None:
     """From one moment on it gets no events, no bookmarks and no end, and its connection stays open."""
     server.settings.bookmark_interval = 0.02
     client.timeout = httpx.Timeout(0.5)
-    query: dict[str, Any] = {"allowWatchBookmarks": "true", "timeoutSeconds": 1}
+    query: dict[str, Any] = {"allowWatchBookmarks": "true", "timeoutSeconds": 2}
     with watching(client, **query) as silent, watching(client, **query) as other:
         assert [next(events).type for events in (silent, other)] == ["BOOKMARK"] * 2
         server.faults.add(faults.Fault(faults.BlackHole(), verb="watch"))

@@ -47,6 +47,7 @@ import pytest
 from nftproxy.lab.apiserver import ApiServer, faults
 from tests.lab.apiserver.clients import SERVICES, Object, bearer, event_of, service
 from tests.support import objects
+from tests.support.waiting import PATIENCE
 
 
 @asynccontextmanager
@@ -75,7 +76,7 @@ async def services_of(api: kr8s.asyncio.Api, **options: Any) -> Object:
 
 async def lines_of(api: kr8s.asyncio.Api, patience: float | None = None, **query: str) -> list[str]:
     """All lines of a watch of Services; patience is the seconds within which something must come."""
-    options: Object = {} if patience is None else {"timeout": httpx.Timeout(5.0, read=patience)}
+    options: Object = {} if patience is None else {"timeout": httpx.Timeout(PATIENCE, read=patience)}
     params = {"watch": "1"} | query
     async with api.call_api("GET", version="v1", url="services", stream=True, params=params, **options) as response:
         return [line async for line in response.aiter_lines()]
@@ -184,7 +185,7 @@ def test_streams_end(server: ApiServer, tmp_path: Path, action: faults.Action, e
             server.faults.add(faults.Fault(action, verb="watch"))
             if error is not None:
                 with pytest.raises(error):
-                    await lines_of(api, patience=0.5)
+                    await lines_of(api, patience=0.5 if error is kr8s.APITimeoutError else PATIENCE)
             else:
                 lines = await lines_of(api)
                 assert lines == ([action.data.decode().strip()] if isinstance(action, faults.Inject) else [])

@@ -139,7 +139,7 @@ def test_in_a_namespace(elsewhere: Namespace) -> None:
     """With sockets of a namespace the server is in there, and only there."""
 
     def status(url: str) -> int:
-        return httpx.get(f"{url}/version", verify=False, trust_env=False, timeout=2.0).status_code
+        return httpx.get(f"{url}/version", verify=False, trust_env=False, timeout=PATIENCE).status_code
 
     with ApiServer(hosts=["192.0.2.1"], make_socket=elsewhere.socket) as server:
         assert elsewhere.call(status, server.url) == 200

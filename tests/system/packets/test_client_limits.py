@@ -366,7 +366,7 @@ def test_what_packets_write_is_forgotten(lab: Lab, ip: Ip) -> None:
 
     counted = "counted-over-connections"
     for name, most in (("rate-1000-1000", 60.0), (counted, 86_400.0), (f"nodeport-{counted}", 86_400.0)):
-        wait_until(partial(begins_anew, name, most), lambda: f"{name} doesn't", patience=20)  # noqa: B023
+        wait_until(partial(begins_anew, name, most), lambda: f"{name} doesn't")  # noqa: B023
 
 
 def seconds_left(lab: Lab, ip: Ip, name: str) -> float:
