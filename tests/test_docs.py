@@ -12,17 +12,24 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+import yaml
 
 from nftproxy.agent import counts
 from nftproxy.agent.metrics import _COUNTERS, _GAUGES, _HISTOGRAMS
 from nftproxy.api.flags import FLAGS, OTHER_FLAGS
+from nftproxy.api.kinds import Kind
+from nftproxy.api.parse import parse_object
+from nftproxy.api.resources import resources
 from nftproxy.api.unused_fields import UNUSED
 from nftproxy.commands import cli
 from nftproxy.lab import obstacle
+from nftproxy.model.errors import Problem
+from nftproxy.sources.files import load_config
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
@@ -144,6 +151,42 @@ def test_python_prints_what_is_shown(directory: Path) -> None:
     python = str(directory / "bin" / "python3")
     done = subprocess.run([python, "-c", program], cwd=directory, capture_output=True, text=True, check=True)
     assert done.stdout == shown
+
+
+SAMPLES = [
+    pytest.param(sample, id=f"{page.name}: {index}")
+    for page in PAGES
+    for index, block in enumerate(fenced(page, "yaml"), 1)
+    for sample in [yaml.safe_load(block)]
+    if sample.get("kind") == "KubeProxyConfiguration" or "annotations" in sample.get("metadata", {})
+]
+"""What pages show for people to write into a configuration, or into objects."""
+
+
+def annotated(kind: Kind, metadata: Mapping[str, Any]) -> tuple[object, list[Problem]]:
+    """An object that has a sample's annotations, as the agent reads it, and the problems that it has with them."""
+    problems: list[Problem] = []
+    labels = {"kubernetes.io/service-name": "web"}
+    spec = {"clusterIP": "10.96.0.1", "ports": [{"port": 80}]}
+    endpoints = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.1.0.1"]}], "ports": [{"port": 80}]}
+    named: dict[str, Any] = {"name": "web", "namespace": "shop", "labels": labels}
+    made: dict[str, Any] = {"metadata": named | dict(metadata), "spec": spec} | endpoints
+    return parse_object(made, "", problems, kind=kind), problems
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_what_people_are_to_write_is_good(sample: dict[str, Any], tmp_path: Path) -> None:
+    """A configuration is read without a warning, and annotations have an effect on objects of one kind."""
+    if "kind" in sample:
+        path = tmp_path / "config.yaml"
+        path.write_text(yaml.safe_dump(sample))
+        config, warnings = load_config(path)
+        assert not warnings
+        assert config != load_config(None)[0]
+        return
+    kinds = [each.kind for each in resources("node-a")]
+    (kind,) = (kind for kind in kinds if annotated(kind, sample["metadata"])[0] != annotated(kind, {})[0])
+    assert annotated(kind, sample["metadata"])[1] == []
 
 
 def test_ci_runs_the_tests_as_the_readme_does() -> None:

@@ -44,7 +44,10 @@ TAINT_RIGHTS = (Right("", "nodes", "get"), Right("", "nodes", "patch"))
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Whether something is allowed, and what the API says about it, which may be nothing."""
+    """Whether something is allowed, and what the API says about it, which may be nothing.
+
+    An authorizer that fails, such as a webhook that can't be reached, has no opinion, and so nothing may be allowed.
+    """
 
     is_allowed: bool
     reason: str = ""
@@ -53,6 +56,7 @@ class Verdict(msgspec.Struct, frozen=True):
 class _Status(msgspec.Struct):
     allowed: bool
     reason: str | None = None
+    evaluation_error: str | None = msgspec.field(default=None, name="evaluationError")
 
 
 class _Review(msgspec.Struct):
@@ -73,4 +77,5 @@ def verdict(answer: bytes) -> Verdict:
         ValueError: it is no review.
     """
     status = msgspec.json.decode(answer, type=_Review).status
-    return Verdict(status.allowed, show(status.reason)[1:-1] if status.reason else "")
+    says = status.reason or status.evaluation_error
+    return Verdict(status.allowed, show(says)[1:-1] if says else "")

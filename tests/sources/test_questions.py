@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from nftproxy.api.reviews import RIGHTS
@@ -64,6 +65,28 @@ def test_a_url_that_is_none() -> None:
     """What can't be a URL is the same error."""
     with pytest.raises(Unavailable):
         fetch("http://[::1/x")
+
+
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [
+        ({"allowed": False}, ""),
+        ({"allowed": False, "denied": True, "reason": "not\non this node"}, "not\\non this node"),
+        (
+            {"allowed": False, "reason": "", "evaluationError": "no webhook answers"},
+            "no webhook answers",
+        ),
+        ({"allowed": False, "reason": "RBAC: no role", "evaluationError": "the same again"}, "RBAC: no role"),
+        ({"allowed": True, "evaluationError": "a role is missing, others allow it"}, None),
+    ],
+)
+def test_what_an_authorizer_says(tmp_path: Path, status: dict[str, Any], why: str | None) -> None:
+    """Only `allowed` counts; a right that isn't given has the reason, or else the error why nobody could judge."""
+    with ApiServer() as server:
+        body = msgspec.json.encode({"kind": "SelfSubjectAccessReview", "spec": {}, "status": status})
+        server.faults.add(Fault(Respond(201, body=body), resource=REVIEWS))
+        cluster = Cluster(str(server.write_kubeconfig(tmp_path / "kubeconfig")))
+        assert ask_cluster(cluster, "node-a", RIGHTS[:1]).denied == ({} if why is None else {RIGHTS[0]: why})
 
 
 @pytest.mark.parametrize(

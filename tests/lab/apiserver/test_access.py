@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from nftproxy.lab.apiserver import ApiServer, Permission, Proof, permissions_of
-from tests.lab.apiserver.clients import SERVICES, SLICES, WEB, bearer, client_of, refusal, service, watching
+from tests.lab.apiserver.clients import SERVICES, SLICES, WEB, Object, bearer, client_of, refusal, service, watching
 from tests.support.waiting import wait_until
 
 
@@ -142,15 +142,28 @@ def test_a_client_may_ask_what_it_may_do(guarded: ApiServer) -> None:
     """A review says of each right whether RBAC allows it; nobody in particular may not ask, nor for nothing."""
     guarded.rbac = [Permission("", "services", "list"), Permission("", "nodes", "list", "node-a")]
 
+    def ask(body: Object) -> httpx.Response:
+        return client.post(REVIEWS, json=body, headers=bearer(guarded.token))
+
     def review(**attributes: str) -> bool:
-        answer = client.post(REVIEWS, json={"spec": {"resourceAttributes": attributes}}, headers=bearer(guarded.token))
+        answer = ask({"spec": {"resourceAttributes": attributes}})
         assert answer.status_code == 201
-        return bool(answer.json()["status"]["allowed"])
+        status = answer.json()["status"]
+        assert status.get("reason", "").startswith("RBAC: allowed by ClusterRoleBinding ") == status["allowed"]
+        return bool(status["allowed"])
 
     with client_of(guarded) as client:
         assert review(verb="list", resource="services")
         assert not review(verb="watch", resource="services")
         assert not review(verb="list", resource="nodes")
         assert review(verb="list", resource="nodes", name="node-a")
-        assert refusal(client.post(REVIEWS, json={"spec": {}}, headers=bearer(guarded.token))) == (422, "Invalid")
+        assert not review(verb="list", resource="services", subresource="status")
+        both: Object = {"resourceAttributes": {}, "nonResourceAttributes": {}}
+        for body, field in (
+            ({"spec": {}}, "spec.resourceAttributes"),
+            ({"spec": both}, "spec.nonResourceAttributes"),
+            ({"metadata": {"name": "x"}, "spec": {"resourceAttributes": {}}}, "metadata"),
+        ):
+            assert refusal(answer := ask(body)) == (422, "Invalid")
+            assert [cause["field"] for cause in answer.json()["details"]["causes"]] == [field]
         assert refusal(client.post(REVIEWS, json={})) == (403, "Forbidden")
