@@ -22,6 +22,7 @@ from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.fronts import Lost, lost_claims
 from nftproxy.policy.health_checks import HealthChecks
+from nftproxy.policy.kept import MOST_AT_ONCE, Kept
 from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.state import ClusterState, Touched
 from nftproxy.rules.render import Renderer
@@ -56,6 +57,7 @@ class Pipeline:
     fronts are counted.
     `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
     (agent/quarantine.py decides who that is).
+    `kept` is what was decided about Services with many endpoints, to decide faster next time.
     `lap` is called whenever some work is done, with its stage: whoever keeps time puts a stopwatch here.
 
     Raises:
@@ -72,6 +74,7 @@ class Pipeline:
         self.flows = Flows(settings, self.generations)
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
+        self.kept = Kept()
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
         self.counted = CountedFronts(settings.config)
@@ -130,7 +133,7 @@ class Pipeline:
         for start in range(0, len(services), STEP):
             for family, generation in self.generations.items():
                 blocks: dict[Owner, Block] = {}
-                for _ in self._compile(family, services[start : start + STEP], blocks):
+                for _ in self._compile(family, services[start : start + STEP], blocks, None):
                     yield self._put(generation, blocks)
                 yield self._put(generation, blocks)
         self._follow(services)
@@ -226,12 +229,13 @@ class Pipeline:
     def _update(self) -> Generator[None, None, dict[Family, Change]]:
         """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
         services = self._touched_services()
+        kept = self.kept if len(services) <= MOST_AT_ONCE else None
         blocks = {family: self._table_blocks(family, self._touched.table) for family in self.generations}
         for start in range(0, len(services), STEP):
             if start:
                 yield
             for family in self.generations:
-                yield from self._compile(family, services[start : start + STEP], blocks[family])
+                yield from self._compile(family, services[start : start + STEP], blocks[family], kept)
         changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
         self.lap(Stage.DIFF)
         self._follow(services)
@@ -270,7 +274,7 @@ class Pipeline:
         return {SKELETON: block}
 
     def _compile(
-        self, family: Family, services: list[ObjectKey], blocks: dict[Owner, Block]
+        self, family: Family, services: list[ObjectKey], blocks: dict[Owner, Block], kept: Kept | None
     ) -> Generator[None, None, None]:
         """Make the new blocks of some Services, an empty one for each port that is no more."""
         count = 0
@@ -279,7 +283,7 @@ class Pipeline:
                 blocks[owner] = EMPTY
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
-                for owner, facts in compile_service(self.state, self.settings, family, service):
+                for owner, facts in compile_service(self.state, self.settings, family, service, kept=kept):
                     self.lap(Stage.COMPILE)
                     blocks[owner] = self._renderer.port(facts, family.table)
                     self.lap(Stage.RENDER)
@@ -308,6 +312,7 @@ class Pipeline:
                 self._fresh_losses += [each for each in self.losses[key] if each not in known]
 
     def _note_ports(self, key: ObjectKey) -> None:
+        self.kept.forget(key)
         service = self.state.services.get(key)
         if service is None:
             self._owned.pop(key, None)

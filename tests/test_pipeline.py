@@ -6,7 +6,7 @@ import itertools
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 from hypothesis import given
@@ -23,10 +23,12 @@ from nftproxy.model.steps import Steps
 from nftproxy.pipeline import SKELETON, STEP, STEP_ELEMENTS, Pipeline
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
+from nftproxy.policy.kept import MOST_AT_ONCE
 from nftproxy.policy.numbers import as_address
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Block, Element, Kind
 from nftproxy.rules.transaction import Transaction, join
+from tests.support.crowds import Crowd, slices_of, steps
 from tests.support.factories import (
     IPV4,
     IPV6,
@@ -49,6 +51,10 @@ ONE = slice_of(endpoints=["10.1.1.4"])
 MOST_CALLS = 1_000
 """Calls of functions, built-in ones included, that a change of one endpoint of ten may take: 960 with Python 3.11, and
 later versions take fewer.  It depends on nothing but what is done."""
+
+MOST_CALLS_OF_A_THOUSAND = 4_500
+"""The same for one endpoint of 1,000 in ten EndpointSlices, mean of 40 changes: 3,500, and 19,000 when each change was
+decided from nothing."""
 
 
 class Counting(Renderer):
@@ -161,6 +167,15 @@ def test_a_new_number_of_endpoints_is_a_new_chain() -> None:
     )
 
 
+def calls_of(made: Pipeline, events: Sequence[Event]) -> tuple[int, Transaction]:
+    """How many functions are called, built-in ones included, from events to their transaction; and this."""
+    calls = Counter[str]()
+    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
+    transaction = made.apply(events)
+    sys.setprofile(None)
+    return calls["call"] + calls["c_call"], transaction
+
+
 def test_a_replaced_endpoint_takes_few_calls() -> None:
     """From the event to the transaction, Python makes a bounded number of calls for a change of one endpoint of ten."""
     pods = [f"10.1.{number}.4@n" for number in range(10)]
@@ -168,12 +183,46 @@ def test_a_replaced_endpoint_takes_few_calls() -> None:
     for newcomer in ("10.1.3.5@n", "10.1.3.6@n"):
         made.apply([Put(slice_of(endpoints=[newcomer, *pods[1:]]))])
     change = [Put(slice_of(endpoints=pods))]
-    calls = Counter[str]()
-    sys.setprofile(lambda _frame, event, _argument: calls.update([event]))
-    transaction = made.apply(change)
-    sys.setprofile(None)
+    calls, transaction = calls_of(made, change)
     assert "10.1.0.4" in transaction.text
-    assert calls["call"] + calls["c_call"] < MOST_CALLS
+    assert calls < MOST_CALLS
+
+
+def test_one_endpoint_of_a_thousand_takes_few_calls() -> None:
+    """Where one of ten full EndpointSlices changes, the endpoints that haven't changed take no calls."""
+    crowd = Crowd(1_000, per_slice=100)
+    made = pipeline(service(), *crowd.slices)
+    for step in (("gone", 0, 0), ("come", 0, 0)):
+        made.apply(crowd.change(step))
+    found = [calls_of(made, crowd.change((name, at, 5 * at)))[0] for at in range(20) for name in ("gone", "come")]
+    assert sum(found) / len(found) < MOST_CALLS_OF_A_THOUSAND
+
+
+def test_what_is_kept_of_a_service_goes_with_it() -> None:
+    """When a Service with many endpoints goes, or changes, nothing is left of what was decided about it before."""
+    crowd = Crowd(200)
+    made = pipeline(service(), *crowd.slices)
+    made.apply(crowd.change(("gone", 0, 0)))
+    assert len(made.kept) == 1
+    made.apply([Put(service(ports=["other:80"]))])
+    assert len(made.kept) == 0
+    made.apply([Put(service())])
+    made.apply(crowd.change(("gone", 0, 0)))
+    assert len(made.kept) == 1
+    made.apply([Removed(Service, key("shop/web"))])
+    assert len(made.kept) == 0
+
+
+def test_nothing_is_kept_of_a_first_load() -> None:
+    """What comes at once with many others is not kept: at the start that would be of most of them for nothing."""
+    names = [f"shop/s{number}" for number in range(MOST_AT_ONCE + 1)]
+    few: list[Given] = [service(name, cluster_ips=[f"10.96.1.{at}"]) for at, name in enumerate(names)]
+    crowd: list[Given] = [*slices_of(100, 100, names[0])]
+    made = pipeline(*few, *crowd)
+    for each in (made, pieces_of(Settings(), few[:1] + crowd)[0]):
+        assert len(each.kept) == 0
+    made.apply([Put(slice_of(names[0], suffix="more"))])
+    assert len(made.kept) == 1
 
 
 def test_losses_are_told_once() -> None:
@@ -463,6 +512,44 @@ def test_a_large_service_is_a_piece_by_itself() -> None:
 
 
 # Properties
+
+
+CROWDED = (
+    service(),
+    service(affinity_timeout=60, cluster_ips=["10.96.0.10", "fd00:96::10"]),
+    service(
+        type="LoadBalancer",
+        ports=["http:80:30080"],
+        load_balancer_ips=["203.0.113.7"],
+        external_policy="Local",
+        health_check_node_port=32000,
+    ),
+    service(annotations={"weights": "zone:a=2,zone:b=1"}),
+    service(annotations={"algorithm": "round-robin"}),
+    service(annotations={"silent-endpoints": "leave-out"}),
+)
+
+
+@quick(25)
+@given(st.sampled_from(CROWDED), st.sampled_from([90, 120, 210]), steps)
+def test_many_endpoints_give_the_rules_of_who_never_knew_others(
+    web: Service, count: int, history: list[tuple[str, int, int]]
+) -> None:
+    """Whatever happens to a Service with many endpoints in several slices, its rules are those from nothing.
+
+    The kernel, which got only the changes, holds them.
+    """
+    crowd = Crowd(count)
+    made = pipeline(web, *crowd.slices)
+    ledger = ledger_of(made)
+    for step in history:
+        ledger.apply(made.apply(crowd.change(step)))
+        anew = pipeline(web, *crowd.slices, node=crowd.node)
+        for family in Family:
+            assert made.generations[family].blocks == anew.generations[family].blocks
+    for family in Family:
+        assert ledger.held(family) >= set(made.generations[family].used_elements())
+        assert set(made.generations[family].used_elements()) == set(anew.generations[family].elements())
 
 
 @quick()

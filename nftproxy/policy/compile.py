@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, of_family
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
+from nftproxy.model.objects import ObjectKey, Place, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import Config, Settings
 from nftproxy.policy.counts import CONNECTIONS, SCREENED, Reason
 from nftproxy.policy.endpoints import Candidate, Choice, choice_for, offers
@@ -36,6 +36,7 @@ from nftproxy.policy.facts import (
     ListFacts,
     PortFacts,
     PortScreen,
+    Row,
     Slots,
     TableFacts,
 )
@@ -49,9 +50,10 @@ from nftproxy.policy.fronts import (
     restricting_ranges,
     serves_every_address,
 )
+from nftproxy.policy.kept import MANY, Kept, KeptPort
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, Draw, as_address, draw_number
-from nftproxy.policy.placement import is_consistent, lane, placed
+from nftproxy.policy.placement import are_in_slots, is_consistent, lane, placed
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
 
@@ -142,9 +144,18 @@ def port_keys(service: Service) -> list[PortKey]:
 
 
 def compile_service(
-    state: ClusterState, settings: Settings, family: Family, service: Service, only: ServicePort | None = None
+    state: ClusterState,
+    settings: Settings,
+    family: Family,
+    service: Service,
+    *,
+    only: ServicePort | None = None,
+    kept: Kept | None = None,
 ) -> Iterator[tuple[PortKey, PortFacts]]:
-    """The facts for each port of a Service in one family, or for one of them; none if it is not of the family."""
+    """The facts for each port of a Service in one family, or for one of them; none if it is not of the family.
+
+    `kept` has what was decided before, for who compiles the same Services again and again: it changes no outcome.
+    """
     cluster_ips = of_family(service.cluster_ips, family)
     if not cluster_ips:
         return
@@ -157,8 +168,13 @@ def compile_service(
         if only is not None and port != only:
             continue
         had = [reach for reach in claimed if not reach.denial]
-        choice = choice_for(port, offered, state.node, state.silent_of(service))
-        shaper = _ListShaper(family, port.protocol, service, state.node.name, settings)
+        silent = state.silent_of(service)
+        known = kept.port(family, service.key, port, offered) if kept is not None and not silent else None
+        if known:
+            choice = known.choice.follow(offered, port, state.node)
+        else:
+            choice = choice_for(port, offered, state.node, silent)
+        shaper = _ListShaper(family, port.protocol, service, state.node.name, settings, known)
         # Where nothing serves, everybody is rejected.
         screen = screen_of(service, settings.config, family, had, own.list, denied) if choice.has_endpoints else None
         if screen and screen.denied:
@@ -185,7 +201,7 @@ def _port_facts(
     endpoints: list[Slots] = []
     lists: list[ListFacts] = []
     draws: list[DrawFacts] = []
-    rows: dict[TrafficPolicy, tuple[tuple[str, Address, int], ...]] = {}
+    rows: dict[TrafficPolicy, tuple[Row, ...]] = {}
     for reach in had:
         is_local = reach.policy is TrafficPolicy.LOCAL
         uses = [(services, reach.policy, choice.local if is_local else choice.cluster)]
@@ -193,7 +209,7 @@ def _port_facts(
             uses.append((short_circuits, TrafficPolicy.CLUSTER, choice.cluster))
         for numbers, scope, candidates in uses:
             if candidates:
-                rows[scope] = rows.get(scope) or shaper.rows(candidates)
+                rows[scope] = rows.get(scope) or shaper.rows(candidates, scope)
                 facts = shaper.list(reach.front, scope)
                 draw = shaper.draw(facts, scope, len(rows[scope]))
                 lists.append(facts)
@@ -239,14 +255,13 @@ def _by_pod(slots: Slots) -> Slots:
     return Slots(slots.list, slots.front, tuple(reversed(ports.values())))
 
 
-def _hairpins(choice: Choice) -> tuple[tuple[Address, int], ...]:
+def _hairpins(choice: Choice) -> tuple[Place, ...]:
     """The endpoints of this node: what one of these sends to itself through a Service needs another source address.
 
     They are the local list: the cluster list has none that isn't there too.  Who doesn't answer may be left out of one
     list alone, and counts here.
     """
-    here = (each for each in choice.verdicts if each.candidate.is_local)
-    return tuple((each.candidate.address, each.candidate.port) for each in here if each.local.is_usable)
+    return tuple(each.candidate.place for each in choice.here if each.local.is_usable)
 
 
 class _OwnSources(NamedTuple):
@@ -288,6 +303,7 @@ class _ListShaper(NamedTuple):
     service: Service
     node: str
     settings: Settings
+    kept: KeptPort | None
 
     @property
     def timeout(self) -> int | None:
@@ -389,7 +405,9 @@ class _ListShaper(NamedTuple):
         rows = tuple((f"{protocol} . {slot}", as_address(slot, self.family)) for slot in range(size))
         return ((f"{protocol}-slots-{size}", rows),)
 
-    def rows(self, candidates: Sequence[Candidate]) -> tuple[tuple[str, Address, int], ...]:
+    def rows(self, candidates: Sequence[Candidate], policy: TrafficPolicy) -> tuple[Row, ...]:
         """The endpoints of a list in their slots, each in as many as its weight and the algorithm give it."""
+        if self.kept and len(candidates) >= MANY and are_in_slots(candidates, self.algorithm):
+            return self.kept.rows[policy].follow(candidates, self.family)
         places = placed(candidates, self.algorithm, f"{self.node} {self.service.key}")
         return tuple((as_address(slot, self.family), *place) for slot, place in enumerate(places))

@@ -58,8 +58,7 @@ FULL_WEIGHT = 100
 class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
     """An endpoint of one Service port: where it is and what decides about it."""
 
-    address: Address
-    port: int
+    place: Place
     is_ready: bool
     is_last_resort: bool
     is_local: bool
@@ -68,9 +67,14 @@ class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
     weight: int = FULL_WEIGHT
 
     @property
-    def place(self) -> Place:
-        """Where it answers."""
-        return Place(self.address, self.port)
+    def address(self) -> Address:
+        """At which address it answers."""
+        return self.place.address
+
+    @property
+    def port(self) -> int:
+        """At which port."""
+        return self.place.port
 
 
 _Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...], int]
@@ -86,16 +90,34 @@ class Verdict(msgspec.Struct, frozen=True, gc=False):
 
 
 class Choice(msgspec.Struct, frozen=True, gc=False):
-    """The decision for one Service port; the lists are in the order of address and port."""
+    """The decision for one Service port, in the order of address and port; `here` are the verdicts of this node's."""
 
     verdicts: tuple[Verdict, ...]
     cluster: tuple[Candidate, ...]
-    local: tuple[Candidate, ...]
+    here: tuple[Verdict, ...]
+
+    @property
+    def local(self) -> tuple[Candidate, ...]:
+        """The local list."""
+        return tuple([each.candidate for each in self.here if each.local.is_choice])
 
     @property
     def has_endpoints(self) -> bool:
         """Whether any endpoint, on any node, is usable: the cluster list is empty only if none is."""
         return bool(self.cluster)
+
+
+class Outlook(NamedTuple):
+    """What the endpoints of a port come to together, on which the verdict about each of them depends.
+
+    `far` is the reason for which ready endpoints are off the cluster list unless they have a hint that names `place`;
+    READY if there is none.
+    """
+
+    has_ready: bool
+    has_local_ready: bool
+    far: Reason
+    place: str
 
 
 class Offers(NamedTuple):
@@ -123,24 +145,26 @@ def gather(offered: Offers, port: ServicePort, node_name: str) -> list[Candidate
     One ip:port in several slices is one endpoint (a pod that moves between slices, a ghost): an entry that is not
     terminating wins over one that is, a better one over a worse one, whatever order the slices come in.
     """
-    best: dict[tuple[Address, int], tuple[Endpoint, Candidate]] = {}
+    best: dict[Place, tuple[Endpoint, Candidate]] = {}
     for endpoint_slice, number in offered.slices.get((port.name, port.protocol), ()):
-        weight = FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
+        weight = weight_of(endpoint_slice)
         for endpoint in endpoint_slice.endpoints:
-            _keep_better(best, endpoint, number, node_name, weight * offered.zones.get(endpoint.zone, 1))
+            candidate = candidate_of(endpoint, number, node_name, weight * offered.zones.get(endpoint.zone, 1))
+            known = best.get(candidate.place)
+            if known is None or _rank(endpoint, candidate) > _rank(*known):
+                best[candidate.place] = endpoint, candidate
     return sorted([candidate for _, candidate in best.values()])
 
 
-def _keep_better(
-    best: dict[tuple[Address, int], tuple[Endpoint, Candidate]],
-    endpoint: Endpoint,
-    port: int,
-    node_name: str,
-    weight: int,
-) -> None:
-    candidate = Candidate(
-        endpoint.address,
-        port,
+def weight_of(endpoint_slice: EndpointSlice) -> int:
+    """The weight of the endpoints of a slice, without that of their zones."""
+    return FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
+
+
+def candidate_of(endpoint: Endpoint, port: int, node_name: str, weight: int) -> Candidate:
+    """An endpoint as a candidate, with the number of its slice's port, its weight, and the name of this node."""
+    return Candidate(
+        Place(endpoint.address, port),
         endpoint.ready,
         endpoint.serving and endpoint.terminating,
         bool(endpoint.node_name) and endpoint.node_name == node_name,
@@ -148,10 +172,6 @@ def _keep_better(
         endpoint.zone_hints,
         weight,
     )
-    place = endpoint.address, port
-    known = best.get(place)
-    if known is None or _rank(endpoint, candidate) > _rank(*known):
-        best[place] = endpoint, candidate
 
 
 def _rank(endpoint: Endpoint, candidate: Candidate) -> _Rank:
@@ -164,22 +184,30 @@ def choose(candidates: Sequence[Candidate], node: Node, silent: Sequence[Place] 
 
     `silent` are the endpoints that don't answer, if these are to be left out: the first ones count.
     """
-    ready = _ready(candidates)
-    far, far_reason = _too_far(ready, node)
-    has_local_ready = any(candidate.is_local for candidate in ready)
-    verdicts = []
-    for candidate in candidates:
-        by_conditions = _by_conditions(candidate, has_ready=bool(ready))
-        cluster = far_reason if far and candidate in far else by_conditions
-        local = _by_conditions(candidate, has_ready=has_local_ready) if candidate.is_local else Reason.OTHER_NODE
-        verdicts.append(Verdict(candidate, cluster, local))
+    outlook = outlook_of(candidates, node)
+    verdicts = [judged(candidate, outlook) for candidate in candidates]
     if silent:
         verdicts = _without_silent(verdicts, silent)
     return Choice(
         tuple(verdicts),
         tuple([each.candidate for each in verdicts if each.cluster.is_choice]),
-        tuple([each.candidate for each in verdicts if each.candidate.is_local and each.local.is_choice]),
+        tuple([each for each in verdicts if each.candidate.is_local]),
     )
+
+
+def outlook_of(candidates: Iterable[Candidate], node: Node) -> Outlook:
+    """What candidates come to together, for a node."""
+    ready = _ready(candidates)
+    return Outlook(bool(ready), any(candidate.is_local for candidate in ready), *_topology(ready, node))
+
+
+def judged(candidate: Candidate, outlook: Outlook) -> Verdict:
+    """The verdict about one candidate, where no silent ones are left out."""
+    cluster = _by_conditions(candidate, has_ready=outlook.has_ready)
+    if cluster is Reason.READY and outlook.far is not Reason.READY and _is_far(candidate, outlook):
+        cluster = outlook.far
+    local = _by_conditions(candidate, has_ready=outlook.has_local_ready) if candidate.is_local else Reason.OTHER_NODE
+    return Verdict(candidate, cluster, local)
 
 
 def _ready(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -224,7 +252,7 @@ def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:
     can't be followed are ignored together (KEP-2433).
     """
     ready = _ready(candidates)
-    if not ready or _too_far(ready, node)[1] is not Reason.READY:
+    if not ready or _topology(ready, node)[0] is not Reason.READY:
         return ""
     if not all(candidate.zone_hints for candidate in ready):
         return "not every ready endpoint has hints for zones"
@@ -241,12 +269,17 @@ def _by_conditions(candidate: Candidate, *, has_ready: bool) -> Reason:
     return Reason.NOT_READY
 
 
-def _too_far(ready: list[Candidate], node: Node) -> tuple[frozenset[Candidate], Reason]:
-    """The ready candidates that topology rules out, and by which mode; all or nothing, as half a hint is none."""
+def _topology(ready: Sequence[Candidate], node: Node) -> tuple[Reason, str]:
+    """Why ready candidates may be too far, and which name in hints is near; all or nothing, as half a hint is none."""
     for reason, place, hints in (
         (Reason.OTHER_NODE_HINT, node.name, [candidate.node_hints for candidate in ready]),
         (Reason.OTHER_ZONE_HINT, node.zone, [candidate.zone_hints for candidate in ready]),
     ):
         if place and all(hints) and any(place in (hint or ()) for hint in hints):
-            return frozenset(c for c, hint in zip(ready, hints, strict=True) if place not in (hint or ())), reason
-    return frozenset(), Reason.READY
+            return reason, place
+    return Reason.READY, ""
+
+
+def _is_far(candidate: Candidate, outlook: Outlook) -> bool:
+    hints = candidate.node_hints if outlook.far is Reason.OTHER_NODE_HINT else candidate.zone_hints
+    return outlook.place not in (hints or ())

@@ -133,12 +133,16 @@ class Front(msgspec.Struct, frozen=True, gc=False):
     where: str
 
 
+Row = tuple[str, Address, int]
+"""A row of a list of endpoints: a slot as an address, and the address and port of the endpoint there."""
+
+
 class Slots(msgspec.Struct, frozen=True, gc=False):
-    """The endpoints of one list of one front: rows of (slot as an address, address, port) in the map `list`."""
+    """The endpoints of one list of one front, in the map `list`."""
 
     list: str
     front: Front
-    rows: tuple[tuple[str, Address, int], ...]
+    rows: tuple[Row, ...]
 
 
 class RateFacts(msgspec.Struct, frozen=True, gc=False):

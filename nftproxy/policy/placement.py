@@ -60,6 +60,12 @@ def most_placed(endpoints: int, algorithm: Algorithm, *, is_weighted: bool) -> i
     return rows * _rounds(rows) if algorithm is Algorithm.ROUND_ROBIN else rows
 
 
+def are_in_slots(candidates: Sequence[Candidate], algorithm: Algorithm) -> bool:
+    """Whether the rows of a list are its endpoints, each once, in their slots (slots.py)."""
+    goes_by_slots = not is_consistent(algorithm) and algorithm is not Algorithm.ROUND_ROBIN
+    return goes_by_slots and len({candidate.weight for candidate in candidates}) == 1
+
+
 def is_consistent(algorithm: Algorithm) -> bool:
     """Whether few clients move as endpoints come and go."""
     return algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)

@@ -16,13 +16,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
+import operator
 import traceback
 from collections.abc import Iterator, Mapping
 
 import jinja2
 import msgspec
 
-from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.model.shared import shared
@@ -32,6 +32,7 @@ from nftproxy.policy.facts import (
     ListFacts,
     PortFacts,
     RateFacts,
+    Row,
     ScreenFacts,
     Slots,
     TableFacts,
@@ -65,8 +66,6 @@ LONG = 100
 LONG_LISTS = 16
 """Lists whose rows are remembered: those that have changed last, at about 0.2 MB for 1,000 endpoints."""
 
-Row = tuple[str, Address, int]
-
 _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in Kind}
 
@@ -90,7 +89,7 @@ class Renderer:
         self._templates = {name: _compiled(environment, name) for name in TEMPLATE_NAMES}
         self._list = functools.lru_cache(maxsize=CACHED)(self._render_list)
         self._draw = functools.lru_cache(maxsize=CACHED)(self._render_draw)
-        self._rows: dict[tuple[str, str, Front], tuple[tuple[Row, Element], ...]] = {}
+        self._rows: dict[tuple[str, str, Front], tuple[tuple[Row, ...], tuple[Element, ...]]] = {}
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
 
     def table(self, facts: TableFacts) -> Block:
@@ -127,18 +126,19 @@ class Renderer:
             return self._service(alone, table).elements if rows else ()
 
         key = table, slots.list, slots.front
-        was = itertools.chain(self._rows.pop(key, ()), itertools.repeat((None, None)))
-        pairs = list(zip(slots.rows, was, strict=False))
-        new = tuple(row for row, (had, _) in pairs if row != had)
-        made = written(new)
+        rows, elements = self._rows.pop(key, ((), ()))
+        both = min(len(rows), len(slots.rows))
+        new = [*itertools.compress(range(both), map(operator.ne, rows, slots.rows)), *range(both, len(slots.rows))]
+        made = written(tuple([slots.rows[at] for at in new]))
         if len(made) != len(new):  # other people's template, which makes more or less of a row than one element
             return written(slots.rows)
-        fresh = iter(made)
-        elements = tuple(next(fresh) if row != had or not known else known for row, (had, known) in pairs)
-        self._rows[key] = tuple(zip(slots.rows, elements, strict=True))
+        found = list(elements[:both])
+        for at, element in zip(new, made, strict=True):
+            found[at : at + 1] = [element]
+        self._rows[key] = slots.rows, tuple(found)
         while len(self._rows) > LONG_LISTS:
             del self._rows[next(iter(self._rows))]
-        return elements
+        return self._rows[key][1]
 
     def shape(self, facts: TableFacts) -> str:
         """A name for all that these templates declare and the kernel can't change in place.

@@ -21,6 +21,7 @@ element that pointed to it has gone.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections import ChainMap, Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -211,9 +212,10 @@ class Generation:
         if not old.elements:
             return new.elements
         # In a block of a thousand elements most are the same objects at the same places, which takes no hashing to see.
-        pairs = [pair for pair in itertools.zip_longest(old.elements, new.elements) if pair[0] is not pair[1]]
-        had = dict.fromkeys(element for element, _ in pairs if element)
-        has = dict.fromkeys(element for _, element in pairs if element)
+        both = min(len(old.elements), len(new.elements))
+        differ = list(map(operator.is_not, old.elements, new.elements))
+        had = dict.fromkeys([*itertools.compress(old.elements, differ), *old.elements[both:]])
+        has = dict.fromkeys([*itertools.compress(new.elements, differ), *new.elements[both:]])
         for element in had:
             if element not in has:
                 self._withdraw(element, change)

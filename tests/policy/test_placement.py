@@ -23,7 +23,7 @@ PLAIN = [Algorithm.RANDOM, Algorithm.SOURCE_HASH, Algorithm.SOURCE_HASH_WITH_POR
 def candidates(*weights: int) -> list[Candidate]:
     """Endpoints of these weights."""
     return [
-        Candidate(Address(f"10.1.0.{number}"), 8080, True, False, False, None, None, weight)
+        Candidate(Place(Address(f"10.1.0.{number}"), 8080), True, False, False, None, None, weight)
         for number, weight in enumerate(weights, 1)
     ]
 
