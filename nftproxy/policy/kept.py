@@ -128,7 +128,12 @@ class KeptChoice:
 
 def _entries(slices: Iterable[tuple[int, EndpointSlice]]) -> set[tuple[Endpoint, int, int]]:
     """The endpoints of slices, each with the number of its slice's port and its slice's weight."""
-    return {(endpoint, number, weight_of(each)) for number, each in slices for endpoint in each.endpoints}
+    return {
+        (endpoint, number, weight)
+        for number, each in slices
+        for weight in (weight_of(each),)
+        for endpoint in each.endpoints
+    }
 
 
 class KeptRows:
@@ -141,7 +146,7 @@ class KeptRows:
 
     def follow(self, candidates: Sequence[Candidate], family: Family) -> tuple[Row, ...]:
         """The rows of a list of many endpoints, each with its slot as an address."""
-        places = [candidate.place for candidate in candidates]
+        places = list(map(_place, candidates))
         gone, come = _difference(self._places, places)
         changed = self._changed(gone, come) if gone or come else set[int]()
         self._places = places
