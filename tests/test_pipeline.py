@@ -607,10 +607,11 @@ def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Giv
             assert fronts["short-circuit"] <= fronts["local-policy"]
             assert not fronts["local-policy"] & fronts["masqueraded"]
             assert fronts["affinity"] <= fronts["services"] | fronts["short-circuit"]
-        guarded = elements(made, family, "guarded")
+        guarded, at_nodes = elements(made, family, "guarded"), elements(made, family, "nodeport-guarded")
         lists = {allowed.partition(" . ")[0] for allowed in elements(made, family, "allowed")}
-        assert lists == set(guarded.values()) - {"0.0.0.0", "::"}
+        assert lists == {*guarded.values(), *at_nodes.values()} - {"0.0.0.0", "::"}
         assert guarded.keys() <= elements(made, family, "fronts").keys()
+        assert at_nodes.keys() <= elements(made, family, "nodeport-fronts").keys()
 
 
 def test_skeleton_blocks_are_the_nodes() -> None:
