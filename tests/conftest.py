@@ -1,4 +1,4 @@
-"""What many tests need: a network namespace to break things in, a lab, and someone who isn't root."""
+"""What many tests need: a network namespace to break things in, a lab, someone who isn't root, and patience."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from nftproxy.lab import Lab, obstacle
 
@@ -18,6 +19,10 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 NOBODY = 65534
 
 Run = Callable[[str], str]
+
+# Whatever else is in force (in CI, or while code is damaged on purpose), no example is too slow on a busy machine.
+settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.agent.inbox import Inbox
@@ -25,7 +25,6 @@ ADDRESSES: list[Event] = [Put(host_addresses("192.0.2.1")), Put(host_addresses()
 histories = st.lists(st.sampled_from([*PUTS, *REMOVALS, *LISTINGS, *ADDRESSES]), max_size=40)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(histories, histories)
 def test_what_is_taken_comes_to_the_same(before: list[Event], waiting: list[Event]) -> None:
     """The rules after it are those after all that came, whatever was there before."""

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from math import ceil, log2
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.agent.quarantine import Quarantine, find_culprits
@@ -41,7 +41,6 @@ class Judge:
             return list(end.value)
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
 def test_exactly_the_bad_ones_are_found(case: tuple[int, set[int]]) -> None:
     """However many there are, and wherever, each is found, and nobody else."""

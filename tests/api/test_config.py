@@ -465,7 +465,7 @@ sections = st.sampled_from(["conntrack", "nftables", "detectLocal", "clientConne
 fields = st.sampled_from([name for name in KUBEADM if name not in HEAD])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(fields, anything, sections, st.data())
 def test_anything_at_all(field: str, value: object, section: str, data: st.DataObject) -> None:
     """Whatever stands in any field, the file is either read or refused, with problems that can be printed."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nftproxy.api.complaints import MOST_AT_ONCE, MOST_OF_ONE, Complaints
@@ -734,7 +734,6 @@ def test_room_for_a_list() -> None:
 # Bytes and lines
 
 
-@settings(deadline=None)  # the machine may be busy
 @given(st.lists(st.integers(0, 200)), st.data())
 def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
     """Events are the same however the bytes are cut into chunks."""
@@ -749,7 +748,6 @@ def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
     assert told == [Removed(Service, WEB)] * len(lines)
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
     """No bytes whatever make the reflector raise, or tell anything."""
