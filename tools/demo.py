@@ -1,4 +1,4 @@
-"""What nftproxy does, shown on a scratch node: `python -m tools.demo`, as root, takes some ten seconds.
+"""What nftproxy does, shown on a scratch node: `python -m tools.demo`, as root, takes some twenty seconds.
 
 Two nodes, their pods and a client outside are network namespaces with real servers and clients in them (lab/pods.py).
 The cluster is examples/everything: every endpoint in its manifests is a pod here.  `nftproxy run` is a process of its

@@ -5,16 +5,19 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nftproxy.lab import DROPPED, NODE, TCP_RESET, Origin, Probe, endpoint, obstacle
+from nftproxy.lab import DROPPED, NODE, TCP_RESET, Lab, Origin, Probe, endpoint, obstacle
 from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.addresses import parse_network
 from nftproxy.model.settings import Config
+from tests.support.waiting import wait_until
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tools.chaos import session
 from tools.chaos.agent import PATIENCE
@@ -200,3 +203,29 @@ def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert "starting anew over the rules that are there" in chaos.agent.log()
     assert seen == [(True, False)] * 2 * chaos.faults.total()
     assert chaos.violations == ["look: in vain"] * chaos.faults.total()
+
+
+@needs_a_lab
+def test_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections to it are refused, or nothing comes back from it; then it is there again."""
+    with Lab() as lab, ApiServer(make_socket=lab.node.socket) as server:
+
+        def connect() -> str:
+            with lab.node.socket(socket.AF_INET, socket.SOCK_STREAM) as end:
+                end.settimeout(0.3)
+                try:
+                    end.connect(("127.0.0.1", server.port))
+                except OSError as error:
+                    return type(error).__name__
+                return "connected"
+
+        seen: list[str] = []
+        monkeypatch.setattr("tools.chaos.faults._wait", lambda *_: seen.append(connect()))
+        nobody: Any = None
+        agent: Any = SimpleNamespace(lab=lab)
+        for seed in range(6):
+            FAULTS["API server down"].strike(Scene(agent, server, nobody, nobody, lambda: None), Random(seed))
+        assert set(seen) == {"ConnectionRefusedError", "TimeoutError"}
+        monkeypatch.undo()
+        assert lab.load("list tables") == ""
+        wait_until(lambda: connect() == "connected")

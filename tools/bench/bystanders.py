@@ -21,7 +21,7 @@ from tools.bench.world import World
 
 QUIET, COLD, RELOAD = "nothing else", "cold", "reload"
 EVERY = 0.001  # seconds between pings
-PATIENCE = 2.0  # seconds for an answer
+PATIENCE = 10.0  # seconds for an answer
 QUIET_SECONDS = 5.0
 ECHO_REPLY = 0
 IP_HEADER = 20

@@ -29,7 +29,7 @@ NAMES = {
     0x17: "GETFLOWTABLE",
 }
 """By their numbers in linux/netfilter/nf_tables.h."""
-ATTACHING = 5.0  # seconds
+ATTACHING = 60.0  # seconds
 
 
 def is_possible() -> bool:

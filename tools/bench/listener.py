@@ -74,7 +74,7 @@ class Listener:
             self._commits.clear()
         return taken
 
-    def wait(self, needles: tuple[bytes, ...] = (), timeout: float = 10.0) -> list[Commit]:
+    def wait(self, needles: tuple[bytes, ...] = (), timeout: float = 60.0) -> list[Commit]:
         """Wait for a commit whose messages have all these bytes.
 
         Returns:

@@ -31,6 +31,18 @@ NOISE = 3000
 """Elements of another program's set: their notifications are more than a socket's buffer takes."""
 
 
+CUT_OFF = """
+table ip silence {{
+  chain lost {{
+    type filter hook output priority raw
+    ip daddr 127.0.0.1 tcp dport {port} drop
+    ip saddr 127.0.0.1 tcp sport {port} drop
+  }}
+}}
+"""
+"""Loses all packets between the API server and its clients: with nothing refused or closed, only time-outs tell."""
+
+
 class Scene(NamedTuple):
     """Who takes part; `harm` is called before a fault does something to the rules, `changing` held to stop changes."""
 
@@ -56,12 +68,19 @@ def _wait(rng: Random, longest: float = 2.0) -> None:
 
 
 def api_down(scene: Scene, rng: Random) -> None:
-    """The server is gone for a while."""
-    scene.server.stop()
+    """The server is gone for a while: nobody listens, or its host is cut off and all packets are lost."""
+    is_cut_off = rng.random() < 0.5
+    if is_cut_off:
+        scene.agent.lab.load(CUT_OFF.format(port=scene.server.port))
+    else:
+        scene.server.stop()
     try:
         _wait(rng, 4.0)
     finally:
-        scene.server.start()
+        if is_cut_off:
+            _drop(scene, "silence")
+        else:
+            scene.server.start()
 
 
 def api_forgets(scene: Scene, rng: Random) -> None:
