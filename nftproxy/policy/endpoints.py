@@ -188,7 +188,7 @@ def choose(candidates: Sequence[Candidate], node: Node, silent: Sequence[Place] 
 
     `silent` are the endpoints that don't answer, if these are to be left out: the first ones count.
     """
-    outlook = outlook_of(candidates, node)
+    outlook = outlook_of(ready_of(candidates), node)
     verdicts = [judged(candidate, outlook) for candidate in candidates]
     if silent:
         verdicts = _without_silent(verdicts, silent)
@@ -199,9 +199,8 @@ def choose(candidates: Sequence[Candidate], node: Node, silent: Sequence[Place] 
     )
 
 
-def outlook_of(candidates: Iterable[Candidate], node: Node) -> Outlook:
-    """What candidates come to together, for a node."""
-    ready = _ready(candidates)
+def outlook_of(ready: Sequence[Candidate], node: Node) -> Outlook:
+    """What candidates come to together, for a node, by those that are ready."""
     return Outlook(bool(ready), any(map(_is_local, ready)), *_topology(ready, node))
 
 
@@ -214,7 +213,7 @@ def judged(candidate: Candidate, outlook: Outlook) -> Verdict:
     return Verdict(candidate, cluster, local)
 
 
-def _ready(candidates: Iterable[Candidate]) -> list[Candidate]:
+def ready_of(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Those that are ready for new connections."""
     return [candidate for candidate in candidates if candidate.is_ready and candidate.weight]
 
@@ -255,7 +254,7 @@ def why_not_near(candidates: Sequence[Candidate], node: Node) -> str:
     This is the other half of `choose`: a Service may ask for near endpoints (spec.trafficDistribution), and hints that
     can't be followed are ignored together (KEP-2433).
     """
-    ready = _ready(candidates)
+    ready = ready_of(candidates)
     if not ready or _topology(ready, node)[0] is not Reason.READY:
         return ""
     if not all(candidate.zone_hints for candidate in ready):

@@ -36,6 +36,7 @@ from nftproxy.policy.endpoints import (
     gather,
     judged,
     outlook_of,
+    ready_of,
     weight_of,
 )
 from nftproxy.policy.facts import Row
@@ -63,6 +64,7 @@ class KeptChoice:
         self._basis: tuple[Node, dict[str, int]] | None = None
         self._outlook: Outlook | None = None
         self._candidates: list[Candidate] = []
+        self._ready: list[Candidate] = []
         self._verdicts: list[Verdict] = []
         self._cluster: list[Candidate] = []
         self._here: list[Verdict] = []
@@ -81,8 +83,8 @@ class KeptChoice:
 
     def _begin(self, candidates: list[Candidate], node: Node) -> None:
         choice = choose(candidates, node)
-        self._outlook = outlook_of(candidates, node)
-        self._candidates = candidates
+        self._candidates, self._ready = candidates, ready_of(candidates)
+        self._outlook = outlook_of(self._ready, node)
         self._verdicts, self._cluster, self._here = list(choice.verdicts), list(choice.cluster), list(choice.here)
 
     def _has_followed(self, slices: dict[tuple[int, int], EndpointSlice], offered: Offers, node: Node) -> bool:
@@ -99,7 +101,9 @@ class KeptChoice:
                 return False
             self._candidates.insert(at, candidate)
             come.append(candidate)
-        outlook = outlook_of(self._candidates, node)
+        for candidate in ready_of(come):
+            self._ready.insert(bisect_left(self._ready, candidate), candidate)
+        outlook = outlook_of(self._ready, node)
         if outlook != self._outlook:
             return False
         for candidate in sorted(come):
@@ -111,6 +115,8 @@ class KeptChoice:
         at = bisect_left(self._candidates, place, key=_place)
         del self._candidates[at]
         verdict = self._verdicts.pop(at)
+        for candidate in ready_of([verdict.candidate]):
+            del self._ready[bisect_left(self._ready, candidate)]
         if verdict.cluster.is_choice:
             del self._cluster[bisect_left(self._cluster, place, key=_place)]
         if verdict.candidate.is_local:

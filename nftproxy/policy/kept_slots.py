@@ -13,6 +13,7 @@ A slot more is one that somebody has left, before the first of them; a slot less
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 
 from nftproxy.model.addresses import Address
@@ -176,7 +177,7 @@ class KeptSlots:
             self._spend(1)
             start = block * BLOCK
             slots = self._at[start : start + BLOCK]
-            for at in (*range(first, len(slots)), *range(min(first, len(slots)))):
+            for at in itertools.chain(range(first, len(slots)), range(min(first, len(slots)))):
                 other = slots[at]
                 if other is None or other > place:
                     return start + at, passed
