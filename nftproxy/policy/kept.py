@@ -48,7 +48,7 @@ MANY = 100
 """Endpoints of a port that are worth it, and what an EndpointSlice has at most by default
 (--max-endpoints-per-slice): with fewer, deciding from nothing takes no longer."""
 MOST_KEPT = 16_000
-"""Endpoints in all that are kept, of the ports that have changed last, at some 0.5 kB each."""
+"""Endpoints in all that are kept, of the ports that have changed last, at 0.45 kB each."""
 MOST_AT_ONCE = 16
 """Services that are compiled together and kept: with more, as at the start, the last would push out the first."""
 
