@@ -11,12 +11,13 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.annotations import Algorithm, ServiceOptions
 from nftproxy.model.objects import EndpointSlice
 from nftproxy.policy import kept as kept_module
+from nftproxy.policy.compile import compile_service
 from nftproxy.policy.endpoints import Offers, choice_for, offers
 from nftproxy.policy.kept import MANY, Kept, KeptChoice, KeptRows
 from nftproxy.policy.numbers import as_address
 from nftproxy.policy.placement import placed
 from tests.support.crowds import Crowd, slices_of, steps
-from tests.support.factories import IPV4, IPV6, key, service, service_port
+from tests.support.factories import IPV4, IPV6, key, pipeline, service, service_port
 
 PORT = service_port("http:80")
 WEB = service(options=ServiceOptions(weights=(("b", 3),)))
@@ -56,6 +57,18 @@ def test_rows_are_those_from_nothing(count: int, history: list[tuple[str, int, i
             rows = tuple((as_address(slot, IPV4), *place) for slot, place in enumerate(expected))
             assert kept.follow(chosen, IPV4) == rows
             assert kept.follow(chosen, IPV4) == rows
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("weights", [(), (("b", 3),)], ids=["plain", "weighted"])
+def test_each_algorithm_places_many_as_from_nothing(algorithm: Algorithm, weights: tuple[tuple[str, int], ...]) -> None:
+    """Rows that aren't one for each endpoint, in its slot, are those for who keeps nothing."""
+    web = service(options=ServiceOptions(algorithm=algorithm, weights=weights))
+    made = pipeline(web, *slices_of(MANY))
+    expected, found = (
+        list(compile_service(made.state, made.settings, IPV4, web, kept=kept)) for kept in (None, Kept())
+    )
+    assert found == expected
 
 
 def test_only_what_has_changed_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,6 +53,8 @@ UNIT = Stage(
         "tests/policy/test_silence.py",
         "tests/policy/test_local_sources.py",
         "tests/policy/compile",
+        "tests/policy/test_kept.py",
+        "tests/policy/test_kept_slots.py",
         "tests/agent/test_quarantine.py",
         "tests/agent/test_health.py",
         "tests/agent/test_inbox.py",
