@@ -96,9 +96,8 @@ class KeptSlots:
             self._begin[place] = hashed(place, self._mask)[1]
             self._seat(place, *self._preferred(place, ()))
         while len(self._at) > count:
-            search = self._search.pop()
-            if last := self._at.pop():
-                self._seat_further(last, len(self._at), search)
+            last, search = self._at.pop(), self._search.pop()
+            self._seat_further(last, len(self._at), search)
 
     def _spend(self, steps: int) -> None:
         self._steps -= steps
@@ -135,11 +134,10 @@ class KeptSlots:
         loser, search = self._at[slot], self._search[slot]
         self._pass(place, passed)
         self._take(place, slot)
-        if loser:
-            self._seat_further(loser, slot, search)
+        self._seat_further(loser, slot, search)
 
     def _seat_further(self, place: Place | None, slot: int, search: int) -> None:
-        """Give an endpoint another slot for the one that it has lost; and so on with the one that has that.
+        """Give an endpoint, if any, another slot for the one that it has lost; and so on with the one that has that.
 
         `search` is how far from where its search began it was.
         """
