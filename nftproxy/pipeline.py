@@ -8,7 +8,7 @@ only the difference is sent.  The same objects give the same generations in what
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
@@ -100,10 +100,14 @@ class Pipeline:
         These are good moments to do something else.
 
         Until the end nothing of it is to be seen but in `state`.  Only for some families are there transactions: what
-        must be loaded as a whole in any case needs no text that follows a change.
+        must be loaded as a whole in any case needs no text that follows a change.  The first Services, if they are for
+        no family, come piece by piece, so that the memory for a change of 100,000 elements isn't needed.
         """
         self._touched.merge((yield from self.state.applying(events)))
         self.lap(Stage.STATE)
+        if not families and not any(generation.blocks.keys() - {SKELETON} for generation in self.generations.values()):
+            yield from self._fill()
+            return {}
         changes = yield from self._update()
         made = {
             family: change_transaction(family, change)
@@ -127,26 +131,38 @@ class Pipeline:
         self._touched.merge(steps.result)
         self.lap(Stage.STATE)
         services = self._touched_services()
+        self._put_skeletons()
+        yield self._of_each(lambda made: begin_transaction(made, self._shape(made.family), installed.get(made.family)))
+        for family, change in self._put_services(services):
+            change.leave_out_base_chains()  # they come last of all
+            made = change_transaction(family, change)
+            self.lap(Stage.DIFF)
+            yield made
+        self._follow(services)
+        yield self._of_each(hook_transaction)
+
+    def _fill(self) -> Generator[None, None, None]:
+        """Put the first Services into the generations."""
+        services = self._touched_services()
+        self._put_skeletons()
+        for _ in self._put_services(services):
+            self.lap(Stage.DIFF)
+            yield
+        self._follow(services)
+
+    def _put_skeletons(self) -> None:
         for family, generation in self.generations.items():
             generation.update(self._table_blocks(family, self._touched.table))
-        yield self._of_each(lambda made: begin_transaction(made, self._shape(made.family), installed.get(made.family)))
+
+    def _put_services(self, services: Sequence[ObjectKey]) -> Iterator[tuple[Family, Change]]:
+        """Put the blocks of Services into generations that have none, piece by piece; what each piece adds."""
         for start in range(0, len(services), STEP):
             for family, generation in self.generations.items():
                 blocks: dict[Owner, Block] = {}
                 for _ in self._compile(family, services[start : start + STEP], blocks, None):
-                    yield self._put(generation, blocks)
-                yield self._put(generation, blocks)
-        self._follow(services)
-        yield self._of_each(hook_transaction)
-
-    def _put(self, generation: Generation, blocks: dict[Owner, Block]) -> Transaction:
-        """Put blocks into a generation, and keep none of them; base chains come last of all (`hook_transaction`)."""
-        change = generation.update(blocks)
-        change.leave_out_base_chains()
-        made = change_transaction(generation.family, change)
-        blocks.clear()
-        self.lap(Stage.DIFF)
-        return made
+                    yield family, generation.update(blocks)
+                    blocks.clear()
+                yield family, generation.update(blocks)
 
     def _of_each(self, make: Callable[[Generation], Transaction]) -> Transaction:
         """What is made of each generation, as one transaction."""
@@ -274,7 +290,7 @@ class Pipeline:
         return {SKELETON: block}
 
     def _compile(
-        self, family: Family, services: list[ObjectKey], blocks: dict[Owner, Block], kept: Kept | None
+        self, family: Family, services: Sequence[ObjectKey], blocks: dict[Owner, Block], kept: Kept | None
     ) -> Generator[None, None, None]:
         """Make the new blocks of some Services, an empty one for each port that is no more."""
         count = 0

@@ -257,6 +257,27 @@ def test_much_work_is_done_in_steps() -> None:
     assert join(end.value.value.values()) == made.apply([Listed(Service, tuple(many))])
 
 
+def test_the_first_services_for_no_kernel_come_piece_by_piece() -> None:
+    """Where no family needs a text that follows the change, it is never made as a whole, and the outcome is the same."""
+    many = [
+        service(f"shop/s{number}", cluster_ips=[f"10.96.{number >> 8}.{number & 255}"]) for number in range(2 * STEP)
+    ]
+    made, growing = pipeline(), pipeline()
+    steps = Steps(growing.applying([Listed(Service, tuple(many))], ()))
+    seen = [len(elements(growing, IPV4, "cluster-ips")) for _ in steps]
+    assert steps.result == {}
+    assert {0, STEP, 2 * STEP} <= set(seen)
+    made.apply([Listed(Service, tuple(many))])
+    assert growing.full_transaction({}) == made.full_transaction({})
+    assert growing.contributors(IPV4) == made.contributors(IPV4)
+    more: list[Event] = [Put(service("shop/s1", cluster_ips=["10.96.9.9"])), Removed(Service, key("shop/s2"))]
+    counting = Steps(growing.applying(more, ()))
+    for _ in counting:
+        assert len(elements(growing, IPV4, "cluster-ips")) == 2 * STEP, "what goes and comes later does so at once"
+    made.apply(more)
+    assert growing.full_transaction({}) == made.full_transaction({})
+
+
 def test_both_families_change_in_one_transaction() -> None:
     """What a dual-stack Service changes in both tables happens at once."""
     made = pipeline()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import importlib
 import logging
 import os
 import platform
@@ -153,6 +154,12 @@ def _run(
     faulthandler.enable()  # libnftables may die of what it finds in the kernel; this says where
     memory.expect_many_objects()
     raise_file_limit()
+    probing = threading.Thread(target=probe, name="probe", daemon=True)
+    probing.start()
+    # Another process tries it, which takes 0.2 s, in which this one gets ready.
+    importlib.import_module("nftproxy.agent.daemon")
+    compiled = renderer(templates)
+    probing.join()
     found = probe()
     if found.reason:
         log.warning(
@@ -168,7 +175,7 @@ def _run(
             {"family": FAMILY_NAMES[family]},
             extra={"code": Code.FAMILY_MISSING},
         )
-    pipeline = Pipeline(node, Settings(config, found.capabilities), renderer(templates), families)
+    pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     wants_to_start_anew = asyncio.run(_follow(pipeline, file, source, api_servers))
     if wants_to_start_anew and not asked_to_end.is_set():

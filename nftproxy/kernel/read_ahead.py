@@ -30,7 +30,7 @@ class ReadAhead:
 
     def __init__(self) -> None:
         self._generation: int | None = None
-        self._parts: dict[tuple[Family, str], list[bytes]] = {}
+        self._listed: dict[tuple[Family, str], bytes] = {}
 
     def read(self, families: Iterable[Family]) -> None:
         """Read all sets of our tables that can be compared; if that can't be done, nothing is known of them."""
@@ -51,23 +51,22 @@ class ReadAhead:
             for each in nft.declarations(family, TABLE):
                 if not nft.is_comparable(each):
                     continue
-                name = nft.named_set(each).name
-                parts = []
+                name, listed = nft.named_set(each).name, bytearray()
                 for part in listings(family, TABLE, name):
                     room -= len(part)
                     if room < 0:
                         return
-                    parts.append(part)
-                self._parts[family, name] = parts
+                    listed += part
+                self._listed[family, name] = bytes(listed)  # in one piece, as many would leave holes in the memory
 
     def forget(self) -> None:
         """Keep nothing: it was compared, or will never be."""
         self._generation = None
-        self._parts.clear()
+        self._listed.clear()
 
     def listings(self, family: Family, table: str, name: str) -> Iterable[bytes]:
         """As `set_elements.listings`; what was read ahead is listed once."""
         if self._generation is not None and self._generation != nft.generation():
             self.forget()
-        parts = self._parts.pop((family, name), None)
-        return listings(family, table, name) if parts is None else parts
+        listed = self._listed.pop((family, name), None)
+        return listings(family, table, name) if listed is None else [listed]

@@ -1,0 +1,49 @@
+"""What `nftproxy run` does before it follows the cluster."""
+
+from __future__ import annotations
+
+import threading
+from typing import NoReturn
+
+import pytest
+
+from nftproxy.commands import logs, run
+from nftproxy.commands.cli import commands
+from nftproxy.commands.options import renderer
+from nftproxy.kernel import memory
+from nftproxy.kernel.capabilities import Probe
+from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.rules.render import Renderer
+
+LONG = 60.0  # seconds: compiling eight templates takes a tenth of one
+
+
+class _Ready(Exception):
+    """Everything is there that the rules are made with."""
+
+
+def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What libnftables can do is tried while templates are compiled, and known before rules are made."""
+    is_compiled = threading.Event()
+
+    def compile_templates(templates: None) -> Renderer:
+        made = renderer(templates)
+        is_compiled.set()
+        return made
+
+    def probe() -> Probe:
+        assert is_compiled.wait(LONG), "the templates wait for this"
+        return Probe(Capabilities(wide_maps=True))
+
+    def pipeline(_node: str, settings: Settings, _renderer: object, _families: object) -> NoReturn:
+        assert settings.capabilities.wide_maps
+        raise _Ready
+
+    monkeypatch.setattr(run, "renderer", compile_templates)
+    monkeypatch.setattr(run, "probe", probe)
+    monkeypatch.setattr(run, "Pipeline", pipeline)
+    monkeypatch.setattr(run, "raise_file_limit", lambda: None)
+    monkeypatch.setattr(memory, "expect_many_objects", lambda: None)
+    monkeypatch.setattr(logs, "set_up", lambda _: None)
+    with pytest.raises(_Ready):
+        commands()["run"].main([], standalone_mode=False)
