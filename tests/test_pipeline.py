@@ -258,7 +258,7 @@ def test_much_work_is_done_in_steps() -> None:
 
 
 def test_the_first_services_for_no_kernel_come_piece_by_piece() -> None:
-    """Where no family needs a text that follows the change, it is never made as a whole, and the outcome is the same."""
+    """Where no family needs a text that follows the change, it is never made as a whole, with the same outcome."""
     many = [
         service(f"shop/s{number}", cluster_ips=[f"10.96.{number >> 8}.{number & 255}"]) for number in range(2 * STEP)
     ]
