@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.conformance.strategies import SERVICES, Given, batches, clusters, histories, quick, survivors
-from nftproxy.model.events import Event, Listed, Put, Removed, key_of
-from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.addresses import Address
+from nftproxy.model.annotations import ServiceOptions, SilentEndpoints
+from nftproxy.model.events import Event, Listed, Put, Removed, SilentPlaces, key_of
+from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.policy.claims import Denial, Way
 from nftproxy.policy.state import ClusterState, Touched
 from tests.support.factories import (
@@ -47,6 +49,21 @@ def touched_endpoints(*names: str) -> Touched:
 
 
 # Services
+
+
+def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
+    """An endpoint that doesn't answer touches each Service that has it and leaves it out, and so does its answer."""
+    leave_out = ServiceOptions(silent_endpoints=SilentEndpoints.LEAVE_OUT)
+    with_it = ["shop/a", "shop/b", "shop/c"]
+    made = state(
+        *(service(name, options=leave_out) for name in (*with_it, "shop/other")),
+        service("shop/plain"),
+        *(slice_of(name, ["10.1.0.4"]) for name in (*with_it, "shop/plain")),
+        slice_of("shop/other", ["10.1.0.5"]),
+    )
+    place = Place(Address("10.1.0.4"), 8080)
+    assert made.apply(Put(SilentPlaces((place,)))) == touched_endpoints(*with_it)
+    assert made.apply(Put(SilentPlaces(()))) == touched_endpoints(*with_it)
 
 
 def test_a_service_touches_itself() -> None:
