@@ -23,7 +23,6 @@ from nftproxy.kernel import nftables_netlink as nft
 from nftproxy.kernel.element_layout import Layout
 from nftproxy.kernel.elements import value_text
 from nftproxy.kernel.netlink import ATTRIBUTE, attributes_of, number_of
-from nftproxy.kernel.nftables_netlink import LIST_ELEMENT
 from nftproxy.kernel.set_keys import decoded, types_of
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
@@ -101,7 +100,7 @@ def _compared(
             raise _Odd("an element is listed twice")
         if len(surplus) > most:
             raise _Odd("most of it isn't ours")
-    if any(ATTRIBUTE.unpack_from(each) != (len(each), LIST_ELEMENT) for each in surplus):
+    if any(ATTRIBUTE.unpack_from(each) != (len(each), nft.LIST_ELEMENT) for each in surplus):
         raise _Odd("an element has something else, so that what follows begins in its middle")
     return unseen.values(), sorted(surplus)
 

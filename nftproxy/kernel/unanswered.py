@@ -126,7 +126,7 @@ class UnansweredReader:
             kernel, _ = self._open()
             now = time.monotonic()
             found = [each for body in self._ask(kernel, _LOOK[family]) for each in _noted(family, body)]
-            self._forgotten = {key: moment for key, moment in self._forgotten.items() if moment > now - KEPT}
+            self._forgotten = {key: moment for key, moment in self._forgotten.items() if moment > now - KEPT - TICKS}
             return [each for each in found if now - each.waits > self._forgotten.get((family, each.key), 0.0) + TICKS]
         except FileNotFoundError:
             return []

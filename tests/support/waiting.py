@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 PATIENCE = 60.0
 """Seconds for what takes a moment, on a machine that has other things to do."""
@@ -46,3 +46,23 @@ async def until(
     while not condition():
         assert time.monotonic() < end, report()
         await asyncio.sleep(pause)
+
+
+def wait_until_seen_to_stay(look: Callable[[], object], pauses: Iterable[float], timeout: float) -> None:
+    """See that something stays through pauses that are together longer than its timeout, but not one by one.
+
+    A busy machine may take longer than the timeout between two looks; then nothing can be said, and all begins anew.
+    """
+
+    def has_stayed() -> bool:
+        before, first = time.monotonic(), look()
+        for pause in pauses:
+            time.sleep(pause)
+            began, now = time.monotonic(), look()
+            if time.monotonic() - before >= timeout:
+                return False
+            assert now == first
+            before = began
+        return True
+
+    wait_until(has_stayed)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nftproxy.lab import Address, Origin
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until_seen_to_stay
 from tests.system.e2e.agent import World
 from tests.system.e2e.objects import Object, service, slice_of
 from tests.system.packets.cluster import IP, IP6, Ip, each_ip
@@ -91,19 +91,7 @@ def test_affinity_timeout(world: World) -> None:
     def look() -> list[list[Address | None]]:
         return [choices(world, IP, "ClusterIP"), choices(world, IP, "NodePort")]
 
-    def stay() -> bool:
-        """Whether they stay through pauses that are longer together, but not one by one; not if that can't be said."""
-        before, first = time.monotonic(), look()
-        for pause in (1, 1.2):
-            time.sleep(pause)
-            began, now = time.monotonic(), look()
-            if time.monotonic() - before >= 2:  # a busy machine: they may have been forgotten
-                return False
-            assert now == first
-            before = began
-        return True
-
-    wait_until(stay)
+    wait_until_seen_to_stay(look, (1, 1.2), 2)
     last = look()
     time.sleep(2.5)
     assert all(now != then for now, then in zip(look(), last, strict=True))

@@ -17,7 +17,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import DetectLocalMode
 from tests.support.factories import pipeline, service, slice_of
-from tests.support.waiting import wait_until
+from tests.support.waiting import wait_until_seen_to_stay
 from tests.system.packets.cluster import IP, IP6, Cluster, Ip, at, each_ip, each_protocol, everywhere
 
 LONG = 10800  # seconds: the default, longer than any test
@@ -189,19 +189,7 @@ def test_an_entry_lives_for_the_timeout_after_the_last_connection(lab: Lab, ip: 
     """Connections within the timeout of the last one keep a client where it is; a longer pause sets it free."""
     cluster = make_cluster(lab, sticky(ip, timeout=3), endpoints(ip.here, ip.here2))
 
-    def stay() -> bool:
-        """Whether they stay through pauses that are longer together, but not one by one; not if that can't be said."""
-        before, first = time.monotonic(), picks(cluster, ip, ip.vip)
-        for _ in range(2):
-            time.sleep(1.6)
-            began, now = time.monotonic(), picks(cluster, ip, ip.vip)
-            if time.monotonic() - before >= 3:  # a busy machine: they may have been forgotten
-                return False
-            assert now == first
-            before = began
-        return True
-
-    wait_until(stay)
+    wait_until_seen_to_stay(lambda: picks(cluster, ip, ip.vip), (1.6, 1.6), 3)
     last = picks(cluster, ip, ip.vip)
     time.sleep(3.5)
     assert picks(cluster, ip, ip.vip) != last
