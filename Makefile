@@ -19,4 +19,4 @@ setup:
 
 clean:
 	rm -rf .venv .tox .trees dist .hypothesis .mypy_cache .pytest_cache .ruff_cache .coverage*
-	find nftproxy tests tools -name __pycache__ -prune -exec rm -rf {} +
+	find nftproxy conformance tests tools -name __pycache__ -prune -exec rm -rf {} +

@@ -6,8 +6,8 @@
     print(rendered.text, rendered.conflicts)
     print(nftproxy.explain(objects, "node-a", "10.96.0.10:80", "outside", config))
 
-`nftproxy` itself imports nothing of this until somebody asks for it.  Nothing here asks a cluster or a kernel: whoever
-has objects may use it, and the same objects give the same answers anywhere.
+`import nftproxy` itself imports nothing of this.  No cluster and no kernel is involved: the same objects give the same
+results on any machine.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from os import PathLike
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from nftproxy.api.config import EMPTY_CONFIG, parse_config
-from nftproxy.api.kinds import Kind, kinds_for
+from nftproxy.api.kinds import ObjectKind, kinds_for
 from nftproxy.api.parse import parse_manifest
-from nftproxy.api.pods import pods_in
+from nftproxy.api.pod_addresses import pods_in
+from nftproxy.config.parse import EMPTY_CONFIG, parse_config
 from nftproxy.explanation.answer import Explanation
-from nftproxy.explanation.explain import explain as _explain
+from nftproxy.explanation.answering import explain as _explain
 from nftproxy.explanation.listing import review
 from nftproxy.explanation.question import Question, Source, To, parse_source, parse_to
 from nftproxy.model.addresses import Family
@@ -38,7 +38,7 @@ from nftproxy.templates_dir import templates_dir
 
 
 class HasRaw(Protocol):
-    """An object of a Kubernetes client such as kr8s, which has what the API sent in `raw`."""
+    """An object of a Kubernetes client such as kr8s, which has the API's JSON in `raw`."""
 
     @property
     def raw(self) -> Mapping[str, object]:
@@ -46,56 +46,47 @@ class HasRaw(Protocol):
 
 
 Object = Mapping[str, object] | HasRaw
-"""A Kubernetes object, or a list of some: decoded JSON or YAML, or a client's object.  Kinds that don't matter may be
-among them."""
+"""A Kubernetes object, or a list of objects: decoded JSON or YAML, or a client's object.  Kinds that nftproxy doesn't
+read are skipped."""
 Objects = Iterable[Object] | Manifests
-"""Objects, or what `load` found in files."""
+"""Objects, or the result of `load`."""
 Configuration = Config | Mapping[str, object] | None
-"""A KubeProxyConfiguration: parsed, or decoded from YAML; None stands for kube-proxy's defaults."""
+"""A KubeProxyConfiguration, parsed, or decoded from YAML.  None means kube-proxy's defaults."""
 
 
 class Conflict(NamedTuple):
-    """An address or port that a Service port claims and doesn't get.
+    """An address or port that a Service port claims and doesn't get."""
 
-    `code` is that of the reason (docs/troubleshooting.md), `service` reads "shop/web:http", `what` is as nft writes it
-    ("203.0.113.9 . tcp . 80"), `why` names who has it.
-    """
-
-    code: str
-    service: str
-    what: str
-    why: str
+    code: str  # of the reason (docs/codes.md)
+    service: str  # as in "shop/web:http"
+    what: str  # as nft writes it, "203.0.113.9 . tcp . 80"
+    why: str  # names the holder
 
     def __str__(self) -> str:
         return f"{self.service} does not get {self.what}: {self.why}"
 
 
 class Rendered(NamedTuple):
-    """A whole ruleset for one node, and what it doesn't show.
+    """The complete ruleset of a node, and everything that is left out of it."""
 
-    `text` is what `nft -f` loads, commented for review.  `conflicts` are in the order of the Services.  `quarantined`
-    are the Services over a limit, each with the reason.  `problems` is what was wrong with objects, `ignored` are those
-    that are for no proxy, or for another one.
-    """
-
-    text: str
-    conflicts: tuple[Conflict, ...]
-    quarantined: Mapping[str, str]
-    problems: tuple[Problem, ...]
-    ignored: tuple[Ignored, ...]
+    text: str  # for `nft -f`, commented for review
+    conflicts: tuple[Conflict, ...]  # in the order of the Services
+    quarantined: Mapping[str, str]  # the Services over a limit, each with the reason
+    problems: tuple[Problem, ...]  # faults in objects
+    ignored: tuple[Ignored, ...]  # objects that are for no proxy, or for another proxy
 
 
 class Cluster:
-    """A cluster as the proxy of one node sees it, to ask it more than one thing.
+    """A cluster as the proxy of a node sees it, for several questions about the same objects.
 
     Args:
-        objects: Services, EndpointSlices, ServiceCIDRs, Nodes (the one called `node` counts), in any order; Pods, if
-            questions are to name them.  Bad ones are left out and become problems.
+        objects: Services, EndpointSlices, ServiceCIDRs and Nodes (of which only `node` counts), in any order.  Pods
+            too, if questions name them.  Bad objects are left out and become problems.
         node: the name of the node.
-        config: what the proxy of that node is configured to do.
-        families: the IP families that rules are made for.
-        capabilities: what the node's nft is able to do; by default what nft 1.1 is.
-        templates: what writes the rules, as `renderer` makes it; by default nftproxy's own.
+        config: the configuration of the node's proxy.
+        families: the IP families of the rules.
+        capabilities: the capabilities of the node's nft, by default those of nft 1.1.
+        templates: the templates of the rules, from `renderer`, by default nftproxy's own.
 
     Raises:
         BadInput: the configuration is wrong.
@@ -116,10 +107,10 @@ class Cluster:
         kinds = kinds_for(settings.config.service_proxy_name)
         self.manifests = objects if isinstance(objects, Manifests) else parsed(objects, kinds)
         self.pipeline = Pipeline(node, settings, templates or renderer(), families)
-        self.pipeline.apply(self.manifests.listing())
+        self.pipeline.ingest(self.manifests.listing())
 
     def render(self) -> Rendered:
-        """The rules of the node."""
+        """Return the rules of the node."""
         pipeline, manifests = self.pipeline, self.manifests
         return Rendered(
             "".join(review(pipeline, manifests.problems, manifests.ignored)),
@@ -133,15 +124,14 @@ class Cluster:
         )
 
     def explain(self, to: To | str, source: Source | str | None = None) -> Explanation:
-        """What becomes of a connection on the node, and why.
+        """Explain the fate of a connection on the node.
 
         Args:
-            to: where the connection is meant to go: "10.96.0.10:80", "[fd00:96::10]:53/udp", "svc/shop/web:http",
-                "node:30080".
-            source: where it comes from: an address, "pod/shop/web-1", "node" or "outside"; by default each kind.
+            to: the destination: "10.96.0.10:80", "[fd00:96::10]:53/udp", "svc/shop/web:http", "node:30080".
+            source: the client: an address, "pod/shop/web-1", "node" or "outside".  By default each kind is explained.
 
         Raises:
-            BadInput: the texts are of none of these forms.
+            BadInput: the texts have none of these forms.
         """
         question = Question(
             parse_to(to) if isinstance(to, str) else to, parse_source(source) if isinstance(source, str) else source
@@ -158,7 +148,7 @@ def render(
     capabilities: Capabilities = Capabilities(),  # noqa: B008  # a value
     templates: Renderer | None = None,
 ) -> Rendered:
-    """The rules of one node, from objects; arguments and errors are those of `Cluster`."""
+    """Return the rules of a node.  Arguments and errors are as for `Cluster`."""
     made = Cluster(objects, node, config, families=families, capabilities=capabilities, templates=templates)
     return made.render()
 
@@ -166,22 +156,22 @@ def render(
 def explain(
     objects: Objects, node: str, to: To | str, source: Source | str | None = None, config: Configuration = None
 ) -> Explanation:
-    """What becomes of a connection on one node; arguments and errors are those of `Cluster` and of its `explain`."""
+    """Explain a connection on a node.  Arguments and errors are as for `Cluster` and `Cluster.explain`."""
     return Cluster(objects, node, config).explain(to, source)
 
 
 def load(*paths: str | PathLike[str], config: Configuration = None) -> Manifests:
-    """The objects in files and directories of YAML or JSON, as `nftproxy render` reads them.
+    """Load the objects in files and directories of YAML or JSON, as `nftproxy render` reads them.
 
-    Whatever is wrong with one is among the problems of the result; the rest is loaded.
+    Faults are among the problems of the result, and cost nothing else.
     """
     files = [Path(path) for path in paths]
     found = load_files(files, kinds_for(configuration(config).service_proxy_name))
     return found._replace(pods=load_pods(files))
 
 
-def parsed(objects: Iterable[Object], kinds: Mapping[str, Kind]) -> Manifests:
-    """Objects in memory as `load` has those in files; a problem names an object by its place until it has a name."""
+def parsed(objects: Iterable[Object], kinds: Mapping[str, ObjectKind]) -> Manifests:
+    """Parse objects in memory, as `load` does for files.  A problem names an object without a name by its place."""
     problems: list[Problem] = []
     raw = [each if isinstance(each, Mapping) else each.raw for each in objects]
     values = [
@@ -194,7 +184,7 @@ def parsed(objects: Iterable[Object], kinds: Mapping[str, Kind]) -> Manifests:
 
 
 def configuration(config: Configuration) -> Config:
-    """The configuration of a proxy; what is unknown or without effect in it is passed over.
+    """Parse the configuration of a proxy, without warnings about unknown and unused fields.
 
     Raises:
         BadInput: it is wrong.
@@ -205,10 +195,10 @@ def configuration(config: Configuration) -> Config:
 
 
 def renderer(directory: Path | None = None) -> Renderer:
-    """The templates of a directory, or our own.
+    """Load the templates of a directory, or nftproxy's own.
 
     Raises:
-        TemplateError: one is missing, or doesn't parse.
+        TemplateError: a template is missing, or doesn't parse.
     """
     where = directory or templates_dir()
     return Renderer({name: (where / name).read_text() for name in TEMPLATE_NAMES if (where / name).exists()})

@@ -2,8 +2,8 @@
 
     state -> compile -> render -> generation -> diff -> transaction
 
-An event touches some Services; only their ports are compiled and rendered again, only their blocks are compared, and
-only the difference is sent.  The same objects give the same generations in whatever order their events came.
+An event touches some Services.  Only their ports are compiled and rendered again, only their blocks are compared, and
+only the difference is sent.  The same objects give the same generations, in any order of events.
 """
 
 from __future__ import annotations
@@ -16,49 +16,53 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.settings import Settings
 from nftproxy.model.stages import Stage
 from nftproxy.model.steps import Steps, finish
-from nftproxy.policy.compile import PortKey, compile_service, compile_table, port_keys
+from nftproxy.policy.choosing.choice import ChoiceCache
+from nftproxy.policy.compile import PortKey, compile_service, port_keys
 from nftproxy.policy.counts import CountedFronts
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
-from nftproxy.policy.fronts import Lost, lost_claims
+from nftproxy.policy.fronts import LostClaim, lost_claims
 from nftproxy.policy.health_checks import HealthChecks
-from nftproxy.policy.kept import MOST_AT_ONCE, Kept
 from nftproxy.policy.localhost import LocalhostPorts
-from nftproxy.policy.state import ClusterState, Touched
+from nftproxy.policy.skeleton import compile_table
+from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.render import Renderer
-from nftproxy.rules.ruleset import EMPTY, Block, Change, Generation, Owner, Savepoint
+from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Owner, Savepoint
 from nftproxy.rules.transaction import (
     BESIDE_ANOTHER,
     Installed,
     Transaction,
-    begin_transaction,
     change_transaction,
     delete_transaction,
     hook_transaction,
     is_refilled,
     join,
     load_transaction,
+    unhooked_transaction,
 )
 
 SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
 
 STEP = 250
-"""Services that are compiled before others get their turn: with 10 endpoints each this takes 20 ms."""
+"""Services that are compiled before other tasks get their turn: with 10 endpoints each this takes 20 ms."""
 STEP_ELEMENTS = 5_000
-"""The same as elements: one Service may have as many as thousands of others."""
+"""The same as elements: a single Service may have as many as thousands of small Services."""
+MOST_CACHED = 16
+"""Services that are compiled together through the cache of choices: with more, as at the start, the last Services would
+evict the first."""
 
 
 class Pipeline:
-    """Turns what happens in the cluster into what must happen in the kernel, for the families given.
+    """Turns events in the cluster into transactions for the kernel, for the families given.
 
-    `losses` holds what Services claim but don't get, by Service; `flows` says which UDP flows must go, `health_checks`
-    what health-check node ports answer, `localhost_ports` what serves node ports at localhost.  `counted` says whose
-    fronts are counted.
+    `losses` holds the claims that Services don't get, by Service.  `flows` has the UDP flows that must go.
+    `health_checks` has the answers of health-check node ports, `localhost_ports` the endpoints that serve node ports at
+    localhost, and `counted` the owners of the fronts that are counted.
     `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
-    (agent/quarantine.py decides who that is).
-    `kept` is what was decided about Services with many endpoints, to decide faster next time.
-    `lap` is called whenever some work is done, with its stage: whoever keeps time puts a stopwatch here.
+    (agent/sync/quarantine.py decides which Services these are).
+    `choices` caches the choices for Services with many endpoints.
+    `lap` is called after each piece of work, with its stage, so that a stopwatch can be put here.
 
     Raises:
         TemplateError: a template fails.
@@ -74,41 +78,41 @@ class Pipeline:
         self.flows = Flows(settings, self.generations)
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
-        self.kept = Kept()
+        self.choices = ChoiceCache()
         self.health_checks = HealthChecks()
         self.localhost_ports = LocalhostPorts(settings.config)
         self.counted = CountedFronts(settings.config)
-        self.losses: dict[ObjectKey, list[Lost]] = {}
+        self.losses: dict[ObjectKey, list[LostClaim]] = {}
         self.withheld: dict[Family, dict[ObjectKey, str]] = {family: {} for family in self.generations}
-        self._fresh_losses: list[Lost] = []
+        self._new_losses: list[LostClaim] = []
         self._updated: set[ObjectKey] = set()
         self._savepoint: Savepoint | None = None
-        self._touched = Touched(table=True)
-        self.apply(())
+        self._invalid = Invalidation(table=True)
+        self.ingest(())
 
-    def apply(self, events: Iterable[Event]) -> Transaction:
-        """Take events in; the transaction that lets the kernel follow in all families, empty if no rule changes."""
-        return join(finish(self.applying(events)).values())
+    def ingest(self, events: Iterable[Event]) -> Transaction:
+        """Take events in.  Return the transaction for the kernel, for all families, empty if no rule changes."""
+        return join(finish(self.ingest_in_steps(events)).values())
 
-    def applying(
+    def ingest_in_steps(
         self, events: Iterable[Event], families: Collection[Family] = tuple(Family)
     ) -> Generator[None, None, dict[Family, Transaction]]:
-        """As `apply`, with the transaction of each family whose rules change, and stopping after each piece of work.
+        """As `ingest`, with the transaction of each family whose rules change, and yielding after each piece of work.
 
-        A piece is so many objects of a listing, `STEP` Services, or `STEP_ELEMENTS`.
+        A piece is a number of objects of a listing, `STEP` Services, or `STEP_ELEMENTS`.
 
-        These are good moments to do something else.
+        Other tasks can run between pieces.
 
-        Until the end nothing of it is to be seen but in `state`.  Only for some families are there transactions: what
-        must be loaded as a whole in any case needs no text that follows a change.  The first Services, if they are for
-        no family, come piece by piece, so that the memory for a change of 100,000 elements isn't needed.
+        Until the end only `state` shows the change.  Only `families` get transactions: a family that is about to be
+        fully loaded needs no incremental transaction.  The first Services, if `families` is empty, come piece by piece,
+        which saves the memory for a change of 100,000 elements.
         """
-        self._touched.merge((yield from self.state.applying(events)))
+        self._invalid.merge((yield from self.state.ingest_in_steps(events)))
         self.lap(Stage.STATE)
         if not families and not any(generation.blocks.keys() - {SKELETON} for generation in self.generations.values()):
             yield from self._fill()
             return {}
-        changes = yield from self._update()
+        changes = yield from self._update_generations()
         made = {
             family: change_transaction(family, change)
             for family, change in changes.items()
@@ -117,55 +121,57 @@ class Pipeline:
         self.lap(Stage.DIFF)
         return made
 
-    def filling(
+    def fill_in_steps(
         self, events: Iterable[Event], installed: Mapping[Family, Installed | None]
     ) -> Generator[Transaction, None, None]:
-        """As `applying` for the first Services, where no hook of ours is in force: transactions that fill the tables.
+        """As `ingest_in_steps` for the first Services, while no hook of ours is in force: fill the tables.
 
-        One comes after each piece of work, as soon as it is known, so that the kernel may have it while the next is
-        made; some are empty.  What they make lies idle until the last, which hooks it up.  The generations grow with
-        them.
+        A transaction comes after each piece of work, at once, so that the kernel can apply it while the next is made.
+        Some are empty.  The tables are idle until the last transaction, which hooks them up.  The generations grow with
+        the transactions.
         """
-        for _ in (steps := Steps(self.state.applying(events))):
+        for _ in (steps := Steps(self.state.ingest_in_steps(events))):
             yield Transaction()
-        self._touched.merge(steps.result)
+        self._invalid.merge(steps.result)
         self.lap(Stage.STATE)
-        services = self._touched_services()
+        services = self._invalid_services()
         self._put_skeletons()
-        yield self._of_each(lambda made: begin_transaction(made, self._shape(made.family), installed.get(made.family)))
+        yield self._of_each(
+            lambda made: unhooked_transaction(made, self._shape(made.family), installed.get(made.family))
+        )
         for family, change in self._put_services(services):
             change.leave_out_base_chains()  # they come last of all
             made = change_transaction(family, change)
             self.lap(Stage.DIFF)
             yield made
-        self._follow(services)
+        self._refresh_derived(services)
         yield self._of_each(hook_transaction)
 
     def _fill(self) -> Generator[None, None, None]:
         """Put the first Services into the generations."""
-        services = self._touched_services()
+        services = self._invalid_services()
         self._put_skeletons()
         for _ in self._put_services(services):
             self.lap(Stage.DIFF)
             yield
-        self._follow(services)
+        self._refresh_derived(services)
 
     def _put_skeletons(self) -> None:
         for family, generation in self.generations.items():
-            generation.update(self._table_blocks(family, self._touched.table))
+            generation.replace_blocks(self._table_blocks(family, self._invalid.table))
 
-    def _put_services(self, services: Sequence[ObjectKey]) -> Iterator[tuple[Family, Change]]:
-        """Put the blocks of Services into generations that have none, piece by piece; what each piece adds."""
+    def _put_services(self, services: Sequence[ObjectKey]) -> Iterator[tuple[Family, GenerationChange]]:
+        """Put the blocks of Services into generations without any, in pieces.  Yields the change by each piece."""
         for start in range(0, len(services), STEP):
             for family, generation in self.generations.items():
                 blocks: dict[Owner, Block] = {}
                 for _ in self._compile(family, services[start : start + STEP], blocks, None):
-                    yield family, generation.update(blocks)
+                    yield family, generation.replace_blocks(blocks)
                     blocks.clear()
-                yield family, generation.update(blocks)
+                yield family, generation.replace_blocks(blocks)
 
     def _of_each(self, make: Callable[[Generation], Transaction]) -> Transaction:
-        """What is made of each generation, as one transaction."""
+        """The results of `make` for all generations, joined to a transaction."""
         made = join(map(make, self.generations.values()))
         self.lap(Stage.DIFF)
         return made
@@ -175,19 +181,19 @@ class Pipeline:
         return join(self.load(family, installed.get(family)) for family in self.generations)
 
     def load(self, family: Family, installed: Installed | None) -> Transaction:
-        """The part of `full_transaction` that is about one family."""
+        """The part of `full_transaction` for a family."""
         generation = self.generations[family]
-        generation.forget_unused()
+        generation.drop_unused()
         return load_transaction(generation, self._shape(family), installed)
 
     def refilled(self, family: Family, installed: Installed | None) -> Generation | None:
-        """What a load is to make of a table that stays in place, to compare it with; None for one that is replaced."""
+        """The expected content of a table that a load refills in place.  None if the load replaces the table."""
         generation = self.generations[family]
-        generation.forget_unused()
+        generation.drop_unused()
         return generation if installed and is_refilled(installed, self._shape(family)) else None
 
     def trial(self, family: Family, left_out: Collection[ObjectKey]) -> Transaction:
-        """What would make a table anew without what some Services contribute: to be checked, not to be applied."""
+        """A transaction that makes a table anew without the rules of some Services: to be checked, not applied."""
         owners = {owner for key in left_out for owner in self._owned[key]}
         remaining = self.generations[family].without(owners)
         loaded = load_transaction(remaining, self._shape(family), installed=None)
@@ -197,30 +203,30 @@ class Pipeline:
         """The Services that may contribute rules to a family, in the order of their names."""
         return sorted(self._owned.keys() - self.withheld[family].keys())
 
-    def take_updated(self) -> set[ObjectKey]:
+    def pop_updated(self) -> set[ObjectKey]:
         """The Services whose rules were made anew, or that have gone, since this was last called."""
         updated, self._updated = self._updated, set()
         return updated
 
     def withhold(self, family: Family, services: Iterable[ObjectKey]) -> None:
-        """Let Services contribute nothing to a family from now on; a full transaction must follow."""
+        """Exclude the rules of Services from a family from now on.  A full transaction must follow."""
         services = list(services)
         self.withheld[family] |= dict.fromkeys(services, "")
-        self._touch(services)
+        self._recompile(services)
 
     def admit(self, family: Family, service: ObjectKey) -> Transaction:
-        """Let a Service contribute that was withheld; if the kernel refuses the transaction, call `take_back`."""
+        """Include the rules of a withheld Service again.  If the kernel refuses the transaction, call `revoke`."""
         generation = self.generations[family]
         self._savepoint = generation.savepoint(self._owned[service])
         del self.withheld[family][service]
-        return self._touch([service]).get(family, Transaction())
+        return self._recompile([service]).get(family, Transaction())
 
-    def take_back(self, family: Family, service: ObjectKey, reason: str) -> None:
+    def revoke(self, family: Family, service: ObjectKey, reason: str) -> None:
         """Withhold again, for a reason, the Service that was admitted last."""
         assert self._savepoint is not None, "nothing was admitted"
         self.withheld[family][service] = reason
         self.generations[family].restore(self._savepoint)
-        self._touch([service])
+        self._recompile([service])
         self._updated.discard(service)
 
     @property
@@ -228,55 +234,55 @@ class Pipeline:
         """The Services that have no rules in some family, as they exceed a limit or the kernel refuses them."""
         return self.state.excessive.keys() | set().union(*self.withheld.values())
 
-    def all_losses(self) -> Iterator[Lost]:
-        """What Services claim but don't get, in the order of the Services."""
+    def all_losses(self) -> Iterator[LostClaim]:
+        """The claims that Services don't get, in the order of the Services."""
         for key in sorted(self.losses):
             yield from self.losses[key]
 
-    def take_losses(self) -> list[Lost]:
-        """What Services have come to lose since this was last asked, Service by Service; each loss is returned once."""
-        losses, self._fresh_losses = self._fresh_losses, []
+    def pop_losses(self) -> list[LostClaim]:
+        """The losses since the last call, Service by Service.  Each loss is returned once."""
+        losses, self._new_losses = self._new_losses, []
         return losses
 
-    def _touch(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
-        self._touched.services.update(services)
-        return finish(self.applying(()))
+    def _recompile(self, services: Iterable[ObjectKey]) -> dict[Family, Transaction]:
+        self._invalid.services.update(services)
+        return finish(self.ingest_in_steps(()))
 
-    def _update(self) -> Generator[None, None, dict[Family, Change]]:
-        """Bring the generations up to what was touched; as long as a template fails, that stays to be done."""
-        services = self._touched_services()
-        kept = self.kept if len(services) <= MOST_AT_ONCE else None
-        blocks = {family: self._table_blocks(family, self._touched.table) for family in self.generations}
+    def _update_generations(self) -> Generator[None, None, dict[Family, GenerationChange]]:
+        """Update the touched parts of the generations.  If a template fails, they stay invalid."""
+        services = self._invalid_services()
+        cache = self.choices if len(services) <= MOST_CACHED else None
+        blocks = {family: self._table_blocks(family, self._invalid.table) for family in self.generations}
         for start in range(0, len(services), STEP):
             if start:
                 yield
             for family in self.generations:
-                yield from self._compile(family, services[start : start + STEP], blocks[family], kept)
-        changes = {family: generation.update(blocks[family]) for family, generation in self.generations.items()}
+                yield from self._compile(family, services[start : start + STEP], blocks[family], cache)
+        changes = {family: generation.replace_blocks(blocks[family]) for family, generation in self.generations.items()}
         self.lap(Stage.DIFF)
-        self._follow(services)
+        self._refresh_derived(services)
         return changes
 
-    def _touched_services(self) -> list[ObjectKey]:
+    def _invalid_services(self) -> list[ObjectKey]:
         """The Services to compile, in the order of their names."""
-        touched = self._touched
-        if touched.everything:
+        invalid = self._invalid
+        if invalid.everything:
             return sorted(self.state.services.keys() | self._owned.keys())
-        return sorted(touched.services | touched.endpoints)
+        return sorted(invalid.services | invalid.endpoints)
 
-    def _follow(self, services: list[ObjectKey]) -> None:
-        """Let all that isn't rules follow these Services; with that everything that was touched is done."""
-        touched = self._touched
-        claiming = [key for key in services if touched.everything or key in touched.services]
+    def _refresh_derived(self, services: list[ObjectKey]) -> None:
+        """Update the parts that aren't rules for these Services.  After this nothing is invalid any more."""
+        invalid = self._invalid
+        claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
             self._note_ports(key)
             self._note_losses(key)
-        self.counted.update(self.state, claiming, self.generations)
-        self.flows.update(self.state, services)
-        self.health_checks.update(self.state, services, self.withheld)
-        self.localhost_ports.update(self.state, services, self.withheld)
+        self.counted.refresh(self.state, claiming, self.generations)
+        self.flows.refresh(self.state, services)
+        self.health_checks.refresh(self.state, services, self.withheld)
+        self.localhost_ports.refresh(self.state, services, self.withheld)
         self._updated.update(services)
-        self._touched = Touched()
+        self._invalid = Invalidation()
         self.lap(Stage.FOLLOW)
 
     def _table_blocks(self, family: Family, table: bool) -> dict[Owner, Block]:
@@ -290,16 +296,16 @@ class Pipeline:
         return {SKELETON: block}
 
     def _compile(
-        self, family: Family, services: Sequence[ObjectKey], blocks: dict[Owner, Block], kept: Kept | None
+        self, family: Family, services: Sequence[ObjectKey], blocks: dict[Owner, Block], cache: ChoiceCache | None
     ) -> Generator[None, None, None]:
-        """Make the new blocks of some Services, an empty one for each port that is no more."""
+        """Make the new blocks of some Services, an empty block for each port that is gone."""
         count = 0
         for key in services:
             for owner in self._owned.get(key, ()):
                 blocks[owner] = EMPTY
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
-                for owner, facts in compile_service(self.state, self.settings, family, service, kept=kept):
+                for owner, facts in compile_service(self.state, self.settings, family, service, cache=cache):
                     self.lap(Stage.COMPILE)
                     blocks[owner] = self._renderer.port(facts, family.table)
                     self.lap(Stage.RENDER)
@@ -309,7 +315,7 @@ class Pipeline:
                         yield
 
     def _shape(self, family: Family) -> str:
-        """The shape of the table; it says, too, if another proxy serves the node's other Services."""
+        """The shape of the table, with a mark if another proxy serves the node's other Services."""
         shape = self._renderer.shape(self._table_facts(family))
         return f"{shape}{BESIDE_ANOTHER}" if self.settings.config.is_canary else shape
 
@@ -317,7 +323,7 @@ class Pipeline:
         return compile_table(self.state, self.settings, family)
 
     def _note_losses(self, key: ObjectKey) -> None:
-        """Keep what a Service claims but doesn't get, a node port that is lost in both families once."""
+        """Note the claims that a Service doesn't get.  A node port that is lost in both families counts once."""
         known = set(self.losses.pop(key, ()))
         service = self.state.services.get(key)
         if service is not None:
@@ -325,10 +331,10 @@ class Pipeline:
             lost = [lost for each in self.generations for lost in lost_claims(self.state, config, each, service)]
             if lost:
                 self.losses[key] = list(dict.fromkeys(lost))
-                self._fresh_losses += [each for each in self.losses[key] if each not in known]
+                self._new_losses += [each for each in self.losses[key] if each not in known]
 
     def _note_ports(self, key: ObjectKey) -> None:
-        self.kept.forget(key)
+        self.choices.evict(key)
         service = self.state.services.get(key)
         if service is None:
             self._owned.pop(key, None)

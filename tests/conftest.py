@@ -1,8 +1,10 @@
-"""What many tests need: a network namespace to break things in, a lab, someone who isn't root, and patience."""
+"""Fixtures for many tests: namespaces, labs, real hosts, families and protocols, and a user without rights."""
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
+import inspect
 import os
 import subprocess
 import sys
@@ -11,8 +13,9 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from nftproxy_conformance.lab import Lab, RealNetwork, obstacle
 
-from nftproxy.lab import Lab, obstacle
+from tests.support.cluster import IP, IP6, Ip
 
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
 CHECKOUT = Path(__file__).resolve().parents[1]
@@ -20,9 +23,18 @@ NOBODY = 65534
 
 Run = Callable[[str], str]
 
-# Whatever else is in force (in CI, or while code is damaged on purpose), no example is too slow on a busy machine.
+# In CI too, and while code is damaged on purpose, no example is too slow on a busy machine.
 settings.register_profile("patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> object:
+    """Run a test that is a coroutine to its end, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 @pytest.fixture
@@ -42,7 +54,7 @@ def namespace() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def shared_lab() -> Iterator[Lab]:
-    """One lab for all tests of a module; skips them where there can be none."""
+    """A lab for all tests of a module.  Skips them where there can be none."""
     if why := obstacle():
         pytest.skip(why)
     with Lab() as made:
@@ -54,6 +66,29 @@ def lab(shared_lab: Lab) -> Lab:
     """A lab without rules and without memory."""
     shared_lab.reset()
     return shared_lab
+
+
+@pytest.fixture
+def network() -> Iterator[RealNetwork]:
+    """Hosts outside and nodes with real sockets.  Skips the test where there can be none."""
+    if why := obstacle():
+        pytest.skip(why)
+    with RealNetwork() as made:
+        yield made
+
+
+@pytest.fixture(params=[IP, IP6], ids=["ip", "ip6"])
+def ip(request: pytest.FixtureRequest) -> Ip:
+    """Addresses of each family in turn: a test that takes `ip` runs once with either."""
+    chosen: Ip = request.param
+    return chosen
+
+
+@pytest.fixture(params=["tcp", "udp", "sctp"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """Each protocol in turn."""
+    chosen: str = request.param
+    return chosen
 
 
 @pytest.fixture
@@ -69,7 +104,7 @@ def user_namespaces() -> None:
 
 @pytest.fixture
 def as_nobody(user_namespaces: None) -> Run:  # noqa: ARG001 -- what such a user does here takes one
-    """Give a function that runs Python code as a user without rights, and returns what it prints."""
+    """Give a function that runs Python code as a user without rights, and returns its output."""
     os.seteuid(NOBODY)
     try:
         readable = all(os.access(path, os.R_OK, effective_ids=True) for path in (CHECKOUT, sys.executable))

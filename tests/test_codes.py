@@ -1,4 +1,4 @@
-"""Each warning and each Event names a code, and each code is used, known by one number for good, and explained.
+"""Each warning and each Event names a code, and each code is used, explained, and has its number for good.
 
 The source is read with `ast`, so that a warning that no test causes is seen too.
 """
@@ -14,39 +14,37 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.agent.event_series import Happening
-from nftproxy.agent.metrics import _COUNTERS, _GAUGES
+from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES
+from nftproxy.agent.reporting.occurrences import Occurrence
+from nftproxy.commands.articles import WIDTH, articles, explained, overview, page
 from nftproxy.commands.cli import commands
-from nftproxy.commands.codes import WIDTH, articles, explained, overview, page
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import NftproxyError, Problem
 from tests.support.command import nftproxy
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 PACKAGE = CHECKOUT / "nftproxy"
-PAGE = CHECKOUT / "docs" / "troubleshooting.md"
+JUDGE = CHECKOUT / "conformance" / "nftproxy_conformance"
+PAGE = CHECKOUT / "docs" / "codes.md"
 NUMBERS = CHECKOUT / "tests/model/codes.txt"
 
 LEVELS = frozenset({"warning", "error", "exception", "critical", "log"})
-"""The methods of a logger that may write a line at WARNING or above; `log` takes the level as a value."""
+"""The methods of a logger that may write a line at WARNING or above.  `log` takes the level as a value."""
 FOR_PEOPLE = ("warning: ", "error: ")
-"""What a message to standard error begins with that isn't a log line."""
+"""Prefixes of messages to standard error that are no log lines."""
 
 TOOLS = frozenset("cat conntrack curl ip kubectl nft ps ss sysctl zgrep".split())
 """Programs that a node or its operator has, for the commands that check."""
 
-SOURCES = {str(path.relative_to(CHECKOUT)): ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.py"))}
-
-
-def is_coded_call(call: ast.Call) -> bool:
-    """Whether a call to a logger passes a code to it."""
-    extras = [keyword.value for keyword in call.keywords if keyword.arg == "extra"]
-    keys = [key for extra in extras if isinstance(extra, ast.Dict) for key in extra.keys]
-    return any(isinstance(key, ast.Constant) and key.value == "code" for key in keys)
+SOURCES = {
+    str(path.relative_to(CHECKOUT)): ast.parse(path.read_text())
+    for folder in (PACKAGE, JUDGE)
+    for path in sorted(folder.rglob("*.py"))
+}
 
 
 def is_warning(call: ast.Call) -> bool:
-    """Whether a call may log a line at WARNING or above."""
+    """Whether a call to a logger may write a line at WARNING or above, which is for `warn` and `warn_of` (logs.py)."""
     match call.func:
         case ast.Attribute(value=ast.Name(id=name), attr=method):
             return method in LEVELS and (name == "logging" or name.endswith("log"))
@@ -67,9 +65,7 @@ def is_said_without_code(call: ast.Call) -> bool:
 def without_code(tree: ast.AST) -> Iterator[int]:
     """The lines of a module that warn without a code."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and (
-            (is_warning(node) and not is_coded_call(node)) or is_said_without_code(node)
-        ):
+        if isinstance(node, ast.Call) and (is_warning(node) or is_said_without_code(node)):
             yield node.lineno
 
 
@@ -79,15 +75,15 @@ def without_code(tree: ast.AST) -> Iterator[int]:
         ('log.warning("a")', [1]),
         ('log.error("a", {"code": 1})', [1]),
         ('log.log(level, "a", extra={"level": 1})', [1]),
+        ('log.warning("a", extra={"code": Code.DEFECT})', [1]),
         ('logging.warning("a")', [1]),
         ('click.echo(f"error: {problem}", err=True)', [1]),
         ('click.echo("warning: no", err=True)', [1]),
         ('x = 1\nhttp_log.exception("a")', [2]),
         ('log.info("a")', []),
-        ('log.warning("a", extra={"code": Code.DEFECT})', []),
+        ('warn(Code.DEFECT, "a")', []),
         ('click.echo(f"error: {problem.coded}", err=True)', []),
         ('click.echo(f"{a}: error: b")', []),
-        ('health.warn(Code.DEFECT, "a")', []),
     ],
 )
 def test_what_warns_without_a_code_is_found(source: str, lines: list[int]) -> None:
@@ -96,8 +92,9 @@ def test_what_warns_without_a_code_is_found(source: str, lines: list[int]) -> No
 
 
 def test_every_warning_has_a_code() -> None:
-    """Nothing in the package logs a warning or an error, or writes one to standard error, without a code."""
-    found = [f"{path}:{line}" for path, tree in SOURCES.items() for line in without_code(tree)]
+    """No warning or error is logged, or written to standard error, without a code."""
+    trees = [(path, tree) for path, tree in SOURCES.items() if path != "nftproxy/logs.py"]
+    found = [f"{path}:{line}" for path, tree in trees for line in without_code(tree)]
     assert found == []
 
 
@@ -105,8 +102,8 @@ def test_nothing_reported_goes_without_a_code() -> None:
     """A fault of the input, an Event and an error of ours can't be made without a code."""
     assert not {"code"} - set(Problem.__struct_fields__)
     assert not Problem.__struct_defaults__
-    assert "code" in Happening._fields
-    assert "code" not in Happening._field_defaults
+    assert "code" in Occurrence._fields
+    assert "code" not in Occurrence._field_defaults
     assert isinstance(NftproxyError.code, Code)
 
 
@@ -122,7 +119,7 @@ def test_every_code_is_used() -> None:
 
 
 def test_a_number_has_one_meaning_for_good() -> None:
-    """No two codes share a number; a known code keeps its own, and that of one that is gone isn't used again."""
+    """No two codes share a number, a known code keeps its number, and a removed code's number isn't used again."""
     known = dict(line.split() for line in NUMBERS.read_text().splitlines())
     assert len(Code.__members__) == len(Code)
     assert all(re.fullmatch(r"NFT[0-6][0-9]{2}", code) for code in Code)
@@ -131,7 +128,7 @@ def test_a_number_has_one_meaning_for_good() -> None:
 
 
 def test_every_code_is_explained() -> None:
-    """Each code has an article, and nothing else has one; each article is in sentences, and has a command to try."""
+    """Every article is of a code, and every code has an article, in sentences and with a command to try."""
     assert list(articles()) == list(Code)
     for code, article in articles().items():
         assert not code.summary.endswith("."), code
@@ -144,7 +141,7 @@ def test_what_articles_name_exists() -> None:
     """Codes, metrics, reasons of Events, documents and commands that an article names are there."""
     texts = {code: " ".join([each.means, each.shows, each.do, *each.check]) for code, each in articles().items()}
     sources = "".join(path.read_text() for path in PACKAGE.rglob("*.py"))
-    metrics = {row.header[0] for row in (*_COUNTERS, *_GAUGES)}
+    metrics = {row.header[0] for row in (*COUNTERS, *GAUGES)}
     for code, text in texts.items():
         assert set(re.findall(r"NFT\d{3}", text)) <= set(Code), code
         assert set(re.findall(r"\b(?:nftproxy|kubeproxy)_[a-z_]+", text)) <= metrics, code
@@ -154,7 +151,7 @@ def test_what_articles_name_exists() -> None:
 
 @pytest.mark.parametrize("command", sorted({it for each in articles().values() for it in each.check}))
 def test_commands_that_check_exist(command: str) -> None:
-    """Each command is one that nftproxy has, with the options that it has, or a tool that a node's operator has."""
+    """Each command is nftproxy's, with existing options, or a tool of a node's operator."""
     program, *words = shlex.split(command)
     if program != "nftproxy":
         assert program in TOOLS
@@ -165,13 +162,14 @@ def test_commands_that_check_exist(command: str) -> None:
 
 
 def test_articles_for_a_terminal_and_for_a_page() -> None:
-    """Both have every part of the article, the terminal's within its width, except for commands."""
+    """A terminal gets the whole article, within its width except for commands, the page only meaning and remedy."""
     article = articles()[Code.LOCALHOST_FULL]
     text = explained(Code.LOCALHOST_FULL)
     assert text.startswith("NFT012: New connections at localhost are reset, as there are too many\n\nWhat it means: ")
     assert [line for line in text.splitlines() if len(line) > WIDTH and not line.startswith("  ")] == []
     for each in (article.means, article.shows, article.do, *article.check):
         assert " ".join(each.split()) in " ".join(text.split())
+    for each in (article.means, article.do):
         assert " ".join(each.split()) in " ".join(page().split())
     assert overview().splitlines()[0] == "NFT001  nftproxy is starting"
     assert len(overview().splitlines()) == len(Code)
@@ -188,7 +186,7 @@ def test_articles_for_a_terminal_and_for_a_page() -> None:
     ],
 )
 def test_explain_knows_codes(to: str, status: int, begins: str) -> None:
-    """`nftproxy explain` takes a code, in any case, and nothing beside it; what is no code is an error."""
+    """`nftproxy explain` takes a code in any case, and an unknown code is an error."""
     done = nftproxy("explain", to)
     assert done.status == status
     assert done.out.startswith(begins)
@@ -196,8 +194,8 @@ def test_explain_knows_codes(to: str, status: int, begins: str) -> None:
 
 
 def test_the_page_has_the_articles() -> None:
-    """The end of docs/troubleshooting.md is what the articles say; with UPDATE_DOCS=1 it is written."""
-    written, heading, _ = PAGE.read_text().partition("\n### ")
+    """docs/codes.md has the articles, and with UPDATE_DOCS=1 it is written."""
+    written, heading, _ = PAGE.read_text().partition("\n## ")
     wanted = f"{written}\n{page()}"
     if os.environ.get("UPDATE_DOCS"):
         PAGE.write_text(wanted)
@@ -207,5 +205,5 @@ def test_the_page_has_the_articles() -> None:
 
 def test_symptoms_and_articles_name_codes_that_exist() -> None:
     """Each code that a page names has an article."""
-    texts = "".join(path.read_text() for path in [*(CHECKOUT / "docs").glob("*.md"), CHECKOUT / "CONTRIBUTING.md"])
+    texts = "".join(path.read_text() for path in [*(CHECKOUT / "docs").rglob("*.md"), CHECKOUT / "CONTRIBUTING.md"])
     assert set(re.findall(r"NFT\d+", texts)) <= set(Code)

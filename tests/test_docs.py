@@ -1,48 +1,52 @@
 """The documentation keeps its word: the commands that it shows are run, its links lead somewhere.
 
-A block fenced as `console` holds commands after a prompt, `$` or `#`, each followed by what it prints.  A line `...`
+A block fenced as `console` holds commands after a prompt, `$` or `#`, each followed by its output.  A line `...`
 stands for any lines, `...` in a line for any text.  Each block runs in one shell, in a throw-away network namespace and
 a directory with nothing but the examples and the templates.
 """
 
 from __future__ import annotations
 
+import importlib
+import operator
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.agent import counts
-from nftproxy.agent.metrics import _COUNTERS, _GAUGES, _HISTOGRAMS
-from nftproxy.api.flags import FLAGS, OTHER_FLAGS
-from nftproxy.api.kinds import Kind
+from nftproxy.agent.reporting import service_counts
+from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from nftproxy.api.kinds import ObjectKind
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
-from nftproxy.api.unused_fields import UNUSED
 from nftproxy.commands import cli
-from nftproxy.lab import obstacle
+from nftproxy.config.flags import FLAGS, OTHER_FLAGS
+from nftproxy.config.unused_fields import UNUSED
+from nftproxy.model.annotations import OF_SERVICES, OF_SLICES, Form, Word
 from nftproxy.model.errors import Problem
-from nftproxy.sources.files import load_config
+from nftproxy.sources.config_documents import load_config
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 README = CHECKOUT / "README.md"
+CONTRIBUTING = (CHECKOUT / "CONTRIBUTING.md").read_text()
 DOCS = CHECKOUT / "docs"
 INDEX = DOCS / "index.md"
-ARCHITECTURE = DOCS / "architecture.md"
+DATA_PLANE = DOCS / "data-plane.md"
 SEMANTICS = DOCS / "semantics.md"
-PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.glob("*.md"), *(CHECKOUT / "examples").rglob("*.md")])
+PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md"), *(CHECKOUT / "examples").rglob("*.md")])
 
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 
 OWN_RUN = "mkdir -p /run/nftproxy && mount -t tmpfs none /run/nftproxy\n"
-"""Lets an agent have its socket where it has it by default, whoever else has one on this machine."""
+"""Lets an agent have its default socket, even if another agent on this machine has one."""
 
 NOT_RUN_HERE = ("make ", ".venv/bin/tox ", ".venv/bin/python -m pytest ")
 """Commands that run the tests, or the whole of the setup, so that they would run this test again."""
@@ -51,14 +55,14 @@ needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 class Command(NamedTuple):
-    """A command as a page shows it, and the lines that it shows of the output; none where it shows nothing."""
+    """A command as a page shows it, and the lines that it shows of the output, if any."""
 
     text: str
     shown: tuple[str, ...]
 
 
 def fenced(page: Path, language: str) -> list[str]:
-    """The contents of a page's fenced blocks of one language."""
+    """The contents of a page's fenced blocks of a language."""
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
@@ -111,7 +115,7 @@ def run(block: list[Command], directory: Path) -> list[tuple[int, str]]:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A directory as a page's commands expect it, where `nftproxy` is what is under test, for Python too."""
+    """A directory as a page's commands expect it, where `nftproxy` is the code under test, for Python too."""
     for name in ("examples", "templates"):
         shutil.copytree(CHECKOUT / name, tmp_path / name)
     (tmp_path / "bin").mkdir()
@@ -125,7 +129,7 @@ def directory(tmp_path: Path) -> Path:
 @needs_root
 @pytest.mark.parametrize("block", RUN_HERE)
 def test_commands_print_what_is_shown(block: list[Command], directory: Path) -> None:
-    """Each command prints what is shown below it; one with nothing below it succeeds."""
+    """Each command prints the lines below it.  A command with nothing below it succeeds."""
     for command, (status, output) in zip(block, run(block, directory), strict=True):
         if command.shown:
             assert re.fullmatch(pattern(command.shown), output), f"{command.text}\n{output}"
@@ -146,7 +150,7 @@ def test_commands_that_are_not_run_here_exist(text: str) -> None:
 
 
 def test_python_prints_what_is_shown(directory: Path) -> None:
-    """The program in docs/python.md prints what stands below it."""
+    """The program in docs/python.md prints the lines below it."""
     (program,), (shown,) = fenced(DOCS / "python.md", "python"), fenced(DOCS / "python.md", "text")
     python = str(directory / "bin" / "python3")
     done = subprocess.run([python, "-c", program], cwd=directory, capture_output=True, text=True, check=True)
@@ -160,10 +164,10 @@ SAMPLES = [
     for sample in [yaml.safe_load(block)]
     if sample.get("kind") == "KubeProxyConfiguration" or "annotations" in sample.get("metadata", {})
 ]
-"""What pages show for people to write into a configuration, or into objects."""
+"""Samples of configurations and objects on the pages."""
 
 
-def annotated(kind: Kind, metadata: Mapping[str, Any]) -> tuple[object, list[Problem]]:
+def annotated(kind: ObjectKind, metadata: Mapping[str, Any]) -> tuple[object, list[Problem]]:
     """An object that has a sample's annotations, as the agent reads it, and the problems that it has with them."""
     problems: list[Problem] = []
     labels = {"kubernetes.io/service-name": "web"}
@@ -176,7 +180,7 @@ def annotated(kind: Kind, metadata: Mapping[str, Any]) -> tuple[object, list[Pro
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_what_people_are_to_write_is_good(sample: dict[str, Any], tmp_path: Path) -> None:
-    """A configuration is read without a warning, and annotations have an effect on objects of one kind."""
+    """A configuration is read without a warning, and annotations have an effect on a single kind of objects."""
     if "kind" in sample:
         path = tmp_path / "config.yaml"
         path.write_text(yaml.safe_dump(sample))
@@ -190,13 +194,13 @@ def test_what_people_are_to_write_is_good(sample: dict[str, Any], tmp_path: Path
 
 
 def test_ci_runs_the_tests_as_the_readme_does() -> None:
-    """The commands that README.md shows to everyone are those that CI runs."""
+    """CI runs the commands of README.md."""
     assert {"make demo", "make test"} <= {command.text for page, block in BLOCKS if page == README for command in block}
     assert "part make test" in (CHECKOUT / ".ci" / "run").read_text()
 
 
 def test_packages_to_install_are_those_that_setup_needs() -> None:
-    """Every package that a page names to apt is one that .ci/setup asks for too."""
+    """Every package that a page names to apt is in .ci/setup, too."""
     texts = "".join(page.read_text() for page in PAGES)
     packages = {word for line in re.findall(r"apt-get install ([-a-z0-9 ]+)", texts) for word in line.split()}
     needed = set(re.findall(r"^need ([-a-z0-9]+)", (CHECKOUT / ".ci" / "setup").read_text(), re.MULTILINE))
@@ -215,7 +219,7 @@ def anchors(page: Path) -> set[str]:
 
 @by_path
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every link within the project names a file, and a heading of it where it names one."""
+    """Every link within the project names an existing file, and an existing heading if it has an anchor."""
     for path, anchor in LINK.findall(page.read_text()):
         target = (page.parent / path) if path else page
         assert target.exists(), path
@@ -224,8 +228,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @by_path
 def test_every_page_is_in_the_index(page: Path) -> None:
-    """docs/index.md leads to every page, so that nobody has to search."""
-    linked = {(INDEX.parent / path).resolve() for path, _ in LINK.findall(INDEX.read_text())}
+    """docs/index.md leads to every page, and docs/decisions/index.md to every decision."""
+    indexes = (INDEX, DOCS / "decisions" / "index.md")
+    linked = {(index.parent / path).resolve() for index in indexes for path, _ in LINK.findall(index.read_text())}
     assert page in linked | {INDEX}
 
 
@@ -236,12 +241,12 @@ NOT_OUR_WORDS = {
     r"\bset aside\b": "quarantine",
     r"\brefus(?:e|es|ed) (?:connections?|packets?)\b": "reject",
 }
-"""One word has one meaning: phrases that strangers stumble over or that have another word here, each with that word."""
+"""A word has a single meaning: phrases that have another word here, each with that word."""
 
 
 @by_path
 def test_words_are_those_of_the_glossary(page: Path) -> None:
-    """No page has a second word for what the glossary or the field names already."""
+    """No page has a second word for a term of the glossary or the field."""
     text = page.read_text()
     assert not {word: better for word, better in NOT_OUR_WORDS.items() if re.search(word, text, re.IGNORECASE)}
 
@@ -260,14 +265,50 @@ def test_words_of_the_code_are_those_of_the_glossary() -> None:
 
 @by_path
 def test_modules_that_a_page_names_exist(page: Path) -> None:
-    """A module or template that a page names in code, by its path, is there: who moves one moves the words too."""
+    """A module or template that a page names in code, by its path, exists: moving a module means updating the page."""
     named = re.findall(r"`([-\w/]+\.(?:py|nft\.j2))`", page.read_text())
-    places = (CHECKOUT, CHECKOUT / "nftproxy", CHECKOUT / "templates")
+    places = (
+        CHECKOUT,
+        CHECKOUT / "nftproxy",
+        CHECKOUT / "conformance" / "nftproxy_conformance",
+        CHECKOUT / "templates",
+    )
     assert not [name for name in named if not any((place / name).exists() for place in places)]
 
 
+def test_functions_of_the_life_of_a_change_exist() -> None:
+    """docs/life-of-a-change.md names functions and classes that are in the modules that it names."""
+    named = re.findall(r"`([\w/]+\.py)`: `([\w.]+)`", (DOCS / "life-of-a-change.md").read_text())
+    assert named
+    for path, name in named:
+        module = importlib.import_module(f"nftproxy.{path.removesuffix('.py').replace('/', '.')}")
+        assert operator.attrgetter(name)(module), (path, name)
+
+
+@pytest.mark.parametrize("file", ["tox.ini", ".ci/run", "Makefile"])
+def test_tests_that_ci_names_exist(file: str) -> None:
+    """Each file and folder of tests that CI runs by its path is there."""
+    named = re.findall(r"\btests/[-\w/.]+", (CHECKOUT / file).read_text())
+    assert [path for path in named if not (CHECKOUT / path).exists()] == []
+
+
+def test_classes_of_the_glossary_exist() -> None:
+    """Each class that the glossary names beside a word is a class of the package."""
+    table = (DOCS / "architecture.md").read_text().partition("## Glossary")[2].partition("\n## ")[0]
+    named = [
+        name for row in re.findall(r"^\| \*\*\w+\*\* \|([^|]*)\|", table, re.MULTILINE) for name in row.split("`")[1::2]
+    ]
+    defined = {
+        name
+        for path in (CHECKOUT / "nftproxy").rglob("*.py")
+        for name in re.findall(r"^class (\w+)", path.read_text(), re.MULTILINE)
+    }
+    assert named
+    assert set(named) <= defined
+
+
 def test_each_claim_about_security_has_its_tests() -> None:
-    """Every row of what an actor can't do names tests, and each test that docs/security.md names exists."""
+    """Every row of docs/security.md names tests, and each of these tests exists."""
     text = (DOCS / "security.md").read_text()
     heads = ("| can't | ", "| what it does | ", "| --- ")
     rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(heads)]
@@ -277,11 +318,18 @@ def test_each_claim_about_security_has_its_tests() -> None:
     assert not [each for each in named if f"def {each[1]}(" not in (CHECKOUT / "tests" / each[0]).read_text()]
 
 
+def test_each_file_of_a_recipe_exists() -> None:
+    """Each path that CONTRIBUTING.md names in a table is there."""
+    rows = [line for line in CONTRIBUTING.splitlines() if line.startswith("| ")]
+    paths = {path for row in rows for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*\.\w+)`", row)}
+    assert len(paths) > 20
+    places = (CHECKOUT, CHECKOUT / "conformance" / "nftproxy_conformance")
+    assert {path for path in paths if not any((place / path).exists() for place in places)} == set()
+
+
 def test_the_example_of_a_field_is_where_it_is_said_to_be() -> None:
-    """Each place that CONTRIBUTING.md sends a reader to, for a field of the API, has what it says of the example."""
-    rows = re.findall(
-        r"^\| (\d) \| .* \| `(\S+)` \| `(\S+)` \|$", (CHECKOUT / "CONTRIBUTING.md").read_text(), re.MULTILINE
-    )
+    """Each place that CONTRIBUTING.md sends a reader to, for a field of the API, has the word of the example."""
+    rows = re.findall(r"^\| (\d) \| .* \| `(\S+)` \| `(\S+)` \|$", CONTRIBUTING, re.MULTILINE)
     assert [number for number, _, _ in rows] == list("123456")
     assert not [(file, word) for _, file, word in rows if word not in (CHECKOUT / file).read_text()]
 
@@ -294,7 +342,7 @@ def test_every_folder_is_in_the_tree() -> None:
 
 
 def test_every_environment_of_tox_is_described() -> None:
-    """docs/development.md shows a command for each environment of tox, except those that other commands run."""
+    """docs/development.md shows a command for each environment of tox, except for those that other commands run."""
     shown = {command.split()[-1] for command in NAMED if "tox run -e" in command}
     there = re.findall(r"^\[testenv:([-\w]+)\]", (CHECKOUT / "tox.ini").read_text(), re.MULTILINE)
     assert set(there) - {"lint"} <= shown
@@ -317,15 +365,15 @@ def test_every_option_is_described() -> None:
 def test_every_metric_of_our_own_is_described() -> None:
     """docs/operate.md has a row for each metric that kube-proxy doesn't have, and no other."""
     described = re.findall(r"^\| `(nftproxy_[a-z_]+)`", (DOCS / "operate.md").read_text(), re.MULTILINE)
-    ours = [row.name for row in (*_COUNTERS, *_GAUGES, *_HISTOGRAMS) if row.name.startswith("nftproxy_")]
-    assert sorted(described) == sorted([*ours, *counts.HELP])
+    ours = [row.name for row in (*COUNTERS, *GAUGES, *HISTOGRAMS) if row.name.startswith("nftproxy_")]
+    assert sorted(described) == sorted([*ours, *service_counts.HELP])
 
 
 def test_every_set_and_map_of_the_skeleton_is_described() -> None:
-    """docs/architecture.md names every set and map that table.nft.j2 declares, except for node ports' prefix."""
+    """docs/data-plane.md names every set and map that table.nft.j2 declares, except for node ports' prefix."""
     template = (CHECKOUT / "templates" / "table.nft.j2").read_text()
     names = re.findall(r"^  (?:set|map) ([-a-z]+) \{$", template, re.MULTILINE)
-    text = ARCHITECTURE.read_text()
+    text = DATA_PLANE.read_text()
     missing = [
         name
         for name in names
@@ -336,15 +384,43 @@ def test_every_set_and_map_of_the_skeleton_is_described() -> None:
 
 
 def test_every_deviation_that_is_referred_to_is_explained() -> None:
-    """Each deviation that docs/semantics.md refers to has its row in the table, and no two have one number."""
+    """Each deviation that docs/semantics.md refers to has its row in the table, and no two have the same number."""
     rules, _, table = SEMANTICS.read_text().partition("## Deviations from kube-proxy")
     explained = re.findall(r"^\| \*\*(D\d+[a-z]?)\*\* \|", table, re.MULTILINE)
     assert set(re.findall(r"\*\*(D\d+)\*\*", rules)) <= set(explained)
     assert len(set(explained)) == len(explained)
 
 
+ANNOTATION_TABLE = re.compile(r"^(\| annotation \| .*\n\| --- .*\n)(?:\|.*\n)*", re.MULTILINE)
+
+
+def annotation_rows() -> Iterator[str]:
+    """The rows of the table of annotations in docs/semantics.md."""
+    for kind, declared in (("Service", OF_SERVICES), ("EndpointSlice", OF_SLICES)):
+        for name, (form, effect, sets) in declared.items():
+            yield f"| `{name}` | {kind} | {values(form)} | {effect} | {', '.join(f'`{each}`' for each in sets)} |"
+
+
+def values(form: Form | Word) -> str:
+    """The values that an annotation takes, as the page shows them."""
+    if isinstance(form, Form):
+        return form.value
+    words = ", ".join(f"`{word.value}`" for word in form.words)
+    return f"some of {words}" if form.is_list else words
+
+
+def test_the_table_of_annotations_is_what_is_declared() -> None:
+    """docs/semantics.md has a row for each annotation, as it is declared.  With UPDATE_DOCS=1 the rows are written."""
+    wanted = "".join(f"{row}\n" for row in annotation_rows())
+    written = ANNOTATION_TABLE.sub(lambda found: found[1] + wanted, SEMANTICS.read_text())
+    if os.environ.get("UPDATE_DOCS"):
+        SEMANTICS.write_text(written)
+    assert wanted in written
+    assert SEMANTICS.read_text() == written
+
+
 def test_every_field_without_effect_is_described() -> None:
-    """docs/cli.md says of each field and flag of kube-proxy's that has no effect what happens instead."""
+    """docs/cli.md has the replacement of each field and flag of kube-proxy's that has no effect."""
     rows = re.findall(r"^\| (`.*`) \| (.*) \|$", (DOCS / "cli.md").read_text(), re.MULTILINE)
     described = {name: instead for names, instead in rows for name in re.findall(r"`(.*?)`", names)}
     fields = {path: row.instead for path, row in UNUSED.items() if not row.used_in}

@@ -1,4 +1,4 @@
-"""nftproxy as a library: what the command line prints, from objects in memory; and the examples that use it."""
+"""nftproxy as a library: the output of the command line, from objects in memory, and the examples that use it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer, documents
 
 import nftproxy
 from nftproxy.explanation.answer import Fate
-from nftproxy.lab.apiserver import ApiServer, documents
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput
 from tests.support import objects
@@ -66,7 +66,7 @@ def test_families_are_those_asked_for() -> None:
 
 
 def test_conflicts_name_who_lost_what_to_whom() -> None:
-    """A Service that doesn't get its address is a conflict, with the address and who has it."""
+    """A Service that doesn't get its address is a conflict, with the address and its owner."""
     rendered = nftproxy.render(nftproxy.load(CONFLICTS / "manifests"), "node-a")
     found = {(each.service, each.what): each.why for each in rendered.conflicts}
     assert (
@@ -76,7 +76,7 @@ def test_conflicts_name_who_lost_what_to_whom() -> None:
 
 
 def test_what_is_wrong_with_an_object_is_a_problem() -> None:
-    """A bad object costs itself: it is reported by its name, or by its place among the objects, and others are used."""
+    """A bad object costs itself: it is reported by its name or place, and the other objects are used."""
     bad = objects.service("bad", vips=["10.96.0.300"], ports=["80"])
     rendered = nftproxy.render([*SHOP, bad, {"kind": "Service"}], "node-a")
     assert [(each.object, each.field) for each in rendered.problems] == [
@@ -103,7 +103,7 @@ def test_a_wrong_configuration_is_bad_input() -> None:
 
 
 def test_explanations_are_those_of_the_command_line(tmp_path: Path) -> None:
-    """`explain` answers as the command does, with types; as text it is what the command prints."""
+    """`explain` answers as the command does, with types.  As text it is the command's output."""
     file = tmp_path / "shop.json"
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": SHOP}))
     explanation = nftproxy.explain(SHOP, "node-a", "10.96.0.10:80", "10.1.0.7", CONFIG)
@@ -151,7 +151,7 @@ def test_a_program_without_arguments_says_which_it_needs(script: str) -> None:
 
 
 def test_a_live_cluster_is_rendered_through_kr8s(tmp_path: Path) -> None:
-    """render_live.py prints the rules and the explanation of what an API server has, as from the same manifests."""
+    """render_live.py prints the rules and the explanation of an API server's objects, as from the same manifests."""
     with ApiServer(tls=True, authenticate=True) as server:
         for each in in_memory(CONFLICTS):
             server.put(each)

@@ -25,7 +25,7 @@ Python 3.11, and a quarter more when texts that are equal were kept as often as 
 
 
 def _listed() -> Iterator[Event]:
-    """What the API server answers, taken apart as the agent does it, so that each text is a new object."""
+    """The API server's answer, parsed as the agent parses it, so that each string is a new object."""
     lists = {
         "services": [cluster.service(number) for number in range(SERVICES)],
         "endpointslices": [cluster.slice_of(number, cluster.pods(SIZE, number)) for number in range(SERVICES)],
@@ -50,13 +50,13 @@ def _listed() -> Iterator[Event]:
 def filled() -> tuple[Pipeline, float]:
     """A pipeline with the cluster, and the bytes that each Service takes."""
     made = pipeline()
-    made.apply(_listed())  # what templates and caches take at first is nobody's
+    made.ingest(_listed())  # what templates and caches take at first is nobody's
     made = pipeline()
     gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        made.apply(_listed())
+        made.ingest(_listed())
         gc.collect()
         return made, (tracemalloc.get_traced_memory()[0] - before) / SERVICES
     finally:
@@ -64,7 +64,7 @@ def filled() -> tuple[Pipeline, float]:
 
 
 def test_a_service_takes_so_many_bytes(filled: tuple[Pipeline, float]) -> None:
-    """What is kept of a Service with ten endpoints is bounded, whatever was needed to find it out."""
+    """The memory kept for a Service with ten endpoints is bounded, whatever compiling it took."""
     made, each = filled
     assert len(made.state.services) == SERVICES
     assert sum(generation.element_count() for generation in made.generations.values()) > 12 * SERVICES
@@ -72,7 +72,7 @@ def test_a_service_takes_so_many_bytes(filled: tuple[Pipeline, float]) -> None:
 
 
 def test_texts_that_many_have_are_kept_once(filled: tuple[Pipeline, float]) -> None:
-    """Names of sets and verdicts, of namespaces and ports, are one object however often they occur."""
+    """Names of sets, verdicts, namespaces and ports are one object each, however often they occur."""
     made, _ = filled
     texts = [
         text

@@ -1,9 +1,9 @@
-"""Fails a pipeline that would deploy Services which don't get what they ask for.
+"""Fails a pipeline that would deploy Services with conflicts.
 
     python ci_conflicts.py NODE PATH...
 
-PATH is a file or directory of manifests.  Exit status 1 if a Service loses an address or a port to another, exceeds a
-limit, or is wrong in itself; each of these is a line of the output.
+PATH is a file or directory of manifests.  The exit status is 1 if a Service loses an address or a port to another
+Service, exceeds a limit, or has a fault.  Each of these is a line of the output.
 """
 
 import sys
@@ -12,7 +12,7 @@ import nftproxy
 
 
 def complaints(node: str, *paths: str) -> list[str]:
-    """What is wrong with manifests, as the proxy of a node sees them."""
+    """Return the faults of manifests, as the proxy of a node sees them."""
     rendered = nftproxy.render(nftproxy.load(*paths), node)
     return [
         *(f"wrong: {problem}" for problem in rendered.problems),

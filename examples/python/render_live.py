@@ -1,8 +1,8 @@
-"""Prints the rules that nftproxy would have on a node of a live cluster, and who lost an address there.
+"""Prints the rules that nftproxy would have on a node of a live cluster, and the conflicts there.
 
     python render_live.py NODE [TO [SOURCE]]
 
-With TO, it explains a connection instead.  The cluster is the one that kubectl speaks with; it is only read.
+With TO, it explains a connection instead.  The cluster is kubectl's, and it is only read.
 """
 
 import sys
@@ -13,13 +13,13 @@ from kr8s.objects import APIObject, Node, Service, new_class
 
 import nftproxy
 
-# kr8s has no classes of its own for these, and gets their kinds wrong where they are asked for by plural alone.
+# kr8s has no classes of its own for these, and gets their kinds wrong if only the plural is given.
 EndpointSlice = new_class("EndpointSlice", "discovery.k8s.io/v1", namespaced=True)
 ServiceCIDR = new_class("ServiceCIDR", "networking.k8s.io/v1", namespaced=False)
 
 
 def objects(node: str) -> list[APIObject | dict[str, Any]]:
-    """What the proxy of a node reads."""
+    """Return the objects that the proxy of a node reads."""
     api = kr8s.api()
     return [
         *api.get(Service, namespace=kr8s.ALL),
@@ -30,7 +30,7 @@ def objects(node: str) -> list[APIObject | dict[str, Any]]:
 
 
 def main(node: str, *question: str) -> None:
-    """Print what is asked for."""
+    """Print the rules, or an explanation."""
     cluster = nftproxy.Cluster(objects(node), node, {"clusterCIDR": "10.1.0.0/16"})
     if question:
         print(cluster.explain(*question))

@@ -1,17 +1,17 @@
 """The node agent's loop: events in, transactions into the kernel, until it is stopped.
 
-One loop, with every reason to wake it in one place: events, other programs' commits, the periodic check, the end of a
-pause, the signal to stop.  Each round takes all events that have come, turns them into one transaction, and applies it.
+A single loop, with every reason to wake it in the same place: events, other programs' commits, the periodic check, the
+end of a pause, the signal to stop.  Each round takes all events that have come, and applies them as a transaction.
 
 * Nothing is written before every source has delivered its first listing: a half-seen cluster deletes nothing.
-* The first change after a quiet time is applied at once; changes within `min_sync_period` of the last are gathered.
+* The first change after a quiet time is applied at once.  Changes within `min_sync_period` of the last are gathered.
 * The periodic check runs every `sync_period`, however much happens in between, and at once when another program
   changes our tables.
-* What the kernel holds counts as known only after a commit.  Any doubt (a refusal, a dead library, a table that has
-  changed under us) means: the next transaction is a full one, retried with growing pauses until it goes in
+* The kernel's contents count as known only after a commit.  After any doubt (a refusal, a dead library, a table that
+  another program changed) the next transaction is a full load, retried with backoff until the kernel accepts it
   (loading.py).
-* The two families share transactions as long as the kernel takes them.  Where it doesn't, each goes on by itself, so
-  that what is refused for one never delays the other.
+* The two families share transactions as long as the kernel accepts them.  After a refusal each family is loaded by
+  itself, so that a refusal for one family never delays the other.
 * On stopping, the rules stay.
 """
 
@@ -22,11 +22,13 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
-from nftproxy.agent.inbox import Inbox
-from nftproxy.agent.loading import KernelSide, Loader, now
-from nftproxy.agent.quarantine import MOST_RETRIED
-from nftproxy.agent.vitals import Vitals
-from nftproxy.kernel.drift import Custody
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.sync.inbox import Inbox
+from nftproxy.agent.sync.loading import Loader, now
+from nftproxy.agent.sync.quarantine import MOST_RETRIED
+from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.drift import TableWatch
+from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
@@ -41,18 +43,18 @@ log = logging.getLogger(__name__)
 Settle = Callable[[Collection[Family]], Awaitable[None]]
 
 FIRST_NOTE, LONGEST_NOTE = 5.0, 300.0
-"""Seconds after which the log says what is still waited for at the start: at first, and at the most."""
+"""Seconds between log lines about the listings that are missing at the start: the first pause, and the longest."""
 
 
-class Agent:
-    """Keeps the kernel's rules as the events say."""
+class SyncLoop:
+    """Keeps the kernel's rules in step with the events."""
 
     def __init__(
         self,
         pipeline: Pipeline,
-        kernel: KernelSide,
-        vitals: Vitals,
-        custody: Custody,
+        kernel: AsyncKernel,
+        reporter: SyncReporter,
+        table_watch: TableWatch,
         when_settled: Settle,
         *,
         sync_period: float,
@@ -60,30 +62,29 @@ class Agent:
     ) -> None:
         """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod).
 
-        `vitals` gets all that is to be reported, for health and metrics.  `custody` knows whether others have touched
-        our tables; call `noticed` when there are notifications for it.  `when_settled` is awaited after each round in
-        which the kernel has come to hold what the events ask for, with the families in which it does: what else follows
-        the cluster's state, follows there.
+        `reporter` passes the loop's work on to health and metrics.  `table_watch` tells whether another program touched
+        our tables: call `read_commits` when it has notifications.  `when_settled` is awaited after each round in which
+        the kernel has come to hold the rules for the events, with the families that it holds them for (followers.py).
         """
         self._pipeline = pipeline
         self._kernel = kernel
-        self._vitals = vitals
+        self._reporter = reporter
         self._when_settled = when_settled
         self._sync_period = sync_period
         self._min_sync_period = min_sync_period
         self.inbox = Inbox()
         self._wake = asyncio.Event()
-        self._custody = custody
+        self._table_watch = table_watch
         self._check_due = self._rest_until = 0.0
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
-        self._loader = Loader(pipeline, kernel, vitals, custody, self._stopping.is_set)
-        pipeline.lap = vitals.lap
+        self._loader = Loader(pipeline, kernel, reporter, table_watch, self._stopping.is_set)
+        pipeline.lap = reporter.lap
 
     async def run(self, sources: Mapping[str, AsyncIterator[Sequence[Event]]]) -> None:
         """Follow the sources, by name, until one ends or fails, or `stop` is called.
 
-        The first batch of each must be all that it has: nothing is written before.
+        The first batch of each source must be its whole listing.  Nothing is written before all have come.
         """
         ready = {name: asyncio.Event() for name in sources}
         readers = [asyncio.create_task(self._read(source, ready[name])) for name, source in sources.items()]
@@ -110,34 +111,30 @@ class Agent:
             results = await asyncio.gather(*readers, return_exceptions=True)
         if self._loader.missing:
             missing = " and ".join(self._loader.missing)
-            log.warning(
-                "stopping before the rules of %(families)s were loaded",
-                {"families": missing},
-                extra={"code": Code.STOPPED_EARLY},
-            )
+            warn(Code.STOPPED_EARLY, "stopping before the rules of %(families)s were loaded", families=missing)
         for result in results:
             if isinstance(result, Exception):
                 raise result
 
     def stop(self) -> None:
-        """End `run` after the transaction that is under way; the rules stay in the kernel."""
+        """End `run` after the transaction that is under way.  The rules stay in the kernel."""
         self._stopping.set()
         self._wake.set()
 
-    def noticed(self) -> None:
-        """Take in the kernel's notifications of commits, and wake the loop to look at them.
+    def read_commits(self) -> None:
+        """Read the kernel's notifications of commits, and wake the loop to judge them.
 
-        During a commit of ours it isn't woken, as it looks at them after that.
+        During a commit of ours the loop isn't woken: it judges them after the commit.
         """
-        self._custody.listen()
-        if not self._custody.is_committing:
+        self._table_watch.read_notices()
+        if not self._table_watch.is_committing:
             self._wake.set()
 
     async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
         try:
             async for events in source:
                 self.inbox.add(events)
-                self._vitals.queued(events)
+                self._reporter.queued(events)
                 ready.set()
                 if not self._wake.is_set():
                     self._wake.set()
@@ -146,11 +143,11 @@ class Agent:
             self.stop()
 
     async def _all_ready(self, ready: Mapping[str, asyncio.Event]) -> None:
-        """Wait for every source; what is waited for is in health and metrics, and after a while in the log."""
+        """Wait for every source.  Health, metrics, and after a while the log name the missing listings."""
         began, note = now(), FIRST_NOTE
         while not self._stopping.is_set():
             waiting = [name for name, event in ready.items() if not event.is_set()]
-            self._vitals.waits_for(waiting)
+            self._reporter.waits_for(waiting)
             if not waiting:
                 return
             self._wake.clear()
@@ -158,18 +155,18 @@ class Agent:
                 await asyncio.wait_for(self._wake.wait(), max(0.0, began + note - now()))
             except TimeoutError:
                 text = "no rules are loaded yet: waiting for the first listing of %(sources)s"
-                log.warning(text, {"sources": ", ".join(waiting)}, extra={"code": Code.WAITING_FOR_LISTING})
+                warn(Code.WAITING_FOR_LISTING, text, sources=", ".join(waiting))
                 note += min(note, LONGEST_NOTE)
 
     async def _rest(self) -> None:
-        """Gather what comes within `min_sync_period` of the last transaction."""
+        """Wait until `min_sync_period` after the last transaction, while events gather."""
         if now() < self._rest_until:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._rest_until):
                     await self._stopping.wait()
 
     async def _until_woken(self) -> None:
-        """Wait for a reason to go on; meanwhile, or when it comes too late, make the periodic check that is due."""
+        """Wait for a reason to go on, and make the periodic check if it is due by then."""
         self._wake_at(min(self._check_due, self._loader.due))
         await self._wake.wait()
         if now() >= self._check_due and not self._stopping.is_set():
@@ -177,9 +174,10 @@ class Agent:
             await self._check()
 
     def _wake_at(self, due: float) -> None:
-        """Wake the loop at that time, and not at the one that it was to be woken at before.
+        """Set the loop's alarm to a time.
 
-        Nearly always that is the same, that of the next periodic check: so a change needs no timer of its own.
+        Nearly always the alarm is set to that time already, that of the next periodic check.  So a change costs no
+        timer.
         """
         if self._alarm is not None and self._alarm.when() != due:
             self._alarm.cancel()
@@ -195,31 +193,29 @@ class Agent:
         self._check_due = now() + self._sync_period
 
     def _look(self) -> None:
-        """If others have touched our tables, check them as soon as a load may follow the last one."""
-        if self._loader.known and (reason := self._custody.alarm()):
-            log.warning(
-                "our tables will be loaded again: %(reason)s", {"reason": reason}, extra={"code": Code.TABLES_TOUCHED}
-            )
+        """If another program touched our tables, make the check due as soon as a load may follow the last one."""
+        if self._loader.known and (reason := self._table_watch.reason_to_load()):
+            warn(Code.TABLES_TOUCHED, "our tables will be loaded again: %(reason)s", reason=reason)
             self._check_due = min(self._check_due, max(now(), self._loader.quiet_until))
 
     async def _begin(self) -> bool:
-        """The first round where no rules of ours are in force; whether the kernel has taken them."""
+        """Make the first load, in pieces, if no rules of ours are in force.  Return whether the kernel accepted it."""
         if not await self._loader.finds_nothing_in_force():
             return False
         events = self.inbox.take()
-        self._vitals.taken()
+        self._reporter.taken()
         has_loaded = await self._loader.load_in_pieces(events)
         if has_loaded:
             await self._settle()
         return has_loaded
 
     async def _sync(self) -> bool:
-        """One round: everything that has come, as one transaction; whether the kernel had any work."""
+        """Apply all events that have come, as a single transaction.  Return whether the kernel had any work."""
         events, changes = await self._take()
         applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
         if self._loader.known and (events or applied):
-            # also if no rule of a family has to change
-            self._vitals.applied(len(applied.text), self._loader.known, full=False)
+            # even if no rule of a family has to change
+            self._reporter.applied(len(applied.text), self._loader.known, full=False)
         has_loaded = await self._loader.load_what_is_due()
         if self._loader.known and (events or has_loaded):
             await self._loader.retry_changed()
@@ -227,18 +223,18 @@ class Agent:
         return bool(applied) or has_loaded
 
     async def _take(self) -> tuple[list[Event], dict[Family, Transaction]]:
-        """All events that have come, and the transactions that they ask for; others on the loop get their turns."""
+        """Return all events that have come, and their transactions.  Other tasks get their turns meanwhile."""
         events = self.inbox.take()
-        self._vitals.taken()
-        steps = Steps(self._pipeline.applying(events, self._loader.known))
+        self._reporter.taken()
+        steps = Steps(self._pipeline.ingest_in_steps(events, self._loader.known))
         for _ in steps:
-            with self._vitals.interrupted():
+            with self._reporter.interrupted():
                 await asyncio.sleep(0)
-        self._loader.note(self._pipeline.take_updated())
+        self._loader.note(self._pipeline.pop_updated())
         return events, steps.result
 
     async def _change(self, changes: Mapping[Family, Transaction]) -> Transaction:
-        """Apply a change, and return it; after a failure it isn't known what the kernel holds."""
+        """Apply a change, and return it.  After a failure the families' tables count as unknown."""
         transaction = join(changes.values())
         if not transaction:
             return transaction
@@ -247,56 +243,51 @@ class Agent:
         except (Refused, Unavailable) as error:
             is_refused = isinstance(error, Refused)
             code = Code.CHANGE_REFUSED if is_refused else Code.CHANGE_FAILED
-            what = {
-                "what": "the kernel refuses a change" if is_refused else "a change could not be applied",
-                "error": error,
-            }
-            log.warning("%(what)s, loading everything instead: %(error)s", what, extra={"code": code})
-            self._vitals.failed(changes.keys(), str(error), full=False)
+            warn(
+                code,
+                "%(what)s, loading everything instead: %(error)s",
+                what="the kernel refuses a change" if is_refused else "a change could not be applied",
+                error=error,
+            )
+            self._reporter.failed(changes.keys(), str(error), full=False)
             self._loader.lost(changes.keys())
             return Transaction()
         return transaction
 
     async def _settle(self) -> None:
-        """Let follow what follows the rules, as far as the kernel still holds them."""
+        """Call `when_settled` with the families whose rules the kernel still holds."""
         if known := self._loader.known:
             await self._when_settled(known)
 
     async def _check(self) -> None:
-        """Load everything if it isn't known that others have left our tables alone.
+        """Load everything unless it is certain that no other program touched our tables.
 
-        A load looks at every element anyway.  Names that are missing are logged; they count as damage, as does whatever
-        another program is known to have changed.
+        A load compares every element anyway.  Missing names are logged.  They count as damage, and so does any change
+        that another program is known to have made.
         """
         known = self._loader.known
         try:
             if not known:
                 return
-            if self._custody.is_intact(await self._kernel.generation()):
-                self._vitals.checked(known)
+            if self._table_watch.is_intact(await self._kernel.generation()):
+                self._reporter.checked(known)
                 if await self._loader.retry_some(MOST_RETRIED):
                     await self._settle()
                 return
             found = {family: await self._kernel.read_back(family) for family in known}
         except Unavailable as error:
-            log.warning(
-                "the periodic check failed, the next is made when it is due: %(error)s",
-                {"error": error},
-                extra={"code": Code.CHECK_FAILED},
+            warn(
+                Code.CHECK_FAILED, "the periodic check failed, the next is made when it is due: %(error)s", error=error
             )
             return
-        harmed = self._custody.harmed
+        harmed = self._table_watch.harmed
         self._loader.lost(known)
         for family in known:
             is_whole = _has_all(found[family], self._pipeline.generations[family])
             if not is_whole:
-                log.warning(
-                    "table %(table)s is damaged, loading everything",
-                    {"table": family.table},
-                    extra={"code": Code.TABLE_DAMAGED},
-                )
+                warn(Code.TABLE_DAMAGED, "table %(table)s is damaged, loading everything", table=family.table)
             if not is_whole or family in harmed:
-                self._vitals.damaged(family)
+                self._reporter.damaged(family)
 
 
 def _has_all(installed: Installed | None, generation: Generation) -> bool:

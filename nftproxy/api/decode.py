@@ -1,16 +1,16 @@
-"""From JSON-like values to msgspec Structs; what is bad costs itself and nothing else.
+"""From JSON-like values to msgspec Structs.  A bad part costs itself and nothing else.
 
-A `Shape` is a Struct that says which fields matter and of what type they are.  msgspec converts one whole, in C, and
-rejects it whole at the first fault.  So msgspec comes first, and good input needs nothing else; `salvage` walks a value
-that msgspec rejects piece by piece, beside the types that were wanted:
+A `Shape` is a Struct that names the fields that matter, with their types.  msgspec converts a whole value, in C, and
+rejects it as a whole at the first fault.  So msgspec comes first, and good input needs nothing else.  `salvage` takes a
+value that msgspec has rejected, and walks it beside the types:
 
-* A list loses the element that doesn't fit.  The others stay, and still know at which index they stood (`numbered`).
-* An object loses the field that doesn't fit, unless that is one without which it would mean something else: then the
-  fault costs the object itself (`Shape.essential`).
+* A list loses the element that doesn't fit.  The rest stays, and keeps its indexes (`numbered`).
+* An object loses the field that doesn't fit.  If the object would mean something else without the field, the fault
+  costs the object itself (`Shape.essential`).
 * Every loss is reported once, with its path.
 
-Each piece is looked at once for each level above it, so hostile input costs time in proportion to its size.  Only types
-are judged here; what values mean is for whoever asked.
+Each part is visited once for each level above it, so hostile input costs time in proportion to its size.  Only types
+are judged here.  The callers judge the meaning of values.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ from nftproxy.model.codes import Code
 
 
 class Report(Protocol):
-    """Takes note of one fault.
-
-    That is the path of what was lost, as in "spec.ports[0].port", what is wrong with it, and the code where it is
-    another than that of every part of the object or file.
-    """
+    """Takes a fault."""
 
     def __call__(self, field: str, message: str, code: Code | None = None, /) -> None:
-        """Take note of it."""
+        """Record a fault.
+
+        Args:
+            field: the path of the part that is lost, as in "spec.ports[0].port".
+            message: the fault.
+            code: None for the usual code of the object or file.
+        """
 
 
 MISFITS = (msgspec.ValidationError, UnicodeError)
-"""What msgspec raises for a value that doesn't fit: UnicodeError for half a surrogate pair in a key of a dict."""
+"""The exceptions of msgspec for a value that doesn't fit: UnicodeError for half a surrogate pair in a key of a dict."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Shape")
 
 _SHOWN = 60
-"""Characters of a value that are shown in a message: an IPv6 CIDR or a DNS label fits, a log line stays readable."""
+"""Characters of a value in a message: an IPv6 CIDR or a DNS label fits, and a log line stays readable."""
 
 _ACRONYMS = {"ip": "IP", "ips": "IPs", "cidr": "CIDR", "cidrs": "CIDRs"}
 
 
 def _field_name(name: str) -> str:
-    """The API's name for a field: cluster_ips is clusterIPs."""
+    """Return the API's name for a field: clusterIPs for cluster_ips."""
     first, *others = name.split("_")
     return first + "".join(_ACRONYMS.get(word, word.capitalize()) for word in others)
 
@@ -57,16 +59,16 @@ def _field_name(name: str) -> str:
 class Shape(msgspec.Struct, gc=False, rename=_field_name):
     """A JSON object of which only the named fields matter.
 
-    Every field has a default, which also stands where the value is null: to the API that is the same as absent.
-    A field of type `object` takes any value.
+    Every field has a default, which also stands for null: the API takes null as absent.  A field of type `object` takes
+    any value.
     """
 
     essential: ClassVar[frozenset[str]] = frozenset()
-    """The fields, by their API names, whose loss is the loss of the whole object."""
+    """The fields, by their API names, without which the whole object is lost."""
 
 
 class _Field(msgspec.Struct, frozen=True):
-    """A field of a Shape: its names here and in the API, and its type."""
+    """A field of a Shape."""
 
     name: str
     api_name: str
@@ -79,7 +81,7 @@ def _fields(shape: type[Shape]) -> tuple[_Field, ...]:
 
 
 class Survivors(list[T]):
-    """What is left of a list that lost elements; `places` are the indexes that the survivors had."""
+    """A list that has lost elements.  `places` are the indexes that the remaining elements had."""
 
     def __init__(self, elements: Iterable[T], places: Iterable[int]) -> None:
         super().__init__(elements)
@@ -87,16 +89,17 @@ class Survivors(list[T]):
 
 
 def numbered(elements: list[T] | None) -> Iterable[tuple[int, T]]:
-    """The elements of a list, each with the index that it had where it was given; none for null."""
+    """Return the elements of a list, each with its index in the input.  Null has no elements."""
     if isinstance(elements, Survivors):
         return zip(elements.places, elements, strict=True)
     return enumerate(elements or ())
 
 
 def convert(value: object, shape: type[S], report: Report) -> S | None:
-    """One value as the shape says, without what is bad in it; None if it is no object, or loses an essential field.
+    """Convert a value to a shape, without the parts that are bad.
 
-    Never raises for anything that can be made of JSON.
+    It never raises for anything that can be made of JSON.  It returns None if the value is no object, or loses an
+    essential field.
     """
     try:
         return msgspec.convert(value, shape)
@@ -105,7 +108,7 @@ def convert(value: object, shape: type[S], report: Report) -> S | None:
 
 
 def salvage(value: object, shape: type[S], report: Report) -> S | None:
-    """As `convert`, for a value that msgspec is known to refuse."""
+    """Do the same for a value that msgspec has rejected."""
     found = _salvage(value, shape, report, "")
     return None if found is _LOST else cast("S", found)
 
@@ -149,7 +152,6 @@ def _salvage_list(value: list[object], wanted: object, report: Report, path: str
 
 
 def _not_null(wanted: object) -> object:
-    """The type without its `| None`."""
     if isinstance(wanted, types.UnionType):
         (wanted,) = (member for member in get_args(wanted) if member is not types.NoneType)
     return wanted
@@ -163,12 +165,12 @@ def _describe(wanted: object) -> str:
 
 
 def join(path: str, field: str) -> str:
-    """The path of a field of the object at `path`."""
+    """Return the path of a field of the object at `path`."""
     return f"{path}.{field}" if path else field
 
 
 def show(value: object) -> str:
-    """A value as messages show it: on one line, printable and short, whatever it is."""
+    """Return a value as messages show it: on a single line, printable and short."""
     match value:
         case str():
             quoted = repr(value[: _SHOWN + 1])  # escapes may make it longer than the text was
@@ -188,7 +190,7 @@ def show(value: object) -> str:
 
 
 def inner_shapes(shape: type[Shape]) -> dict[str, type[Shape] | None]:
-    """The fields of a shape by their API names, each with the shape of what it holds; None if it is of another type."""
+    """Return the fields of a shape by their API names, each with the shape of its value, or None for another type."""
     found = {field.api_name: _not_null(field.type) for field in _fields(shape)}
     return {
         name: type_ if isinstance(type_, type) and issubclass(type_, Shape) else None for name, type_ in found.items()

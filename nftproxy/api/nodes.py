@@ -1,4 +1,4 @@
-"""What a Node and a ServiceCIDR mean to a proxy: from their shapes (schema.py) to their values in the model.
+"""Nodes and ServiceCIDRs: from their shapes (schema.py) to their values in the model.
 
 A bad address or range costs itself alone, and is reported.
 """
@@ -14,8 +14,8 @@ from nftproxy.model.objects import Node, ObjectKey, ServiceCIDR
 ZONE = "topology.kubernetes.io/zone"
 
 
-def build_node(given: schema.Node, key: ObjectKey, report: Report) -> Node:
-    """The Node, except for what is bad in it."""
+def build_node(given: schema.RawNode, key: ObjectKey, report: Report) -> Node:
+    """Build a Node, without the parts that are bad."""
     spec = given.spec or schema.NodeSpec()
     addresses = (given.status or schema.NodeStatus()).addresses
     return Node(
@@ -48,13 +48,13 @@ def _node_ips(given: list[schema.NodeAddress] | None, kind: str, report: Report)
 
 
 def _pod_cidrs(spec: schema.NodeSpec, report: Report) -> tuple[Network, ...]:
-    """spec.podCIDRs, or where there are none spec.podCIDR."""
+    """Parse spec.podCIDRs, or spec.podCIDR without it."""
     if spec.pod_cidrs or not spec.pod_cidr:
         return several(spec.pod_cidrs, network, "spec.podCIDRs", report)
     single = network(spec.pod_cidr, "spec.podCIDR", report)
     return (single,) if single else ()
 
 
-def build_service_cidr(given: schema.ServiceCIDR, key: ObjectKey, report: Report) -> ServiceCIDR:
-    """The ServiceCIDR with those of its ranges that can be read."""
+def build_service_cidr(given: schema.RawServiceCIDR, key: ObjectKey, report: Report) -> ServiceCIDR:
+    """Build a ServiceCIDR with its readable ranges."""
     return ServiceCIDR(key.name, several((given.spec or schema.ServiceCIDRSpec()).cidrs, network, "spec.cidrs", report))

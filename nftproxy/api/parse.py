@@ -1,47 +1,47 @@
-"""From API JSON to the model: the way in for objects from outside.
+"""From API JSON to the model: the entrance for objects from outside.
 
-Two ways, one outcome: `parse_object` takes decoded JSON (from a YAML file, say), `parse_json` takes the bytes of one
-object and makes no dicts of it.  An object takes three steps:
+`parse_object` takes decoded JSON (from a YAML file, for example).  `parse_json` takes the bytes of an object, and makes
+no dicts of them.  Both give the same result.  An object takes three steps:
 
-1. Is it of a kind that matters, in a version that is understood?
-2. Its shape (schema.py): types are settled, and what doesn't fit is left out (decode.py).
-3. Its meaning (kinds.py says where): names, addresses and ports are judged, and what can't be right is left out.
+1. Its kind matters, and its version is understood.
+2. Its shape (schema.py): types are settled, and parts that don't fit are left out (decode.py).
+3. Its meaning (kinds.py): names, addresses and ports are judged, and parts that can't be right are left out.
 
-Whatever is left out is reported as a Problem with its path.  Nothing raises, whatever the input: an object that can't
-be read at all is a Problem and a None.
+Every part that is left out is reported as a Problem with its path.  Nothing raises for any input.  For an object
+that can't be read at all, the result is a Problem and None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from nftproxy.api import schema
 from nftproxy.api.decode import MISFITS, Report, convert, salvage, show
-from nftproxy.api.kinds import KINDS, Kind
+from nftproxy.api.kinds import KINDS, ObjectKind
 from nftproxy.api.validate import is_label
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
-from nftproxy.model.shared import shared
+from nftproxy.model.texts import intern_text
 
 Outcome = ClusterObject | Ignored | None
-"""A value, or why it isn't for this proxy, or None: of a kind that doesn't matter, or lost and reported."""
+"""A value, or the reason why it isn't for this proxy, or None: of a kind that doesn't matter, or lost and reported."""
 
 Json = bytes | msgspec.Raw
 
 T = TypeVar("T")
 
 DEFAULT_NAMESPACE = "default"
-"""Where an object goes that names no namespace, as kubectl has it."""
+"""The namespace of an object that names none, as in kubectl."""
 
 _LISTS: dict[str, str] = {"List": ""} | {f"{name}List": name for name in KINDS}
 
 
 class _Items(schema.TypeMeta):
-    """A list of any kind, its items yet to be read."""
+    """A list of any kind, with its items unread."""
 
     items: list[msgspec.Raw] | None = None
 
@@ -52,18 +52,18 @@ def parse_object(
     problems: list[Problem],
     *,
     place: str = "",
-    kind: Kind | None = None,
-    kinds: Mapping[str, Kind] = KINDS,
+    kind: ObjectKind | None = None,
+    kinds: Mapping[str, ObjectKind] = KINDS,
 ) -> Outcome:
-    """One object from decoded JSON.
+    """Parse an object from decoded JSON.
 
     Args:
-        raw: the object, in Python's types for JSON (datetimes, which YAML's loaders make, are understood too).
-        source: the file it is from, "" for the API.
-        problems: takes what is wrong with it.
-        place: where in the source it stands, as in "items[3]"; problems say so until it has a name.
-        kind: taken for granted; without it, apiVersion and kind decide.
-        kinds: those that matter, by name (kinds.py).
+        raw: the object, in Python's types for JSON.  Datetimes, which YAML's loaders make, are understood too.
+        source: the file that has the object, "" for the API.
+        problems: gets the faults of the object.
+        place: where in the source the object is, as in "items[3]".  Problems name it until the object has a name.
+        kind: the known kind.  Without it, apiVersion and kind decide.
+        kinds: the kinds that matter, by name (kinds.py).
 
     Returns:
         None also for an object of a kind that doesn't matter, which is no problem.
@@ -91,10 +91,10 @@ def parse_json(
     problems: list[Problem],
     *,
     place: str = "",
-    kind: Kind | None = None,
-    kinds: Mapping[str, Kind] = KINDS,
+    kind: ObjectKind | None = None,
+    kinds: Mapping[str, ObjectKind] = KINDS,
 ) -> Outcome:
-    """One object from its JSON text; else as `parse_object`."""
+    """Parse an object from its JSON text, with the arguments of `parse_object`."""
     try:
         if kind is None:
             head = _decode(raw, schema.TypeMeta)
@@ -108,7 +108,7 @@ def parse_json(
 
 
 def _decode(raw: Json, wanted: type[T]) -> T:
-    """What is in a JSON text.
+    """Decode a JSON text.
 
     Raises:
         msgspec.ValidationError: it is JSON, but not of this type.
@@ -123,9 +123,14 @@ def _decode(raw: Json, wanted: type[T]) -> T:
 
 
 def _parse_faulty(
-    raw: Json, source: str, problems: list[Problem], place: str, kind: Kind | None, kinds: Mapping[str, Kind]
+    raw: Json,
+    source: str,
+    problems: list[Problem],
+    place: str,
+    kind: ObjectKind | None,
+    kinds: Mapping[str, ObjectKind],
 ) -> Outcome:
-    """What msgspec refused, perhaps only for a type in it."""
+    """Parse a text that msgspec has rejected, perhaps only for a type in it."""
     try:
         value = _decode(raw, object)
     except ValueError as error:
@@ -135,12 +140,12 @@ def _parse_faulty(
 
 
 def parse_manifest(
-    value: object, source: str, problems: list[Problem], *, place: str = "", kinds: Mapping[str, Kind] = KINDS
+    value: object, source: str, problems: list[Problem], *, place: str = "", kinds: Mapping[str, ObjectKind] = KINDS
 ) -> list[ClusterObject | Ignored]:
-    """All that matters in one document: the object that it is, or the items of the list that it is.
+    """Parse a document: an object, or the items of a list.
 
-    Lists are v1 List and the typed ones (ServiceList), whose items need say neither apiVersion nor kind.
-    Arguments are as for `parse_object`; null, which an empty YAML document is, holds nothing.
+    Lists are v1 List and the typed lists (ServiceList).  Their items need neither apiVersion nor kind.  The arguments
+    are as for `parse_object`.  Null, which an empty YAML document is, holds nothing.
     """
     if value is None:
         return []
@@ -169,13 +174,27 @@ def parse_manifest(
     )
 
 
+def objects_in(document: object) -> Iterator[Mapping[str, Any]]:
+    """Yield the object of a decoded document, or the items of its list, with the kind and version of a typed list."""
+    if not isinstance(document, dict):
+        return
+    kind, items = document.get("kind"), document.get("items")
+    if not isinstance(kind, str) or not kind.endswith("List"):
+        yield document
+        return
+    defaults = {"apiVersion": document.get("apiVersion"), "kind": kind.removesuffix("List")} if kind != "List" else {}
+    for item in items if isinstance(items, list) else ():
+        if isinstance(item, dict):
+            yield from objects_in(defaults | item)
+
+
 def parse_manifest_json(
-    data: Json, source: str, problems: list[Problem], *, kinds: Mapping[str, Kind] = KINDS
+    data: Json, source: str, problems: list[Problem], *, kinds: Mapping[str, ObjectKind] = KINDS
 ) -> list[ClusterObject | Ignored]:
-    """As `parse_manifest`, from the JSON text of one document.
+    """Parse the JSON text of a document, as `parse_manifest` does.
 
     Raises:
-        ValueError: it is not one JSON text.
+        ValueError: it is not a single JSON text.
     """
     try:
         head = _decode(data, _Items)
@@ -195,10 +214,10 @@ def parse_manifest_json(
     )
 
 
-def parse_key(raw: Json, kind: Kind) -> ObjectKey | str | None:
-    """The key by which the state knows the object in a JSON text, its name if it has no namespace; None if unreadable.
+def parse_key(raw: Json, kind: ObjectKind) -> ObjectKey | str | None:
+    """Return the key by which the state knows an object: its name if it has no namespace, None if that can't be read.
 
-    For a deletion nothing else counts, and nothing else identifies an object that is Ignored or lost.
+    For a deletion only the key counts, and only the key identifies an object that is Ignored or lost.
     """
     try:
         given = _decode(raw, schema.ApiObject)
@@ -208,7 +227,7 @@ def parse_key(raw: Json, kind: Kind) -> ObjectKey | str | None:
     return key if key is None or kind.is_namespaced else key.name
 
 
-def _understand(given: schema.ApiObject, kind: Kind, source: str, problems: list[Problem], place: str) -> Outcome:
+def _understand(given: schema.ApiObject, kind: ObjectKind, source: str, problems: list[Problem], place: str) -> Outcome:
     nameless = _reporter(source, _subject(kind, None, place), problems)
     key = _key(given.metadata or schema.ObjectMeta(), kind, nameless)
     if key is None:
@@ -220,8 +239,8 @@ def _understand(given: schema.ApiObject, kind: Kind, source: str, problems: list
     )
 
 
-def _kind_of(name: object, api_version: object, kinds: Mapping[str, Kind], report: Report) -> Kind | None:
-    """The kind that matters by this name; None for others, and, reported, for a version that isn't understood.
+def _kind_of(name: object, api_version: object, kinds: Mapping[str, ObjectKind], report: Report) -> ObjectKind | None:
+    """Return the kind of this name if it matters.  A version that isn't understood is reported.
 
     A kind of the same name in another API group (serving.knative.dev Service) is another kind.
     """
@@ -240,8 +259,8 @@ def _kind_of(name: object, api_version: object, kinds: Mapping[str, Kind], repor
     return None
 
 
-def _key(metadata: schema.Names, kind: Kind, report: Report) -> ObjectKey | None:
-    """Namespace and name, the namespace "" for kinds that are in none."""
+def _key(metadata: schema.RawKey, kind: ObjectKind, report: Report) -> ObjectKey | None:
+    """Return namespace and name, with the namespace "" for kinds without namespaces."""
     name = metadata.name or ""
     namespace = (metadata.namespace or DEFAULT_NAMESPACE) if kind.is_namespaced else ""
     if not name:
@@ -251,24 +270,24 @@ def _key(metadata: schema.Names, kind: Kind, report: Report) -> ObjectKey | None
     elif namespace and not is_label(namespace):
         report("metadata.namespace", f"{show(namespace)} is not a DNS label of at most 63 characters")
     else:
-        return ObjectKey(shared(namespace), name)
+        return ObjectKey(intern_text(namespace), name)
     return None
 
 
-def _subject(kind: Kind, key: ObjectKey | None, place: str) -> str:
-    """How Problems name an object: "Service shop/web", "Node a", and while it has no name "Service (items[3])"."""
+def _subject(kind: ObjectKind, key: ObjectKey | None, place: str) -> str:
+    """Return an object's name in Problems: "Service shop/web", "Node a", and "Service (items[3])" without a name."""
     if key is None:
         return f"{kind.name} ({place})" if place else kind.name
     return f"{kind.name} {key}" if kind.is_namespaced else f"{kind.name} {key.name}"
 
 
-def _subject_of(raw: Mapping[object, object], kind: Kind, place: str) -> str:
-    metadata = convert(raw.get("metadata"), schema.Names, _nowhere) or schema.Names()
+def _subject_of(raw: Mapping[object, object], kind: ObjectKind, place: str) -> str:
+    metadata = convert(raw.get("metadata"), schema.RawKey, _nowhere) or schema.RawKey()
     return _subject(kind, _key(metadata, kind, _nowhere), place)
 
 
 def _reporter(source: str, subject: str, problems: list[Problem], usual: Code = Code.OBJECT_UNREADABLE) -> Report:
-    """A way to report what is wrong with an object; `usual` is the code where a fault has none of its own."""
+    """Return a Report that adds Problems of an object.  `usual` is the code of a fault without its own code."""
 
     def report(field: str, message: str, code: Code | None = None, /) -> None:
         problems.append(Problem(source, subject, field, message, code or usual))

@@ -1,18 +1,17 @@
-"""How long to wait before the next request, by the outcome of those before it.
+"""How long to wait before the next request, by the outcomes of the requests before it.
 
-Two sorts of failures have their own pauses:
+Two kinds of failures have their own backoff:
 
-* Nobody answers.  An attempt to connect that fails costs a server nothing, so these pauses stay short, however long it
-  is away, and the rules are right a few seconds after it is back.
-* An answer doesn't help.  It cost the server something, so these pauses grow until a watch was a healthy one.  That a
-  listing succeeded is no reason to be quick: listing and failing to watch, again and again, is the worst that can be
-  done to a server.
+* No answer.  A failed attempt to connect costs the server nothing, so these pauses stay short, however long the server
+  is away.  The rules are right a few seconds after it is back.
+* An unhelpful answer.  It cost the server something, so these pauses grow until a watch was healthy.  A successful
+  listing doesn't reset them: a server suffers most from a client that lists, fails to watch, and lists again.
 
-Any answer, whatever it says, ends the pauses of the first sort, and nothing that failed before it delays what follows:
-an API server that was away has lost its history and answers each watch with 410, and the listing then comes within a
-second.  Where it was away for long, answers of the time before don't count either.
+Any answer resets the first backoff, and earlier failures to connect delay nothing that follows.  An API server that was
+away has lost its history and answers each watch with 410, and the listing then comes within a second.  If the server
+was away for long, answers from before don't count either.
 
-No clock and no chance is in here: both come in as values.
+Time and randomness come in as values.
 """
 
 from __future__ import annotations
@@ -24,76 +23,68 @@ import msgspec
 from nftproxy.model.codes import Code
 
 
-class Times(msgspec.Struct, frozen=True):
-    """What following a resource takes its time for, in seconds.
+class ReflectorTimes(msgspec.Struct, frozen=True):
+    """The durations of a reflector, in seconds.
 
-    `shortest_watch` and `longest_watch` (whole seconds): after how long a watch is to end, at random, as in client-go.
-    `healthy`: a watch that lived that long was a good one, and a server that was away for that long is a new one.
-    `absent`: between looks for a kind that isn't there.  `longest_list`: for all pages of a listing; after 5 to 10
-    minutes etcd has compacted the version that they are of (kube-apiserver, --etcd-compaction-interval).
-
-    `first_attempt` and `longest_attempt`: from one attempt that nobody answers to the next.  The resources of a node
-    wait independently, and the first that is answered wakes the others.  `first_error` and `longest_error`: after
-    an answer that doesn't help (client-go has 0.8 and 30, and up to as much again by chance).  Each pause is twice the
-    one before it, and half of it is left to chance, so that not all nodes come at once.
+    Pauses double from the first to the longest, and half of each is random, so that nodes don't come all at once.
     """
 
     shortest_watch: int = 300
-    longest_watch: int = 600
-    healthy: float = 5.0
-    absent: float = 600.0
+    longest_watch: int = 600  # a watch ends after a random time between these two, as in client-go
+    healthy: float = (
+        5.0  # a watch that lasts this long was healthy, and a server that is away this long is a new server
+    )
+    absent: float = 600.0  # between looks for a kind that the server doesn't know
     longest_list: float = 600.0
-    first_attempt: float = 0.5
-    longest_attempt: float = 3.0
-    first_error: float = 1.0
-    longest_error: float = 30.0
+    """For all pages of a listing: etcd compacts their version after 5 to 10 minutes (kube-apiserver,
+    --etcd-compaction-interval)."""
+    first_attempt: float = 0.5  # between requests that get no answer
+    longest_attempt: float = 3.0  # short, and the first answer to any resource of the node wakes the others
+    first_error: float = 1.0  # after an unhelpful answer (client-go has 0.8)
+    longest_error: float = 30.0  # client-go has 30 too, and adds up to as much again at random
 
 
 class Pause(NamedTuple):
-    """How long to wait before the next request, in seconds: any time between `shortest` and `longest`.
+    """How long to wait before the next request: a random time between two bounds."""
 
-    `reason` is for the log, "" if all is well; `is_fault`: it is worth a warning, under this `code`.  `awaits_server`:
-    nobody answered, so the pause ends when the server answers any other request of this node.
-    """
-
-    shortest: float = 0.0
-    longest: float = 0.0
-    reason: str = ""
-    is_fault: bool = True
-    awaits_server: bool = False
+    shortest: float = 0.0  # seconds
+    longest: float = 0.0  # seconds
+    reason: str = ""  # for the log, "" if all is well
+    is_fault: bool = True  # whether to log a warning
+    awaits_server: bool = False  # end the pause once the server answers any other request of this node
     code: Code = Code.API_UNHELPFUL
 
     def seconds(self, chance: float) -> float:
-        """The time to wait, by a random number from 0 up to 1."""
+        """Return the time to wait, by a random number from 0 up to 1."""
         return self.shortest + chance * (self.longest - self.shortest)
 
 
-class Failures:
-    """The failures of one resource's requests, and the pause that follows each."""
+class FailureCounts:
+    """Counts the failures of a resource's requests, and chooses the pause after each."""
 
-    def __init__(self, times: Times) -> None:
+    def __init__(self, times: ReflectorTimes) -> None:
         self._times = times
         self._unanswered = 0
         self._unhelpful = 0
         self._away_since = 0.0
 
-    def note_answer(self, now: float) -> None:
-        """The server has answered something."""
+    def record_answer(self, now: float) -> None:
+        """Reset the backoff of requests without an answer."""
         if self._unanswered and now - self._away_since >= self._times.healthy:
             self._unhelpful = 0
         self._unanswered = 0
 
-    def forgive(self) -> None:
-        """A watch was a healthy one, however it ended."""
+    def reset(self) -> None:
+        """Reset both backoffs, after a healthy watch, however it ended."""
         self._unanswered = self._unhelpful = 0
 
-    def unanswered(self, reason: str, now: float, spent: float = 0.0) -> Pause:
-        """Nobody answered, or nobody does any more.
+    def count_unanswered(self, reason: str, now: float, spent: float = 0.0) -> Pause:
+        """Count a request without an answer, or with an answer that broke off, and return the pause.
 
         Args:
             reason: for the log.
             now: seconds of any clock that doesn't jump.
-            spent: seconds that the attempt itself took; the pause is as much shorter.
+            spent: seconds that the attempt itself took.  The pause is shorter by these.
         """
         if not self._unanswered:
             self._away_since = now
@@ -107,13 +98,13 @@ class Failures:
             code=Code.API_UNREACHABLE,
         )
 
-    def unhelpful(self, reason: str, at_least: float = 0.0, code: Code = Code.API_UNHELPFUL) -> Pause:
-        """The server gave an answer that doesn't help; `at_least` are the seconds that it asked for."""
+    def count_unhelpful(self, reason: str, at_least: float = 0.0, code: Code = Code.API_UNHELPFUL) -> Pause:
+        """Count an unhelpful answer, and return the pause.  `at_least` are the seconds that the server asked for."""
         self._unhelpful += 1
         longest = _doubled(self._times.first_error, self._unhelpful, self._times.longest_error)
         return Pause(at_least + longest / 2, at_least + longest, reason, code=code)
 
 
 def _doubled(first: float, count: int, longest: float) -> float:
-    """The pause after so many failures; the exponent is bounded, as a float is."""
+    """Return the pause after so many failures.  The exponent is bounded, as a float is."""
     return min(first * 2.0 ** min(count - 1, 30), longest)

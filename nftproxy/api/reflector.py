@@ -1,44 +1,47 @@
-"""One resource of the cluster, followed: which request to make next, and what the answers say.
+"""Lists and watches a resource of the cluster: the next request to make, and the events in each answer.
 
-A state machine without sockets, clock or chance: those come in as values.  `request` says what to ask; what comes of
-it goes to one of the `receive_...` methods, which return events; then `pause` says how long to wait.  The rules are
-those of client-go's reflector (tools/cache/reflector.go), and where that is known to fail, stricter ones:
+A state machine without sockets, clock or randomness, which come in as values.  `request` returns the next request.  A
+`receive_...` method takes its answer and returns events.  Then `pause` says how long to wait.
 
-* A listing is passed on as a whole or not at all, so a deletion that nobody saw is seen, and half a list deletes
+phases.py has the phases of this machine, and every transition between them.
+
+The rules are those of client-go's reflector (tools/cache/reflector.go), and stricter where client-go is known to fail:
+
+* A listing is passed on as a whole or not at all.  So a deletion that was missed is found, and half a list deletes
   nothing.  A list that doesn't end is given up, by its bytes, its pages and its time.
-* A watch goes on where the last one ended, from the newest resourceVersion that was seen, bookmarks included.
-* Time doesn't go backwards unless the server's does.  The first listing is whatever the server has at hand
-  (resourceVersion=0); any later one is at least as new as what is known, and if the server can't do that, the newest
-  there is (relistResourceVersion).
-* A server may have gone back in time, when etcd was restored from a backup.  A watch from a version that it hasn't
-  reached is silent at first, and then goes on as if nothing had been missed; client-go would serve for ever what is
-  gone.  So after a connection that ended otherwise than it should, one cheap question comes before the watch: a list
-  of one object (or of all, where these are few) from etcd, whose version is the server's.  resourceVersions are
-  numbers that can be compared (KEP-5504): if the server is behind, everything is listed anew.
-* A watch that the server denies for good, or that brings nothing that can be read, may be a fault of the version.  The
-  first such watch is simply tried again, the second in a row makes a listing, and then the 4th, the 8th, ...
-* No request is repeated without a pause, unless the last watch was a healthy one (pauses.py).
+* A watch continues where the last watch ended, from the newest resourceVersion that was seen, bookmarks included.
+* Time doesn't go backwards unless the server's does.  The first listing is cached (resourceVersion=0).  Every later
+  listing is at least as new as the known version.  If the server can't do that, it is the newest that there is
+  (relistResourceVersion).
+* A server may have gone back in time, when etcd was restored from a backup.  A watch from a version that the server
+  hasn't reached is silent at first, and then continues as if nothing had been missed.  client-go would serve deleted
+  objects for ever.  So after a connection that ended abnormally, a cheap probe precedes the watch: a list of a single
+  object (or of all, where these are few) from etcd, which has the server's version.  resourceVersions are numbers that
+  can be compared (KEP-5504).  If the server is behind, everything is listed anew.
+* A watch that the server denies for good, or that brings nothing readable, may fail because of its version.  The
+  first such watch is retried, the second in a row leads to a listing, and then the 4th, the 8th, ...
+* No request is repeated without a pause, unless the last watch was healthy (pauses.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
 from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.api.complaints import Complaints
 from nftproxy.api.decode import show
 from nftproxy.api.parse import parse_json, parse_key
-from nftproxy.api.pauses import Failures, Pause, Times
+from nftproxy.api.pauses import FailureCounts, Pause, ReflectorTimes
+from nftproxy.api.phases import TRANSITIONS, Ending, Phase
+from nftproxy.api.problem_tracker import ProblemTracker
 from nftproxy.api.resources import Resource
 from nftproxy.api.responses import (
-    Change,
     ErrorStatus,
     Lines,
     Page,
     Unreadable,
+    WatchEvent,
     is_behind,
     read_change,
     read_error,
@@ -50,20 +53,31 @@ from nftproxy.model.events import Event, Listed, Put, Removed, key_of
 from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
 
 PAGE = 500
-"""Objects in a page of a list, as in client-go (tools/pager); a list from the server's watch cache is always whole."""
+"""Objects in a page of a list, as in client-go (tools/pager).  A list from the server's watch cache is always whole."""
 
 MOST_PAGES = 10_000
 """Pages of a listing: five million objects, which no etcd holds."""
 
 LARGEST_LIST = 512 * 2**20
-"""Bytes of a listing, all pages, as JSON: some 300,000 EndpointSlices, twice the largest clusters (docs/performance.md,
-"5,000 nodes on paper")."""
+"""Bytes of a listing, all pages, as JSON: some 300,000 EndpointSlices, twice the largest clusters
+(docs/decisions/five-thousand-nodes.md)."""
 
 STEP = 500
-"""Objects that are parsed before others get their turn: EndpointSlices of 10 endpoints take 10 ms."""
+"""Objects that are parsed before other tasks get their turn: EndpointSlices of 10 endpoints take 10 ms."""
+
+TIMER = 1.0
+"""Seconds by which a watch may end before its timeout, as it is the server's clock that counts."""
+
+_INVALID = (400, 404, 422)
+"""HTTP statuses by which a server denies a watch for good."""
+_DENIED = (401, 403)
+"""HTTP statuses of missing authentication or authorization."""
+
+_TYPES = {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}
+"""Types of events (meta/v1 WatchEvent) that are understood, beside ERROR."""
 
 
-class Request(NamedTuple):
+class ApiRequest(NamedTuple):
     """A GET to make: of /api/v1/{plural} or /apis/{api_version}/{plural}."""
 
     api_version: str
@@ -72,316 +86,326 @@ class Request(NamedTuple):
     params: dict[str, str]
 
 
-class Basis(Enum):
-    """How new a listing has to be."""
+class _Listing(msgspec.Struct):
+    """The part of a listing that has been read.  Its version is that of the first page."""
 
-    AT_HAND = "whatever the server has in its cache"
-    NOT_OLDER = "at least as new as what is known"
-    NEWEST = "the newest, in pages"
-    WHOLE = "the newest, at once"
+    objects: dict[ObjectKey | str, ClusterObject] = {}
+    version: str = ""
+    continue_token: str = ""
+    pages: int = 0
+    began: float | None = None
+    room: int = msgspec.field(default_factory=lambda: LARGEST_LIST)
 
 
-TIMER = 1.0
-"""Seconds by which a watch may end before its timeout, as it is the server's clock that counts."""
+class _Exchange(msgspec.Struct):
+    """The present request, and its answer.  `timeout` is the seconds that a watch asked for."""
 
-_LIST_ANEW = {400, 404, 422}
-"""HTTP statuses by which a server denies a watch for good: asking again would change nothing."""
+    began: float
+    timeout: int = 0
+    is_answered: bool = False
+    lines: Lines = msgspec.field(default_factory=Lines)
 
 
 class Reflector:
-    """Follows one resource."""
+    """Lists and watches a resource."""
 
-    def __init__(self, resource: Resource, times: Times | None = None) -> None:
+    def __init__(self, resource: Resource, times: ReflectorTimes | None = None) -> None:
         self.resource = resource
+        self.phase = Phase.LIST_CACHED
         self.pause = Pause()
+        """How long to wait before the next request."""
         self.is_open = False
-        """Whether more of the present answer is wanted."""
-        self.complaints = Complaints()
-        self._times = times or Times()
-        self._failures = Failures(self._times)
-        self._lines = Lines()
-        self._began = 0.0
-        self._is_answered = False
-        self._timeout = 0
-        self._doubts = 0
-        self._has_been_surprised = False
+        """Whether to read on in the present answer."""
+        self.problems = ProblemTracker()
+        self._times = times or ReflectorTimes()
+        self._failures = FailureCounts(self._times)
+        self._exchange = _Exchange(0.0)
+        self._listing = _Listing()
         self._version = ""
-        self._is_unsure = False
-        self._is_asking = False
-        self._unknown_versions = 0
+        """The known version: of the last listing, or of a later event."""
+        self._doubts = 0
+        """Failures in a row for no clear reason."""
+        self._api_version = 0
+        """The index among the kind's API versions."""
         self._is_absent = False
-        self._found: dict[ObjectKey | str, ClusterObject] = {}
-        self._page_version = ""
-        self._pages = 0
-        self._list_began: float | None = None
-        self.room = LARGEST_LIST
+        """Whether an empty listing was passed on for a kind that can't be listed."""
+        self._has_reported_type = False
+
+    @property
+    def room(self) -> int:
         """Bytes that the rest of the present listing may have."""
-        self._list(Basis.AT_HAND)
+        return self._listing.room
 
     # Out
 
-    def request(self, now: float, chance: float) -> Request:
-        """What to ask next.
+    def request(self, now: float, chance: float) -> ApiRequest:
+        """Return the next request.
 
         Args:
             now: seconds of any clock that doesn't jump.
             chance: a random number from 0 up to 1.
         """
-        if self._is_unsure and not self._is_listing and self.resource.is_small:
-            self._list(Basis.NEWEST)
-        self._began = now
-        self._is_answered = False
-        self._is_asking = self._is_unsure and not self._is_listing
         self.is_open = True
         self.pause = Pause()
-        self._lines = Lines()
+        self._exchange = _Exchange(now)
         resource = self.resource
-        api_version = resource.kind.api_versions[self._unknown_versions]
-        is_watch = not (self._is_listing or self._is_asking)
-        return Request(api_version, resource.plural, is_watch, resource.selectors | self._params(chance))
+        api_version = resource.kind.api_versions[self._api_version]
+        is_watch = self.phase is Phase.WATCH
+        return ApiRequest(api_version, resource.plural, is_watch, resource.selectors | self._params(chance))
 
     def _params(self, chance: float) -> dict[str, str]:
-        if self._is_asking:
-            return {"limit": "1"}
-        return self._list_params() if self._is_listing else self._watch_params(chance)
-
-    def _list_params(self) -> dict[str, str]:
-        if self._continue:
-            return {"limit": str(PAGE), "continue": self._continue}
-        return {
-            Basis.AT_HAND: {"resourceVersion": "0", "limit": str(PAGE)},
-            Basis.NOT_OLDER: {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"},
-            Basis.NEWEST: {"limit": str(PAGE)},
-            Basis.WHOLE: {},
-        }[self._basis]
+        if self._listing.continue_token:
+            return {"limit": str(PAGE), "continue": self._listing.continue_token}
+        match self.phase:
+            case Phase.LIST_CACHED:
+                return {"resourceVersion": "0", "limit": str(PAGE)}
+            case Phase.LIST_NOT_OLDER:
+                return {"resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
+            case Phase.LIST_NEWEST:
+                return {"limit": str(PAGE)}
+            case Phase.LIST_WHOLE:
+                return {}
+            case Phase.PROBE:
+                return {"limit": "1"}
+            case Phase.WATCH:
+                return self._watch_params(chance)
 
     def _watch_params(self, chance: float) -> dict[str, str]:
         times = self._times
-        self._timeout = int(times.shortest_watch + chance * (times.longest_watch - times.shortest_watch))
+        self._exchange.timeout = int(times.shortest_watch + chance * (times.longest_watch - times.shortest_watch))
         return {
             "watch": "true",
             "resourceVersion": self._version,
             "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(self._timeout),
+            "timeoutSeconds": str(self._exchange.timeout),
         }
 
     # In
 
     def receive_answer(self, now: float) -> None:
-        """The server has begun to answer the request, whatever it says."""
-        self._is_answered = True
-        self._failures.note_answer(now)
+        """Note that the server has begun to answer the request, with any status."""
+        self._exchange.is_answered = True
+        self._failures.record_answer(now)
 
     def receive_list(self, body: bytes | bytearray, now: float) -> Iterator[list[Event]]:
-        """Take in the answer to a list; the last that is yielded is the listing, if this was the last page.
+        """Read the answer to a list.  After the last page, the last list of events that is yielded is the listing.
 
-        Empty lists come before, after each `STEP` objects: good moments to do something else.
+        An empty list is yielded after each `STEP` objects, so that the caller can let other work run.
         """
         try:
             page = read_page(body, self.resource.kind)
         except Unreadable as error:
             self.receive_failure(str(error), now, is_doubtful=True)
             return
-        if self._is_asking:
-            self._compare(page.version)
+        if self.phase is Phase.PROBE:
+            self._end_probe(page.version)
             return
         for start in range(0, len(page.items), STEP):
             for raw in page.items[start : start + STEP]:
                 key, value = self._parse(raw)
                 if key is not None and value is not None:
-                    self._found[key] = value
+                    self._listing.objects[key] = value
             yield []
         yield from self._end_page(page, len(body), now)
 
     def _end_page(self, page: Page, size: int, now: float) -> Iterator[list[Event]]:
-        self._page_version = self._page_version or page.version
-        self._continue = page.continue_token
-        self._pages += 1
-        self.room -= size
-        self._list_began = self._began if self._list_began is None else self._list_began
+        listing = self._listing
+        listing.version = listing.version or page.version
+        listing.continue_token = page.continue_token
+        listing.pages += 1
+        listing.room -= size
+        if listing.began is None:
+            listing.began = self._exchange.began
         self.is_open = False
-        if not self._continue:
-            self._version = self._page_version
-            self._is_listing = self._is_absent = self._is_unsure = False
-            self.complaints.settle()
-            yield [Listed(self.resource.model, tuple(self._found.values()))]
-            self._found = {}
-        elif self._pages >= MOST_PAGES:
-            self.receive_endless_list(f"{self._pages} pages", now)
-        elif now - self._list_began >= self._times.longest_list:
+        if not listing.continue_token:
+            self._version = listing.version
+            self._is_absent = False
+            self.problems.end_listing()
+            self._move(Ending.COMPLETE)
+            yield [Listed(self.resource.model, tuple(listing.objects.values()))]
+        elif listing.pages >= MOST_PAGES:
+            self.receive_endless_list(f"{listing.pages} pages", now)
+        elif now - listing.began >= self._times.longest_list:
             self.receive_endless_list(f"{self._times.longest_list:.0f} s", now)
 
     def receive_endless_list(self, bound: str, now: float) -> None:
-        """Give up a listing that goes beyond a bound, which is named for the log; it begins anew after a pause."""
-        self._list(Basis.NEWEST)
+        """Give up a listing that exceeds a bound, which is named in the log.  It begins anew after a pause."""
+        self._move(Ending.OVERLONG)
         self.receive_failure(f"giving up a list that has no end within {bound}", now)
 
-    def _compare(self, version: str) -> None:
-        """Watch on if the server, whose version this is, has all that is known; else list."""
-        self._is_unsure = self.is_open = False
+    def _end_probe(self, version: str) -> None:
+        """Continue with the watch if the server, at this version, has reached the known version.  Otherwise list."""
+        self.is_open = False
         if is_behind(version, self._version):
             reason = f"the server is at version {version}, behind {self._version}: it was restored from a backup"
-            self._list(Basis.NEWEST)
-            self.pause = self._failures.unhelpful(f"{reason}; listing anew")
+            self._move(Ending.BEHIND)
+            self.pause = self._failures.count_unhelpful(f"{reason}; listing anew")
+        else:
+            self._move(Ending.CURRENT)
 
     def receive_data(self, data: bytes, now: float) -> list[Event]:
-        """Take in bytes of a watch; after an ERROR, or what can't be read, `is_open` is false."""
+        """Read bytes of a watch.  After an ERROR, and after unreadable bytes, `is_open` is false."""
         events: list[Event] = []
         try:
-            for line in self._lines.split(data):
+            for line in self._exchange.lines.split(data):
                 if self.is_open:
-                    events += self._receive_change(read_change(line), now)
+                    events += self._receive_event(read_change(line), now)
         except Unreadable as error:
             self.receive_failure(str(error), now, is_doubtful=True)
         return events
 
     def receive_end(self, now: float) -> None:
-        """The watch has ended as it does at its timeout."""
-        lived = now - self._began
-        self._is_unsure = lived < self._timeout - TIMER
-        if self._lines.is_cut:
+        """Note that the server has ended the watch, as it does at the timeout."""
+        lived = now - self._exchange.began
+        if self._exchange.lines.is_cut:
             self.receive_failure("the watch ended in the middle of a line", now)
         elif lived < self._times.healthy:
             self.receive_failure("the watch ended too soon", now, is_doubtful=True)
         else:
             self.is_open = False
-            self._failures.forgive()
+            self._failures.reset()
             self._doubts = 0
+            if lived < self._exchange.timeout - TIMER:
+                self._move(Ending.CUT_SHORT)
 
     def receive_error(self, failure: ErrorStatus, now: float) -> list[Event]:
-        """The server says no: to the request, or by an ERROR in a watch."""
-        if failure.code == 404 and self._is_listing and self.resource.may_be_absent:
+        """Read an answer of HTTP status 400 or more."""
+        return self._receive_error(failure, now, None)
+
+    def _receive_error(self, failure: ErrorStatus, now: float, outcome: Ending | None) -> list[Event]:
+        """Read an error that is this ending unless its status says more."""
+        if failure.code == 404 and self.phase.is_list and self.resource.may_be_absent:
             return self._receive_absence()
-        self._forgive(now)
+        self._reset_if_healthy(now)
         is_gone = failure.code == 410 or failure.is_too_large
-        if is_gone and self._is_listing:
-            self._list(Basis.WHOLE if self._continue else Basis.NEWEST)
-        elif not self._is_listing and (is_gone or failure.code in _LIST_ANEW):
-            self._unknown_versions = 0
-            self._list(Basis.NOT_OLDER)
+        if is_gone:
+            outcome = Ending.PAGE_EXPIRED if self._listing.continue_token else Ending.EXPIRED
+        elif failure.code in _INVALID:
+            outcome = Ending.INVALID
+        if outcome in (Ending.EXPIRED, Ending.INVALID) and not self.phase.is_list:
+            self._api_version = 0
         is_clear = is_gone or failure.code == 429
         code = Code.API_DENIED if failure.code in _DENIED else Code.API_UNHELPFUL
-        self._fail(self._failures.unhelpful(failure.message, failure.retry_after, code), is_doubtful=not is_clear)
+        pause = self._failures.count_unhelpful(failure.message, failure.retry_after, code)
+        self._fail(pause, outcome, is_doubtful=not is_clear)
         return self._go_without() if failure.code == 403 else []
 
     def _go_without(self) -> list[Event]:
-        """Nothing waits for what others can do without, and may not be listed; it is asked for again all the same."""
+        """Pass on an empty listing of a kind that isn't essential and may not be listed.  Requests go on."""
         if not self.resource.may_be_absent or self._version or self._is_absent:
             return []
         self._is_absent = True
-        self.complaints.say(
+        self.problems.report(
             Problem("", self.resource.plural, "", "may not be listed: going on without them", Code.API_GOING_WITHOUT)
         )
         return [Listed(self.resource.model, ())]
 
-    def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False) -> None:
-        """The connection could not be made, or is lost, or something else went wrong.
-
-        Args:
-            reason: for the log.
-            now: as for `request`.
-            is_doubtful: it may be for what was asked, and not only for the way there.
-        """
-        self._is_unsure = True
-        if not self._is_answered:
-            self._fail(self._failures.unanswered(reason, now, now - self._began))
-        elif self._forgive(now):
-            self._fail(self._failures.unanswered(reason, now), is_doubtful=is_doubtful)
-        else:
-            self._fail(self._failures.unhelpful(reason), is_doubtful=is_doubtful or self._is_listing)
-
-    def receive_silence(self, now: float) -> None:
-        """Nothing came for so long that the connection must be dead.
-
-        Of a watch that is no fault: where little changes, and etcd reports its progress seldom, there may be nothing to
-        bookmark.
-        """
-        is_watch = not (self._is_listing or self._is_asking)
-        self.receive_failure("nothing came any more", now)
-        self.pause = self.pause._replace(is_fault=not is_watch)
-
-    # What it comes to
-
-    def _forgive(self, now: float) -> bool:
-        """Forget what failed before a watch that was a good one, however it ends; whether it was."""
-        is_healthy = not (self._is_listing or self._is_asking) and now - self._began >= self._times.healthy
-        if is_healthy:
-            self._failures.forgive()
-        return is_healthy
-
-    def _fail(self, pause: Pause, *, is_doubtful: bool = False) -> None:
-        """Pause before the next request, and perhaps make it a listing."""
-        self.is_open = False
-        self._doubts += is_doubtful
-        if is_doubtful and self._doubts >= 2 and self._doubts & (self._doubts - 1) == 0:
-            self._list(self._basis if self._is_listing else Basis.NOT_OLDER)
-        self.pause = pause
-
-    def _list(self, basis: Basis) -> None:
-        """Begin a listing."""
-        self._is_listing = True
-        self._basis = basis
-        self._continue = self._page_version = ""
-        self._found = {}
-        self._pages = 0
-        self._list_began = None
-        self.room = LARGEST_LIST
-        self.complaints.begin()
-
     def _receive_absence(self) -> list[Event]:
-        """The kind is unknown in this API version: try the next one, and after the last, there is nothing to list."""
+        """Try the kind's next API version.  After the last version, pass on an empty listing."""
         self.is_open = False
-        self._unknown_versions += 1
-        if self._unknown_versions < len(self.resource.kind.api_versions):
+        self._api_version += 1
+        if self._api_version < len(self.resource.kind.api_versions):
             return []
-        self._unknown_versions = 0
-        self._list(Basis.AT_HAND)
+        self._api_version = 0
+        self._move(Ending.ABSENT)
         is_news, self._is_absent = not self._is_absent, True
         absent = self._times.absent
         self.pause = Pause(absent, absent, "this cluster has none" if is_news else "", is_fault=False)
         return [Listed(self.resource.model, ())] if is_news else []
 
-    def _receive_change(self, change: Change, now: float) -> list[Event]:
-        """Take in one event of a watch."""
-        if change.type == "ERROR":
-            self._is_unsure = True
-            return self.receive_error(read_error(change.object), now)
-        if change.type not in _TYPES:
-            if not self._has_been_surprised:
-                text = f"events of type {show(change.type)} are not understood, and passed over"
-                self.complaints.say(Problem("", self.resource.plural, "", text, Code.API_UNKNOWN_EVENT))
-            self._has_been_surprised = True
+    def receive_failure(self, reason: str, now: float, *, is_doubtful: bool = False) -> None:
+        """Note that the connection failed, or that its data can't be read.
+
+        Args:
+            reason: for the log.
+            now: as for `request`.
+            is_doubtful: the request may be the cause, and not only the connection.
+        """
+        exchange = self._exchange
+        if not exchange.is_answered:
+            pause = self._failures.count_unanswered(reason, now, now - exchange.began)
+            is_doubtful = False
+        elif self._reset_if_healthy(now):
+            pause = self._failures.count_unanswered(reason, now)
+        else:
+            pause = self._failures.count_unhelpful(reason)
+            is_doubtful |= self.phase.is_list
+        self._fail(pause, Ending.LOST, is_doubtful=is_doubtful)
+
+    def receive_silence(self, now: float) -> None:
+        """Note that nothing came for so long that the connection must be dead.
+
+        For a watch that is no fault: where little changes, and etcd reports its progress seldom, there may be nothing
+        to bookmark.
+        """
+        is_watch = self.phase is Phase.WATCH
+        self.receive_failure("the connection fell silent", now)
+        self.pause = self.pause._replace(is_fault=not is_watch)
+
+    # Phases
+
+    def _reset_if_healthy(self, now: float) -> bool:
+        """Reset the counts of failures if the present request was a healthy watch.  Return whether it was."""
+        is_healthy = self.phase is Phase.WATCH and now - self._exchange.began >= self._times.healthy
+        if is_healthy:
+            self._failures.reset()
+        return is_healthy
+
+    def _fail(self, pause: Pause, outcome: Ending | None, *, is_doubtful: bool) -> None:
+        """End the request.  Doubts that reach a power of two replace its ending."""
+        self.is_open = False
+        self.pause = pause
+        self._doubts += is_doubtful
+        is_too_doubtful = is_doubtful and self._doubts >= 2 and self._doubts.bit_count() == 1
+        self._move(Ending.DOUBTFUL if is_too_doubtful else outcome)
+
+    def _move(self, outcome: Ending | None) -> None:
+        """Change the phase as `TRANSITIONS` has it.  Where all objects are few, they are listed instead of a probe."""
+        phase = TRANSITIONS[self.phase].get(outcome) if outcome else None
+        if phase is None:
+            return
+        self.phase = Phase.LIST_NEWEST if phase is Phase.PROBE and self.resource.is_small else phase
+        self._listing = _Listing()
+        if self.phase.is_list:
+            self.problems.begin_listing()
+
+    # Objects
+
+    def _receive_event(self, event: WatchEvent, now: float) -> list[Event]:
+        if event.type == "ERROR":
+            return self._receive_error(read_error(event.object), now, Ending.BROKEN)
+        if event.type not in _TYPES:
+            if not self._has_reported_type:
+                text = f"events of type {show(event.type)} are not understood, and ignored"
+                self.problems.report(Problem("", self.resource.plural, "", text, Code.API_UNKNOWN_EVENT))
+            self._has_reported_type = True
             return []
         self._doubts = 0
-        self._version = change.version or self._version
-        return self._events_of(change)
+        self._version = event.version or self._version
+        return self._events_of(event)
 
-    def _events_of(self, change: Change) -> list[Event]:
-        if change.type == "BOOKMARK":
+    def _events_of(self, event: WatchEvent) -> list[Event]:
+        if event.type == "BOOKMARK":
             return []
-        if change.type == "DELETED":
-            key, value = parse_key(change.object, self.resource.kind), None
-            self.complaints.note(key, ())
+        if event.type == "DELETED":
+            key, value = parse_key(event.object, self.resource.kind), None
+            self.problems.record(key, ())
         else:
-            key, value = self._parse(change.object)
+            key, value = self._parse(event.object)
         if value is not None:
             return [Put(value)]
         return [] if key is None else [Removed(self.resource.model, key)]
 
     def _parse(self, raw: msgspec.Raw) -> tuple[ObjectKey | str | None, ClusterObject | None]:
-        """An object and its key; None for one that isn't for this proxy or can't be read, or whose key can't."""
+        """The key and value of an object.
+
+        The value is None if the object can't be read or isn't for this proxy, the key if that can't be read.
+        """
         found: list[Problem] = []
         value = parse_json(raw, "", found, kind=self.resource.kind)
         if value is None or isinstance(value, Ignored):
             key, value = parse_key(raw, self.resource.kind), None
         else:
             key = key_of(value)
-        self.complaints.note(key, found)
+        self.problems.record(key, found)
         return key, value
-
-
-_DENIED = (401, 403)
-"""Status codes by which the API says that it doesn't know who asks, or that they may not."""
-
-_TYPES = {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}
-"""Types of events (meta/v1 WatchEvent) that are understood, beside ERROR."""

@@ -1,45 +1,41 @@
-"""Which resources of the cluster a service proxy follows: kinds, their places in the API, and which of their objects.
+"""The resources of the cluster that a service proxy lists and watches: kinds, their names in URLs, and selectors.
 
-Selecting is left to the server: what nobody here would read is never sent.  To a watch with a selector, an object that
-no longer matches is deleted, and one that now does is added.
+The server selects, so that it sends no object that nobody reads.  To a watch with a selector, an object that no longer
+matches is deleted, and an object that now matches is added.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from nftproxy.api.kinds import Kind, kinds_for
+from nftproxy.api.kinds import ObjectKind, kinds_for
 from nftproxy.api.services import PROXY_NAME
 from nftproxy.api.slices import HEADLESS
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Node, Service, ServiceCIDR
 
 
 class Resource(NamedTuple):
-    """What is followed.
+    """A kind of objects to list and watch, and the API's selectors for them."""
 
-    The selectors are the API's.  `may_be_absent`: there are clusters that don't know the kind.  `is_small`: all of them
-    are as quickly listed as one.
-    """
-
-    kind: Kind
+    kind: ObjectKind
     model: type[ClusterObject]
     plural: str
     label_selector: str = ""
     field_selector: str = ""
-    may_be_absent: bool = False
-    is_small: bool = False
+    may_be_absent: bool = False  # some clusters don't know the kind
+    is_small: bool = False  # all objects are listed as fast as a single object
 
     @property
     def selectors(self) -> dict[str, str]:
-        """The parameters of a list or watch that select."""
+        """The parameters of a list or watch that select objects."""
         given = {"labelSelector": self.label_selector, "fieldSelector": self.field_selector}
         return {name: value for name, value in given.items() if value}
 
 
 def resources(node_name: str, proxy_name: str = "") -> tuple[Resource, ...]:
-    """All that a service proxy on a node follows, what is quickly listed first.
+    """Return the resources for the proxy of a node, in the order in which they are listed fastest.
 
-    With a name it follows what is labelled with that, as Cilium and Antrea do, and no ServiceCIDRs (kinds.py).
+    With a name, the proxy reads only objects with this label, as for Cilium and Antrea, and no ServiceCIDRs (kinds.py).
     """
     kinds = kinds_for(proxy_name)
     ours, slices = (f"{PROXY_NAME}={proxy_name}",) * 2 if proxy_name else (f"!{PROXY_NAME}", "")

@@ -1,8 +1,7 @@
-"""What an API server answers, taken apart: pages of lists, lines of watches, and errors.
+"""The answers of an API server, taken apart: pages of lists, lines of watches, and errors.
 
-Only the wrapping is looked at here; objects stay the JSON text that they are, for parse.py to read.  What matters is
-that nothing is taken for what it isn't: a page of HTML with status 200, a Status where a list should be, or half a
-list must never pass for a list without objects.
+Only the envelope is read here.  Objects stay JSON text, for parse.py to read.  Nothing must be mistaken for an empty
+list: neither a page of HTML with status 200, nor a Status where a list should be, nor half a list.
 """
 
 from __future__ import annotations
@@ -13,29 +12,30 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.api.decode import show
-from nftproxy.api.kinds import Kind
+from nftproxy.api.kinds import ObjectKind
 from nftproxy.model.errors import NftproxyError
 
 LONGEST_LINE = 16 * 2**20
-"""Bytes in a line of a watch: etcd's requests are limited to 1.5 MiB, kube-apiserver's own to 3 MiB."""
+"""Bytes in a line of a watch: etcd's requests are limited to 1.5 MiB, kube-apiserver's to 3 MiB."""
 
 LONGEST_RETRY_AFTER = 120.0
-"""Seconds: kube-apiserver says 1 to some 30; one who asks for hours must not leave a node without rules for hours."""
+"""Seconds: kube-apiserver says 1 to some 30.  A server that asks for hours must not leave a node without rules for
+hours."""
 
 _SHOWN = 300
 """Characters of a server's message that are shown."""
 
 
 _VERSION = re.compile(r"0|[1-9][0-9]{0,127}", re.ASCII)
-"""What can be compared; etcd's own revisions have 64 bits, and the API's helper takes any length."""
+"""Versions that can be compared: etcd's revisions have 64 bits, and the API's helper takes any length."""
 
 
 class Unreadable(NftproxyError):
-    """What came is not what the API says should come: ask again."""
+    """The answer is not in the API's form: retry."""
 
 
 class Page(NamedTuple):
-    """One page of a list; `continue_token` is "" if it is the last, `version` the list's resourceVersion."""
+    """A page of a list.  `version` is the list's resourceVersion, and `continue_token` is "" on the last page."""
 
     version: str
     continue_token: str
@@ -47,20 +47,20 @@ class _ListMeta(msgspec.Struct):
     continue_token: str | None = msgspec.field(name="continue", default=None)
 
 
-class _List(msgspec.Struct):
+class _ListBody(msgspec.Struct):
     kind: str
     metadata: _ListMeta
     items: list[msgspec.Raw] | None
 
 
-def read_page(body: bytes | bytearray, kind: Kind) -> Page:
-    """The page of a list of a kind; its items are views of `body`.
+def read_page(body: bytes | bytearray, kind: ObjectKind) -> Page:
+    """Parse a page of a list.  Its items are views of `body`.
 
     Raises:
-        Unreadable: it is no such list, or not all of it.
+        Unreadable: it is no list of this kind, or not all of it.
     """
     try:
-        found = msgspec.json.decode(body, type=_List)
+        found = msgspec.json.decode(body, type=_ListBody)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise Unreadable(f"a {kind.name}List that can't be read: {error}") from error
     if found.kind != f"{kind.name}List" or not found.metadata.version:
@@ -69,9 +69,9 @@ def read_page(body: bytes | bytearray, kind: Kind) -> Page:
 
 
 def is_behind(version: str, known: str) -> bool:
-    """Whether a resourceVersion is older than another one of the same resource.
+    """Whether a resourceVersion is older than another version of the same resource.
 
-    Those of kube-apiserver are decimal numbers (KEP-5504, Kubernetes 1.35); what isn't can't be compared.
+    kube-apiserver's versions are decimal numbers (KEP-5504, Kubernetes 1.35).  Other versions can't be compared.
     """
     return (
         _VERSION.fullmatch(version) is not None
@@ -81,9 +81,9 @@ def is_behind(version: str, known: str) -> bool:
 
 
 class Lines:
-    """The lines of a stream, from its bytes as they come.
+    """The lines of a stream of bytes.
 
-    Newlines only: to `str.splitlines` U+2028 ends a line too, and JSON may have that within a text.
+    Only newlines end lines.  To `str.splitlines` U+2028 ends a line too, and JSON may have that within a string.
     """
 
     def __init__(self) -> None:
@@ -95,10 +95,10 @@ class Lines:
         return bool(self._rest.strip())
 
     def split(self, data: bytes) -> list[bytes]:
-        """The lines that are complete now.
+        """Add bytes, and return the lines that are complete now.
 
         Raises:
-            Unreadable: there is no end to one.
+            Unreadable: a line is too long.
         """
         *whole, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
@@ -106,8 +106,8 @@ class Lines:
         return [line for line in whole if line.strip()]
 
 
-class Change(NamedTuple):
-    """One line of a watch: an event's type, its object, and that object's resourceVersion ("" if it has none)."""
+class WatchEvent(NamedTuple):
+    """A line of a watch: an event's type, its object, and that object's resourceVersion ("" without it)."""
 
     type: str
     object: msgspec.Raw
@@ -119,20 +119,20 @@ class _Line(msgspec.Struct):
     object: msgspec.Raw
 
 
-class _Meta(msgspec.Struct):
+class _Version(msgspec.Struct):
     version: str = msgspec.field(name="resourceVersion", default="")
 
 
 class _Versioned(msgspec.Struct):
-    metadata: _Meta | None = None
+    metadata: _Version | None = None
 
 
 _LINES = msgspec.json.Decoder(_Line)
 _VERSIONS = msgspec.json.Decoder(_Versioned)
 
 
-def read_change(line: bytes) -> Change:
-    """What a line of a watch says.
+def read_change(line: bytes) -> WatchEvent:
+    """Parse a line of a watch.
 
     Raises:
         Unreadable: it is no event, or not all of it.
@@ -141,7 +141,7 @@ def read_change(line: bytes) -> Change:
         found = _LINES.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise Unreadable(f"a line of a watch that can't be read: {error}") from error
-    return Change(found.type, found.object, _version(found.object))
+    return WatchEvent(found.type, found.object, _version(found.object))
 
 
 def _version(raw: msgspec.Raw) -> str:
@@ -153,16 +153,12 @@ def _version(raw: msgspec.Raw) -> str:
 
 
 class ErrorStatus(NamedTuple):
-    """An answer that isn't what was asked for: of status 400 and more, or an ERROR in a watch.
+    """An error: an answer with a status other than 200, or an ERROR in a watch."""
 
-    `code` is the HTTP status, 0 if it isn't known.  `retry_after` are seconds to wait, 0 if nothing was said.
-    `is_too_large` says that the server doesn't have the asked resourceVersion yet.
-    """
-
-    code: int
+    code: int  # the HTTP status, 0 if unknown
     message: str
-    retry_after: float = 0.0
-    is_too_large: bool = False
+    retry_after: float = 0.0  # seconds to wait, 0 if the server didn't say
+    is_too_large: bool = False  # the server hasn't reached the resourceVersion of the request
 
 
 class _Cause(msgspec.Struct):
@@ -174,7 +170,7 @@ class _Details(msgspec.Struct):
     causes: list[_Cause] | None = None
 
 
-class _Status(msgspec.Struct):
+class _StatusBody(msgspec.Struct):
     kind: str = ""
     code: int = 0
     reason: str = ""
@@ -183,22 +179,21 @@ class _Status(msgspec.Struct):
 
 
 _CODES = {"Expired": 410, "Gone": 410, "TooManyRequests": 429, "Unauthorized": 401, "Forbidden": 403, "Timeout": 504}
-"""Codes of the reasons that matter, for a Status without a code (meta/v1 StatusReason)."""
+"""Codes of reasons, for a Status without a code (meta/v1 StatusReason)."""
 
 
 def read_error(body: bytes | msgspec.Raw, code: int = 0, retry_after: str = "") -> ErrorStatus:
-    """What an error answer says, whatever its body is.
+    """Parse the answer to a request that failed, with any body.
 
     Args:
         body: a Status, or any text.
-        code: the HTTP status; without it that in the Status.
-        retry_after: the header of that name, "" if there is none; only seconds are understood, as no server of
-            Kubernetes sends a date.
+        code: the HTTP status.  Without it, the code in the Status counts.
+        retry_after: the header of that name, or "".  Only seconds are understood, as Kubernetes' servers send no dates.
     """
     try:
-        status = msgspec.json.decode(body, type=_Status)
+        status = msgspec.json.decode(body, type=_StatusBody)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        status = _Status(message=bytes(body)[:_SHOWN].decode(errors="replace"))
+        status = _StatusBody(message=bytes(body)[:_SHOWN].decode(errors="replace"))
     details = status.details or _Details()
     code = code or status.code or _CODES.get(status.reason, 0)
     seconds = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else details.retry_after

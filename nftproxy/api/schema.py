@@ -1,8 +1,8 @@
-"""The shapes of the API objects that a service proxy reads, field for field as they come over the wire.
+"""The shapes of the API objects that a service proxy reads, as they are on the wire.
 
-Only fields that nftproxy acts upon are here, so decoding skips all else.  Types are as the API says them; `object`
-stands where services.py, slices.py and nodes.py look for themselves, as each element is judged there anyway, and none
-must be lost unseen.
+Only fields that nftproxy acts upon are here, and decoding skips all other fields.  A Raw shape has a value of the same
+name in the model.  Types are the API's.  `object` stands where services.py, slices.py and nodes.py judge each element
+themselves, so that no element is lost silently.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from nftproxy.api.decode import Shape
 
 
 class TypeMeta(Shape):
-    """What any object says about itself."""
+    """The fields that name the type of any object."""
 
     api_version: str | None = None
     kind: str | None = None
 
 
-class Names(Shape):
-    """What identifies an object among others of its kind, in metadata."""
+class RawKey(Shape):
+    """The fields of metadata that identify an object among the objects of its kind."""
 
     name: str | None = None
     namespace: str | None = None
@@ -29,7 +29,7 @@ class Names(Shape):
     essential: ClassVar = frozenset({"name", "namespace"})
 
 
-class ObjectMeta(Names):
+class ObjectMeta(RawKey):
     """metadata (meta/v1 ObjectMeta)."""
 
     labels: dict[str, object] | None = None
@@ -37,11 +37,11 @@ class ObjectMeta(Names):
     creation_timestamp: object = None
     deletion_timestamp: object = None
 
-    essential: ClassVar = Names.essential | {"labels"}
+    essential: ClassVar = RawKey.essential | {"labels"}
 
 
 class ApiObject(Shape):
-    """What every object below has."""
+    """The fields that every object below has."""
 
     metadata: ObjectMeta | None = None
 
@@ -49,11 +49,11 @@ class ApiObject(Shape):
 
     @property
     def labels(self) -> Mapping[str, object]:
-        """metadata.labels, none for null; values are what anyone wrote."""
+        """metadata.labels, empty for null.  The values may be of any type."""
         return (self.metadata or ObjectMeta()).labels or {}
 
 
-class ServicePort(Shape):
+class RawServicePort(Shape):
     """spec.ports[] of a Service."""
 
     name: str | None = None
@@ -84,7 +84,7 @@ class ServiceSpec(Shape):
     cluster_ips: list[object] | None = None
     external_ips: list[object] | None = None
     load_balancer_source_ranges: object = None
-    ports: list[ServicePort] | None = None
+    ports: list[RawServicePort] | None = None
     internal_traffic_policy: str | None = None
     external_traffic_policy: str | None = None
     session_affinity: str | None = None
@@ -114,7 +114,7 @@ class ServiceStatus(Shape):
     load_balancer: LoadBalancerStatus | None = None
 
 
-class Service(ApiObject):
+class RawService(ApiObject):
     """v1 Service."""
 
     spec: ServiceSpec | None = None
@@ -146,7 +146,7 @@ class EndpointHints(Shape):
     for_nodes: list[Hint] | None = None
 
 
-class Endpoint(Shape):
+class RawEndpoint(Shape):
     """endpoints[] of an EndpointSlice."""
 
     addresses: list[object] | None = None
@@ -158,7 +158,7 @@ class Endpoint(Shape):
     essential: ClassVar = frozenset({"addresses", "conditions", "nodeName"})
 
 
-class EndpointPort(Shape):
+class RawEndpointPort(Shape):
     """ports[] of an EndpointSlice."""
 
     name: str | None = None
@@ -168,12 +168,12 @@ class EndpointPort(Shape):
     essential: ClassVar = frozenset({"name", "protocol", "port"})
 
 
-class EndpointSlice(ApiObject):
+class RawEndpointSlice(ApiObject):
     """discovery.k8s.io/v1 EndpointSlice."""
 
     address_type: str | None = None
-    endpoints: list[Endpoint] | None = None
-    ports: list[EndpointPort] | None = None
+    endpoints: list[RawEndpoint] | None = None
+    ports: list[RawEndpointPort] | None = None
 
     essential: ClassVar = ApiObject.essential | {"addressType"}
 
@@ -209,7 +209,7 @@ class NodeStatus(Shape):
     addresses: list[NodeAddress] | None = None
 
 
-class Node(ApiObject):
+class RawNode(ApiObject):
     """v1 Node."""
 
     spec: NodeSpec | None = None
@@ -222,7 +222,7 @@ class ServiceCIDRSpec(Shape):
     cidrs: list[object] | None = None
 
 
-class ServiceCIDR(ApiObject):
+class RawServiceCIDR(ApiObject):
     """networking.k8s.io/v1 ServiceCIDR (KEP-1880)."""
 
     spec: ServiceCIDRSpec | None = None

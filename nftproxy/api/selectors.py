@@ -1,7 +1,7 @@
 """Label selectors as kubectl takes them: `app=web,tier in (front, back),!canary`.
 
-Syntax and meaning are those of Kubernetes (apimachinery, labels.Parse): all requirements must hold, and `!=`
-and `notin` hold for an object without the label, too.
+Syntax and meaning are those of Kubernetes (apimachinery, labels.Parse).  All requirements must hold, and `!=` and
+`notin` hold for an object without the label, too.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _REQUIREMENT = re.compile(
 
 
 class Requirement(msgspec.Struct, frozen=True):
-    """The label must be there with one of these values (None: with any); or, if not `wanted`, it must not be so."""
+    """The label must exist with one of the values (None: with any).  If not `wanted`, the opposite must hold."""
 
     key: str
     values: frozenset[str] | None
     wanted: bool
 
     def holds(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels is meant."""
+        """Whether an object with these labels meets the requirement."""
         has = self.key in labels and (self.values is None or labels[self.key] in self.values)
         return has is self.wanted
 
@@ -45,10 +45,10 @@ Selector = tuple[Requirement, ...]
 
 
 def parse_selector(text: str) -> Selector:
-    """The requirements of a selector; an empty one selects everything.
+    """Parse a selector.  An empty selector selects everything.
 
     Raises:
-        BadInput: it is none.
+        BadInput: it is no selector.
     """
     found = []
     place = 0
@@ -63,7 +63,7 @@ def parse_selector(text: str) -> Selector:
     if place < len(text) or text.endswith(","):
         where = f", from {show(text[place:])} on" if place else ""
         raise BadInput(
-            [Problem("", "", "selector", f"{show(text)} is not a label selector{where}", Code.SELECTION_UNREADABLE)]
+            Problem("", "", "selector", f"{show(text)} is not a label selector{where}", Code.SELECTION_UNREADABLE)
         )
     return tuple(found)
 
@@ -74,7 +74,7 @@ def selects(selector: Selector, labels: Mapping[str, str]) -> bool:
 
 
 def _requirement(match: re.Match[str]) -> Requirement | None:
-    """One requirement, None if a key or a value can't be one of a label."""
+    """Return a requirement, or None if a key or value can't be part of a label."""
     if match["alone"]:
         made = Requirement(match["alone"], None, wanted=not match["absent"])
     elif match["equal"]:

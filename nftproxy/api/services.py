@@ -1,7 +1,7 @@
-"""What a Service means to a proxy: from its shape (schema.py) to its value in the model.
+"""Services: from their shape (schema.py) to their value in the model.
 
-A bad element costs that element alone, and is reported.  Where losing one would open what it was there to close, the
-loss closes instead (`_source_ranges`).
+A bad element costs that element alone, and is reported.  If the loss of an element would open access that it
+restricted, the loss closes access instead (`_source_ranges`).
 
 References in parentheses are to API fields and Kubernetes enhancement proposals (KEP).
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from enum import Enum
 
 from nftproxy.api import schema
-from nftproxy.api.annotations import service_options
+from nftproxy.api.annotation_parsers import service_options
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import (
     is_label_key,
@@ -40,9 +40,9 @@ from nftproxy.model.objects import (
 )
 
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
-"""The label that says which proxy a Service is for.
+"""The label that names the proxy of a Service.
 
-kube-proxy leaves every Service with it alone, whatever its value (pkg/proxy/apis/well_known_labels.go)."""
+kube-proxy ignores every Service with this label, with any value (pkg/proxy/apis/well_known_labels.go)."""
 
 DEFAULT_AFFINITY_TIMEOUT = 10800
 """Seconds (core/v1 DefaultClientIPServiceAffinitySeconds)."""
@@ -50,21 +50,21 @@ MAX_AFFINITY_TIMEOUT = 86400
 """Seconds (core/v1 MaxClientIPServiceAffinitySeconds)."""
 
 MOST_LABELS = 64
-"""Labels of one Service that are kept: the API has no limit of its own, and charts set some ten."""
+"""Labels of a Service that are kept: the API has no limit, and charts set some ten."""
 
 NOBODY = {Family.IPV4: parse_network("0.0.0.0/32"), Family.IPV6: parse_network("::/128")}
-"""Source ranges that admit no one: the unspecified address is nobody's source."""
+"""Source ranges that admit no client: the unspecified address is never a source."""
 
 
-class Affinity(Enum):
+class SessionAffinity(Enum):
     """spec.sessionAffinity."""
 
     NONE = "None"
     CLIENT_IP = "ClientIP"
 
 
-def why_not_ours(given: schema.Service, proxy_name: str = "") -> str:
-    """Why a proxy of that name ("" for one without) leaves this Service alone; "" if it doesn't."""
+def why_not_ours(given: schema.RawService, proxy_name: str = "") -> str:
+    """Return why the proxy of a name ("" for no name) ignores this Service, or "" if it serves it."""
     spec = given.spec or schema.ServiceSpec()
     first, *_ = spec.cluster_ips or [spec.cluster_ip]
     if other := why_anothers(given.labels, proxy_name):
@@ -77,15 +77,15 @@ def why_not_ours(given: schema.Service, proxy_name: str = "") -> str:
 
 
 def why_anothers(labels: Mapping[str, object], proxy_name: str) -> str:
-    """Why what has these labels is for another proxy than the one of that name ("" for one without); "" if it isn't."""
+    """Return why an object with these labels is not for the proxy of a name ("" for no name), or "" if it is."""
     if not proxy_name:
         return f"it is for another proxy (label {PROXY_NAME})" if PROXY_NAME in labels else ""
     has_it = labels.get(PROXY_NAME) == proxy_name
     return "" if has_it else f"it is for another proxy (no label {PROXY_NAME}={proxy_name})"
 
 
-def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Service | None:
-    """The Service, without what is bad in it; None without a ClusterIP that can be read."""
+def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> Service | None:
+    """Build a Service, without the parts that are bad.  Without a readable ClusterIP the result is None."""
     spec = given.spec or schema.ServiceSpec()
     cluster_ips = _cluster_ips(spec, report)
     if not cluster_ips:
@@ -124,7 +124,6 @@ def build_service(given: schema.Service, key: ObjectKey, report: Report) -> Serv
 
 
 def _labels(given: Mapping[str, object], report: Report) -> Iterator[Label]:
-    """metadata.labels, as far as they are labels."""
     for key, value in itertools.islice(given.items(), MOST_LABELS):
         found = _label(key, value) if isinstance(value, str) else None
         if found:
@@ -135,14 +134,14 @@ def _labels(given: Mapping[str, object], report: Report) -> Iterator[Label]:
         report("metadata.labels", f"only {MOST_LABELS} of {len(given)} labels are known to `nftproxy list`")
 
 
-@functools.lru_cache(maxsize=1024)  # those that many have stay in it, while many that one has pass through
+@functools.lru_cache(maxsize=1024)  # frequent labels stay in it, and rare labels pass through
 def _label(key: str, value: str) -> Label | None:
-    """A label, as the one tuple that all Services with it have; None for what can't be one."""
+    """Return a label, as a tuple that all Services with it share.  For a text that can't be a label, return None."""
     return (key, value) if is_label_key(key) and (not value or is_label_value(value)) else None
 
 
 def _cluster_ips(spec: schema.ServiceSpec, report: Report) -> tuple[Address, ...]:
-    """spec.clusterIPs, at most one of each family, or where there are none spec.clusterIP (KEP-563)."""
+    """Parse spec.clusterIPs, at most one of each family, or spec.clusterIP without them (KEP-563)."""
     if not spec.cluster_ips:
         single = virtual_address(spec.cluster_ip, "spec.clusterIP", report)
         return (single,) if single else ()
@@ -156,7 +155,7 @@ def _cluster_ips(spec: schema.ServiceSpec, report: Report) -> tuple[Address, ...
 
 
 def _policies(spec: schema.ServiceSpec, report: Report) -> tuple[TrafficPolicy, TrafficPolicy]:
-    """spec.internalTrafficPolicy (KEP-2086) and spec.externalTrafficPolicy."""
+    """Parse spec.internalTrafficPolicy (KEP-2086) and spec.externalTrafficPolicy."""
     default = TrafficPolicy.CLUSTER
     return (
         word(spec.internal_traffic_policy, default, "spec.internalTrafficPolicy", report),
@@ -165,7 +164,7 @@ def _policies(spec: schema.ServiceSpec, report: Report) -> tuple[TrafficPolicy, 
 
 
 def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) -> Iterator[ServicePort]:
-    """spec.ports, except those that repeat an earlier one's name or number with the same protocol."""
+    """Parse spec.ports.  A port that repeats an earlier port's name or number with the same protocol is left out."""
     taken: set[tuple[str | int, Protocol]] = set()
     taken_on_nodes: set[tuple[int, Protocol]] = set()
     for index, given in numbered(spec.ports):
@@ -187,12 +186,12 @@ def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) 
 
 
 def _optional_port(value: int | None, path: str, report: Report) -> int:
-    """A port where null and 0 both mean none."""
+    """Parse a port.  Both null and 0 mean no port."""
     return (port_number(value, path, report) or 0) if value else 0
 
 
 def _load_balancer_ips(status: schema.ServiceStatus | None, report: Report) -> Iterator[Address]:
-    """status.loadBalancer.ingress[].ip where ipMode is VIP or absent (KEP-1860); hostnames are not ours."""
+    """Parse status.loadBalancer.ingress[].ip where ipMode is VIP or absent (KEP-1860).  Hostnames are ignored."""
     balancer = (status or schema.ServiceStatus()).load_balancer or schema.LoadBalancerStatus()
     for index, ingress in numbered(balancer.ingress):
         path = f"status.loadBalancer.ingress[{index}]"
@@ -205,12 +204,12 @@ def _load_balancer_ips(status: schema.ServiceStatus | None, report: Report) -> I
 
 
 def _source_ranges(value: object, report: Report) -> tuple[Network, ...]:
-    """spec.loadBalancerSourceRanges; blanks around a range are trimmed.
+    """Parse spec.loadBalancerSourceRanges, without blanks around a range.
 
-    A range that can't be read is skipped, as kube-proxy does, which is safe while another one of its family is left to
-    restrict.  With none left kube-proxy admits everyone; here nobody gets in until the range is corrected.
+    An unreadable range is skipped, as in kube-proxy.  That is safe while another range of its family restricts access.
+    If none is left, kube-proxy admits everyone.  Here nobody is admitted until the range is corrected.
 
-    The annotation service.beta.kubernetes.io/load-balancer-source-ranges is for cloud providers: kube-proxy doesn't
+    The annotation service.beta.kubernetes.io/load-balancer-source-ranges is for cloud providers, and kube-proxy doesn't
     read it either.
     """
     path = "spec.loadBalancerSourceRanges"
@@ -242,15 +241,15 @@ def _closed(families: set[Family], path: str, report: Report) -> Iterator[Networ
 
 
 def _families_meant(item: object) -> set[Family]:
-    """The family that an invalid CIDR was probably meant for; both if it doesn't show."""
+    """Return the family that an invalid CIDR was probably meant for, or both if that is unclear."""
     if isinstance(item, str) and ":" in item:
         return {Family.IPV6}
     return {Family.IPV4} if isinstance(item, str) and "." in item else set(Family)
 
 
 def _affinity_timeout(spec: schema.ServiceSpec, report: Report) -> int | None:
-    """spec.sessionAffinityConfig.clientIP.timeoutSeconds, None without spec.sessionAffinity ClientIP."""
-    if word(spec.session_affinity, Affinity.NONE, "spec.sessionAffinity", report) is Affinity.NONE:
+    """Parse spec.sessionAffinityConfig.clientIP.timeoutSeconds.  Without spec.sessionAffinity ClientIP, return None."""
+    if word(spec.session_affinity, SessionAffinity.NONE, "spec.sessionAffinity", report) is SessionAffinity.NONE:
         return None
     config = (spec.session_affinity_config or schema.SessionAffinityConfig()).client_ip or schema.ClientIPConfig()
     timeout = config.timeout_seconds

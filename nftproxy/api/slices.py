@@ -1,6 +1,7 @@
-"""What an EndpointSlice means to a proxy: from its shape (schema.py) to its value in the model.
+"""EndpointSlices: from their shape (schema.py) to their value in the model.
 
-A bad endpoint, port or hint costs itself alone, and is reported.  Sharing texts keeps the memory of large clusters low.
+A bad endpoint, port or hint costs itself alone, and is reported.  Equal texts are shared, which keeps the memory of
+large clusters low.
 
 References in parentheses are to API fields and Kubernetes enhancement proposals (KEP).
 """
@@ -11,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 
 from nftproxy.api import schema
-from nftproxy.api.annotations import slice_options
+from nftproxy.api.annotation_parsers import slice_options
 from nftproxy.api.decode import Report, numbered, show
 from nftproxy.api.validate import is_label, is_label_value, is_subdomain, named_port, timestamp, virtual_address
 from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Family, family_of
@@ -23,8 +24,8 @@ SERVICE_NAME = "kubernetes.io/service-name"
 TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 
-def why_passed_over(given: schema.EndpointSlice) -> str:
-    """Why a proxy leaves this EndpointSlice alone; "" if it doesn't."""
+def why_passed_over(given: schema.RawEndpointSlice) -> str:
+    """Return why a proxy ignores this EndpointSlice, or "" if it doesn't."""
     labels = given.labels
     if HEADLESS in labels:
         return f"it is of a headless Service (label {HEADLESS})"
@@ -33,8 +34,8 @@ def why_passed_over(given: schema.EndpointSlice) -> str:
     return "its addressType is FQDN" if given.address_type == "FQDN" else ""
 
 
-def build_slice(given: schema.EndpointSlice, key: ObjectKey, report: Report) -> EndpointSlice | None:
-    """The EndpointSlice, except for what is bad in it; None if its Service or family can't be read."""
+def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) -> EndpointSlice | None:
+    """Build an EndpointSlice, without the bad parts.  Without a readable Service or family the result is None."""
     service = given.labels[SERVICE_NAME]
     family = FAMILIES.get(given.address_type or "")
     if family is None:
@@ -55,13 +56,13 @@ def build_slice(given: schema.EndpointSlice, key: ObjectKey, report: Report) -> 
     return None
 
 
-def _triggered(given: schema.EndpointSlice, report: Report) -> float:
+def _triggered(given: schema.RawEndpointSlice, report: Report) -> float:
     annotations = given.metadata.annotations if given.metadata is not None else None
     return timestamp((annotations or {}).get(TRIGGER_TIME), f"metadata.annotations.{TRIGGER_TIME}", report)
 
 
-def _slice_ports(given: schema.EndpointSlice, report: Report) -> Iterator[EndpointPort]:
-    """The ports of a slice; without a name or a number (null) a port is for no Service port, so it is passed over."""
+def _slice_ports(given: schema.RawEndpointSlice, report: Report) -> Iterator[EndpointPort]:
+    """Parse the ports of a slice.  A port without a name or number (null) is for no Service port, and is left out."""
     taken = set()
     for index, wired in numbered(given.ports):
         if wired.name is None or wired.port is None:
@@ -76,8 +77,8 @@ def _slice_ports(given: schema.EndpointSlice, report: Report) -> Iterator[Endpoi
         yield port
 
 
-def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report) -> Endpoint | None:
-    """One endpoint: its first address, as all of its addresses are the same pod (Endpoint.addresses)."""
+def _endpoint(index: int, given: schema.RawEndpoint, family: Family, report: Report) -> Endpoint | None:
+    """Parse an endpoint.  Only its first address counts, as all of them are the same pod (Endpoint.addresses)."""
     path = f"endpoints[{index}]"
     if not given.addresses:
         report(f"{path}.addresses", "is empty")
@@ -103,21 +104,21 @@ def _endpoint(index: int, given: schema.Endpoint, family: Family, report: Report
 
 @functools.lru_cache(maxsize=16384)
 def _node_name(text: str) -> str | None:
-    """The name of a Node, or "", as the one object that was given first; None if it is no name.
+    """Return the name of a Node, or "", as the object that all endpoints share.  For any other text, return None.
 
-    There are many endpoints to a node, and still more to a zone, so that each name is judged once.
+    A node has many endpoints, and a zone has still more, so each name is judged once.
     """
     return text if not text or is_subdomain(text) else None
 
 
 @functools.lru_cache(maxsize=1024)
 def _zone_name(text: str) -> str | None:
-    """The same for the name of a zone."""
+    """Do the same for the name of a zone."""
     return text if is_label_value(text) else None
 
 
 def _zone(given: object, path: str, report: Report) -> str:
-    """The endpoint's zone, "" where it isn't known; one that can't be read costs a weight by zone alone."""
+    """Parse the endpoint's zone, "" if unknown.  An unreadable zone costs only its weight."""
     if not given:
         return ""
     if isinstance(given, str) and (zone := _zone_name(given)):
@@ -127,7 +128,7 @@ def _zone(given: object, path: str, report: Report) -> str:
 
 
 def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bool]:
-    """Ready, serving, terminating; ready unless denied, serving as ready unless said otherwise (KEP-1672)."""
+    """Return ready, serving and terminating.  By default ready is true, and serving is ready (KEP-1672)."""
     if given is None:
         return True, True, False
     ready = given.ready is not False
@@ -137,7 +138,7 @@ def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bo
 def _hints(
     given: list[schema.Hint] | None, is_name: Callable[[str], bool], path: str, report: Report
 ) -> tuple[str, ...] | None:
-    """The names in hints.forZones or hints.forNodes; None where there is none."""
+    """Return the names in hints.forZones or hints.forNodes, None without any."""
     if not given:
         return None
     names = []
@@ -151,5 +152,5 @@ def _hints(
 
 @functools.lru_cache(maxsize=16384)
 def _shared_names(names: tuple[str, ...]) -> tuple[str, ...]:
-    """The same names, as the one object that was given first: of zones there are few."""
+    """Return the tuple of these names that all endpoints share: a cluster has few zones."""
     return names

@@ -1,4 +1,4 @@
-"""The startup taint: how it is taken off a Node, without harm to whatever else happens to the Node meanwhile."""
+"""The patch that removes the startup taint from a Node."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ import msgspec
 from nftproxy.api.responses import Unreadable
 
 
-class _Meta(msgspec.Struct):
+class _NodeMeta(msgspec.Struct):
     version: str = msgspec.field(name="resourceVersion")
 
 
-class _Spec(msgspec.Struct):
+class _NodeTaints(msgspec.Struct):
     taints: list[dict[str, Any]] | None = None
 
 
-class _Node(msgspec.Struct):
-    metadata: _Meta
-    spec: _Spec | None = None
+class _TaintedNode(msgspec.Struct):
+    metadata: _NodeMeta
+    spec: _NodeTaints | None = None
 
 
 def without_taint(node: bytes, key: str) -> bytes | None:
-    """The JSON merge patch (RFC 7386) that takes every taint of a key off a Node, given its JSON; None if it has none.
+    """Return the JSON merge patch (RFC 7386) that removes every taint of a key from a Node, or None without such a
+    taint.
 
-    Taints are one list, which a patch can only replace.  So the patch names the resourceVersion that it is made for: if
-    the Node has changed since, the API denies it with 409, and no taint that another one has set is lost.
+    Taints are a list, which a patch can only replace.  So the patch has the Node's resourceVersion.  If the Node has
+    changed since, the API denies the patch with 409, and no taint that another program has set is lost.
+
+    Args:
+        node: the JSON of the Node.
+        key: the key of the taint.
 
     Raises:
         Unreadable: this is no Node.
     """
     try:
-        found = msgspec.json.decode(node, type=_Node)
+        found = msgspec.json.decode(node, type=_TaintedNode)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         raise Unreadable(f"a Node that can't be read: {error}") from error
-    taints = (found.spec or _Spec()).taints or []
+    taints = (found.spec or _NodeTaints()).taints or []
     others = [taint for taint in taints if taint.get("key") != key]
     if len(others) == len(taints):
         return None

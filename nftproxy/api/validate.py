@@ -1,7 +1,7 @@
-"""Judging single values from outside: names, addresses, networks, ports, words, times.
+"""Parsers of single values: names, addresses, networks, ports, words, times.
 
-Each function takes a value, its path and where to report; it returns the value as the model holds it, or reports a
-fault and returns None (or the default that it names).  None of them raises.
+Each takes a value, its path and a Report.  It returns the value as the model has it.  For a bad value it reports a
+fault, and returns None or a default.  None of them raises.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from nftproxy.model.addresses import (
     parse_virtual_address,
 )
 from nftproxy.model.objects import EndpointPort
-from nftproxy.model.shared import shared
+from nftproxy.model.texts import intern_text
 
 E = TypeVar("E", bound=Enum)
 N = TypeVar("N", bound=Address | Network)
 
 _REASON = 160
-"""Characters of an exception's text that may be quoted: enough for every reason given for input of ordinary length."""
+"""Characters of an exception's text in a message: enough for every reason for input of ordinary length."""
 
-# The names that Kubernetes knows (apimachinery, util/validation), each with its greatest length.
+# Kubernetes' forms of names (apimachinery, util/validation), each with its greatest length.
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def is_label(text: str) -> bool:
-    """Whether this is a DNS label (RFC 1123), at most 63 characters: a namespace, a Service, a port name."""
+    """Whether a text is a DNS label (RFC 1123), at most 63 characters: a namespace, a Service, a port name."""
     return _LABEL.fullmatch(text) is not None
 
 
 def is_subdomain(text: str) -> bool:
-    """Whether this is a DNS subdomain (RFC 1123), at most 253 characters: a Node, an EndpointSlice, a ServiceCIDR."""
+    """Whether a text is a DNS subdomain (RFC 1123), at most 253 characters: a Node, an EndpointSlice, a ServiceCIDR."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:
-    """Whether this may be the value of a label, at most 63 characters, and not empty: a zone."""
+    """Whether a text can be the value of a label, at most 63 characters, and isn't empty: a zone."""
     return _LABEL_VALUE.fullmatch(text) is not None
 
 
 def is_label_key(text: str) -> bool:
-    """Whether this may be the key of a label: a name as a value is, perhaps after a DNS subdomain and a slash."""
+    """Whether a text can be the key of a label: a name like a value's, with or without a DNS subdomain and a slash."""
     prefix, slash, name = text.rpartition("/")
     return is_label_value(name) and (not slash or is_subdomain(prefix))
 
@@ -63,9 +63,9 @@ _PROTOCOLS = {protocol.name: protocol for protocol in Protocol} | {None: Protoco
 def named_port(
     name: str | None, protocol: str | None, number: int | None, path: str, report: Report
 ) -> EndpointPort | None:
-    """A port with its name (null is "", which is a name too) and protocol (null is TCP); None if one of them is bad.
+    """Parse a port with its name (null is "", which is a name too) and protocol (null is TCP).
 
-    This is what ports of Services and of EndpointSlices have in common, and that they are matched by.
+    Ports of Services and of EndpointSlices have these three in common, and are matched by name and protocol.
     """
     known = _PROTOCOLS.get(protocol)
     if known is None:
@@ -74,11 +74,11 @@ def named_port(
         report(f"{path}.name", f"{show(name)} is not a port name (a DNS label of at most 63 characters)")
         return None
     right = port_number(number, f"{path}.port", report)
-    return EndpointPort(shared(name or ""), known, right) if known and right else None
+    return EndpointPort(intern_text(name or ""), known, right) if known and right else None
 
 
 def port_number(value: int | None, path: str, report: Report) -> int | None:
-    """A port, 1 to 65535."""
+    """Parse a port, 1 to 65535."""
     if value is not None and 1 <= value <= 65535:
         return value
     report(path, "is missing" if value is None else f"{show(value)} is not a port from 1 to 65535")
@@ -86,7 +86,7 @@ def port_number(value: int | None, path: str, report: Report) -> int | None:
 
 
 def word(value: str | None, default: E, path: str, report: Report) -> E:
-    """The member of the default's Enum whose value this is; the default for null, "" and, reported, anything else."""
+    """Return the member of the default's Enum with this value.  Null and "" are the default, other values a fault."""
     if not value:
         return default
     for member in type(default):
@@ -98,17 +98,17 @@ def word(value: str | None, default: E, path: str, report: Report) -> E:
 
 
 def virtual_address(value: object, path: str, report: Report) -> Address | None:
-    """An address that a Service or an endpoint may have."""
+    """Parse an address that a Service or an endpoint may have."""
     return _parsed(value, parse_virtual_address, "an IP address", path, report)
 
 
 def node_address(value: object, path: str, report: Report) -> Address | None:
-    """Any IP address."""
+    """Parse any IP address."""
     return _parsed(value, parse_address, "an IP address", path, report)
 
 
 def network(value: object, path: str, report: Report) -> Network | None:
-    """A CIDR."""
+    """Parse a CIDR."""
     return _parsed(value, parse_network, "a CIDR", path, report)
 
 
@@ -127,15 +127,15 @@ def _parsed(value: object, parse: Callable[[str], N], what: str, path: str, repo
 def several(
     values: Iterable[object] | None, judge: Callable[[object, str, Report], N | None], path: str, report: Report
 ) -> tuple[N, ...]:
-    """Those of a list that pass the judge, each once, in their order; none for null."""
+    """Parse the elements of a list with `judge`.  Return the good values, each once, in order, none for null."""
     judged = [judge(value, f"{path}[{index}]", report) for index, value in enumerate(values or ())]
     return tuple(dict.fromkeys(value for value in judged if value is not None))
 
 
 def timestamp(value: object, path: str, report: Report) -> float:
-    """A point in time in seconds since the epoch; 0 for null, for what came before, and, reported, for no such thing.
+    """Parse a time, and return seconds since the epoch.  Null, times before the epoch and bad times are 0.
 
-    The API writes RFC 3339.  YAML's loaders may have made a datetime of that; one without a zone is UTC (YAML 1.1).
+    The API writes RFC 3339.  YAML's loaders may have made a datetime of that, and without a zone it is UTC (YAML 1.1).
     """
     if value is None:
         return 0

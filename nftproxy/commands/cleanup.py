@@ -1,4 +1,4 @@
-"""`nftproxy cleanup`: the rules of a proxy that isn't to run here any more go."""
+"""`nftproxy cleanup`: remove the rules of a proxy that no longer runs here."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ from nftproxy.rules.transaction import delete_transaction, join
 
 @click.command("cleanup")
 @CONFIG
-@click.option(
-    "--kube-proxy", "mode", type=click.Choice(MODES), help="Remove what kube-proxy left in this mode instead."
-)
+@click.option("--kube-proxy", "mode", type=click.Choice(MODES), help="Remove kube-proxy's rules of this mode instead.")
 def cleanup_command(config_file: Path | None, mode: str | None) -> None:
-    """Remove nftproxy's tables, or what kube-proxy has left.
+    """Remove nftproxy's tables, or kube-proxy's leftovers.
 
-    Nothing else is touched.  That nothing is there is no error.
+    Nothing else is touched.  It is no error if there is nothing to remove.
     """
     configuration(config_file)
     if mode:

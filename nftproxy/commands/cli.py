@@ -1,24 +1,25 @@
-"""The command line: `nftproxy` and its commands, each of which has a module of its own.
+"""The command line: `nftproxy` and its commands, each in a module of its own.
 
-Standard output carries the result, standard error the messages.  Exit status: 0 done; 1 where `diff` finds a
-difference, `check` or `conformance` a fault, or `doctor` more than notes; 2 bad input or usage, with the file, object
-and field at fault.
+Results go to standard output, messages to standard error.  Exit status 0 means done.  1 means that `diff` found a
+difference, `check` or `conformance` a fault, or `doctor` more than notes.  2 means bad input or usage, and the message
+names the file, object and field at fault.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import sys
 from typing import NoReturn
 
 import click
 
-from nftproxy import __version__
-from nftproxy.model.errors import BadInput, NftproxyError
+from nftproxy.model.errors import BadInput, NftproxyError, Unavailable
+from nftproxy.version import __version__
 
 
 def main() -> NoReturn:
-    """Run the command line; maps our errors to messages and exit statuses."""
+    """Run the command line, and turn our errors into messages and exit statuses."""
     try:
         sys.exit(_commands(prog_name="nftproxy", standalone_mode=False))
     except click.ClickException as error:
@@ -35,30 +36,51 @@ def main() -> NoReturn:
         sys.exit(1)
 
 
-COMMANDS = "check cleanup conformance diff doctor explain list manifests render run status top".split()
-"""The commands: `name_command` in a module that is called as they are."""
+BROUGHT = {"conformance": "pip install ./conformance"}
+"""Commands that another package brings, by an entry point of the group `nftproxy.commands`, and how to install it."""
+COMMANDS = "check cleanup diff doctor explain list manifests render run status top".split()
+"""The commands: `NAME_command` in the module `NAME`."""
 
 
 class Commands(click.Group):
-    """The commands, each of which is imported when it is asked for.
+    """The commands, each imported on demand.
 
-    An agent runs for months with what `run` imports, and starts with it after each change of its configuration.
+    An agent keeps the imports of `run` for months, and repeats them after each change of its configuration.
     """
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """The names of all commands."""
-        return list(COMMANDS)
+        """Return the names of all commands."""
+        return sorted([*COMMANDS, *BROUGHT])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of this name."""
+        """Return the command of this name."""
         if cmd_name in COMMANDS:
             module = importlib.import_module(f"nftproxy.commands.{cmd_name}")
             self.add_command(getattr(module, f"{cmd_name}_command"))
+        elif cmd_name in BROUGHT:
+            found = importlib.metadata.entry_points(group="nftproxy.commands", name=cmd_name)
+            self.add_command(next((entry.load() for entry in found), None) or _not_installed(cmd_name))
         return super().get_command(ctx, cmd_name)
 
 
+def _not_installed(name: str) -> click.Command:
+    """A command that only says which package to install."""
+
+    def say(**_: object) -> NoReturn:
+        raise Unavailable(f"`nftproxy {name}` is in a package of its own: in a checkout, `{BROUGHT[name]}` installs it")
+
+    anything = click.Argument(["anything"], nargs=-1, type=click.UNPROCESSED)
+    return click.Command(
+        name,
+        callback=say,
+        params=[anything],
+        help=f"Not installed: {BROUGHT[name]} does so in a checkout.",
+        context_settings={"ignore_unknown_options": True},
+    )
+
+
 def commands() -> dict[str, click.Command]:
-    """Every command, by name."""
+    """Return every command, by name."""
     context = click.Context(_commands)
     found = {name: _commands.get_command(context, name) for name in _commands.list_commands(context)}
     return {name: command for name, command in found.items() if command}
@@ -67,4 +89,4 @@ def commands() -> dict[str, click.Command]:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def _commands() -> None:
-    """A Kubernetes service proxy for Linux nodes: Services and EndpointSlices in, one nftables table a family out."""
+    """A Kubernetes service proxy for Linux nodes: from Services and EndpointSlices to one nftables table a family."""

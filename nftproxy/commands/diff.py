@@ -1,8 +1,8 @@
-"""`nftproxy diff`: what would change, between two sets of manifests, or between manifests and what a node's kernel has.
+"""`nftproxy diff`: the change between two sets of manifests, or from a node's kernel to manifests.
 
-What a node has is what its kernel holds, whatever the agent believes: every element, and sets, maps and chains by name.
-Rules within chains are not compared.  How the node sees the cluster (its configuration, its Node, its addresses) comes
-from its agent, or from options.
+With --live the kernel is read, as the agent may be wrong: every element, and sets, maps and chains by name.  Rules
+within chains aren't compared.  The node's view of the cluster (its configuration, its Node, its addresses) comes from
+its agent, or from options.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from typing import Any
 import click
 import msgspec
 
-from nftproxy.agent.answers import NodeFacts
-from nftproxy.api.config import parse_config
-from nftproxy.commands.live import LIVE, Agent
+from nftproxy.agent.socket.answers import NodeInputs
+from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.offline import EXISTING, OFFLINE_IF_ANY, loaded, offline_cluster, refuse_given
 from nftproxy.commands.options import renderer
+from nftproxy.config.parse import parse_config
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Address, Family, parse_network
-from nftproxy.model.events import Event, HostAddresses, Listed, Put
-from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put
+from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Change, Element, Generation, Kind
+from nftproxy.rules.ruleset import Element, Generation, GenerationChange, NftKind
 from nftproxy.rules.transaction import Container, Transaction, change_transaction, join
 
 
 @click.command("diff")
 @click.argument("paths", nargs=-1, required=True, type=EXISTING, metavar="OLD NEW | --live PATH...")
-@click.option("--live", is_flag=True, help="Compare the manifests with what the kernel of this node holds; as root.")
+@click.option("--live", is_flag=True, help="Compare the manifests with this node's kernel; as root.")
 @OFFLINE_IF_ANY
 @LIVE
 def diff_command(
@@ -40,13 +40,14 @@ def diff_command(
 ) -> None:
     """Print what would change between manifests, or on this node.
 
-    It is the transaction from one set of manifests to another, or with --live from what this node has to manifests, as
-    nft text.  With --live the agent is asked how the node sees the cluster, unless --node and --config say so.
+    The output is a transaction as nft text, from the manifests OLD to the manifests NEW, or with --live from this
+    node's rules to the manifests.  With --live the agent says how the node sees the cluster, unless --node and --config
+    do.
 
-    Exit status 1 if there is a difference, 0 if nothing differs.
+    Exit status 1 if there is a difference, 0 if there is none.
     """
     if live:
-        transaction = _from_kernel(_live_pipeline(paths, strict, Agent(agent_socket, timeout), **options))
+        transaction = _from_kernel(_live_pipeline(paths, strict, AgentClient(agent_socket, timeout), **options))
     else:
         transaction = _from_manifests(paths, strict, **options)
     sys.stdout.write(transaction.text)
@@ -55,52 +56,49 @@ def diff_command(
 
 def _from_manifests(paths: tuple[Path, ...], strict: bool, **options: Any) -> Transaction:
     if len(paths) != 2:
-        raise click.UsageError("two sets of manifests are compared, OLD and NEW, or with --live one with the kernel")
+        raise click.UsageError("give two sets of manifests, OLD and NEW, or one with --live")
     if not options["node"]:
-        raise click.UsageError("without --live give --node NAME: it says whose rules these are")
+        raise click.UsageError("without --live give --node NAME, the node that the rules are for")
     old, new = paths
     cluster = offline_cluster([old], strict=strict, **options)
-    return cluster.pipeline.apply(loaded([new], cluster.pipeline.settings.config, strict).listing())
+    return cluster.pipeline.ingest(loaded([new], cluster.pipeline.settings.config, strict).listing())
 
 
-def _live_pipeline(paths: tuple[Path, ...], strict: bool, agent: Agent, **options: Any) -> Pipeline:
-    """What manifests ask for on this node."""
+def _live_pipeline(paths: tuple[Path, ...], strict: bool, agent: AgentClient, **options: Any) -> Pipeline:
+    """The pipeline of this node with the manifests applied."""
     if options["node"]:
         return offline_cluster(list(paths), strict=strict, **options).pipeline
-    refuse_given(("config_file", "ipv6_affinity"), "counts with --node: without that the agent says how it is set up")
-    facts = agent.node_facts()
+    refuse_given(("config_file", "ipv6_affinity"), "needs --node: without it the agent's own configuration counts")
+    facts = agent.get(NodeInputs, "/v1/node")
     (document,) = msgspec.json.decode(facts.configuration).values()
     config, _ = parse_config(document, "the agent")
     wanted = options["family"]
     families = [family for family in map(Family, facts.families) if wanted in (None, family.value)]
     settings = Settings(config, Capabilities(wide_maps=facts.wide_maps))
     pipeline = Pipeline(facts.name, settings, renderer(options["templates"]), families)
-    pipeline.apply(_node_events(facts))
+    pipeline.ingest(_node_events(facts))
     listing = loaded(paths, config, strict).listing()
-    pipeline.apply(each for each in listing if isinstance(each, Listed) and _counts(each))
+    pipeline.ingest(each for each in listing if isinstance(each, Listed) and _counts(each))
     return pipeline
 
 
 def _counts(listed: Listed) -> bool:
-    """Whether manifests say what there is of a kind; where they have no Node, the node's own stays."""
+    """True if the manifests replace the node's objects of a kind.  Without a Node in them, the node's own stays."""
     return bool(listed.objects) or listed.kind in (Service, EndpointSlice)
 
 
-def _node_events(facts: NodeFacts) -> Iterable[Event]:
-    """The node as its agent knows it."""
+def _node_events(facts: NodeInputs) -> Iterable[Event]:
+    """The node as its agent sees it."""
     internal, external = (tuple(map(Address, each)) for each in (facts.internal_ips, facts.external_ips))
     yield Put(Node(facts.name, facts.zone, internal, external, tuple(map(parse_network, facts.pod_cidrs))))
     yield Put(ServiceCIDR("of the agent", tuple(map(parse_network, facts.service_cidrs))))
     if facts.host_addresses is not None:
         yield Put(HostAddresses(frozenset(map(Address, facts.host_addresses))))
+    yield Put(ApiServers(frozenset(Place(Address(address), port) for address, port in facts.api_servers)))
 
 
 def _from_kernel(pipeline: Pipeline) -> Transaction:
-    """The transaction that leads the kernel from what it holds to what the pipeline has.
-
-    Raises:
-        Unavailable: the kernel can't be asked.
-    """
+    """The transaction from the kernel's elements to the pipeline's."""
     kernel = Kernel()
     found = []
     for family, generation in pipeline.generations.items():
@@ -113,17 +111,17 @@ def _from_kernel(pipeline: Pipeline) -> Transaction:
     return join(found)
 
 
-def difference(generation: Generation, containers: Iterable[Container], held: Iterable[Element]) -> Change:
-    """What a generation has beyond the kernel, and the kernel beyond it.
+def difference(generation: Generation, containers: Iterable[Container], held: Iterable[Element]) -> GenerationChange:
+    """Return the change from the kernel's containers and elements to a generation.
 
-    What the agent keeps although nothing uses it any more, and the elements that come with it, are no difference.
+    Chains and maps that the agent keeps although nothing uses them, and their elements, are no difference.
     """
-    change = Change()
+    change = GenerationChange()
     used = generation.used_declarations()
     present = {(container.kind, container.name) for container in containers}
     change.declared.update({identity: each for identity, each in used.items() if identity not in present})
     leading = {entry.container for each in used.values() for entry in each.entries}
-    declared = {each.name for each in used.values() if each.kind is not Kind.CHAIN}
+    declared = {each.name for each in used.values() if each.kind is not NftKind.CHAIN}
     wanted = set(generation.used_elements())
     known = {_normal(element) for element in held}
     for element in sorted(known - {_normal(each) for each in wanted}):
@@ -135,7 +133,7 @@ def difference(generation: Generation, containers: Iterable[Container], held: It
 
 
 def _normal(element: Element) -> Element:
-    """The element as the kernel shows it, which knows no ranges of one address."""
+    """The element as the kernel prints it, which omits the length of a range of a single address."""
     width = "/128" if ":" in element.key else "/32"
     return msgspec.structs.replace(
         element, key=" . ".join(part.removesuffix(width) for part in element.key.split(" . "))

@@ -1,4 +1,4 @@
-"""`nftproxy explain`: what becomes of a connection, and why."""
+"""`nftproxy explain`: the outcome of a connection, and the reasons."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ from typing import Any
 import click
 import msgspec
 
-from nftproxy.commands.codes import print_article
-from nftproxy.commands.live import LIVE, Agent
+from nftproxy.commands.agent_client import LIVE, AgentClient
+from nftproxy.commands.articles import print_article
 from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
-from nftproxy.commands.tables import json_text
+from nftproxy.commands.output import json_text
 from nftproxy.explanation.answer import Explanation
-from nftproxy.explanation.kernel import with_kernel
-from nftproxy.explanation.packets import plan
+from nftproxy.explanation.expected import with_kernel
+from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
 from nftproxy.explanation.question import Question, parse_source, parse_to
-from nftproxy.explanation.text import text
-from nftproxy.kernel.elements import Elements
-from nftproxy.kernel.table_copy import TableCopy, read_table
+from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.kernel.nfnetlink.table_copy import TableCopy, read_table
 from nftproxy.model.addresses import Family
-from nftproxy.trace.follow import Trace, follow
 from nftproxy.trace.text import text as trace_text
+from nftproxy.trace.tracing import Trace, trace_plan
 
 PICTURE = Path(__file__).resolve().parents[1] / "explanation" / "picture.svg.j2"
 """The template of --svg."""
 
 COPIED = {True: "what the kernel of this machine holds", False: "the rules that these manifests render to"}
-"""What a trace goes through: the kernel's own rules if the kernel is to be asked."""
+"""The rules that a trace goes through, by whether the kernel is asked."""
 
 
 class Traced(msgspec.Struct, frozen=True):
-    """An explanation, and what the kernel did with such packets."""
+    """An explanation, with traces of packets through the kernel."""
 
     explanation: Explanation
     traces: tuple[Trace, ...]
@@ -62,27 +61,28 @@ def explain_command(
     timeout: float,
     **options: Any,
 ) -> None:
-    """Say what becomes of a connection to TO, and why.
+    """Explain the outcome of a connection to TO.
 
     TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
-    number, or node:PORT; after a port there may be /udp or /sctp.  PATHS are manifests, as for render, seen from the
-    node that --node names; without any the agent of this node is asked, which also says what its kernel holds.
+    number, or node:PORT.  A port may be followed by /udp or /sctp.  PATHS are manifests, as for render, seen from the
+    node that --node names.  Without PATHS the agent of this node answers, and compares the answer with its kernel.
 
-    With --trace the kernel of this machine shows what it does: exit status 1 if that isn't what the explanation says.
-    With --kernel, too, and without PATHS, packets go through a copy of what that kernel holds, else of what the
-    manifests render to.
+    With --trace packets go through a throw-away copy of the rules.  The exit status is 1 if the outcome differs from
+    the explanation.  With --kernel, and without PATHS, it is a copy of this kernel's rules, otherwise of the rules of
+    the manifests.
 
-    TO may also be a code that a warning or an Event names, as NFT012, or the word codes for a list of them all; these
-    need nothing else.
+    TO may also be the code of a warning or an Event, as NFT012, or the word codes for the list of all codes, without
+    further arguments.
     """
     if wants_picture and (wants_trace or output != "text"):
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
     if not paths:
         refuse_given(("node", *OFFLINE_ONLY), "counts with PATHS: without any the agent answers for its own node")
-        agent = Agent(agent_socket, timeout)
-        explanation = agent.explain(to, source or "")
-        traces = follow(agent.plan(to, source or ""), _held(Family)) if wants_trace else None
+        agent = AgentClient(agent_socket, timeout)
+        asked = {"to": to, "from": source or ""}
+        explanation = agent.get(Explanation, "/v1/explain", **asked)
+        traces = trace_plan(agent.get(Plan, "/v1/packets", **asked), _held(Family)) if wants_trace else None
         _show(explanation, traces, True, output, wants_picture=wants_picture)
         return
     if not options["node"]:
@@ -90,25 +90,25 @@ def explain_command(
     cluster = offline_cluster(paths, with_pods=True, **options)
     explanation = cluster.explain(question.to, question.source)
     if kernel:
-        with Elements() as elements:
+        with ElementLookup() as elements:
             explanation = with_kernel(explanation, elements.find)
     pipeline, pods = cluster.pipeline, cluster.manifests.pods
     rules = _held(pipeline.generations) if kernel else pipeline.full_transaction({})
-    traces = follow(plan(pipeline, question, pods), rules) if wants_trace else None
+    traces = trace_plan(plan(pipeline, question, pods), rules) if wants_trace else None
     _show(explanation, traces, kernel, output, wants_picture=wants_picture)
 
 
 def _show(
     explanation: Explanation, traces: tuple[Trace, ...] | None, kernel: bool, output: str, *, wants_picture: bool
 ) -> None:
-    """Print an answer, and end with status 1 if the kernel does something else; `kernel` says what was traced."""
+    """Print an answer, and exit with status 1 if the kernel differs.  `kernel`: its own rules were traced."""
     if wants_picture:
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
     elif output == "json":
         answer = explanation if traces is None else Traced(explanation, traces)
         click.echo(json_text(answer))
     else:
-        click.echo("\n".join(text(explanation)))
+        click.echo(explanation)
         if traces is not None:
             click.echo("\n".join(trace_text(traces, COPIED[kernel])))
     if any(trace.differences for trace in traces or ()):
@@ -116,5 +116,5 @@ def _show(
 
 
 def _held(families: Iterable[Family]) -> list[TableCopy]:
-    """What the kernel of this machine holds."""
+    """The tables in the kernel of this machine."""
     return [copy for family in families if (copy := read_table(family))]

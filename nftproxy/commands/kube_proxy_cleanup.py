@@ -1,13 +1,14 @@
-"""What kube-proxy leaves on a node when it goes, and its removal: `nftproxy cleanup --kube-proxy MODE`.
+"""Remove kube-proxy's rules from a node: `nftproxy cleanup --kube-proxy MODE`.
 
-kube-proxy's rules stay in force after it and go stale: whoever replaces it must remove them, once the new rules exist.
+kube-proxy's rules stay in force when it ends, and go stale.  They must be removed once the new rules exist.
 
-* Nobody else's rule is touched.  A chain or a set is kube-proxy's by its name, a jump to such a chain by its comment.
-  A chain that a rule of someone else's leads to (CNI's portmap may use KUBE-MARK-MASQ) is kept, with all that it leads
-  to in turn, and named.  What the kubelet makes is left to it: KUBE-FIREWALL, KUBE-MARK-DROP, the chains it probes.
-* One transaction for each iptables table, made from what iptables-save printed: it happens as a whole or not at all.
-* What isn't on this machine - a tool, a part of the kernel, kube-proxy's rules - is passed over, so that doing it twice
-  is doing it once.  An iptables table that fails doesn't save the others.
+* No other program's rule is touched.  A chain or a set is kube-proxy's by its name, a jump to such a chain by its
+  comment.  A chain that another program's rule leads to (CNI's portmap may use KUBE-MARK-MASQ) is kept and named, and
+  so is every chain that it leads to in turn.  The kubelet's chains stay: KUBE-FIREWALL, KUBE-MARK-DROP, its probes.
+* Each iptables table has one transaction, made from the output of iptables-save, which happens as a whole or not at
+  all.
+* A missing tool, kernel feature or rule of kube-proxy's is skipped, so the command is idempotent.  If one iptables
+  table fails, the rest are cleaned all the same.
 
 Names are those in kube-proxy's own cleanup (CleanupLeftovers in pkg/proxy/iptables, ipvs, nftables), 1.36 and before.
 """
@@ -24,10 +25,11 @@ from typing import Any, NamedTuple
 from pyroute2 import IPVS, IPRoute, IPSet, IPVSService, NetlinkError
 from pyroute2.netlink.exceptions import IPSetError
 
-from nftproxy.kernel import iptables, nftables_netlink
-from nftproxy.kernel.ipvs import IPVS_IN_KERNEL
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.other_proxies import IPVS_INTERFACE, KUBE_PROXY_TABLE
+from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.others import iptables_tools
+from nftproxy.kernel.others.ipvs import IPVS_IN_KERNEL
+from nftproxy.kernel.others.other_proxies import IPVS_INTERFACE, KUBE_PROXY_TABLE
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import BESIDE_ANOTHER, Transaction
@@ -37,21 +39,21 @@ DUMMY_KIND = "dummy"
 CHAIN = re.compile(
     "KUBE-(?:SERVICES|EXTERNAL-SERVICES|NODEPORTS|POSTROUTING|MARK-MASQ|FORWARD|PROXY-FIREWALL|PROXY-CANARY"
     "|NODE-PORT|LOAD-BALANCER|FIRE-WALL|SOURCE-RANGES-FIREWALL|IPVS-FILTER|IPVS-OUT-FILTER"  # IPVS mode
-    "|(?:SVC|SVL|EXT|SEP|FW|XLB)-[A-Z0-9]+)"  # of one Service port or endpoint
+    "|(?:SVC|SVL|EXT|SEP|FW|XLB)-[A-Z0-9]+)"  # of a Service port or endpoint
 )
 
 COMMENT = re.compile(
     "kubernetes (?:service portals|externally-visible service portals|health check (?:service ports|rules)"
     "|load balancer firewall|forwarding rules|postrouting rules|ipvs access filter)|kube-proxy firewall rules"
 )
-"""What kube-proxy writes beside its jumps from built-in chains."""
+"""The comments of kube-proxy's jumps from built-in chains."""
 
 SET_NAMES = (
     "LOOP-BACK CLUSTER-IP EXTERNAL-IP EXTERNAL-IP-LOCAL LOAD-BALANCER LOAD-BALANCER-LOCAL LOAD-BALANCER-FW "
     "LOAD-BALANCER-SOURCE-IP LOAD-BALANCER-SOURCE-CIDR NODE-PORT-TCP NODE-PORT-LOCAL-TCP NODE-PORT-UDP "
     "NODE-PORT-LOCAL-UDP NODE-PORT-SCTP-HASH NODE-PORT-LOCAL-SCTP-HASH HEALTH-CHECK-NODE-PORT IPVS-IPS"
 ).split()
-LONGEST_SET_NAME = 31  # ipset's IPSET_MAXNAMELEN, without the final 0; kube-proxy cuts off the rest
+LONGEST_SET_NAME = 31  # ipset's IPSET_MAXNAMELEN without the final 0, to which kube-proxy truncates
 SETS = frozenset(f"{prefix}{name}"[:LONGEST_SET_NAME] for prefix in ("KUBE-", "KUBE-6-") for name in SET_NAMES)
 NODE_PORT_SET = re.compile("KUBE-(?:6-)?NODE-PORT-(TCP|UDP|SCTP)")
 PROTOCOLS = {"TCP": socket.IPPROTO_TCP, "UDP": socket.IPPROTO_UDP, "SCTP": socket.IPPROTO_SCTP}
@@ -62,9 +64,9 @@ INCOMPATIBLE = re.compile("^# Table `([a-z]+)' is incompatible", re.MULTILINE)  
 
 
 class Removal(NamedTuple):
-    """How to remove what is kube-proxy's from an iptables table, as text for `iptables-restore --noflush`.
+    """The removal of kube-proxy's rules from an iptables table, as text for `iptables-restore --noflush`.
 
-    `kept` are chains that stay, as rules of someone else's lead to them.
+    `removed` counts chains.  `kept` are chains that stay, as other programs' rules lead to them.
     """
 
     table: str
@@ -74,12 +76,12 @@ class Removal(NamedTuple):
 
 
 def remove_leftovers(mode: str) -> Iterator[str]:
-    """Remove what kube-proxy left in a mode of `MODES`; yields what was removed or kept, as it happens.
+    """Remove kube-proxy's rules of a mode of `MODES`, and yield a line for each removed or kept thing as it happens.
 
     Raises:
-        Unavailable: something couldn't be removed, for want of a permission or because its tool said no; or nothing
-            was, as a table of ours is there that leaves all but some Services to kube-proxy.
-        Refused: the kernel wouldn't delete an nftables table.
+        Unavailable: a permission is missing, or a tool failed, or our table is a canary's.  A canary leaves most
+            Services to kube-proxy, so nothing was removed.
+        Refused: the kernel refuses to delete an nftables table.
     """
     try:
         _expect_no_canary()
@@ -91,7 +93,7 @@ def remove_leftovers(mode: str) -> Iterator[str]:
 
 def _expect_no_canary() -> None:
     for family in Family:
-        if (nftables_netlink.table_comment(family, TABLE) or "").endswith(BESIDE_ANOTHER):
+        if (nft_queries.table_comment(family, TABLE) or "").endswith(BESIDE_ANOTHER):
             raise Unavailable(
                 f"nothing was removed: nftproxy serves just some Services on this node (the table {family.table} says "
                 "so), and kube-proxy the others; if that has ended, remove this table first: nftproxy cleanup"
@@ -99,7 +101,7 @@ def _expect_no_canary() -> None:
 
 
 def removals(saved: str) -> list[Removal]:
-    """What to do with each table that iptables-save printed; tables in which there is nothing to do are left out."""
+    """Return the removals for the output of iptables-save.  Tables without kube-proxy's rules have none."""
     tables = (part.partition("\n") for part in re.split(r"^\*", saved, flags=re.MULTILINE)[1:])
     return [found for name, _, body in tables if (found := _removal(name, body.splitlines())) is not None]
 
@@ -119,14 +121,14 @@ def _removal(table: str, lines: list[str]) -> Removal | None:
     doomed = [chain for chain in ours if chain not in kept]
     if not doomed and not jumps:
         return None
-    flushes = [f":{chain} - [0:0]" for chain in doomed]  # first, so that no chain is in use when it is deleted
+    flushes = [f":{chain} - [0:0]" for chain in doomed]  # first, so that no deleted chain is in use
     deletions = [f"-X {chain}" for chain in doomed]
     text = "\n".join([f"*{table}", *flushes, *jumps, *deletions, "COMMIT", ""])
     return Removal(table, text, len(doomed), tuple(sorted(kept)))
 
 
 def _target(rule: str) -> tuple[str, str]:
-    """Where a rule leads, and its comment; "" for what it hasn't."""
+    """The target of a rule, and its comment, each "" if it has none."""
     words = iter(shlex.split(rule))
     target = comment = ""
     for word in words:
@@ -138,7 +140,7 @@ def _target(rule: str) -> tuple[str, str]:
 
 
 def _led_to(wanted: set[str], lines: Iterable[str]) -> set[str]:
-    """These chains of kube-proxy's, and all of its chains that their rules lead to, however far."""
+    """These chains of kube-proxy's, and all of its chains that they lead to, directly or not."""
     rules = [line for line in lines if line.startswith("-A KUBE-")] if wanted else []
     found: set[str] = set()
     while wanted:
@@ -150,9 +152,9 @@ def _led_to(wanted: set[str], lines: Iterable[str]) -> set[str]:
 
 def _iptables() -> Iterator[str]:
     faults = []
-    for tool in iptables.tools():
+    for tool in iptables_tools.tools():
         try:
-            saved = iptables.save(tool)
+            saved = iptables_tools.save(tool)
             _expect_readable(saved, tool)
             found = removals(saved)
         except Unavailable as error:
@@ -167,27 +169,26 @@ def _iptables() -> Iterator[str]:
         raise Unavailable("\n".join(faults))
 
 
-def _removed(tool: iptables.Tool, removal: Removal) -> Iterator[str]:
-    iptables.restore(tool, removal.text)
+def _removed(tool: iptables_tools.IptablesTool, removal: Removal) -> Iterator[str]:
+    iptables_tools.restore(tool, removal.text)
     where = f"the table {removal.table} of {tool.name}"
     yield f"removed kube-proxy's chains ({removal.removed}) from {where}"
     for chain in removal.kept:
-        yield f"kept the chain {chain} in {where}: rules that are not kube-proxy's use it"
+        yield f"kept the chain {chain} in {where}: other programs' rules use it"
 
 
-def _expect_readable(saved: str, tool: iptables.Tool) -> None:
-    """A table into which someone wrote what iptables can't say is not printed: it matters if chains of ours are in it.
+def _expect_readable(saved: str, tool: iptables_tools.IptablesTool) -> None:
+    """Raise Unavailable if iptables-save can't print a table that has chains of kube-proxy's.
 
-    Raises:
-        Unavailable: there is such a table.
+    It can't print tables into which another program wrote rules that iptables doesn't have.
     """
     for table in INCOMPATIBLE.findall(saved):
-        if any(CHAIN.fullmatch(chain) for chain in nftables_netlink.chains(tool.family, table)):
+        if any(CHAIN.fullmatch(chain) for chain in nft_queries.chains(tool.family, table)):
             raise Unavailable(f"{tool.name} can't read the table {table}: another program wrote nft rules into it")
 
 
 def is_kube_proxys(server: Server, addresses: frozenset[str], node_ports: frozenset[tuple[int, int]]) -> bool:
-    """Whether kube-proxy made a virtual server: its address is on the dummy interface, or it is at a node port.
+    """True if kube-proxy made a virtual server: its address is on the dummy interface, or it is at a node port.
 
     `node_ports` are (protocol, port).
     """
@@ -206,7 +207,7 @@ def _virtual_servers() -> Iterator[str]:
 
 
 def server_of(message: Any) -> Server:
-    """The key of the virtual server in a message of the kernel's; None for what a server of a firewall mark hasn't."""
+    """Return the key of the virtual server in a netlink message, with None for fields that it lacks."""
     attributes = message.get_attr("IPVS_CMD_ATTR_SERVICE")
     return {name: attributes.get_attr(f"IPVS_SVC_ATTR_{name.upper()}") for name in ("af", "addr", "protocol", "port")}
 
@@ -259,8 +260,8 @@ def _listed_sets() -> list[Any]:
 
 
 def _nftables() -> Iterator[str]:
-    there = [family.value for family in Family if nftables_netlink.table_comment(family, KUBE_PROXY_TABLE) is not None]
-    # "add" first, as someone else may have deleted it meanwhile
+    there = [family.value for family in Family if nft_queries.table_comment(family, KUBE_PROXY_TABLE) is not None]
+    # "add" first, as another program may have deleted it meanwhile
     Kernel().apply(
         Transaction(
             "".join(f"add table {each} {KUBE_PROXY_TABLE}\ndelete table {each} {KUBE_PROXY_TABLE}\n" for each in there)

@@ -1,116 +1,109 @@
-"""`nftproxy list`: what the agent of this node serves, and what it doesn't, in tables as kubectl prints them."""
+"""`nftproxy list`: print Services, endpoints, conflicts and clients of this node's agent, in tables like kubectl's."""
 
 from __future__ import annotations
 
+import operator
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import click
 
-from nftproxy.agent.answers import (
-    ClientRow,
-    End,
-    EndpointRow,
-    Row,
-    ServiceRow,
-)
+from nftproxy.agent.socket.answers import End, ListingRow
 from nftproxy.api.selectors import parse_selector
-from nftproxy.commands.live import LIVE, Agent
-from nftproxy.commands.tables import age, json_text, table
+from nftproxy.commands.agent_client import LIVE, AgentClient
+from nftproxy.commands.output import age, json_text, table
 from nftproxy.model.addresses import host_port
-from nftproxy.model.printable import printable
+from nftproxy.model.texts import printable
 
 DEFAULT_NAMESPACE = "default"
-"""What is listed without -n and -A, as kubectl has it where its context says nothing else."""
+"""The namespace without -n and -A, as in kubectl without a context."""
 
-Cells = Callable[[Any], Sequence[str]]
-
-
-class Columns(NamedTuple):
-    """How a kind of row is shown: a header and cells, more of them with -o wide, and what -o name prints."""
-
-    header: tuple[str, ...]
-    cells: Cells
-    wide_header: tuple[str, ...]
-    wide_cells: Cells
-    name: Callable[[Any], str]
+Cells = Mapping[str, Callable[[Any], str]]
+"""The cell of a row in each column, by the column's header."""
 
 
-def _service_cells(row: ServiceRow) -> Sequence[str]:
-    external = ",".join(row.external_ips)
-    since = age(time.time() - row.created) if row.created else "<unknown>"
-    pods = f"{row.used}/{row.known}"
-    return row.service, row.type, ",".join(row.cluster_ips), external, ",".join(row.ports), pods, row.state, since
+class Listing(NamedTuple):
+    """How rows of a kind are printed: `wide` columns only with -o wide, and `name` with -o name."""
+
+    columns: Cells
+    wide: Cells = MappingProxyType({})
+    name: Callable[[Any], str] = operator.attrgetter("key")
 
 
-def _wide_service_cells(row: ServiceRow) -> Sequence[str]:
-    affinity = "" if row.affinity is None else f"{row.affinity}s"
-    return str(row.local), f"{row.internal_policy}/{row.external_policy}", affinity, "; ".join(row.notes)
-
-
-def _endpoint_cells(row: EndpointRow) -> Sequence[str]:
-    used = "yes" if row.is_used else "local" if row.is_used_locally else "no"
-    front = f"{row.port_name or row.port}/{row.protocol}"
-    return row.service, front, row.endpoint, "yes" if row.is_local else "no", used
-
-
-def _client_cells(row: ClientRow) -> Sequence[str]:
-    front = f"{host_port(row.address, row.port)}/{row.protocol}"
-    return row.service, row.client, front, row.pod, age(row.seconds_left)
-
-
-COLUMNS: Mapping[str, Columns] = {
-    "services": Columns(
-        ("NAME", "TYPE", "CLUSTER-IP", "EXTERNAL-IP", "PORT(S)", "ENDPOINTS", "STATE", "AGE"),
-        _service_cells,
-        ("LOCAL", "POLICY", "AFFINITY", "NOTES"),
-        _wide_service_cells,
-        lambda row: row.key,
+LISTINGS: Mapping[str, Listing] = {
+    "services": Listing(
+        {
+            "NAME": lambda row: row.service,
+            "TYPE": lambda row: row.type,
+            "CLUSTER-IP": lambda row: ",".join(row.cluster_ips),
+            "EXTERNAL-IP": lambda row: ",".join(row.external_ips),
+            "PORT(S)": lambda row: ",".join(row.ports),
+            "ENDPOINTS": lambda row: f"{row.used}/{row.known}",
+            "STATE": lambda row: row.state,
+            "AGE": lambda row: age(time.time() - row.created) if row.created else "<unknown>",
+        },
+        {
+            "LOCAL": lambda row: str(row.local),
+            "POLICY": lambda row: f"{row.internal_policy}/{row.external_policy}",
+            "AFFINITY": lambda row: "" if row.affinity is None else f"{row.affinity}s",
+            "NOTES": lambda row: "; ".join(row.notes),
+        },
     ),
-    "endpoints": Columns(
-        ("SERVICE", "PORT", "ENDPOINT", "LOCAL", "USED"),
-        _endpoint_cells,
-        ("WHY", "WHY-ON-NODE"),
-        lambda row: (row.why, row.why_locally),
+    "endpoints": Listing(
+        {
+            "SERVICE": lambda row: row.service,
+            "PORT": lambda row: f"{row.port_name or row.port}/{row.protocol}",
+            "ENDPOINT": lambda row: row.endpoint,
+            "LOCAL": lambda row: "yes" if row.is_local else "no",
+            "USED": lambda row: "yes" if row.is_used else "local" if row.is_used_locally else "no",
+        },
+        {"WHY": lambda row: row.why, "WHY-ON-NODE": lambda row: row.why_locally},
         lambda row: f"{row.key} {row.endpoint}",
     ),
-    "conflicts": Columns(
-        ("SERVICE", "PORT", "LACKS", "HOLDER"),
-        lambda row: (row.service, row.port_name, row.what, row.holder),
-        ("WHY",),
-        lambda row: (row.why,),
-        lambda row: row.key,
+    "conflicts": Listing(
+        {
+            "SERVICE": lambda row: row.service,
+            "PORT": lambda row: row.port_name,
+            "LACKS": lambda row: row.what,
+            "HOLDER": lambda row: row.holder,
+        },
+        {"WHY": lambda row: row.why},
     ),
-    "quarantined": Columns(
-        ("SERVICE", "FAMILY", "WHY"),
-        lambda row: (row.service, row.family or "all", row.why),
-        (),
-        lambda _row: (),
-        lambda row: row.key,
+    "quarantined": Listing(
+        {
+            "SERVICE": lambda row: row.service,
+            "FAMILY": lambda row: row.family or "all",
+            "WHY": lambda row: row.why,
+        }
     ),
-    "affinity": Columns(
-        ("SERVICE", "CLIENT", "ADDRESS", "POD", "LEFT"),
-        _client_cells,
-        ("TIMEOUT",),
-        lambda row: (f"{row.timeout}s",),
+    "affinity": Listing(
+        {
+            "SERVICE": lambda row: row.service,
+            "CLIENT": lambda row: row.client,
+            "ADDRESS": lambda row: f"{host_port(row.address, row.port)}/{row.protocol}",
+            "POD": lambda row: row.pod,
+            "LEFT": lambda row: age(row.seconds_left),
+        },
+        {"TIMEOUT": lambda row: f"{row.timeout}s"},
         lambda row: f"{row.key} {row.client}",
     ),
 }
-"""What can be listed, and how."""
+"""The listings, by their names on the command line."""
 
 
 @click.command("list")
-@click.argument("what", type=click.Choice(list(COLUMNS)))
-@click.option("-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="List what is in this namespace.")
-@click.option("-A", "--all-namespaces", is_flag=True, help="List what is in all namespaces.")
-@click.option("-l", "--selector", default="", help="List what is of Services with these labels: app=web,!canary.")
+@click.argument("what", type=click.Choice(list(LISTINGS)))
+@click.option("-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="The namespace to list.")
+@click.option("-A", "--all-namespaces", is_flag=True, help="List all namespaces.")
+@click.option("-l", "--selector", default="", help="Only Services with these labels: app=web,!canary.")
 @click.option(
-    "-o", "--output", type=click.Choice(["wide", "json", "name"]), help="Print more columns, JSON, or names alone."
+    "-o", "--output", type=click.Choice(["wide", "json", "name"]), help="Print more columns, JSON, or names only."
 )
 @click.option(
-    "--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="List so many clients at most."
+    "--limit", type=click.IntRange(1, 10_000), default=500, show_default=True, help="The most clients to list."
 )
 @LIVE
 def list_command(
@@ -123,19 +116,19 @@ def list_command(
     agent_socket: str,
     timeout: float,
 ) -> None:
-    """List what the agent of this node serves, and what it doesn't.
+    """List Services, endpoints and clients of this node's agent.
 
-    That is services, their endpoints, conflicts about addresses and ports, Services that are quarantined, and the
+    There are listings of Services, their endpoints, conflicts about addresses and ports, quarantined Services, and the
     clients that session affinity remembers.
     """
-    parse_selector(selector)  # which raises what is wrong with it, agent or no agent
+    parse_selector(selector)  # raises if it is bad, agent or no agent
     scope = "" if all_namespaces else namespace
     query = {"namespace": scope, "selector": selector}
     if what == "affinity":
         query["limit"] = str(limit)
-    *rows, end = Agent(agent_socket, timeout).rows(what, **query)
-    found = [row for row in rows if isinstance(row, Row)]
-    for line in _printed(found, COLUMNS[what], output, with_namespace=all_namespaces):
+    *rows, end = AgentClient(agent_socket, timeout).rows(what, **query)
+    found = [row for row in rows if isinstance(row, ListingRow)]
+    for line in _printed(found, LISTINGS[what], output, with_namespace=all_namespaces):
         sys.stdout.write(f"{line}\n")
     if not found and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
@@ -143,17 +136,14 @@ def list_command(
         click.echo(f"there are more: these are the first {len(found)} (--limit), in no order", err=True)
 
 
-def _printed(rows: Sequence[Row], columns: Columns, output: str | None, *, with_namespace: bool) -> Iterator[str]:
+def _printed(
+    rows: Sequence[ListingRow], listing: Listing, output: str | None, *, with_namespace: bool
+) -> Iterator[str]:
     if output == "json":
         yield json_text({"kind": "List", "items": rows})
     elif output == "name":
-        yield from dict.fromkeys(map(columns.name, rows))
+        yield from dict.fromkeys(map(listing.name, rows))
     elif rows:
-        wide = output == "wide"
-        header = (*["NAMESPACE"] * with_namespace, *columns.header, *(columns.wide_header if wide else ()))
-        yield from table(header, (_cells(row, columns, wide=wide, with_namespace=with_namespace) for row in rows))
-
-
-def _cells(row: Row, columns: Columns, *, wide: bool, with_namespace: bool) -> Sequence[str]:
-    own = [row.namespace] if with_namespace else []
-    return (*own, *columns.cells(row), *(columns.wide_cells(row) if wide else ()))
+        namespace: Cells = {"NAMESPACE": lambda row: row.namespace} if with_namespace else {}
+        cells = {**namespace, **listing.columns, **(listing.wide if output == "wide" else {})}
+        yield from table(tuple(cells), ([cell(row) for cell in cells.values()] for row in rows))

@@ -1,4 +1,4 @@
-"""`nftproxy manifests`: what to apply to run the agent on every node of a cluster."""
+"""`nftproxy manifests`: print the objects that run the agent on every node of a cluster."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any
 
 import click
 
-from nftproxy import __version__
-from nftproxy.api.config import EMPTY_CONFIG, parse_config
-from nftproxy.api.flags import flags_by_path, override
 from nftproxy.api.validate import is_label_key, is_label_value
-from nftproxy.deploy.agent import TEMPLATE, Wishes, configuration, deployed, facts, render
+from nftproxy.config.flags import flags_by_path, override
+from nftproxy.config.parse import EMPTY_CONFIG, parse_config
+from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config
+from nftproxy.sources.config_documents import KubeProxySettings, read_kube_proxy
 from nftproxy.sources.documents import to_yaml
-from nftproxy.sources.kube_proxy import KubeProxy, read_kube_proxy
 from nftproxy.templates_dir import deploy_templates_dir
+from nftproxy.version import __version__
 
 IMAGE = f"nftproxy:{__version__}"
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
-"""Roughly what a container runtime takes for a reference (distribution/reference)."""
+"""Roughly the references that a container runtime accepts (distribution/reference)."""
 
 
 @click.command("manifests")
@@ -34,18 +34,18 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
     type=click.Choice(list(DISTRIBUTIONS)),
     default="kubeadm",
     show_default=True,
-    help="What the cluster was made with.",
+    help="The cluster's distribution.",
 )
 @click.option(
     "--api-server",
     default="",
-    help="Where every node reaches the API server, other than through a Service.",
+    help="The API server as every node reaches it, other than through a Service.",
     metavar="URL",
 )
 @click.option(
     "--cluster-cidr", default="", help="The ranges of the cluster's pods, one for each family.", metavar="CIDR,..."
 )
-@click.option("--image", default=IMAGE, show_default=True, help="Where the nodes get the image from.", metavar="IMAGE")
+@click.option("--image", default=IMAGE, show_default=True, help="The image's name.", metavar="IMAGE")
 @click.option("--node-selector", default="", help="Run the agent only on nodes with this label.", metavar="NAME=VALUE")
 @click.option("--monitoring/--no-monitoring", help="Whether other machines may scrape metrics.")
 @click.option(
@@ -53,22 +53,22 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
 def manifests_command(config_maps: Path | None, distribution: str, **options: Any) -> None:
-    """Print what to apply to run the agent on a cluster.
+    """Print the objects that run the agent on a cluster.
 
     Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
-    --namespace kube-system get configmap kube-proxy --output yaml.  Options go before it.
+    --namespace kube-system get configmap kube-proxy --output yaml.  Options override it.
     """
     chosen = DISTRIBUTIONS[distribution]
-    found = read_kube_proxy(config_maps) if config_maps else KubeProxy(EMPTY_CONFIG, "")
-    wishes = _wishes(chosen, found, str(config_maps or "flags"), **options)
-    config = deployed(wishes)
-    given = facts(wishes, config, to_yaml([configuration(config)]))
-    click.echo(render((deploy_templates_dir() / TEMPLATE).read_text(), given), nl=False)
+    found = read_kube_proxy(config_maps) if config_maps else KubeProxySettings(EMPTY_CONFIG, "")
+    asked = _asked(chosen, found, str(config_maps or "flags"), **options)
+    config = deployed(asked)
+    template = (deploy_templates_dir() / TEMPLATE).read_text()
+    click.echo(render(template, asked, config, to_yaml([configuration(config)])), nl=False)
 
 
-def _wishes(
+def _asked(
     distribution: Distribution,
-    found: KubeProxy,
+    found: KubeProxySettings,
     source: str,
     *,
     api_server: str,
@@ -76,13 +76,13 @@ def _wishes(
     node_selector: str,
     monitoring: bool,
     **fields: str,
-) -> Wishes:
+) -> DaemonSetOptions:
     if not _IMAGE.fullmatch(image):
         raise click.BadParameter(f"{image!r} is not the name of an image", param_hint="--image")
     name, is_label, value = node_selector.partition("=")
     if node_selector and not (is_label and is_label_key(name) and (not value or is_label_value(value))):
         raise click.BadParameter(f"{node_selector!r} is not NAME=VALUE", param_hint="--node-selector")
-    return Wishes(
+    return DaemonSetOptions(
         distribution,
         _config(distribution, found.config, source, fields),
         api_server or found.server,
@@ -93,7 +93,7 @@ def _wishes(
 
 
 def _config(distribution: Distribution, raw: object, source: str, fields: dict[str, str]) -> Config:
-    """kube-proxy's configuration with the options laid over it; the distribution has the range if nobody else does."""
+    """kube-proxy's configuration, overridden by options, and with the distribution's range of pods by default."""
     given = {name.replace("_", "-"): text for name, text in fields.items() if text}
     base = dict(raw) if isinstance(raw, dict) else {}
     if not base.get("clusterCIDR") and not base.get("detectLocalMode"):

@@ -1,4 +1,4 @@
-"""What the commands share that work from manifests, without a cluster: their options, and what they make of these."""
+"""The options of commands that work from manifests, and the cluster that manifests and options make."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from nftproxy.model.settings import Capabilities, Config
 from nftproxy.sources.files import Manifests, load, load_pods
 
 NODES_TO_NAME = 5
-"""Nodes that the warning about an unknown one names."""
+"""Nodes that the warning about an unknown node names."""
 
 AFFINITY_MODES = {"map": Capabilities(wide_maps=True), "hash": Capabilities(wide_maps=False)}
 
-_NODE = "The node whose rules these are."
+_NODE = "The node that the rules are for."
 _OPTIONS = options(
     CONFIG,
     TEMPLATES,
@@ -38,7 +38,7 @@ _OPTIONS = options(
         type=click.Choice(["auto", *AFFINITY_MODES]),
         default="auto",
         show_default=True,
-        help="How IPv6 clients stick to a pod: by a map, which crashes nft 1.0.6, or by a hash; auto asks "
+        help="How IPv6 clients stick to a pod: by a map, which crashes nft 1.0.6, or by a hash; auto tries "
         "the nft library of this machine.",
     ),
 )
@@ -47,7 +47,7 @@ OFFLINE_IF_ANY = options(click.option("--node", help=f"{_NODE}  Needed without a
 EXISTING = click.Path(exists=True, path_type=Path, allow_dash=True)
 PATHS = click.argument("paths", nargs=-1, required=True, type=EXISTING)
 OFFLINE_ONLY = ("config_file", "templates", "family", "strict", "ipv6_affinity")
-"""What `offline_cluster` takes beside the node, by the names of parameters."""
+"""The parameters of `offline_cluster` beside the node."""
 PATHS_IF_ANY = click.argument("paths", nargs=-1, type=EXISTING)
 
 
@@ -62,12 +62,14 @@ def offline_cluster(
     *,
     with_pods: bool = False,
 ) -> Cluster:
-    """The cluster that manifests describe, as a node with these options sees it; with the names of pods, if wanted.
+    """Return the cluster that manifests describe, as a node with these options sees it.
+
+    `with_pods` loads the names of pods, too.
 
     Raises:
-        BadInput: the configuration or the templates are wrong; or something in the manifests, and `strict`.
+        BadInput: the configuration or the templates are bad, or the manifests are and `strict` is set.
     """
-    gc.disable()  # an offline command ends before garbage would count: a fifth of its time at 10,000 Services
+    gc.disable()  # a command ends before garbage matters: at 10,000 Services collection takes a fifth of the time
     config = configuration(config_file)
     manifests = loaded(paths, config, strict)
     _report(_unknown(node, manifests), strict)
@@ -82,10 +84,10 @@ def offline_cluster(
 
 
 def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
-    """What files hold for a proxy with this configuration; what is wrong with it is a warning.
+    """Load manifests for a proxy with this configuration, and print their faults as warnings.
 
     Raises:
-        BadInput: something is wrong, and `strict`.
+        BadInput: there is a fault, and `strict` is set.
     """
     manifests = load(paths, kinds_for(config.service_proxy_name))
     _report(manifests.problems, strict)
@@ -93,10 +95,10 @@ def loaded(paths: Sequence[Path], config: Config, strict: bool) -> Manifests:
 
 
 def refuse_given(names: Sequence[str], why: str) -> None:
-    """Let nobody believe that options count which this use of a command has no use for.
+    """Refuse options that have no effect in this use of a command.
 
     Raises:
-        UsageError: one of them is on the command line.
+        UsageError: an option of these names is on the command line.
     """
     context = click.get_current_context()
     for option in context.command.params:
@@ -105,7 +107,7 @@ def refuse_given(names: Sequence[str], why: str) -> None:
 
 
 def _unknown(node: str, manifests: Manifests) -> list[Problem]:
-    """Whether the manifests have Nodes, but none of this name."""
+    """The problem of manifests that have Nodes, but none of this name."""
     names = sorted(each.name for each in manifests.objects if isinstance(each, Node))
     if not names or node in names:
         return []
@@ -115,8 +117,8 @@ def _unknown(node: str, manifests: Manifests) -> list[Problem]:
 
 
 def _report(problems: Sequence[Problem], strict: bool) -> None:
-    """Problems are warnings, or raise BadInput if `strict`."""
+    """Print problems as warnings, or raise BadInput if `strict`."""
     if strict and problems:
-        raise BadInput(list(problems))
+        raise BadInput(*problems)
     for problem in problems:
         click.echo(f"warning: {problem.coded}", err=True)

@@ -1,4 +1,4 @@
-"""What several commands take: the configuration, the templates."""
+"""Options that several commands share: the configuration, the templates."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from nftproxy.library import renderer as renderer  # beside the option for it
+from nftproxy.library import renderer as renderer  # beside its option
 from nftproxy.model.settings import Config
-from nftproxy.sources.files import load_config
+from nftproxy.sources.config_documents import load_config
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -25,7 +25,7 @@ TEMPLATES = click.option(
 
 
 def options(*given: Decorator) -> Decorator:
-    """Several options as one."""
+    """Return a decorator that adds several options."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         for option in reversed(given):
@@ -36,10 +36,10 @@ def options(*given: Decorator) -> Decorator:
 
 
 def configuration(file: Path | None) -> Config:
-    """The configuration in a file, or the defaults; its warnings go to standard error.
+    """Return the configuration in a file, or the defaults, and print its warnings to standard error.
 
     Raises:
-        BadInput: the file can't be read, or the configuration is wrong.
+        BadInput: the file can't be read, or the configuration is bad.
     """
     config, warnings = load_config(file)
     for warning in warnings:

@@ -1,4 +1,4 @@
-"""`nftproxy render`: the rules for manifests, as text."""
+"""`nftproxy render`: print the rules for manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nftproxy.commands.offline import OFFLINE, PATHS, offline_cluster
 def render_command(paths: tuple[Path, ...], **options: Any) -> None:
     """Print the rules for manifests, commented for review.
 
-    It is the whole ruleset, which `nft -f` loads into an empty namespace.  Nothing is loaded here.
+    The output is the whole ruleset, which `nft -f` loads into an empty namespace.  Nothing is loaded here.
 
     PATHS are files or directories (not recursive) of YAML or JSON, multi-document and List kinds included.
     """

@@ -1,8 +1,8 @@
-"""`nftproxy run`: the proxy itself, which takes the command line of kube-proxy's binary.
+"""`nftproxy run`: the proxy itself, with the command line of kube-proxy's binary.
 
-A DaemonSet or a unit that runs kube-proxy runs nftproxy with the same arguments.  Hence booleans are as Go has them
-(`--masquerade-all` and `--masquerade-all=true`), underscores in a flag's name are dashes, and the flags with which
-kube-proxy does something else and exits do that here: --version, --write-config-to, --cleanup, --init-only.
+A DaemonSet or a unit that runs kube-proxy runs nftproxy with the same arguments.  So booleans are in Go's form
+(`--masquerade-all` and `--masquerade-all=true`), underscores in a flag's name stand for dashes, and the flags with
+which kube-proxy does another task and exits do the same here: --version, --write-config-to, --cleanup, --init-only.
 """
 
 from __future__ import annotations
@@ -21,33 +21,36 @@ from pathlib import Path
 
 import click
 
-from nftproxy import __version__
-from nftproxy.agent.ending import asked_to_end
-from nftproxy.api.configz import configz
-from nftproxy.api.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
-from nftproxy.commands import logs
+from nftproxy import logs
+from nftproxy.agent.lifecycle.shutdown import asked_to_end
 from nftproxy.commands.options import CONFIG, TEMPLATES, Decorator, options, renderer
-from nftproxy.kernel import memory, nftables_netlink, sysctl
+from nftproxy.config.configz import configz
+from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, Flag, truth
+from nftproxy.kernel import sysctl
+from nftproxy.kernel.agent_lock import INHERITED
 from nftproxy.kernel.capabilities import machine_lacks, probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.rlimits import raise_file_limit
+from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.process_resources import collect_garbage_rarely, raise_file_limit
+from nftproxy.logs import warn, warn_of
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
+from nftproxy.sources.config_documents import write_config
 from nftproxy.sources.config_file import ConfigFile
-from nftproxy.sources.files import write_config
+from nftproxy.version import __version__
 
 log = logging.getLogger("nftproxy")
 
 NAME = "nftproxy"
 VERSION_TEXT = f"{NAME} v{__version__}"
-"""What --version prints: a name and a version, as "Kubernetes v1.36.2" is."""
+"""The output of --version: a name and a version, as in "Kubernetes v1.36.2"."""
 
 
 def _as_option(flag: Flag) -> Decorator:
-    """A flag as an option; its text is judged where the file's would be."""
+    """Return the option of a flag.  Its text is judged like the field of the file."""
     names = [f"--{flag.name}", *(["-v"] if flag.name == "v" else [])]
     whose = "Of nftproxy alone" if flag in OWN_FLAGS else "As kube-proxy's"
     purpose = f"{whose}: {flag.path}. {flag.help}" if flag.path else f"Without effect: {flag.help}."
@@ -110,7 +113,7 @@ def run_command(
     config, warnings = file.load()
     logs.set_up(config.logging)
     for warning in warnings:
-        log.warning("%s", warning, extra={"code": warning.code})
+        warn_of(warning)
     if write_config_to:
         _write(config, write_config_to)
     elif _is_true(cleanup, "cleanup"):
@@ -122,7 +125,7 @@ def run_command(
 
 
 def _texts(flags: dict[str, str | tuple[str, ...] | None]) -> dict[str, str]:
-    """The flags that are given, by kube-proxy's names; what was given to one that may be repeated is joined."""
+    """Return the texts of the given flags, by kube-proxy's names.  Texts of a repeated flag are joined."""
     return {
         name.replace("_", "-"): ",".join(text) if isinstance(text, tuple) else text
         for name, text in flags.items()
@@ -151,29 +154,29 @@ def _write(config: Config, file: Path) -> None:
 def _run(
     config: Config, file: ConfigFile, templates: Path | None, source: Path | None, api_servers: Sequence[str]
 ) -> None:
-    faulthandler.enable()  # libnftables may die of what it finds in the kernel; this says where
-    memory.expect_many_objects()
+    faulthandler.enable()  # if libnftables crashes, this shows where
+    collect_garbage_rarely()
     raise_file_limit()
     probing = threading.Thread(target=probe, name="probe", daemon=True)
     probing.start()
-    # Another process tries it, which takes 0.2 s, in which this one gets ready.
+    # A child process takes 0.2 s for the probe, in which this process gets ready.
     importlib.import_module("nftproxy.agent.daemon")
     compiled = renderer(templates)
     probing.join()
     found = probe()
     if found.reason:
-        log.warning(
+        warn(
+            Code.AFFINITY_BY_HASH,
             "session affinity for IPv6 goes by a hash of the client's address: %(reason)s",
-            {"reason": found.reason},
-            extra={"code": Code.AFFINITY_BY_HASH},
+            reason=found.reason,
         )
     node = config.hostname_override or platform.node().lower()
-    families = nftables_netlink.families()
+    families = nft_queries.families()
     for family in set(Family) - set(families):
-        log.warning(
+        warn(
+            Code.FAMILY_MISSING,
             "this kernel's nftables has no %(family)s: its Services are not served",
-            {"family": FAMILY_NAMES[family]},
-            extra={"code": Code.FAMILY_MISSING},
+            family=FAMILY_NAMES[family],
         )
     pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
@@ -183,8 +186,10 @@ def _run(
 
 
 def _execute_again() -> None:
-    """Become a new process of the same number and command line; files that a library has left open don't stay."""
-    os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    """Execute this process anew with its command line.  Of its open files only the agents' lock stays."""
+    lock = int(os.environ.get(INHERITED, 2))
+    os.closerange(3, lock)
+    os.closerange(lock + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     os.execv(sys.executable, sys.orig_argv)
 
 
@@ -197,10 +202,11 @@ async def _follow(pipeline: Pipeline, file: ConfigFile, source: Path | None, api
 
 
 def _report_missing_features() -> None:
-    """Name what this machine lacks: the kernel only says "No such file or directory"."""
+    """Log the features that this machine lacks: the kernel's own error is only "No such file or directory"."""
     for feature in machine_lacks():
-        log.error(
+        warn(
+            Code.FEATURE_MISSING,
             "this machine lacks what the rules need: %(feature)s",
-            {"feature": feature},
-            extra={"code": Code.FEATURE_MISSING},
+            level=logging.ERROR,
+            feature=feature,
         )

@@ -1,6 +1,6 @@
-"""`nftproxy status`: whether this node's rules follow the cluster, and if not, why.
+"""`nftproxy status`: say whether this node's rules follow the cluster, and if not, why.
 
-The agent knows; where it can't be asked, the kernel still shows what is in force.
+The agent answers.  If it doesn't, the kernel still shows the rules that are in force.
 """
 
 from __future__ import annotations
@@ -13,44 +13,43 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from nftproxy import __version__
-from nftproxy.agent.answers import AffinityMap, AgentState, FamilyState, Versions, Watch
-from nftproxy.commands.live import LIVE, Agent, NoAnswer
-from nftproxy.commands.tables import age, duration, json_text
-from nftproxy.kernel import nftables_netlink
+from nftproxy.agent.socket.answers import AffinityMap, AgentState, FamilyState, Versions, WatchState
+from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
+from nftproxy.commands.output import age, duration, json_text
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.other_proxies import other_proxies
-from nftproxy.model.addresses import FAMILY_NAMES, TABLE, Family
+from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.others.other_proxies import other_proxies
+from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.errors import Unavailable
-from nftproxy.model.printable import printable
-from nftproxy.rules.ruleset import Kind
+from nftproxy.model.texts import printable
+from nftproxy.rules.ruleset import NftKind
+from nftproxy.version import __version__
 
 
 class TableState(msgspec.Struct, frozen=True, rename="camel"):
-    """Our table of one family as the kernel has it; `elements` is -1 where the kernel doesn't count them.
-
-    `shape` is that of the rules that are in force, "" if the table isn't of this proxy's making.  A table without
-    hooks, which a first load has begun or left behind, isn't there yet.
-    """
+    """Our table of a family, as the kernel has it."""
 
     family: str
     is_there: bool
+    """False for a table without hooks, too, which a first load has begun or left behind."""
     shape: str = ""
+    """The shape of the rules in force, "" if another program made the table."""
     sets: int = 0
     chains: int = 0
     elements: int = 0
+    """-1 if the kernel doesn't count them."""
 
 
 class KernelState(msgspec.Struct, frozen=True, rename="camel"):
-    """What is in force, whoever put it there."""
+    """The rules in the kernel, with or without an agent."""
 
     tables: tuple[TableState, ...]
     other_proxies: dict[str, list[str]]
     versions: Versions
 
 
-class State(msgspec.Struct, frozen=True, rename="camel"):
-    """What `-o json` prints: what the agent says; or why it doesn't, what to do, and what the kernel has."""
+class StatusReport(msgspec.Struct, frozen=True, rename="camel"):
+    """The output of `-o json`: the agent's state, or the problem with the agent, its remedy, and the kernel's state."""
 
     is_healthy: bool
     agent: AgentState | None = None
@@ -66,37 +65,34 @@ class State(msgspec.Struct, frozen=True, rename="camel"):
 def status_command(output: str, agent_socket: str, timeout: float) -> None:
     """Say whether the agent of this node is healthy, and why not.
 
-    It also says how new the rules are, and what the agent sees of the cluster.  If it can't be asked, say why, and what
-    the kernel holds all the same.  Exit status 0 if it is healthy, else 1.
+    It also prints the age of the rules and the agent's view of the cluster.  If the agent doesn't answer, it prints the
+    reason and the kernel's tables.  Exit status 0 if the agent is healthy, else 1.
     """
-    state = _state(Agent(agent_socket, timeout))
+    report = _report(AgentClient(agent_socket, timeout))
     if output == "json":
-        click.echo(json_text(state))
+        click.echo(json_text(report))
     else:
-        for topic, lines in _topics(state):
+        for topic, lines in _topics(report):
             for number, line in enumerate(lines or ["none"]):
                 click.echo(f"{'' if number else topic + ':':18}{printable(line)}")
-    sys.exit(0 if state.is_healthy else 1)
+    sys.exit(0 if report.is_healthy else 1)
 
 
-def _state(agent: Agent) -> State:
+def _report(agent: AgentClient) -> StatusReport:
     try:
-        found = agent.state()
+        found = agent.get(AgentState, "/v1/status")
     except NoAnswer as error:
-        silent = State(is_healthy=False, problem=error.what, advice=error.advice, process=error.process)
+        silent = StatusReport(is_healthy=False, problem=error.what, advice=error.advice, process=error.process)
         try:
-            return msgspec.structs.replace(silent, kernel=kernel_state())
+            return msgspec.structs.replace(silent, kernel=_kernel_state())
         except Unavailable as unavailable:
-            return msgspec.structs.replace(silent, problem=f"{error.what}; nor can the kernel be asked: {unavailable}")
-    return State(is_healthy=found.is_healthy, agent=found)
+            return msgspec.structs.replace(
+                silent, problem=f"{error.what}; the kernel can't be read either: {unavailable}"
+            )
+    return StatusReport(is_healthy=found.is_healthy, agent=found)
 
 
-def kernel_state() -> KernelState:
-    """What the kernel has of ours and of others.
-
-    Raises:
-        Unavailable: it can't be asked.
-    """
+def _kernel_state() -> KernelState:
     versions = Versions(__version__, platform.release(), Kernel().version(), platform.python_version())
     return KernelState(tuple(map(_table_state, Family)), other_proxies(), versions)
 
@@ -105,8 +101,8 @@ def _table_state(family: Family) -> TableState:
     installed = Kernel().read_back(family)
     if installed is None or not installed.has_hooks:
         return TableState(FAMILY_NAMES[family], is_there=False)
-    counts = [each.count for each in nftables_netlink.sets(family, TABLE)]
-    chains = sum(container.kind is Kind.CHAIN for container in installed.containers)
+    counts = [each.count for each in nft_queries.sets(family)]
+    chains = sum(container.kind is NftKind.CHAIN for container in installed.containers)
     known = [count for count in counts if count is not None]
     elements = sum(known) if len(known) == len(counts) else -1
     return TableState(FAMILY_NAMES[family], True, installed.shape, len(counts), chains, elements)
@@ -115,15 +111,15 @@ def _table_state(family: Family) -> TableState:
 Topic = tuple[str, list[str]]
 
 
-def _topics(state: State) -> Iterator[Topic]:
-    if state.agent:
-        yield from _of_agent(state.agent)
+def _topics(report: StatusReport) -> Iterator[Topic]:
+    if report.agent:
+        yield from _of_agent(report.agent)
         return
-    yield "Agent", [f"no answer: {state.problem}", state.advice]
-    if state.kernel:
-        yield "Tables", list(map(_table_text, state.kernel.tables))
-        yield "Other proxies", _proxies(state.kernel.other_proxies)
-        yield "Versions", [_versions(state.kernel.versions)]
+    yield "Agent", [f"no answer: {report.problem}", report.advice]
+    if report.kernel:
+        yield "Tables", list(map(_table_text, report.kernel.tables))
+        yield "Other proxies", _proxies(report.kernel.other_proxies)
+        yield "Versions", [_versions(report.kernel.versions)]
 
 
 def _of_agent(agent: AgentState) -> Iterator[Topic]:
@@ -147,12 +143,11 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
 def _rules(family: FamilyState, now: float) -> str:
     if family.last_updated is None:
         return f"{family.family}: not loaded yet"
-    text = f"{family.family} as of {_time(family.last_updated)} ({age(now - family.last_updated)} ago)"
     waits = f"; a change waits for {duration(family.waiting)}" if family.waiting else ""
-    return f"{text}, {family.elements} elements{waits}"
+    return f"{family.family} as of {_when(family.last_updated, now)}, {family.elements} elements{waits}"
 
 
-def _watch(watch: Watch, now: float) -> str:
+def _watch(watch: WatchState, now: float) -> str:
     event = "no event yet" if watch.last_event is None else f"last event {age(now - watch.last_event)} ago"
     heard = "" if watch.last_heard is None else f", last heard {age(now - watch.last_heard)} ago"
     problem = f": {watch.problem}" if watch.problem else ""
@@ -164,21 +159,18 @@ def _last_transaction(agent: AgentState) -> list[str]:
     if last is None:
         return []
     kind = "everything" if last.is_full else "a change"
-    when = f"{_time(last.at)} ({age(agent.now - last.at)} ago)"
-    return [f"{when}: {kind}, {last.size} bytes in {duration(last.duration)}, {' and '.join(sorted(last.families))}"]
+    families = " and ".join(sorted(last.families))
+    return [f"{_when(last.at, agent.now)}: {kind}, {last.size} bytes in {duration(last.duration)}, {families}"]
 
 
 def _last_refusal(agent: AgentState) -> list[str]:
     last = agent.last_refusal
-    if last is None:
-        return []
-    when = f"{_time(last.at)} ({age(agent.now - last.at)} ago)"
-    return [f"{when}: {' and '.join(sorted(last.families))}: {last.reason}"]
+    return [f"{_when(last.at, agent.now)}: {' and '.join(sorted(last.families))}: {last.reason}"] if last else []
 
 
 def _affinity(each: AffinityMap) -> str:
     if each.is_full:
-        fill = f"FULL, {each.size} clients: more are served, but not remembered"
+        fill = f"FULL, {each.size} clients: further clients are served, but not remembered"
     elif each.is_at_least:
         fill = f"{each.clients} clients or more, of at most {each.size}, and not full"
     else:
@@ -197,10 +189,12 @@ def _versions(found: Versions) -> str:
 def _table_text(table: TableState) -> str:
     if not table.is_there:
         return f"{table.family}: there is none, so nothing is served"
-    shape = f"shape {table.shape}" if table.shape else "not of this proxy's making"
+    shape = f"shape {table.shape}" if table.shape else "not made by this proxy"
     elements = "" if table.elements < 0 else f", {table.elements} elements"
     return f"{table.family}: {shape}, {table.sets} sets and maps, {table.chains} chains{elements}"
 
 
-def _time(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "seconds")
+def _when(seconds: float, now: float) -> str:
+    return (
+        f"{datetime.datetime.fromtimestamp(seconds).astimezone().isoformat(' ', 'seconds')} ({age(now - seconds)} ago)"
+    )

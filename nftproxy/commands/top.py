@@ -1,7 +1,7 @@
-"""`nftproxy top`: the active connections of this node, by Service and endpoint, as conntrack has them.
+"""`nftproxy top`: print the active connections of this node, by Service and endpoint, from conntrack.
 
-conntrack knows addresses; whose they are is asked of the agent.  Without one the addresses themselves are shown.
-On a terminal the table is renewed until it is stopped; in a pipe, with --once and with -o json it is printed once.
+conntrack has addresses, and the agent has the Services that they belong to.  Without an agent the addresses are shown.
+On a terminal the table is refreshed until Ctrl-C.  In a pipe, with --once and with -o json it is printed once.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import NamedTuple
 import click
 import msgspec
 
-from nftproxy.agent.answers import ConflictRow, End, Row, ServiceRow
-from nftproxy.commands.live import LIVE, Agent, NoAnswer
-from nftproxy.commands.tables import json_text, table
-from nftproxy.kernel.connections import Connections, Way, active_connections
+from nftproxy.agent.socket.answers import ConflictRow, End, ListingRow, ServiceRow
+from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
+from nftproxy.commands.output import json_text, table
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation, active_connections
 from nftproxy.model.addresses import host_port
 
 HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS")
 LINES_AROUND = 3
-"""Lines of a terminal that the table's rows don't get: the sum, the header, and the cursor's own."""
+"""Lines of a terminal around the table's rows: the sum, the header, and the cursor's line."""
 NAMES_FOR = 30.0
-"""Seconds for which the agent's answer is used: asking about 10,000 Services takes it a second."""
+"""Seconds for which the agent's answer is cached: for 10,000 Services it takes the agent a second."""
 CLEAR = "\x1b[H\x1b[2J"
 """Moves a terminal's cursor to its upper left corner and clears it (ECMA-48)."""
 
@@ -35,7 +35,7 @@ CLEAR = "\x1b[H\x1b[2J"
 class TopRow(msgspec.Struct, frozen=True, rename="camel"):
     """Active connections of a Service port to an endpoint.
 
-    `service` is "namespace/name", "" if it isn't known; then `port` has the address and port that clients use.
+    `service` is "namespace/name".  If it is unknown, it is "", and `port` has the address and port that clients use.
     """
 
     service: str
@@ -46,72 +46,70 @@ class TopRow(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Top(msgspec.Struct, frozen=True, rename="camel"):
-    """What `-o json` prints: all connections, those of too many ways to be shown, and the rows.
-
-    `problem` says why Services have no names, "" if they have.
-    """
+    """The output of `-o json`."""
 
     connections: int
+    """All connections."""
     others: int
+    """Connections that are in no row, as there are too many different ones."""
     rows: tuple[TopRow, ...]
     problem: str = ""
+    """Why the rows have no Services, "" if they have."""
 
 
-class Front(NamedTuple):
+class PortName(NamedTuple):
     """A Service port: "namespace/name", and the port's number."""
 
     service: str
     port: str
 
 
-class Names:
-    """Whose the addresses and ports are, from the agent's listings of Services and conflicts.
+class ServiceNames:
+    """The Service ports of addresses and node ports, from the agent's listings of Services and conflicts.
 
-    A Service has its addresses, except those that it lost to another one; a node port is the node's at any address.
+    A Service has its addresses, except for conflicts that it lost.  A node port is open at any address of the node.
     """
 
-    def __init__(self, rows: Iterable[Row | End] = ()) -> None:
+    def __init__(self, rows: Iterable[ListingRow | End] = ()) -> None:
         rows = list(rows)
         lost = {(row.key, row.what) for row in rows if isinstance(row, ConflictRow)}
-        self._by_address: dict[tuple[str, str, int], Front] = {}
-        self._by_node_port: dict[tuple[str, int], Front] = {}
+        self._names: dict[tuple[str, str, int], PortName] = {}
         for row in rows:
             if isinstance(row, ServiceRow):
                 self._add(row, lost)
 
-    def of(self, way: Way) -> Front | None:
-        """Whose the place is that a connection was meant for; None if nobody's that is known."""
+    def of(self, way: Translation) -> PortName | None:
+        """Return the Service port that a connection was meant for, None if unknown."""
         protocol = way.protocol.value
-        by_address = self._by_address.get((protocol, way.address, way.port))
-        return by_address or self._by_node_port.get((protocol, way.port))
+        return self._names.get((protocol, way.address, way.port)) or self._names.get((protocol, "", way.port))
 
     def _add(self, row: ServiceRow, lost: set[tuple[str, str]]) -> None:
         for text in row.ports:
             number, _, rest = text.rpartition("/")
             port, _, node_port = number.partition(":")
-            protocol, front = rest.lower(), Front(f"{row.namespace}/{row.service}", port)
+            protocol, name = rest.lower(), PortName(f"{row.namespace}/{row.service}", port)
             for address in (*row.cluster_ips, *row.external_ips):
                 if (row.key, f"{address} . {protocol} . {port}") not in lost:
-                    self._by_address[protocol, address, int(port)] = front
+                    self._names[protocol, address, int(port)] = name
             if node_port and (row.key, f"{protocol} . {node_port}") not in lost:
-                self._by_node_port[protocol, int(node_port)] = front
+                self._names[protocol, "", int(node_port)] = name
 
 
-def top_of(found: Connections, names: Names, namespace: str = "", problem: str = "") -> Top:
-    """The rows, those with most connections first; only of a namespace, if one is given."""
+def top_of(found: ConnectionCounts, names: ServiceNames, namespace: str = "", problem: str = "") -> Top:
+    """Return the rows with most connections first, only of `namespace` if it isn't ""."""
     counts: Counter[tuple[str, str, str, str]] = Counter()
-    for way, count in found.by_way.items():
-        front = names.of(way) or Front("", host_port(way.address, way.port))
-        if not namespace or front.service.startswith(f"{namespace}/"):
+    for way, count in found.by_translation.items():
+        name = names.of(way) or PortName("", host_port(way.address, way.port))
+        if not namespace or name.service.startswith(f"{namespace}/"):
             endpoint = host_port(way.endpoint, way.endpoint_port)
-            counts[front.service, front.port, way.protocol.value, endpoint] += count
+            counts[name.service, name.port, way.protocol.value, endpoint] += count
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = tuple(TopRow(*key, count) for key, count in ranked)
     return Top(counts.total() + found.others, found.others, rows, problem)
 
 
 def lines_of(top: Top, most: int | None = None) -> Iterator[str]:
-    """The table, with at most so many rows."""
+    """Yield the lines of the table, with at most `most` rows."""
     shown = top.rows[:most]
     yield from table(HEADER, map(_cells, shown))
     if rest := sum(row.connections for row in top.rows[len(shown) :]) + top.others:
@@ -120,29 +118,6 @@ def lines_of(top: Top, most: int | None = None) -> Iterator[str]:
 
 def _cells(row: TopRow) -> Sequence[str]:
     return row.service, f"{row.port}/{row.protocol}", row.endpoint, str(row.connections)
-
-
-class _Asking:
-    """The agent's answer about names, asked for now and then."""
-
-    def __init__(self, agent: Agent) -> None:
-        self._agent = agent
-        self._asked = float("-inf")
-        self.names = Names()
-        self.problem = ""
-
-    def renew(self) -> None:
-        """Ask again if the last answer is old; without an answer there are no names."""
-        if time.monotonic() - self._asked < NAMES_FOR:
-            return
-        self._asked = time.monotonic()
-        try:
-            self.names = Names([*self._agent.rows("services"), *self._agent.rows("conflicts")])
-            self.problem = ""
-        except NoAnswer as error:
-            self.names, self.problem = Names(), error.what
-            text = f"warning: {error.code}: {error.what}, so addresses are shown instead of Services; {error.advice}"
-            click.echo(text, err=True)
 
 
 @click.command("top")
@@ -156,29 +131,38 @@ class _Asking:
 def top_command(namespace: str, output: str, once: bool, interval: float, agent_socket: str, timeout: float) -> None:
     """Show this node's connections by Service and endpoint.
 
-    Those with most come first.  On a terminal the table is renewed until Ctrl-C.  Active are connections that conntrack
-    has translated and that have not ended: of UDP, as long as conntrack remembers them.
+    The rows with most connections come first.  On a terminal the table is refreshed until Ctrl-C.  A connection is
+    active if conntrack has translated it and it hasn't ended.  For UDP that is as long as conntrack remembers it.
     """
-    asking = _Asking(Agent(agent_socket, timeout))
+    tops = _tops(AgentClient(agent_socket, timeout), namespace)
     if output == "json":
-        top = _look(asking, namespace)
-        click.echo(json_text(top))
+        click.echo(json_text(next(tops)))
     elif once or not sys.stdout.isatty():
-        click.echo("\n".join(lines_of(_look(asking, namespace))))
+        click.echo("\n".join(lines_of(next(tops))))
     else:
         with contextlib.suppress(KeyboardInterrupt):
-            while True:
-                _draw(_look(asking, namespace))
+            for top in tops:
+                _draw(top)
                 time.sleep(interval)
 
 
-def _look(asking: _Asking, namespace: str) -> Top:
-    asking.renew()
-    return top_of(active_connections(), asking.names, namespace, asking.problem)
+def _tops(agent: AgentClient, namespace: str) -> Iterator[Top]:
+    """Yield the present connections each time.  Names are cached for `NAMES_FOR`, and absent without an agent."""
+    asked, names, problem = float("-inf"), ServiceNames(), ""
+    while True:
+        if time.monotonic() - asked >= NAMES_FOR:
+            asked = time.monotonic()
+            try:
+                names, problem = ServiceNames([*agent.rows("services"), *agent.rows("conflicts")]), ""
+            except NoAnswer as error:
+                names, problem = ServiceNames(), error.what
+                why = f"{error.what}, so addresses are shown instead of Services; {error.advice}"
+                click.echo(f"warning: {error.code}: {why}", err=True)
+        yield top_of(active_connections(), names, namespace, problem)
 
 
 def _draw(top: Top) -> None:
-    """Renew the table on a terminal, as long as it fits."""
+    """Redraw the terminal with the rows that fit."""
     height = shutil.get_terminal_size().lines
     head = f"{time.strftime('%H:%M:%S')}  {top.connections} active connections"
     problem = [f"no names: {top.problem}"] if top.problem else []

@@ -1,1 +1,1 @@
-"""What a cluster needs to run the agent, as manifests: pure, from wishes and a distribution's facts to text."""
+"""The manifests that run the agent on a cluster, from options and a distribution to text.  Pure."""

@@ -1,11 +1,11 @@
-"""What differs between distributions: where the API is reached, the pods' range, and how kube-proxy is turned off.
+"""The differences between distributions: the API server's address, the pods' range, and how kube-proxy is turned off.
 
-Each fact says where it comes from.  `Setting`s are what an administrator writes into the distribution's own
-configuration; docs/install.md shows them to the letter.
+Each value has its source.  `Setting`s go into the distribution's own configuration, and docs/install.md shows them
+to the letter.
 
 A node must reach the API server without a Service, since ClusterIPs lead nowhere until this very agent has written its
-rules.  Some distributions have a load balancer for that on each node, so that the address is known; for the others it
-is asked for.
+rules.  Some distributions have a load balancer for that on each node, so the address is known.  For the rest an option
+gives it.
 """
 
 from __future__ import annotations
@@ -13,44 +13,43 @@ from __future__ import annotations
 from typing import NamedTuple
 
 TAINT = "nftproxy.dev/not-ready"
-"""The key of the startup taint in what is shown; any other does as well."""
+"""The key of the startup taint in these settings.  Any key works."""
 
 
 class Setting(NamedTuple):
-    """What to write where: `text` is YAML or shell."""
+    """A text, as YAML or shell, and the file or object that it goes into."""
 
     where: str
     text: str
 
 
 class Distribution(NamedTuple):
-    """One distribution.
-
-    `api_server` is a URL that reaches the API on every node, "" if it has to be given; `cluster_cidrs` the pods' range
-    by default, "" if it has to be given, and `needs_cluster_cidr` whether its own kube-proxy has one.  `ask_for_api`
-    says where the URL is found.  `off` turns kube-proxy off for good, `taint` sets the startup taint.  Nodes with an
-    `avoided` label (name, value) take no DaemonSet of this kind.
-    """
+    """One distribution."""
 
     title: str
-    api_server: str
-    ask_for_api: str
-    cluster_cidrs: str
-    needs_cluster_cidr: bool
     off: Setting
+    """Turns kube-proxy off for good."""
     then: str
+    """The next step, as shell or in words."""
     taint: Setting
+    """Sets the startup taint."""
+    api_server: str = ""
+    """A URL that reaches the API on every node, "" if an option has to give it."""
+    ask_for_api: str = ""
+    """Where an administrator finds that URL."""
+    cluster_cidrs: str = ""
+    """The pods' range by default, "" if an option has to give it."""
+    needs_cluster_cidr: bool = True
+    """Whether its own kube-proxy has such a range."""
     avoided: tuple[tuple[str, str], ...] = ()
+    """Labels (name, value) of nodes that can't run this DaemonSet."""
 
 
 _DELETE = "kubectl --namespace kube-system delete daemonset,configmap kube-proxy"
 
 KUBEADM = Distribution(
     title="kubeadm",
-    api_server="",
     ask_for_api="or both with kube-proxy's ConfigMap: kubectl --namespace kube-system get configmap kube-proxy -o yaml",
-    cluster_cidrs="",
-    needs_cluster_cidr=True,
     # kubeadm-config.v1beta4 (Kubernetes 1.31): "Proxy.Disabled ... can be used to disable the ... kube-proxy addons".
     off=Setting(
         "the configuration of kubeadm init and upgrade, and kubeadm's ConfigMap kubeadm-config",
@@ -65,13 +64,11 @@ KUBEADM = Distribution(
 )
 
 # Its load balancer for clients is at this port of every node, server or agent (--lb-server-port; cilium#19038).  The
-# proxy is part of the k3s process; the option is the servers' (k3s server --help).
+# proxy is part of the k3s process, and the option is the servers' (k3s server --help).
 K3S = Distribution(
     title="k3s",
     api_server="https://127.0.0.1:6444",
-    ask_for_api="",
     cluster_cidrs="10.42.0.0/16",
-    needs_cluster_cidr=True,
     off=Setting("/etc/rancher/k3s/config.yaml of every server", "disable-kube-proxy: true\n"),
     then="systemctl restart k3s on every server, and systemctl restart k3s-agent on every other node",
     taint=Setting("/etc/rancher/k3s/config.yaml of every node", f"node-taint:\n- {TAINT}=true:NoSchedule\n"),
@@ -82,9 +79,7 @@ K3S = Distribution(
 RKE2 = Distribution(
     title="RKE2",
     api_server="https://127.0.0.1:6443",
-    ask_for_api="",
     cluster_cidrs="10.42.0.0/16",
-    needs_cluster_cidr=True,
     off=Setting("/etc/rancher/rke2/config.yaml of every server", "disable-kube-proxy: true\n"),
     then="systemctl restart rke2-server on every server, and "
     "rm /var/lib/rancher/rke2/agent/pod-manifests/kube-proxy.yaml on every node",
@@ -96,9 +91,7 @@ RKE2 = Distribution(
 TALOS = Distribution(
     title="Talos",
     api_server="https://localhost:7445",
-    ask_for_api="",
     cluster_cidrs="10.244.0.0/16",
-    needs_cluster_cidr=True,
     off=Setting("the machine configuration of the control plane", "cluster:\n  proxy:\n    disabled: true\n"),
     then="kubectl --namespace kube-system delete daemonset kube-proxy",
     taint=Setting(
@@ -111,10 +104,7 @@ TALOS = Distribution(
 # The proxy is a static pod with flags, so there is no ConfigMap (kops, docs/networking/cilium.md: kubeProxy.enabled).
 KOPS = Distribution(
     title="kOps",
-    api_server="",
     ask_for_api="https://api.internal.CLUSTER, as in /var/lib/kube-proxy/kubeconfig of a node",
-    cluster_cidrs="",
-    needs_cluster_cidr=True,
     off=Setting("the cluster's spec (kops edit cluster)", "spec:\n  kubeProxy:\n    enabled: false\n"),
     then="kops update cluster --yes && kops rolling-update cluster --yes",
     taint=Setting(
@@ -127,9 +117,7 @@ KOPS = Distribution(
 # its DaemonSet avoids Fargate.
 EKS = Distribution(
     title="EKS",
-    api_server="",
     ask_for_api="aws eks describe-cluster --name CLUSTER --query cluster.endpoint",
-    cluster_cidrs="",
     needs_cluster_cidr=False,
     off=Setting(
         "the configuration of eksctl for a new cluster",
@@ -146,12 +134,5 @@ EKS = Distribution(
     avoided=(("eks.amazonaws.com/compute-type", "fargate"),),
 )
 
-DISTRIBUTIONS = {
-    "kubeadm": KUBEADM,
-    "k3s": K3S,
-    "rke2": RKE2,
-    "talos": TALOS,
-    "kops": KOPS,
-    "eks": EKS,
-}
-"""By what `--for` takes."""
+DISTRIBUTIONS = {"kubeadm": KUBEADM, "k3s": K3S, "rke2": RKE2, "talos": TALOS, "kops": KOPS, "eks": EKS}
+"""By the value of `--for`."""

@@ -1,1 +1,1 @@
-"""What `nftproxy doctor` finds: from facts about a node and its cluster to findings, without any I/O."""
+"""Judge a node before and after a migration: from observations to findings, without any I/O."""

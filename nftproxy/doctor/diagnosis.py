@@ -1,90 +1,71 @@
-"""All checks, and what they come to, as text for people and as values for programs."""
+"""Run all checks, and format their findings: as text for people, as values for programs."""
 
 from __future__ import annotations
 
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.doctor import cluster, kube_proxy, neighbours, node
-from nftproxy.doctor.facts import Facts, Unseen
-from nftproxy.doctor.findings import Diagnosis, Finding, Stage, ordered, shown, stage_of
+from nftproxy.doctor import cluster_checks, kube_proxy_checks, node_checks, program_checks
+from nftproxy.doctor.findings import Diagnosis, MigrationStage, ordered, shown, stage_of
+from nftproxy.doctor.observations import Observations, Unseen
 from nftproxy.model.codes import Code
 
-CHECKS: tuple[Callable[[Facts], Iterator[Finding]], ...] = (
-    *kube_proxy.CHECKS,
-    *neighbours.CHECKS,
-    *node.CHECKS,
-    *cluster.CHECKS,
-)
-KINDS = (*kube_proxy.KINDS, *neighbours.KINDS, *node.KINDS, *cluster.KINDS)
-"""Every kind of finding that there is."""
+CHECKS = (*kube_proxy_checks.CHECKS, *program_checks.CHECKS, *node_checks.CHECKS, *cluster_checks.CHECKS)
+"""All checks: each yields findings from the observations."""
+
+Advise = Callable[[Code], tuple[str, str]]
+"""Returns the meaning of a code, and the remedy."""
 
 _WIDTH = 120
 _STAGES = {
-    Stage.BEFORE: "another service proxy's rules are here, nftproxy's are not",
-    Stage.CANARY: "nftproxy serves just some Services here, another service proxy the others",
-    Stage.BESIDE: "nftproxy's rules are here, and another service proxy's",
-    Stage.AFTER: "nftproxy's rules are here, and no other service proxy's",
-    Stage.FRESH: "no service proxy's rules are here",
+    MigrationStage.BEFORE: "another service proxy's rules are here, nftproxy's are not",
+    MigrationStage.CANARY: "nftproxy serves just some Services here, another service proxy the others",
+    MigrationStage.BESIDE: "nftproxy's rules are here, and another service proxy's",
+    MigrationStage.AFTER: "nftproxy's rules are here, and no other service proxy's",
+    MigrationStage.FRESH: "no service proxy's rules are here",
 }
 
 
-def diagnose(facts: Facts) -> Diagnosis:
-    """What follows from the facts."""
-    findings = (finding for check in CHECKS for finding in check(facts))
-    unseen = tuple(Unseen(*shown([each.what, each.why])) for each in facts.unseen)
-    return Diagnosis(facts.node, stage_of(facts), shown([facts.mode])[0], tuple(ordered(findings)), unseen)
+def diagnose(observed: Observations) -> Diagnosis:
+    """Return all findings, and the stage of the migration."""
+    findings = ordered(finding for check in CHECKS for finding in check(observed))
+    unseen = tuple(Unseen(*shown([each.what, each.why])) for each in observed.unseen)
+    return Diagnosis(observed.node, stage_of(observed), shown([observed.mode])[0], tuple(findings), unseen)
 
 
-class Explanation(NamedTuple):
-    """What a code means, and what to do."""
-
-    means: str
-    do: str
-
-
-Explain = Callable[[Code], Explanation]
-
-
-def as_values(diagnosis: Diagnosis, explain: Explain) -> dict[str, object]:
-    """What becomes one JSON object, as docs/cli.md describes it."""
+def as_values(diagnosis: Diagnosis, advise: Advise) -> dict[str, object]:
+    """Return the values of the JSON object that docs/cli.md describes."""
     findings = [
         {"code": each.code, "severity": each.severity, "summary": each.code.summary, "evidence": each.evidence}
-        | explain(each.code)._asdict()
+        | dict(zip(("means", "do"), advise(each.code), strict=True))
         for each in diagnosis.findings
     ]
     return msgspec.structs.asdict(diagnosis) | {"findings": findings}
 
 
-def as_text(diagnosis: Diagnosis, explain: Explain) -> Iterator[str]:
-    """Lines for people: findings with their evidence, then what couldn't be looked at."""
+def as_text(diagnosis: Diagnosis, advise: Advise) -> Iterator[str]:
+    """Yield lines for people: findings with their evidence, then everything that couldn't be inspected."""
     mode = f"; kube-proxy's mode: {diagnosis.mode}" if diagnosis.mode else ""
     yield f"node {diagnosis.node}: {_STAGES[diagnosis.stage]}{mode}"
     for finding in diagnosis.findings:
+        means, do = advise(finding.code)
         yield ""
-        means, do = explain(finding.code)
         yield f"{finding.severity.value} {finding.code}: {finding.code.summary}"
-        yield from (line for text in finding.evidence for line in _wrapped("seen", text))
-        yield from _wrapped("then", means)
-        yield from _wrapped("do", do)
+        for label, text in (*(("seen", each) for each in finding.evidence), ("then", means), ("do", do)):
+            yield from _wrapped(f"  {f'{label}:':6}", text)
     if diagnosis.unseen:
         yield ""
         yield "not seen:"
-        yield from (line for each in diagnosis.unseen for line in _wrapped("", f"{each.what}: {each.why}"))
+        for each in diagnosis.unseen:
+            yield from _wrapped("  ", f"{each.what}: {each.why}")
     yield ""
-    yield _summary(diagnosis)
-
-
-def _wrapped(label: str, text: str) -> list[str]:
-    start = f"  {f'{label}:':6}" if label else "  "
-    return textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False)
-
-
-def _summary(diagnosis: Diagnosis) -> str:
     counts = Counter(finding.severity for finding in diagnosis.findings)
     found = ", ".join(f"{count} {severity.value}{'s' * (count > 1)}" for severity, count in counts.items())
-    return f"{found or 'nothing found'}; {len(diagnosis.unseen)} not seen"
+    yield f"{found or 'nothing found'}; {len(diagnosis.unseen)} not seen"
+
+
+def _wrapped(start: str, text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent=start, subsequent_indent=" " * len(start), break_long_words=False)

@@ -1,14 +1,14 @@
-"""What a check finds: a kind, whose code says what it means (model/codes.py), and the evidence that was seen here."""
+"""Findings: a code (model/codes.py), a severity, and the evidence on this node."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
-from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.doctor.facts import Facts, Unseen
+from nftproxy.doctor.observations import Observations, Unseen
 from nftproxy.model.codes import Code
 
 
@@ -18,81 +18,80 @@ class Severity(StrEnum):
     ERROR = "error"
     """nftproxy can't do its work on this node."""
     WARNING = "warning"
-    """Something will be different that somebody here uses, or is left over."""
+    """Something that this node uses will be different, or something is left over."""
     NOTE = "note"
-    """Something is different, and nothing shows that anybody here uses it."""
-
-
-class Kind(NamedTuple):
-    """A kind of finding: its code, which says what it means, and how much it matters."""
-
-    code: Code
-    severity: Severity
-
-    def seen(self, *evidence: str, severity: Severity | None = None) -> Finding:
-        """A finding of this kind; the evidence says what was seen, and where."""
-        return Finding(self.code, severity or self.severity, shown(evidence))
-
-
-MOST, LONGEST = 40, 400
-"""Pieces of evidence of one finding, and characters of each: what is seen may be anybody's, and of any length."""
-
-
-def shown(texts: Sequence[str]) -> tuple[str, ...]:
-    """Texts as they may be shown to people: printable, not too long, and not too many."""
-    pieces = ["".join(c if c.isprintable() else "?" for c in text[:LONGEST]) for text in texts[:MOST]]
-    more = len(texts) - len(pieces)
-    return (*pieces, f"and {more} more") if more else tuple(pieces)
+    """Something is different, and nothing shows that this node uses it."""
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was found; `evidence` is what was seen, and where."""
+    """A finding with lines of evidence, which say where it was seen."""
 
     code: Code
     severity: Severity
     evidence: tuple[str, ...]
 
 
-class Stage(StrEnum):
+class MigrationStage(StrEnum):
     """How far a node has come, by what is in its kernel."""
 
     BEFORE = "before"
-    """Another service proxy's rules are there, ours aren't."""
+    """Another service proxy's rules."""
     CANARY = "canary"
-    """Both are, as ours serve just the Services that kube-proxy leaves alone."""
+    """Another service proxy's rules and ours, which serve just the Services that it leaves alone."""
     BESIDE = "beside"
-    """Both are."""
+    """Another service proxy's rules and ours."""
     AFTER = "after"
-    """Ours alone."""
+    """Our rules alone."""
     FRESH = "fresh"
-    """Nobody's."""
+    """No service proxy's rules."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """All that was found on a node, what matters most first, and what couldn't be looked at."""
+    """All findings on a node, the most severe first, and everything that couldn't be inspected."""
 
     node: str
-    stage: Stage
+    stage: MigrationStage
     mode: str
     findings: tuple[Finding, ...]
     unseen: tuple[Unseen, ...]
 
     @property
     def needs_attention(self) -> bool:
-        """Whether there is more than notes."""
+        """True if there are errors or warnings."""
         return any(finding.severity is not Severity.NOTE for finding in self.findings)
 
 
-def stage_of(facts: Facts) -> Stage:
-    """How far the node has come."""
-    if facts.is_canary:
-        return Stage.CANARY
-    if facts.has_our_rules:
-        return Stage.BESIDE if facts.traces else Stage.AFTER
-    return Stage.BEFORE if facts.traces else Stage.FRESH
+MOST, LONGEST = 40, 400
+"""Lines of evidence of a finding, and characters of each: evidence may be any program's text, of any length."""
+
+
+def found(severity: Severity, code: Code, *evidence: str) -> Finding:
+    """Make a finding, and make its evidence safe for a terminal."""
+    return Finding(code, severity, shown(evidence))
+
+
+error = functools.partial(found, Severity.ERROR)
+warning = functools.partial(found, Severity.WARNING)
+note = functools.partial(found, Severity.NOTE)
+
+
+def shown(texts: Sequence[str]) -> tuple[str, ...]:
+    """Return the texts safe for a terminal: printable, not too long, and not too many."""
+    pieces = ["".join(c if c.isprintable() else "?" for c in text[:LONGEST]) for text in texts[:MOST]]
+    more = len(texts) - len(pieces)
+    return (*pieces, f"and {more} more") if more else tuple(pieces)
+
+
+def stage_of(observed: Observations) -> MigrationStage:
+    """Return how far the node has come."""
+    if observed.is_canary:
+        return MigrationStage.CANARY
+    if observed.has_our_rules:
+        return MigrationStage.BESIDE if observed.traces else MigrationStage.AFTER
+    return MigrationStage.BEFORE if observed.traces else MigrationStage.FRESH
 
 
 def ordered(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Errors first, then warnings, then notes; each by their codes."""
+    """Sort errors before warnings before notes, each by their codes."""
     ranks = list(Severity)
     yield from sorted(findings, key=lambda finding: (ranks.index(finding.severity), finding.code))

@@ -1,1 +1,1 @@
-"""Says in words what becomes of a connection, and why: from the decisions that make the rules."""
+"""Explain the outcome of a connection, and the reasons, from the decisions that make the rules."""

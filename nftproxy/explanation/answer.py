@@ -1,22 +1,29 @@
-"""The answer, as typed values that become JSON without loss.
+"""The answer to a question: typed values that become JSON without loss, and text.
 
-An `Explanation` has a `Place` for each address, protocol and port that the question is about; a place has a `Case` for
-all sources of which the same becomes.  `Expected` is what the kernel must hold for a place; who can ask the kernel
-enters what it holds (kernel.py).
+An `Explanation` has an `ExplainedPlace` for each address, protocol and port that the question is about.  A place has a
+`Case` for all sources whose connections end in the same way, and an `Expected` for each element that the kernel must
+hold or must not.  `str` of an explanation is the text for people, and picture.py draws it.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.explanation.question import SourceKind
+from nftproxy.model.addresses import Address, Family, Protocol, host_port
 from nftproxy.model.codes import Code
+from nftproxy.model.texts import printable
+
+MOST_ENDPOINTS = 40
+"""Endpoints of a list that the text shows.  JSON has all."""
 
 
 class Fate(Enum):
-    """What becomes of a connection."""
+    """The outcome of a connection."""
 
     ENDPOINT = "endpoint"  # translated, and sent to one of the endpoints
     FORWARDED = "forwarded"  # accepted by the agent, which connects to one of the endpoints: node ports at localhost
@@ -26,39 +33,53 @@ class Fate(Enum):
     NODE = "node"  # let through, to the node itself
 
 
+_FATES = {
+    Fate.ENDPOINT: "translated",
+    Fate.FORWARDED: "forwarded by the agent",
+    Fate.REJECTED: "rejected",
+    Fate.DROPPED: "dropped",
+    Fate.PASSED: "let through",
+    Fate.NODE: "delivered to the node",
+}
+
+
+def outcome(fate: Fate, rejection: str) -> str:
+    """The outcome of a connection in words: "rejected (tcp reset)"."""
+    return f"{_FATES[fate]} ({rejection})" if rejection else _FATES[fate]
+
+
 class List(Enum):
-    """Which list of endpoints counts."""
+    """The list of endpoints that counts."""
 
     CLUSTER = "cluster"
     LOCAL = "local"
 
 
 class Admits(Enum):
-    """What source ranges say of a client."""
+    """The verdict of source ranges on a client."""
 
     YES = "admitted"
     NO = "not admitted"
     DEPENDS = "depends on its address"
 
 
-class Endpoint(msgspec.Struct, frozen=True):
-    """An endpoint of the Service port, on the list that counts or not.
-
-    `share` is the part of all new connections that it gets, in percent.  `why` says why it is or isn't on the list.
-    `pod` is its name where that is known, else "".  `is_masqueraded`: it sees another source than the client's.
-    """
+class EndpointShare(msgspec.Struct, frozen=True):
+    """An endpoint of the Service port, on the list that counts or not."""
 
     address: Address
     port: int
-    pod: str
+    pod: str  # its name, "" if it isn't known
     is_local: bool
-    share: float
-    why: str
-    is_masqueraded: bool
+    share: float  # the part of all new connections that it gets, in percent
+    why: str  # it is or isn't on the list
+    is_masqueraded: bool  # it sees another source than the client's
+
+    def __str__(self) -> str:
+        return host_port(self.address, self.port)
 
 
 class Admission(msgspec.Struct, frozen=True):
-    """What the Service's source ranges (loadBalancerSourceRanges) say of a client; `by` is the range that decides."""
+    """The verdict of source ranges (loadBalancerSourceRanges) on a client.  `by` is the range that decides."""
 
     admits: Admits
     by: str
@@ -66,30 +87,39 @@ class Admission(msgspec.Struct, frozen=True):
 
 
 class Case(msgspec.Struct, frozen=True):
-    """What becomes of connections from some sources.
-
-    `algorithm` is how an endpoint is chosen from the list, as the annotation names it; "" where none is.  `list_why`
-    and `source_why` say why this list counts, and why the source is masqueraded or kept.  `rejection` is how a
-    connection is rejected, as nft names it.  `list` is None where no endpoint is chosen.  `is_screened` says that it is
-    dropped for what annotations ask for, after an endpoint was chosen.
-    """
+    """The outcome of connections from some sources."""
 
     sources: tuple[str, ...]
     fate: Fate
     why: str
-    rejection: str = ""
-    algorithm: str = ""
-    list: List | None = None
+    rejection: str = ""  # how a connection is rejected, as nft names it
+    algorithm: str = ""  # how an endpoint is chosen from the list, as the annotation names it, or ""
+    list: List | None = None  # None where no endpoint is chosen
     list_why: str = ""
     is_masqueraded: bool = False
-    source_why: str = ""
+    source_why: str = ""  # why the source is masqueraded or kept
     admission: Admission | None = None
-    is_screened: bool = False
-    endpoints: tuple[Endpoint, ...] = ()
+    is_screened: bool = False  # dropped by a restriction from annotations, after an endpoint was chosen
+    endpoints: tuple[EndpointShare, ...] = ()
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The sources in words."""
+        return self.sources if len(self.sources) < len(SourceKind) else ("anywhere",)
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in words."""
+        return outcome(self.fate, self.rejection)
+
+    @property
+    def chosen_first(self) -> tuple[EndpointShare, ...]:
+        """The endpoints on the list, then the others."""
+        return tuple(sorted(self.endpoints, key=lambda each: not each.share))
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A Service port; `port` is its name, which may be ""."""
+    """A Service port by its name, which may be ""."""
 
     namespace: str
     name: str
@@ -100,7 +130,7 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 class Loser(msgspec.Struct, frozen=True):
-    """A Service port that claims the place and doesn't get it; `code` is that of the Event about it."""
+    """A Service port that claims the place and doesn't get it.  `code` is the code of the Event about it."""
 
     owner: Owner
     why: str
@@ -115,40 +145,37 @@ class Remembered(msgspec.Struct, frozen=True):
 
 
 class Affinity(msgspec.Struct, frozen=True):
-    """How clients come back to the same pod.
+    """How clients come back to the same pod."""
 
-    `timeout` is in seconds.  `how` says who remembers.  If it is the kernel, `map` is where, and `key` whom if the
-    question is about one client.  `remembered` is what the kernel has; None if it has nothing, or wasn't asked, which
-    `is_known` tells apart.
-    """
+    timeout: int  # seconds
+    how: str  # the way in which clients are remembered
+    map: str = ""  # the kernel's map of clients, "" if the kernel doesn't remember them
+    key: str = ""  # the client's key there, if the question names a client
+    is_known: bool = False  # the kernel was asked
+    remembered: Remembered | None = None  # the kernel's entry for the client
 
-    timeout: int
-    how: str
-    map: str = ""
-    key: str = ""
-    is_known: bool = False
-    remembered: Remembered | None = None
+    def __str__(self) -> str:
+        words = f"{self.timeout} s, {self.how}"
+        if self.remembered:
+            return f"{words}; this one is sent to {self.remembered.pod} for {self.remembered.seconds:.0f} s more"
+        return f"{words}; this one is not remembered" if self.is_known and self.key else words
 
 
 class Expected(msgspec.Struct, frozen=True):
-    """An element that the kernel must hold, or must not if `value` is None; in a set `value` is "".
-
-    `is_held` says whether the kernel agrees, None while nobody has asked; `found` is what it has instead.
-    """
+    """An element that the kernel must hold, or must not hold if `value` is None.  In a set `value` is ""."""
 
     container: str
     key: str
     value: str | None
-    is_held: bool | None = None
-    found: str | None = None
+    is_held: bool | None = None  # None if the kernel wasn't asked
+    found: str | None = None  # the value that the kernel holds
 
 
-class Place(msgspec.Struct, frozen=True):
-    """One address, protocol and port.
+class ExplainedPlace(msgspec.Struct, frozen=True):
+    """An address, protocol and port.
 
-    `front` is what it is: "ClusterIP", "external IP", "load balancer IP", "node port", "node port at localhost",
-    "health-check node port", or "" where no Service is reached.  `policy` is the traffic policy and its field.
-    `limits` are those that annotations set for each client, in words.
+    `front` is its kind: "ClusterIP", "external IP", "load balancer IP", "node port", "node port at localhost",
+    "health-check node port", or "" where no Service is reached.
     """
 
     address: Address
@@ -157,27 +184,119 @@ class Place(msgspec.Struct, frozen=True):
     port: int
     front: str = ""
     owner: Owner | None = None
-    policy: str = ""
+    policy: str = ""  # the traffic policy and its field
     cases: tuple[Case, ...] = ()
     losers: tuple[Loser, ...] = ()
     source_ranges: tuple[str, ...] = ()
     denied_ranges: tuple[str, ...] = ()
-    limits: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()  # in words: the limits that annotations set for each client
     affinity: Affinity | None = None
     notes: tuple[str, ...] = ()
     expected: tuple[Expected, ...] = ()
 
+    def __str__(self) -> str:
+        return f"{host_port(self.address, self.port)}/{self.protocol.value}"
+
+    @property
+    def reached(self) -> str:
+        """The Service that is reached, in words."""
+        return f"{self.front} of Service {self.owner}" if self.owner else "no Service is reached here"
+
+
+class OwnBaseChain(msgspec.Struct, frozen=True):
+    """A chain of ours that packets come to by themselves, as nft declares it."""
+
+    name: str
+    hook: str
+    priority: str
+
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The answer to one question, on one node; `notes` are about the question as a whole."""
+    """The answer to a question on a node.  `notes` are about the whole question."""
 
     to: str
     source: str
     node: str
-    places: tuple[Place, ...]
+    places: tuple[ExplainedPlace, ...]
     notes: tuple[str, ...] = ()
+    base_chains: tuple[OwnBaseChain, ...] = ()
 
     def __str__(self) -> str:
-        from nftproxy.explanation.text import text  # which knows these types
+        return "\n".join(_lines(self))
 
-        return "\n".join(text(self))
+    @property
+    def title(self) -> str:
+        """The question in words."""
+        return f"{self.to}{f' from {self.source}' if self.source else ''}, on node {self.node}"
+
+
+# The text for people: a paragraph for each place, a list for each kind of source
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    yield explanation.title
+    yield from (f"  {printable(note)}" for note in explanation.notes)
+    for place in explanation.places:
+        yield ""
+        yield f"{place}: {place.reached}"
+        yield from (f"  {line}" for line in (*_facts(place), *_kernel(place)))
+
+
+def _facts(place: ExplainedPlace) -> Iterator[str]:
+    if place.policy:
+        yield f"policy: {place.policy}"
+    if place.source_ranges:
+        yield f"source ranges: {', '.join(place.source_ranges)}"
+    if place.denied_ranges:
+        yield f"denied ranges: {', '.join(place.denied_ranges)}"
+    if place.limits:
+        yield f"limits for each client: {'; '.join(place.limits)}"
+    if place.affinity:
+        yield f"session affinity: {place.affinity}"
+    yield from (f"lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)
+    yield from (f"note: {printable(note)}" for note in place.notes)
+    for case in place.cases:
+        yield f"from {', '.join(case.clients)}: {case.outcome}: {printable(case.why)}"
+        yield from (f"  {line}" for line in _reasons(case))
+
+
+def _reasons(case: Case) -> Iterator[str]:
+    if case.admission and case.admission.admits is not Admits.NO:
+        yield f"admitted: {printable(case.admission.why)}"
+    if case.list:
+        yield f"list: {case.list.value}, by {case.list_why}"
+    if case.source_why:
+        yield f"source: {'masqueraded' if case.is_masqueraded else 'kept'}: {case.source_why}"
+    for endpoint in itertools.islice(case.chosen_first, MOST_ENDPOINTS):
+        share = f"{endpoint.share:.1f} %" if endpoint.share else "no"
+        here = ", on this node" if endpoint.is_local else ""
+        pod = f" {printable(endpoint.pod)}" if endpoint.pod else ""
+        yield f"{share:>7}  {endpoint}{pod}: {endpoint.why}{here}{_exception(case, endpoint)}"
+    if len(case.endpoints) > MOST_ENDPOINTS:
+        yield f"and {len(case.endpoints) - MOST_ENDPOINTS} more (--output json has all)"
+
+
+def _exception(case: Case, endpoint: EndpointShare) -> str:
+    """A remark about an endpoint that sees another source than the rest of the list."""
+    if not endpoint.share or endpoint.is_masqueraded is case.is_masqueraded:
+        return ""
+    return "; source masqueraded, as it is itself" if endpoint.is_masqueraded else "; source kept: it is the node's own"
+
+
+def _kernel(place: ExplainedPlace) -> Iterator[str]:
+    """The kernel's elements, if the kernel was asked."""
+    if any(each.is_held is None for each in place.expected):
+        return
+    differing = [each for each in place.expected if not each.is_held]
+    if place.expected and not differing:
+        present = sum(each.value is not None for each in place.expected)
+        yield f"kernel: holds exactly the {present} elements of this, and none that it must not"
+    for each in differing:
+        wanted, found = _element(each.key, each.value), _element(each.key, each.found)
+        yield f"kernel: {each.container} must have {wanted}, and has {found}"
+
+
+def _element(key: str, value: str | None) -> str:
+    if value is None:
+        return "nothing"
+    return f"{{ {key} : {value} }}" if value else f"{{ {key} }}"

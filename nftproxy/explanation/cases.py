@@ -1,7 +1,7 @@
-"""What becomes of a connection from one client to one front, and why.
+"""The outcome of a connection from a client to a front, with the reasons.
 
-The memberships that say so are those of the rules (`PortFacts`), asked in the order in which the chains of
-table.nft.j2 ask them; the reasons are those of the policy.
+The memberships that decide are the memberships of the rules (`PortFacts`), in the order in which the chains of
+table.nft.j2 look them up.  The reasons come from the policy.
 """
 
 from __future__ import annotations
@@ -13,21 +13,23 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.explanation.answer import Admission, Admits, Case, Endpoint, Fate, List
+from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
 from nftproxy.explanation.clients import Client, is_local, own_addresses
-from nftproxy.explanation.fronts import Served, Spot
-from nftproxy.explanation.question import Kind
+from nftproxy.explanation.ownership import Served
+from nftproxy.explanation.question import SourceKind, ToAddress
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.objects import TrafficPolicy
+from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.verdicts import EndpointVerdict
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
-from nftproxy.policy.endpoints import Verdict
 from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import denies_some, has_own_list, restricting_ranges
 from nftproxy.policy.local_sources import local_sources
+from nftproxy.policy.localhost import LocalPort
 
 REJECTIONS = {
     Protocol.TCP: "tcp reset",
@@ -46,11 +48,11 @@ HOW_CHOSEN = {
         "by a hash of the client's address and port that moves few clients (consistent-hash-with-port)"
     ),
 }
-"""What the annotation nftproxy.dev/algorithm comes to; affinity comes first, for clients that are remembered."""
+"""The annotation nftproxy.dev/algorithm in words.  Session affinity comes first, for remembered clients."""
 
 
-class Choice(NamedTuple):
-    """Which list a client draws from, and whether it is masqueraded; each with the reason."""
+class PolicyEffect(NamedTuple):
+    """The list that a client draws from, and whether its source is masqueraded, each with the reason."""
 
     list: List
     list_why: str
@@ -59,7 +61,7 @@ class Choice(NamedTuple):
 
 
 def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
-    """The cases with those put together that differ in their sources alone."""
+    """Merge cases that differ only in their sources."""
     found: dict[Case, tuple[str, ...]] = {}
     for case in cases:
         same = msgspec.structs.replace(case, sources=())
@@ -67,8 +69,8 @@ def merged(cases: Iterable[Case]) -> tuple[Case, ...]:
     return tuple(msgspec.structs.replace(case, sources=sources) for case, sources in found.items())
 
 
-def served_case(pipeline: Pipeline, spot: Spot, served: Served, client: Client, pods: Pods) -> Case:
-    """What becomes of a connection to a front."""
+def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client, pods: Pods) -> Case:
+    """The outcome of a connection to a front."""
     admission = _admission(pipeline, spot.family, served, client)
     sources = (str(client),)
     if admission and admission.admits is Admits.NO:
@@ -98,11 +100,11 @@ def served_case(pipeline: Pipeline, spot: Spot, served: Served, client: Client, 
     )
 
 
-def unserved_case(pipeline: Pipeline, spot: Spot, client: Client) -> Case:
-    """What becomes of a connection to a place that is no front."""
+def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
+    """The outcome of a connection to a place that is no front."""
     state, sources, address = pipeline.state, (str(client),), spot.address
     is_own = address in own_addresses(state) or is_loopback(address)
-    if is_own and client.kind is not Kind.NODE:
+    if is_own and client.kind is not SourceKind.NODE:
         return Case(sources, Fate.NODE, "it is the node's own address, and no Service has the port")
     holder = state.claims.cluster_ip_owner(address)
     if holder and holder not in pipeline.withheld[spot.family]:
@@ -120,12 +122,12 @@ def unserved_case(pipeline: Pipeline, spot: Spot, client: Client) -> Case:
 
 
 def _admission(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
-    """What the source ranges say, None if the front has none."""
+    """The verdict of the source ranges, None if the front has none."""
     return _by_ranges(pipeline, family, served, client, served.facts.guarded)
 
 
 def _screening(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
-    """What annotations say: denied ranges, and the source ranges of node ports; None if nothing."""
+    """The verdict of annotations: denied ranges, and the source ranges of node ports.  None if they say nothing."""
     screen = served.facts.screen
     if screen is None:
         return None
@@ -138,11 +140,11 @@ def _screening(pipeline: Pipeline, family: Family, served: Served, client: Clien
 
 
 def _denial(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
-    """What denied ranges say of a client; None if it is in none of them."""
+    """The verdict of denied ranges on a client, None if the client is in none of them."""
     if not has_own_list(pipeline.state, served.service, family):
         why = "denied ranges hold for everybody: another Service has the same ClusterIP, which distinguishes lists"
         return Admission(Admits.NO, "", why)
-    ranges = [each for each in served.service.options.denied_ranges if family_of(each) is family]
+    ranges = [each for each in served.service.options.denied_source_ranges if family_of(each) is family]
     by = _holder(ranges, client.networks[0]) if client.networks else None
     if by and all(_holder(ranges, each) for each in client.networks):
         return Admission(Admits.NO, str(by), f"{by} is denied, and holds {client}")
@@ -188,50 +190,52 @@ def _listed(networks: Iterable[Network]) -> str:
 # Which list, and whether the source is kept
 
 
-def _choice(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Choice:
+def _choice(pipeline: Pipeline, family: Family, served: Served, client: Client) -> PolicyEffect:
     facts, front, config = served.facts, served.reach.front, pipeline.settings.config
     local = is_local(client, pipeline.state, config, family)
     detector = local_sources(pipeline.state.node, config, family)
     if front in facts.masqueraded:
         policy = "externalTrafficPolicy Cluster"
-        return Choice(List.CLUSTER, policy, True, f"{policy} hides the client's address")
+        return PolicyEffect(List.CLUSTER, policy, True, f"{policy} hides the client's address")
     if front in facts.local_policy:
         return _by_external_local(client, is_local=bool(local), detector=str(detector))
     is_local_list = served.reach.policy is TrafficPolicy.LOCAL
     list_why = f"internalTrafficPolicy {served.reach.policy.value}"
     name = List.LOCAL if is_local_list else List.CLUSTER
     if config.masquerade_all:
-        return Choice(name, list_why, True, "masqueradeAll hides all sources from the endpoints of ClusterIPs")
+        return PolicyEffect(name, list_why, True, "masqueradeAll hides all sources from the endpoints of ClusterIPs")
     if local is None:
         why = "no range says which sources are local (clusterCIDR, the Node's podCIDR), so none is masqueraded"
-        return Choice(name, list_why, False, why)
+        return PolicyEffect(name, list_why, False, why)
     if local:
-        return Choice(name, list_why, False, f"it is a local source ({detector})")
-    return Choice(name, list_why, True, f"it is not a local source ({detector})")
+        return PolicyEffect(name, list_why, False, f"it is a local source ({detector})")
+    return PolicyEffect(name, list_why, True, f"it is not a local source ({detector})")
 
 
-def _by_external_local(client: Client, *, is_local: bool, detector: str) -> Choice:
-    """An external front with externalTrafficPolicy Local: local sources and the node take the short circuit."""
+def _by_external_local(client: Client, *, is_local: bool, detector: str) -> PolicyEffect:
+    """The effect of externalTrafficPolicy Local: local sources and the node take the short circuit."""
     policy = "externalTrafficPolicy Local"
     if is_local:
         why = f"{policy}, from which local sources ({detector}) are exempt"
-        return Choice(List.CLUSTER, why, False, f"it is a local source ({detector})")
-    if client.kind is Kind.NODE:
+        return PolicyEffect(List.CLUSTER, why, False, f"it is a local source ({detector})")
+    if client.kind is SourceKind.NODE:
         why = f"{policy}, from which the node itself is exempt"
-        return Choice(List.CLUSTER, why, True, "the node's own connections are masqueraded")
-    return Choice(List.LOCAL, policy, False, f"{policy} keeps the client's address")
+        return PolicyEffect(List.CLUSTER, why, True, "the node's own connections are masqueraded")
+    return PolicyEffect(List.LOCAL, policy, False, f"{policy} keeps the client's address")
 
 
 # Endpoints
 
 
-def _endpoints(pipeline: Pipeline, served: Served, choice: Choice, client: Client, pods: Pods) -> Iterator[Endpoint]:
-    """Every endpoint of the Service port, with its share of the list that counts, or why it isn't on it."""
+def _endpoints(
+    pipeline: Pipeline, served: Served, choice: PolicyEffect, client: Client, pods: Pods
+) -> Iterator[EndpointShare]:
+    """Every endpoint of the Service port, with its share of the list that counts, or the reason for its absence."""
     rows = Counter((address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows)
     for verdict in served.choice.verdicts:
         candidate = verdict.candidate
         place = candidate.address, candidate.port
-        yield Endpoint(
+        yield EndpointShare(
             *place,
             pods.name_at(candidate.address),
             candidate.is_local,
@@ -242,7 +246,7 @@ def _endpoints(pipeline: Pipeline, served: Served, choice: Choice, client: Clien
 
 
 def _slots(served: Served, name: List) -> Iterator[Slots]:
-    """The rows of the rules' list of this name at the front; none if it is empty."""
+    """The rows of the front's list of this name."""
     facts, front = served.facts, served.reach.front
     is_other = front in facts.local_policy and name is List.CLUSTER
     numbers = {number for each, number in (facts.short_circuits if is_other else facts.services) if each == front}
@@ -250,15 +254,15 @@ def _slots(served: Served, name: List) -> Iterator[Slots]:
     return (slots for slots in facts.endpoints if slots.front == front and slots.list in lists)
 
 
-def _reason(verdict: Verdict, name: List) -> str:
+def _reason(verdict: EndpointVerdict, name: List) -> str:
     return (verdict.local if name is List.LOCAL else verdict.cluster).value
 
 
 def _is_masqueraded(
-    pipeline: Pipeline, served: Served, choice: Choice, client: Client, address: Address, port: int
+    pipeline: Pipeline, served: Served, choice: PolicyEffect, client: Client, address: Address, port: int
 ) -> bool:
-    """Whether an endpoint sees another source: never if the packet is for the node itself, as it is sent nowhere."""
-    if client.kind is not Kind.NODE and address in own_addresses(pipeline.state):
+    """True if an endpoint sees another source.  Packets for the node itself keep theirs: they leave no interface."""
+    if client.kind is not SourceKind.NODE and address in own_addresses(pipeline.state):
         return False
     if choice.is_masqueraded or client.address != address:
         return choice.is_masqueraded
@@ -266,7 +270,7 @@ def _is_masqueraded(
 
 
 def _is_hairpin(pipeline: Pipeline, served: Served, address: Address, port: int) -> bool:
-    """Whether what an endpoint sends to itself is masqueraded: if it is on this node, by whatever Service's word."""
+    """True if connections of an endpoint to itself are masqueraded.  Any Service may have put it into the set."""
     state, family, place = pipeline.state, family_of(address), (address, port)
     keys = {key for key, _ in state.endpoints_at(address)} - pipeline.withheld[family].keys()
     return any(
@@ -276,7 +280,7 @@ def _is_hairpin(pipeline: Pipeline, served: Served, address: Address, port: int)
     )
 
 
-def _without_endpoints(pipeline: Pipeline, spot: Spot, served: Served, client: Client) -> Case:
+def _without_endpoints(pipeline: Pipeline, spot: ToAddress, served: Served, client: Client) -> Case:
     facts, front, sources = served.facts, served.reach.front, (str(client),)
     is_node_port = served.reach.claim.address == NODE
     if is_node_port and spot.address not in own_addresses(pipeline.state):
@@ -288,3 +292,44 @@ def _without_endpoints(pipeline: Pipeline, spot: Spot, served: Served, client: C
     if front in facts.fronts:
         return Case(sources, Fate.DROPPED, "no usable endpoint is on this node, though other nodes have some")
     return unserved_case(pipeline, spot, client)
+
+
+# Node ports at localhost, which no rule serves: the agent listens there and forwards (policy/localhost.py)
+
+
+def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Service, str, Case] | None:
+    """The Service that owns a port of localhost, its port's name, and the outcome of connections to it.
+
+    None if the agent doesn't listen there.
+    """
+    wanted = pipeline.localhost_ports.by_port.get(LocalPort(spot.address, spot.port))
+    if wanted is None or spot.protocol is not Protocol.TCP:
+        return None
+    state = pipeline.state
+    service = state.services[wanted.service]
+    (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
+    choice = choose(state.endpoints_of(service, spot.family), port)
+    is_local = service.external_policy is TrafficPolicy.LOCAL
+    endpoints = tuple(
+        EndpointShare(
+            each.candidate.address,
+            each.candidate.port,
+            pods.name_at(each.candidate.address),
+            each.candidate.is_local,
+            100 * wanted.endpoints.count((each.candidate.address, each.candidate.port)) / len(wanted.endpoints),
+            (each.local if is_local else each.cluster).value,
+            True,
+        )
+        for each in choice.verdicts
+    )
+    case = Case(
+        (SourceKind.NODE.value,),
+        Fate.FORWARDED,
+        f"the agent listens on {spot.address} and forwards, each connection to one of these endpoints at random",
+        list=List.LOCAL if is_local else List.CLUSTER,
+        list_why=f"externalTrafficPolicy {service.external_policy.value}, from which nobody is exempt at localhost",
+        is_masqueraded=True,
+        source_why="the agent itself connects to the endpoint",
+        endpoints=endpoints,
+    )
+    return service, port.name, case

@@ -1,24 +1,33 @@
-"""What the kernel must hold for a place, element by element, and what it must not.
+"""The elements that the kernel must hold for a place or must not, and the elements that it holds.
 
-Every set and map that is keyed by an address, by a front or by a node port either has this one or hasn't: which it is
-says the generation.  What a front has beyond that (endpoints, their number, source ranges) is in the Service's blocks.
-Sets and maps are recognised by the type of their keys, so that templates may name them as they like.
+The generation says which sets and maps that are keyed by addresses, fronts or node ports have an element for the place.
+Further elements of a front (endpoints, their number, source ranges) are in the Service's blocks.  Sets and maps are
+recognised by the type of their keys, so that templates may name them freely.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
 
-from nftproxy.explanation.answer import Expected
-from nftproxy.explanation.fronts import Served, Spot, serves_node_ports
+import msgspec
+
+from nftproxy.explanation.answer import Affinity, Expected, ExplainedPlace, Explanation, OwnBaseChain, Remembered
+from nftproxy.explanation.clients import Client
+from nftproxy.explanation.ownership import Served, serves_node_ports
+from nftproxy.explanation.question import ToAddress
+from nftproxy.model.addresses import Address, Family
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import PortKey
-from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind
+from nftproxy.rules.ruleset import Declaration, Element, Generation, NftKind
+
+_HOOK = re.compile(r"type \w+ hook (\w+) priority ([\w-]+)")
 
 
-def expected_at(pipeline: Pipeline, spot: Spot, served: Served | None) -> tuple[Expected, ...]:
-    """The elements about a place, those first that every place has or hasn't."""
+def expected_at(pipeline: Pipeline, spot: ToAddress, served: Served | None) -> tuple[Expected, ...]:
+    """The elements about a place.  The sets and maps that are keyed by places come first."""
     generation = pipeline.generations[spot.family]
     keys = _keys(pipeline, spot)
     found = {
@@ -31,8 +40,8 @@ def expected_at(pipeline: Pipeline, spot: Spot, served: Served | None) -> tuple[
     return tuple(found.values())
 
 
-def _keys(pipeline: Pipeline, spot: Spot) -> dict[str, str]:
-    """What a place is called in sets and maps, by the type of their keys."""
+def _keys(pipeline: Pipeline, spot: ToAddress) -> dict[str, str]:
+    """The keys of a place in sets and maps, by the type of the key."""
     ip, protocol, port = spot.family.value, spot.protocol.value, spot.port
     keys = {
         f"{ip} daddr": spot.address,
@@ -44,20 +53,20 @@ def _keys(pipeline: Pipeline, spot: Spot) -> dict[str, str]:
 
 
 def _key_type(declaration: Declaration) -> str:
-    for line in declaration.body if declaration.kind is not Kind.CHAIN else ():
+    for line in declaration.body if declaration.kind is not NftKind.CHAIN else ():
         if line.startswith("typeof "):
             return line.removeprefix("typeof ").partition(" : ")[0]
     return ""
 
 
 def _is_asked(declaration: Declaration) -> bool:
-    """Whether one key has one element there: not so in what packets write, in ranges, and where numbers are keys."""
+    """True if a key has a single element: not in dynamic sets, in sets of ranges, and in maps with numbers as keys."""
     is_of_number = any(line.endswith(" : verdict") for line in declaration.body)
     return not declaration.is_dynamic and not is_of_number and not any("interval" in line for line in declaration.body)
 
 
 def _elements(generation: Generation, served: Served) -> Iterator[Element]:
-    """What a front has in the Service's blocks: its slots, their number, source ranges, what draws from so many."""
+    """A front's elements in the Service's blocks: slots, their number, source ranges, and the entry of the draw."""
     front, facts = served.reach.front, served.facts
     sources = facts.allowed if facts.guarded else ()
     if facts.screen:
@@ -76,3 +85,83 @@ def _elements(generation: Generation, served: Served) -> Iterator[Element]:
             (entry for each in block.declarations for entry in each.entries) if block and port == served.port else ()
         )
         yield from (entry for entry in entries if entry.container == draws and entry.key in numbers)
+
+
+def base_chains(pipeline: Pipeline) -> tuple[OwnBaseChain, ...]:
+    """The base chains of our tables.  Both families have the same."""
+    declared = (each for made in pipeline.generations.values() for each in made.used_declarations().values())
+    found = {each.name: _HOOK.match(each.body[0]) for each in declared if each.is_base_chain}
+    return tuple(OwnBaseChain(name, *match.groups()) for name, match in found.items() if match)
+
+
+def affinity_of(pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequence[Client]) -> Affinity | None:
+    """The session affinity of a front, None if its Service has none."""
+    timeout = served.service.affinity_timeout
+    if timeout is None:
+        return None
+    seconds = [seconds for front, seconds in served.facts.affinities if front == served.reach.front]
+    if not seconds:
+        return Affinity(timeout, "by a hash of the client's address, as this nft can't remember IPv6 clients")
+    client = asking[0].address if len(asking) == 1 else None
+    return Affinity(
+        timeout,
+        "the kernel remembers clients by address",
+        _map(pipeline, spot, f"{spot.protocol.value} . {seconds[0]}"),
+        f"{client} . {spot.address} . {spot.port}" if client else "",
+    )
+
+
+def _map(pipeline: Pipeline, spot: ToAddress, key: str) -> str:
+    """The map of clients that the chain behind a key writes, or ""."""
+    declared = pipeline.generations[spot.family].declarations.values()
+    leading = (each for each in declared if any(entry.key == key for entry in each.entries))
+    found = [match[1] for each in leading if (match := _written(each))]
+    return found[0] if found else ""
+
+
+def _written(chain: Declaration) -> re.Match[str] | None:
+    return next(filter(None, (re.search(r"update @([\w-]+)", line) for line in chain.body)), None)
+
+
+# The elements in the kernel
+
+
+class Held(Protocol):
+    """An element in the kernel: its value, "" in a set, and the seconds until it expires, None if it never does."""
+
+    @property
+    def value(self) -> str:
+        """As our statements write it."""
+
+    @property
+    def seconds(self) -> float | None:
+        """The time until the element expires."""
+
+
+Find = Callable[[Family, str, str], Held | None]
+"""Looks up the element with a key in a set or map of our table (kernel/nfnetlink/elements.py): family, name, key."""
+
+
+def with_kernel(explanation: Explanation, find: Find) -> Explanation:
+    """The explanation, with the kernel's element beside each expected element."""
+    places = tuple(_place(place, find) for place in explanation.places)
+    return msgspec.structs.replace(explanation, places=places)
+
+
+def _place(place: ExplainedPlace, find: Find) -> ExplainedPlace:
+    expected = tuple(_compared(each, find(place.family, each.container, each.key)) for each in place.expected)
+    affinity = _remembered(place.affinity, place.family, find) if place.affinity else None
+    return msgspec.structs.replace(place, expected=expected, affinity=affinity)
+
+
+def _compared(expected: Expected, held: Held | None) -> Expected:
+    found = held.value if held else None
+    return msgspec.structs.replace(expected, is_held=found == expected.value, found=found)
+
+
+def _remembered(affinity: Affinity, family: Family, find: Find) -> Affinity:
+    if not affinity.map or not affinity.key:
+        return affinity
+    held = find(family, affinity.map, affinity.key)
+    remembered = Remembered(Address(held.value), held.seconds or 0.0) if held else None
+    return msgspec.structs.replace(affinity, is_known=True, remembered=remembered)

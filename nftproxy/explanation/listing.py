@@ -1,9 +1,9 @@
-"""A generation as a reviewer wants to read it: one file that `nft -f` loads, ordered and commented.
+"""Write a generation for review: a file that `nft -f` loads, ordered and commented.
 
-The order is that of the table template, with what Services share in its middle; each element says which Service it
-belongs to, and what a template explains is explained once a table.  The top says what the rules don't show, with the
-reason: addresses that lost a conflict, objects that were skipped, preferences that can't be followed.  Comments are
-made of names that were checked when they were parsed, and of bounded messages without control characters.
+The order is that of the table template, with the declarations that Services share in its middle.  Each element names
+its Service, and each comment of a template appears once in a table.  The top lists facts that the rules don't show,
+with the reason: addresses that lost a conflict, skipped objects, preferences that can't be followed.  Comments contain
+names that were checked when they were parsed, and bounded messages without control characters.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from nftproxy.model.addresses import TABLE, Family, of_family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import Ignored, TrafficDistribution
-from nftproxy.model.printable import printable
 from nftproxy.model.settings import Settings
+from nftproxy.model.texts import printable
 from nftproxy.pipeline import SKELETON, Pipeline
+from nftproxy.policy.choosing.choice import why_not_near
 from nftproxy.policy.compile import PortKey
-from nftproxy.policy.endpoints import gather, offers, why_not_near
 from nftproxy.policy.localhost import LocalPort
-from nftproxy.rules.ruleset import Declaration, Element, Generation, Kind, Owner
+from nftproxy.rules.ruleset import Declaration, Element, Generation, NftKind, Owner
 
 _COMMENT_LENGTH = 300
-"""No comment is longer: nft itself has no such limit, but readers do."""
+"""The longest comment, for readers: nft has no such limit."""
 
 _SHARED = "# ---- where endpoints are, and how one is drawn ---------------------------------------------------------"
-"""The heading, in the form of the table template's, of what endpoints.nft.j2 and draw.nft.j2 declare."""
+"""The heading of the declarations in endpoints.nft.j2 and draw.nft.j2, in the form of the table template's headings."""
 
 
 def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
-    """The whole text, in pieces: what was left out, then a table for each family."""
+    """The whole text, in pieces: the notes, then a table for each family."""
     yield _comment(f"nftproxy: rules for node {pipeline.state.node.name}")
     yield from map(_comment, notes(pipeline, problems, ignored))
     for generation in pipeline.generations.values():
@@ -40,7 +40,7 @@ def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ig
 
 
 def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:
-    """What a reader can't see in the rules, a line each."""
+    """Facts that the rules don't show, a line each."""
     yield from (f"skipped: {item.object}: {item.reason}" for item in ignored)
     yield from (f"bad input: {problem.coded}" for problem in problems)
     for lost in pipeline.all_losses():
@@ -58,9 +58,9 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
     state = pipeline.state
     asking = (each for each in state.services.values() if each.traffic_distribution is not TrafficDistribution.NONE)
     for service in sorted(asking, key=lambda each: each.key):
-        offered = {family: offers(service, state.slices_of(service.key), family) for family in pipeline.generations}
+        endpoints = {family: state.endpoints_of(service, family) for family in pipeline.generations}
         for port, family in itertools.product(service.ports, pipeline.generations):
-            why = why_not_near(gather(offered[family], port, state.node.name), state.node)
+            why = why_not_near(endpoints[family], port)
             if why:
                 wish = f"trafficDistribution {service.traffic_distribution.value}"
                 which = f"{service.key}, port {port.port}"
@@ -69,7 +69,7 @@ def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
 
 
 def _localhost_notes(pipeline: Pipeline) -> Iterator[str]:
-    """What becomes of node ports at localhost, where no rule serves them."""
+    """The node ports at localhost, which no rule serves."""
     for port, each in sorted(pipeline.localhost_ports.by_port.items()):
         places = ", ".join(dict.fromkeys(map(str, itertools.starmap(LocalPort, each.endpoints))))
         yield f"localhost: the agent forwards {port}, of {each.service}, TCP only, to {places}"
@@ -95,7 +95,7 @@ def _table(generation: Generation) -> Iterator[str]:
     said: set[tuple[str, ...]] = set()
     yield from _declarations(filter(_has_elements, skeleton), owners, said)
     if shared:
-        yield f"\n  {_SHARED}"  # as a comment of what comes next
+        yield f"\n  {_SHARED}"  # as a comment of the next declaration
     yield from _declarations(filter(_has_elements, shared), owners, said)
     yield from _declarations(itertools.filterfalse(_has_elements, shared), {}, said)
     yield from _declarations(itertools.filterfalse(_has_elements, skeleton), {}, said)
@@ -103,11 +103,11 @@ def _table(generation: Generation) -> Iterator[str]:
 
 
 def _has_elements(declaration: Declaration) -> bool:
-    return declaration.kind is not Kind.CHAIN
+    return declaration.kind is not NftKind.CHAIN
 
 
 def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
-    """Who contributes each element, by container, in the order of the owners; entries are of nobody."""
+    """The owners of each element, by container, in the order of the owners.  Entries of declarations have no owner."""
     containers: dict[str, dict[Element, list[Owner]]] = {}
     for entry in _entries(generation):
         containers.setdefault(entry.container, {})[entry] = []
@@ -118,7 +118,7 @@ def _owners(generation: Generation) -> dict[str, dict[Element, list[Owner]]]:
 
 
 def _entries(generation: Generation) -> Iterator[Element]:
-    """The elements that come with declarations, by what they lead to, or else in their order."""
+    """The elements that come with declarations, in the order of the declarations' names."""
     declared = sorted(generation.used_declarations().values(), key=lambda each: each.name)
     return itertools.chain.from_iterable(each.entries for each in declared)
 
@@ -130,7 +130,7 @@ def _owner_order(owner: Owner) -> tuple[str, ...]:
 
 
 def _owner_text(owners: Sequence[Owner]) -> str:
-    """The Service ports that an element belongs to: the first few, and how many more."""
+    """The Service ports of an element: the first three, and how many more."""
     names = list(dict.fromkeys(printable(str(owner)) for owner in owners))
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
@@ -140,7 +140,7 @@ def _declarations(
     owners: Mapping[str, Mapping[Element, Sequence[Owner]]],
     said: set[tuple[str, ...]],
 ) -> Iterator[str]:
-    """Declarations with their elements; comments that were `said` above another one are not repeated."""
+    """Declarations with their elements, without comments that are in `said` already."""
     for declaration in declarations:
         yield "\n"
         if declaration.comments not in said:
@@ -153,7 +153,7 @@ def _declarations(
 
 
 def _elements(elements: Mapping[Element, Sequence[Owner]]) -> Iterator[str]:
-    """What a set or map holds; what the node itself contributes needs no owner, and what all share has none."""
+    """The elements of a set or map.  Elements of the node itself and shared elements name no owner."""
     if elements:
         yield "    elements = {\n"
         for element, owners in elements.items():

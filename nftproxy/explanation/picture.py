@@ -1,8 +1,8 @@
-"""An explanation as a picture: the ways of connections (way.py), laid out on a sheet of SVG.
+"""An explanation as a picture: the paths of connections (packet_path.py), laid out on a sheet of SVG.
 
-Everything is placed here; the template (picture.svg.j2) only writes it down.  Hooks are bands from top to bottom, and
-each case is a column.  Widths of text are estimates, as whoever shows the picture chooses the fonts: text is cut and
-wrapped so that it stays within its card even with a wide one.
+This module decides all positions, and the template (picture.svg.j2) writes them.  Stages are bands from top to bottom,
+and each case is a column.  Widths of text are estimates, as the viewer chooses the fonts.  Text is cut and wrapped so
+that it stays within its card even with a wide font.
 """
 
 from __future__ import annotations
@@ -13,23 +13,22 @@ from typing import NamedTuple
 
 import jinja2
 
-from nftproxy.explanation.answer import Endpoint, Explanation, Place
-from nftproxy.explanation.way import Card, Row, Stage, Way, stages, ways
-from nftproxy.model.addresses import host_port
+from nftproxy.explanation.answer import EndpointShare, ExplainedPlace, Explanation, Fate
+from nftproxy.explanation.packet_path import STAGES, Card, CardRow, PacketPath, paths
 
 MARGIN, GUTTER, COLUMN, GAP = 28, 176, 330, 22  # px
 LINE, PAD = 17, 12  # px: from one line of text to the next, and around text
-MONO, SANS = 7.3, 6.8  # px that a character takes at 12 px in DejaVu, which is wide
+MONO, SANS = 7.3, 6.8  # px: the width of a character at 12 px in DejaVu, a wide font
 MOST_PLACES, MOST_ENDPOINTS = 12, 10
-"""What is drawn of an answer: a picture with more says nothing.  The text has everything."""
-LABEL = 2 * LINE  # px: what a stage is called, in two lines
+"""The most places and endpoints of a picture: more are unreadable.  The text has all places."""
+LABEL = 2 * LINE  # px: the name of a stage and its hooks, in two lines
 BAR = 60  # px: a share of 100 %
 LONGEST = 400
-"""Characters of a sentence: a reason may list a thousand ranges."""
+"""The longest sentence, in characters: a reason may list a thousand ranges."""
 
 
 class Text(NamedTuple):
-    """Words at a place; `kind` is a class of the template's style."""
+    """Words at a position.  `kind` is a class of the template's style."""
 
     x: float
     y: float
@@ -38,7 +37,7 @@ class Text(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A rectangle; `kind` is a class of the template's style."""
+    """A rectangle.  `kind` is a class of the template's style."""
 
     x: float
     y: float
@@ -47,21 +46,21 @@ class Box(NamedTuple):
     kind: str
 
 
-class Path(NamedTuple):
-    """A line; `kind` is a class of the template's style."""
+class Line(NamedTuple):
+    """A line.  `kind` is a class of the template's style."""
 
     d: str
     kind: str
 
 
 class Picture(NamedTuple):
-    """All that is on the sheet, and its size in px; later things lie above earlier ones."""
+    """Everything on the sheet, and its size in px.  Later shapes cover earlier shapes."""
 
     title: str
     width: float
     height: float
     boxes: list[Box]
-    paths: list[Path]
+    paths: list[Line]
     cards: list[Box]
     texts: list[Text]
 
@@ -80,9 +79,8 @@ def svg(explanation: Explanation, template: str) -> str:
 
 
 def picture(explanation: Explanation) -> Picture:
-    """Where everything of an explanation is on the sheet."""
-    source = f" from {explanation.source}" if explanation.source else ""
-    title = _cut(f"{explanation.to}{source}, on node {explanation.node}", LONGEST)
+    """Lay out an explanation."""
+    title = _cut(explanation.title, LONGEST)
     sheet = Picture(title, 0, 0, [], [], [], [])
     drawn = explanation.places[:MOST_PLACES]
     columns = max((len(place.cases) for place in drawn), default=1)
@@ -95,44 +93,42 @@ def picture(explanation: Explanation) -> Picture:
         y += LINE
         sheet.texts.append(Text(MARGIN, y, "dim", line))
     for place in drawn:
-        y = _draw_place(sheet, place, y + 26, width)
+        y = _draw_place(sheet, explanation, place, y + 26, width)
     return sheet._replace(width=width, height=y + MARGIN)
 
 
-def _draw_place(sheet: Picture, place: Place, y: float, width: float) -> float:
-    """A place below `y`: its heading, a band for each stage, the ends; returns where it ends."""
+def _draw_place(sheet: Picture, explanation: Explanation, place: ExplainedPlace, y: float, width: float) -> float:
+    """Draw a place below `y`: its heading, a band for each stage, the ends.  Return the lower end."""
     y = _draw_heading(sheet, place, y, width)
-    made = ways(place)
+    made = paths(place)
     if not made:
         return y
     lefts = [MARGIN + GUTTER + number * (COLUMN + GAP) for number in range(len(made))]
     y = _draw_sources(sheet, made, lefts, y)
     top, open_at = y, [y for _ in made]
-    for stage in stages(place):
-        cards = [way.cards.get(stage) for way in made]
+    for stage in STAGES:
+        cards = [path.cards.get(stage) for path in made]
         if not any(cards):
             continue
         height = max(LABEL, *(_card_height(card) for card in cards if card)) + 2 * PAD
-        _draw_band(sheet, stage, y, height, width)
+        _draw_band(sheet, (stage.does, stage.hooks(explanation.base_chains)), y, height, width)
         for number, card in enumerate(cards):
             if card:
                 at = y + height / 2 - _card_height(card) / 2
                 open_at[number] = at + _draw_card(sheet, card, lefts[number], at)
         y += height
     bottoms = []
-    for number, way in enumerate(made):
-        stopped = bool(way.end) and stages(place)[-1] not in way.cards
-        at = (open_at[number] if stopped else y) + PAD
-        sheet.paths.append(Path(f"M{lefts[number] + PAD / 2:.1f} {top:.1f}V{at:.1f}", "way"))
-        bottoms.append(_draw_end(sheet, way, lefts[number], at))
+    for number, path in enumerate(made):
+        at = (open_at[number] if path.is_stopped else y) + PAD
+        sheet.paths.append(Line(f"M{lefts[number] + PAD / 2:.1f} {top:.1f}V{at:.1f}", "way"))
+        bottoms.append(_draw_end(sheet, path, lefts[number], at))
     return max(y, *bottoms)
 
 
-def _draw_heading(sheet: Picture, place: Place, y: float, width: float) -> float:
+def _draw_heading(sheet: Picture, place: ExplainedPlace, y: float, width: float) -> float:
     y += 18
-    sheet.texts.append(Text(MARGIN, y, "place", f"{host_port(place.address, place.port)}/{place.protocol.value}"))
-    front = f"{place.front} of Service {place.owner}" if place.owner else "no Service is reached here"
-    words = " · ".join(filter(None, [front, place.policy]))
+    sheet.texts.append(Text(MARGIN, y, "place", str(place)))
+    words = " · ".join(filter(None, [place.reached, place.policy]))
     losers = [f"lost by {loser.owner}: {loser.why}" for loser in place.losers]
     for kind, line in [("words", words), *(("dim", each) for each in (*losers, *place.notes))]:
         for part in _wrapped(line, width - 2 * MARGIN):
@@ -141,9 +137,9 @@ def _draw_heading(sheet: Picture, place: Place, y: float, width: float) -> float
     return y + 14
 
 
-def _draw_sources(sheet: Picture, made: Sequence[Way], lefts: Sequence[float], y: float) -> float:
-    """Who connects, a pill for each way."""
-    sources = [list(_clipped(way.sources, COLUMN - 2 * PAD)) for way in made]
+def _draw_sources(sheet: Picture, made: Sequence[PacketPath], lefts: Sequence[float], y: float) -> float:
+    """The sources, a pill for each path."""
+    sources = [[_cut(line, int((COLUMN - 2 * PAD) / SANS)) for line in path.case.clients] for path in made]
     height = max(map(len, sources)) * LINE + PAD
     sheet.texts.append(Text(MARGIN, y + LINE, "stage", "from"))
     for x, lines in zip(lefts, sources, strict=True):
@@ -154,16 +150,12 @@ def _draw_sources(sheet: Picture, made: Sequence[Way], lefts: Sequence[float], y
     return y + height
 
 
-def _clipped(lines: Sequence[str], room: float) -> Iterator[str]:
-    return (_cut(line, int(room / SANS)) for line in lines)
-
-
-def _draw_band(sheet: Picture, stage: Stage, y: float, height: float, width: float) -> None:
+def _draw_band(sheet: Picture, label: tuple[str, str], y: float, height: float, width: float) -> None:
     kind = "band" if len(sheet.boxes) % 2 else "band other"
     sheet.boxes.append(Box(MARGIN - 10, y, width - 2 * MARGIN + 20, height, kind))
     top = y + height / 2 - LABEL / 2 + LINE - 4
-    sheet.texts.append(Text(MARGIN, top, "stage", stage.does))
-    sheet.texts.append(Text(MARGIN, top + LINE, "dim", f"{stage.hooks} {stage.priority}".strip()))
+    sheet.texts.append(Text(MARGIN, top, "stage", label[0]))
+    sheet.texts.append(Text(MARGIN, top + LINE, "dim", label[1]))
 
 
 def _lines(card: Card) -> list[tuple[str, str, float]]:
@@ -174,7 +166,7 @@ def _lines(card: Card) -> list[tuple[str, str, float]]:
     return [*head, *(line for row in card.rows for line in _row_lines(row))]
 
 
-def _row_lines(row: Row) -> Iterator[tuple[str, str, float]]:
+def _row_lines(row: CardRow) -> Iterator[tuple[str, str, float]]:
     """A row: on one line if it fits, else its words below its name."""
     room = COLUMN - 2 * PAD
     name = _cut(row.name, int(room / MONO))
@@ -193,7 +185,7 @@ def _card_height(card: Card) -> float:
 
 
 def _draw_card(sheet: Picture, card: Card, x: float, y: float) -> float:
-    """A card at a place; its height."""
+    """Draw a card and return its height."""
     height = _card_height(card)
     if not card.is_quiet:
         sheet.cards.append(Box(x, y, COLUMN, height, "card end" if card.is_end else "card"))
@@ -206,16 +198,16 @@ def _draw_card(sheet: Picture, card: Card, x: float, y: float) -> float:
     return height
 
 
-def _draw_end(sheet: Picture, way: Way, x: float, y: float) -> float:
-    """The endpoints of a way, or what becomes of it without any; returns where it ends."""
-    if way.end:
-        kind = "good" if way.is_good else "bad"
+def _draw_end(sheet: Picture, path: PacketPath, x: float, y: float) -> float:
+    """Draw the endpoints of a path, or its outcome without endpoints.  Return the lower end."""
+    if not path.leads_to_endpoints:
+        kind = "good" if path.case.fate in (Fate.PASSED, Fate.NODE) else "bad"
         sheet.cards.append(Box(x, y, COLUMN, LINE + PAD, kind))
-        sheet.texts.append(Text(x + PAD, y + PAD + 6, "fate", way.end))
+        sheet.texts.append(Text(x + PAD, y + PAD + 6, "fate", path.case.outcome))
         return y + LINE + PAD
-    shown = way.endpoints[:MOST_ENDPOINTS]
+    shown = path.case.chosen_first[:MOST_ENDPOINTS]
     rows = [_endpoint_lines(endpoint) for endpoint in shown]
-    more = len(way.endpoints) - len(shown)
+    more = len(path.case.endpoints) - len(shown)
     height = (sum(map(len, rows)) + bool(more)) * LINE + PAD
     sheet.cards.append(Box(x, y, COLUMN, height, "card goal"))
     line = y + PAD / 2 - 4
@@ -229,7 +221,7 @@ def _draw_end(sheet: Picture, way: Way, x: float, y: float) -> float:
     return y + height
 
 
-def _draw_share(sheet: Picture, endpoint: Endpoint, x: float, y: float) -> None:
+def _draw_share(sheet: Picture, endpoint: EndpointShare, x: float, y: float) -> None:
     right = x + COLUMN - PAD
     if endpoint.share:
         sheet.cards.append(Box(right - BAR, y - 9, BAR, 9, "bar"))
@@ -237,25 +229,25 @@ def _draw_share(sheet: Picture, endpoint: Endpoint, x: float, y: float) -> None:
         sheet.texts.append(Text(right - BAR - 6, y, "percent", f"{endpoint.share:.1f} %"))
 
 
-def _endpoint_lines(endpoint: Endpoint) -> list[tuple[str, str]]:
+def _endpoint_lines(endpoint: EndpointShare) -> list[tuple[str, str]]:
     room = COLUMN - 2 * PAD - (BAR + 56 if endpoint.share else 0)
-    place = _cut(host_port(endpoint.address, endpoint.port), int(room / MONO))
+    place = _cut(str(endpoint), int(room / MONO))
     why = ", ".join(filter(None, [endpoint.pod, endpoint.why, "on this node" if endpoint.is_local else ""]))
     kind = "set" if endpoint.share else "unused"
     return [(kind, place), *(("dim", part) for part in _wrapped(why, COLUMN - 2 * PAD))]
 
 
 def _wrapped(words: str, room: float) -> list[str]:
-    """Words in lines that fit into so many px."""
+    """Wrap words into lines of at most `room` px."""
     return textwrap.wrap(_cut(words, LONGEST), max(10, int(room / SANS))) or [""]
 
 
 def _cut(words: str, most: int) -> str:
-    """Words of at most so many characters, without what is none."""
+    """Cut words to at most `most` printable characters."""
     plain = _plain(words)
     return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
 def _plain(words: str) -> str:
-    """Text that may come from a cluster, without characters that XML can't have or that change the line's direction."""
+    """Text that may come from a cluster, without characters that XML forbids or that change the line's direction."""
     return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in words)

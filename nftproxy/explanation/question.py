@@ -1,6 +1,6 @@
-"""The question: where a connection is meant to go (TO), and where it comes from (SOURCE), parsed into values.
+"""Parse a question: the destination of a connection (TO) and its source (SOURCE).
 
-TO       ADDRESS:PORT[/udp|sctp], an IPv6 address in brackets; svc/NAMESPACE/NAME[:PORT]; node:PORT[/udp|sctp]
+TO       ADDRESS:PORT[/udp|sctp] (an IPv6 address in brackets), svc/NAMESPACE/NAME[:PORT], node:PORT[/udp|sctp]
 SOURCE   an address, pod/NAMESPACE/NAME, node, outside
 """
 
@@ -10,17 +10,18 @@ from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Protocol, host_port, parse_address
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, host_port, parse_address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ObjectKey
+from nftproxy.policy.claims import NODE, Claim
 
 LONGEST = 1024
-"""Characters that a question may have: namespace, name and port name come to less than 400 (RFC 1123, RFC 6335)."""
+"""The longest question, in characters: namespace, name and port name have less than 400 (RFC 1123, RFC 6335)."""
 
 
-class Kind(Enum):
-    """Where connections come from; the value is for people."""
+class SourceKind(Enum):
+    """The kind of a source.  The values are words for people."""
 
     POD = "pods of this node"
     NODE = "the node itself"
@@ -29,20 +30,35 @@ class Kind(Enum):
 
 
 class ToAddress(msgspec.Struct, frozen=True):
-    """An address and port, whoever it belongs to."""
+    """An address, protocol and port."""
 
     address: Address
     protocol: Protocol
     port: int
+
+    @property
+    def family(self) -> Family:
+        """The family of the address."""
+        return family_of(self.address)
+
+    @property
+    def claim(self) -> Claim:
+        """The claim of a Service to this address and port."""
+        return Claim(self.address, self.protocol, self.port)
+
+    @property
+    def node_claim(self) -> Claim:
+        """The claim of a Service to this port of the node."""
+        return Claim(NODE, self.protocol, self.port)
 
     def __str__(self) -> str:
         return f"{host_port(self.address, self.port)}/{self.protocol.value}"
 
 
 class ToService(msgspec.Struct, frozen=True):
-    """All addresses of a Service; `port` is the name or number of one of its ports, "" for all.
+    """All addresses of a Service, or of a port of it.
 
-    `protocol` is None for any.
+    `port` is the name or number of a port, "" for all ports.  `protocol` is None for any protocol.
     """
 
     service: ObjectKey
@@ -68,13 +84,13 @@ To = ToAddress | ToService | ToNode
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where a connection comes from; what isn't known is None.
+    """The source of a connection.  Unknown facts are None.
 
-    `address` is the client's, or `pod` has the name that it is known by.  Without a `kind` the address decides what it
-    is.  `interface` is what the connection comes in through, "" if the node itself sends it.
+    `address` is the client's, or `pod` is the client's name.  Without a `kind` the address decides the kind.
+    `interface` is the interface that the connection comes in through, "" if the node itself sends it.
     """
 
-    kind: Kind | None = None
+    kind: SourceKind | None = None
     address: Address | None = None
     interface: str | None = None
     pod: ObjectKey | None = None
@@ -87,17 +103,17 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """What becomes of a connection to `to`; without a source, of one from each kind of source."""
+    """A question about connections to `to`, from `source` or from each kind of source."""
 
     to: To
     source: Source | None = None
 
 
 def parse_to(text: str) -> To:
-    """Where a connection is meant to go.
+    """Parse the destination of a connection.
 
     Raises:
-        BadInput: the text is of none of the forms above.
+        BadInput: the text has none of the forms above.
     """
     text = text[:LONGEST]
     if text.startswith("svc/"):
@@ -114,15 +130,15 @@ def parse_to(text: str) -> To:
 
 
 def parse_source(text: str) -> Source:
-    """Where a connection comes from.
+    """Parse the source of a connection.
 
     Raises:
-        BadInput: the text is of none of the forms above.
+        BadInput: the text has none of the forms above.
     """
     if text.startswith("pod/"):
         return Source(pod=_key("--from", text, "pod", text.removeprefix("pod/")))
     if text in ("node", "outside"):
-        return Source(Kind.NODE if text == "node" else Kind.OUTSIDE)
+        return Source(SourceKind.NODE if text == "node" else SourceKind.OUTSIDE)
     try:
         return Source(address=parse_address(text))
     except ValueError:
@@ -130,7 +146,7 @@ def parse_source(text: str) -> Source:
 
 
 def _protocol(text: str) -> tuple[str, Protocol | None]:
-    """The text without a protocol at its end, and that."""
+    """The text without the protocol at its end, and the protocol."""
     rest, separator, name = text.rpartition("/")
     try:
         return (rest, Protocol(name)) if separator else (text, None)
@@ -163,4 +179,4 @@ def _key(field: str, text: str, kind: str, name: str) -> ObjectKey:
 
 
 def _bad(field: str, text: str, message: str) -> BadInput:
-    return BadInput([Problem("", repr(text[:100]), field, message, Code.QUESTION_UNREADABLE)])
+    return BadInput(Problem("", repr(text[:100]), field, message, Code.QUESTION_UNREADABLE))

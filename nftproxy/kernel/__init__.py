@@ -1,1 +1,1 @@
-"""What goes out: nftables, conntrack, network namespaces, sysctls."""
+"""The I/O that goes out: nftables, conntrack, network namespaces, sysctls."""

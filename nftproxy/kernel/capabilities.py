@@ -1,4 +1,4 @@
-"""What the installed libnftables and kernel can do, found by trying in a process that may die.
+"""Which features the installed libnftables and kernel have, found by trying them in a process that may die.
 
 Versions are not compared: distributions carry fixes back, and kernels are built without parts of nftables.
 """
@@ -12,17 +12,16 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.netns import ChildDied, in_child, in_scratch_namespace
+from nftproxy.kernel.child_process import ChildDied, in_child, in_scratch_namespace
+from nftproxy.kernel.libnftables import check_text
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import Capabilities
-from nftproxy.rules.transaction import Transaction
 
-Texts = tuple[str, ...]
+Argument = TypeVar("Argument")
 Result = TypeVar("Result")
 
-# Affinity as the templates write it, in the two steps in which it comes to be.
+# Affinity as the templates write it, declared in two steps.
 WIDE_MAPS = (
     """\
 table ip6 probe {
@@ -53,7 +52,7 @@ table ip6 probe {
 
 
 class Feature(NamedTuple):
-    """A part of nftables that the rules need: its name, where it comes from, and declarations that use it.
+    """A part of nftables that the rules need: its name, its source, and declarations that use it.
 
     In `text`, $family is ip or ip6, and $type the type of its addresses.
     """
@@ -64,7 +63,7 @@ class Feature(NamedTuple):
 
 
 def declare(what: str, *lines: str) -> str:
-    """A chain, set or map, in nft's text."""
+    """Return a chain, set or map as nft's text."""
     return f"{what} {{\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
 
 
@@ -118,7 +117,7 @@ ADDRESS_TYPE = {Family.IPV4: "ipv4_addr", Family.IPV6: "ipv6_addr"}
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """What was found, and why something is missing ("" if nothing is)."""
+    """The features that were found, and why a feature is missing ("" if none is)."""
 
     capabilities: Capabilities
     reason: str = ""
@@ -126,22 +125,22 @@ class Probe(msgspec.Struct, frozen=True):
 
 @functools.cache
 def probe() -> Probe:
-    """Try what not every libnftables can; found once per process.
+    """Try the features that not every libnftables has, once per process.
 
-    What can't be tried counts as missing, since using it might kill the process.
+    A feature that can't be tried counts as missing, since using it might kill the process.
     """
     try:
-        _tried(check_texts, WIDE_MAPS)
+        _tried(check_text, "".join(WIDE_MAPS))
     except (Refused, Unavailable) as error:
         return Probe(Capabilities(wide_maps=False), f"no maps with keys wider than 16 bytes: {error}")
     return Probe(Capabilities(wide_maps=True))
 
 
 def missing_features(features: Iterable[Feature] = FEATURES) -> list[str]:
-    """What this machine lacks of what the rules need, each with where it comes from and what the kernel said.
+    """Return the features that the rules need and this machine lacks, each with its source and the kernel's error.
 
     Raises:
-        Unavailable: it can't be tried: no libnftables, no namespaces, or it took the process down.
+        Unavailable: no feature can be tried, as there is no libnftables or no namespace, or the process died.
     """
     rows = [(feature, family) for feature in features for family in Family]
     answers = _tried(refused_texts, tuple(_table(feature, family) for feature, family in rows))
@@ -154,7 +153,7 @@ def missing_features(features: Iterable[Feature] = FEATURES) -> list[str]:
 
 @functools.cache
 def machine_lacks() -> tuple[str, ...]:
-    """What this machine lacks of what the rules need, or why that can't be tried; found once per process."""
+    """Return the missing features, or why they can't be tried, found once per process."""
     try:
         return tuple(missing_features())
     except Unavailable as error:
@@ -162,42 +161,32 @@ def machine_lacks() -> tuple[str, ...]:
 
 
 def known_lacks() -> tuple[str, ...]:
-    """What `machine_lacks` has found so far, and what the rules can do without; never waits for a try."""
+    """Return the findings of `machine_lacks` so far, and the features that the rules can do without.  Never blocks."""
     missing = machine_lacks() if machine_lacks.cache_info().currsize else ()
     wide_maps = probe().reason if probe.cache_info().currsize else ""
     return (*missing, f"session affinity for IPv6 goes by a hash: {wide_maps}") if wide_maps else missing
 
 
-def _tried(function: Callable[[Texts], Result], texts: Texts) -> Result:
-    """What a function that makes dry runs returns: in a scratch namespace, or else in ours, where they leave nothing.
+def _tried(function: Callable[[Argument], Result], argument: Argument) -> Result:
+    """Call a function that makes dry runs in a scratch namespace, or else in ours, where dry runs leave nothing.
 
-    A container that drops all capabilities but CAP_NET_ADMIN can't make a namespace, and a user without it can't do
-    anything in ours.
+    A container that drops all capabilities but CAP_NET_ADMIN can't make a namespace.  A user without CAP_NET_ADMIN
+    can't do anything in ours.
     """
     try:
-        return in_scratch_namespace(function, texts)
+        return in_scratch_namespace(function, argument)
     except ChildDied:
         raise
     except Unavailable:
-        return in_child(function, texts)
+        return in_child(function, argument)
 
 
-def check_texts(texts: Texts) -> None:
-    """Have the kernel prepare a transaction of these texts, and drop it.
-
-    Raises:
-        Refused: it can't be done.
-        Unavailable: there is no libnftables, or no permission.
-    """
-    Kernel().check(Transaction("".join(texts)))
-
-
-def refused_texts(texts: Texts) -> list[str]:
-    """For each text what is said against it, "" if nothing is."""
+def refused_texts(texts: Iterable[str]) -> list[str]:
+    """Return the error for each text, "" if there is none."""
     answers = []
     for text in texts:
         try:
-            check_texts((text,))
+            check_text(text)
             answers.append("")
         except Refused as error:
             answers.append(error.message)

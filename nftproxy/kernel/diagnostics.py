@@ -1,8 +1,8 @@
-"""Finds the statement that libnftables complains about.
+"""Find the statement that libnftables complains about.
 
-libnftables says `FILE:LINE:COLUMN-COLUMN: Error: WORDS`, then the line and a row of carets.  A line of ours can hold
-all endpoints of a cluster, so that may be megabytes; the place is enough to cut the culprit out of the text that was
-handed over.
+libnftables says `FILE:LINE:COLUMN-COLUMN: Error: WORDS`, then the line and a row of carets.  A line of ours can have
+all endpoints of a cluster, so that may be megabytes.  The place is enough to cut the statement at fault out of our
+text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ ELEMENTS = re.compile(r"\s*(?:add|create|delete) element [^{]*\{")
 
 
 def explain(text: str, path: str, error: str) -> tuple[str, str]:
-    """What libnftables says first of `text`, which it read from `path`, and of which statement ("" if unsaid)."""
+    """Return the first complaint of libnftables about `text`, which it read from `path`, and the statement ("" if
+    unsaid).
+    """
     complaints = list(re.finditer("^" + re.escape(path) + PLACE, error, re.MULTILINE))
     if not complaints:
         return _bounded(error.partition("\n")[0].strip() or "libnftables failed without a word"), ""

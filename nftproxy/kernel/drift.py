@@ -1,16 +1,16 @@
 """Whether our tables are as we left them, known from the kernel's notifications of every commit.
 
-Each commit is a new generation of the ruleset, and the kernel notifies us of it (notifications.py).  We know the
-numbers of our own; one of somebody else's matters only if a message of it names one of our tables.  So `left` goes on
-from generation to generation, past our own and past those that touch other tables, and stops where somebody touched
-ours.
+Each commit makes a new generation of the ruleset, and the kernel notifies us of it (commit_listener.py).  We know the
+numbers of our own commits.  Another program's commit matters only if its messages name a table of ours.  So
+`_left` advances from generation to generation, past our own commits and past commits to other tables.  It stops at a
+commit that touched ours.
 
-* Only tables that we hold count: one that we failed to load may be somebody else's, who may do there as they like.
-* Notifications are queued before the commit is done, so what `listen` reads after one of ours has it.
-* Where some were lost (the queue was full), or not listened to, or a commit of ours can't be distinguished from
-  another's that came at the same time, it isn't known, and `left` stops too.
-* Listening to a large transaction is expensive (notifications.py says how much), so we don't listen to large ones of
-  our own.  Those of others can't be known in advance.
+* Only tables that we hold count. A table that we failed to load may be another program's, which may change it freely.
+* Notifications are queued before the commit is done, so a read after one of our commits includes its notification.
+* If notifications were lost (the queue was full) or not listened to, the state is unknown and `_left` stops. It also
+  stops if our commit can't be distinguished from another program's at the same time.
+* Listening to a large transaction is expensive (commit_listener.py says how much), so listening is paused during our
+  own large ones. Large transactions of other programs can't be known in advance.
 """
 
 from __future__ import annotations
@@ -19,49 +19,49 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
-from nftproxy.kernel.notifications import Notice
+from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.rules.transaction import Commit
 
 LARGE = 64 * 1024
-"""Characters of a transaction, some 1,500 elements, from which on it isn't listened to."""
+"""Listening is paused during transactions of so many characters or more: some 1,500 elements."""
 
 AT_ONCE = "another program has changed them at the same time as this one"
 TOO_MUCH = "too much has changed at once to follow"
 
 
-class Hearing(Protocol):
-    """What reports commits: `notifications.Notifications`, or a stand-in of the tests."""
+class CommitSource(Protocol):
+    """Reports commits: a `CommitListener`, or a stand-in of the tests."""
 
-    def read(self) -> list[Notice] | None:
-        """The commits since the last call; None if notifications were lost."""
+    def read(self) -> list[CommitNotice] | None:
+        """Return the commits since the last call, or None if notifications were lost."""
 
     def pause(self) -> None:
-        """Don't listen."""
+        """Stop listening."""
 
     def resume(self) -> None:
         """Listen again."""
 
 
-class Custody:
-    """Follows who commits what; for one thread."""
+class TableWatch:
+    """Tracks which program commits to our tables.  Use it in one thread only."""
 
-    def __init__(self, hearing: Hearing) -> None:
-        self._hearing = hearing
+    def __init__(self, commits: CommitSource) -> None:
+        self._commits = commits
         self.harmed = frozenset[Family]()
         """The families whose tables another program is known to have changed since they were loaded."""
-        self._held = frozenset[Family]()  # the families whose tables are ours to watch over
+        self._held = frozenset[Family]()  # the families whose tables we watch
         self._left: int | None = None
         self._own: set[int] = set()
-        self._notices: dict[int, Notice] = {}
-        self._doubt = ""  # why it isn't known how our tables are, which nobody has asked for yet
+        self._notices: dict[int, CommitNotice] = {}
+        self._doubt = ""  # why the tables' state is unknown, until reason_to_load returns it
         self.is_committing = False
         self._is_deaf = False
 
     @contextlib.contextmanager
-    def watching(self) -> Iterator[None]:
-        """Around what a transaction of ours depends on, up to that: what others commit meanwhile is kept for it."""
+    def preparing(self) -> Iterator[None]:
+        """Wrap the steps that a transaction of ours depends on.  Commits of other programs meanwhile are remembered."""
         self.is_committing = True
         try:
             yield
@@ -69,13 +69,14 @@ class Custody:
             self.is_committing = False
 
     @contextlib.contextmanager
-    def during(self, size: int) -> Iterator[None]:
-        """Around transactions of ours of so many characters; to many we don't listen.  A refusal changes nothing; else,
-        if it fails, nothing is known.
+    def committing(self, size: int) -> Iterator[None]:
+        """Wrap our own transactions (`size` characters), and pause listening during large ones.
+
+        After a refusal the tables are as before.  After any other failure their state is unknown.
         """
         is_large = size >= LARGE
         if is_large:
-            self._hearing.pause()
+            self._commits.pause()
         self.is_committing, self._is_deaf = True, is_large
         try:
             yield
@@ -88,67 +89,67 @@ class Custody:
         finally:
             self.is_committing = self._is_deaf = False
             if is_large:
-                self._hearing.resume()
+                self._commits.resume()
 
-    def lost(self, families: Iterable[Family]) -> None:
-        """It isn't known any more what these families' tables hold; until they are loaded, nobody need watch them."""
+    def unwatch(self, families: Iterable[Family]) -> None:
+        """Stop watching the tables of these families, whose state is unknown, until they are loaded."""
         self._held -= frozenset(families)
         self.harmed &= self._held
 
-    def loaded(self, commit: Commit, families: Iterable[Family]) -> None:
-        """The tables of these families are as they should be after this full transaction.
+    def record_load(self, commit: Commit, families: Iterable[Family]) -> None:
+        """Record that a full transaction has loaded the tables of these families.
 
-        `commit` begins where it was known what they held, if that counts.
+        `commit` begins at the generation in which the tables were compared, if that counts.
         """
         families = frozenset(families)
         if self._held - families:
-            self.changed(commit, families)
+            self.record_change(commit, families)
         else:
-            self.listen()
+            self.read_notices()
             self._doubt = ""
             self._left, self._own = self._own_generation(commit, families), set()
             self._notices = {each: notice for each, notice in self._notices.items() if each > (self._left or each)}
         self._held |= families
 
-    def changed(self, commit: Commit, families: Iterable[Family]) -> None:
-        """If our tables were as we left them, they are after this transaction about some families."""
-        self.listen()
+    def record_change(self, commit: Commit, families: Iterable[Family]) -> None:
+        """Record a transaction about some families: tables that were intact before are intact after it."""
+        self.read_notices()
         own = self._own_generation(commit, frozenset(families))
         if own is None:
             self._left = None
         elif self._left is not None:
             self._own.add(own)
-            self._go_on()
+            self._advance()
 
-    def listen(self) -> None:
-        """Take in the notifications that have come."""
-        notices = self._hearing.read()
+    def read_notices(self) -> None:
+        """Read the notifications that have arrived."""
+        notices = self._commits.read()
         if notices is None:
             self._left, self._doubt = None, TOO_MUCH
         elif self._left is not None or self.is_committing:
             self._notices |= {notice.generation: notice for notice in notices}
 
     def is_intact(self, generation: int) -> bool:
-        """Whether it is known that the tables we hold are, in this generation of the ruleset, as we left them."""
-        self._go_on()
+        """True if the tables that we hold are known to be, in this generation, as we left them."""
+        self._advance()
         return generation == self._left
 
-    def alarm(self) -> str:
-        """Why our tables must be looked at now, once for each reason; "" if they needn't be."""
-        self.listen()
-        intruder = self._go_on()
+    def reason_to_load(self) -> str:
+        """Return why our tables must be compared now, once for each reason, or "" if they needn't be."""
+        self.read_notices()
+        intruder = self._advance()
         if intruder is not None:
             self.harmed |= intruder.families & self._held
-            self._left, self._doubt = None, f"{intruder.who or 'another program'} has changed them"
+            self._left, self._doubt = None, f"{intruder.program or 'another program'} has changed them"
         reason, self._doubt = self._doubt, ""
         return reason
 
     def _own_generation(self, commit: Commit, families: frozenset[Family]) -> int | None:
-        """The generation that a commit of ours made; None if that isn't known.
+        """Return the generation that our commit made, or None if it is unknown.
 
-        Where two are about us, or one though we didn't listen to our own, somebody has touched our tables, before us or
-        after.  Where nobody listened, others may have done so, or just as well have kept to theirs: that is left to the
-        periodic check.
+        Two commits to our tables at once, or one while listening was paused, mean that another program has touched our
+        tables, before our commit or after it.  If other programs committed while listening was paused, they may have
+        left our tables alone.  Then the periodic check decides.
         """
         if commit.is_alone:
             return commit.after
@@ -157,14 +158,14 @@ class Custody:
             for generation in range(commit.before + 1, commit.after + 1)
             if generation in self._notices and self._notices[generation].families & families
         ]
-        expected = 0 if self._is_deaf else 1  # our own, unless we didn't listen
+        expected = 0 if self._is_deaf else 1  # our own, unless listening was paused
         if len(about_us) > expected:
             self._doubt = AT_ONCE
             return None
         return about_us[0] if about_us else None
 
-    def _go_on(self) -> Notice | None:
-        """Go on past our own generations and those that left us alone; who stands in the way, if anyone does."""
+    def _advance(self) -> CommitNotice | None:
+        """Advance past our own commits and past commits to other tables.  Return the first other commit, if any."""
         while self._left is not None:
             following = self._left + 1
             notice = self._notices.get(following)

@@ -1,7 +1,7 @@
 """Kernel settings of the node that the configuration asks for, and this process's own oom_score_adj.
 
-These are kube-proxy's, by the same rules (cmd/kube-proxy/app/server_linux.go and conntrack.go).  A setting that can't
-be made, as in a container whose /proc/sys is read-only, is a warning and not fatal.
+These are kube-proxy's settings, by the same rules (cmd/kube-proxy/app/server_linux.go and conntrack.go).  A setting
+that can't be made, as in a container whose /proc/sys is read-only, is a warning and not fatal.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config
 
@@ -25,14 +26,14 @@ OOM_SCORE_ADJ = "/proc/self/oom_score_adj"
 ENTRIES_PER_BUCKET = 4  # kube-proxy's, and once the kernel's own proportion of nf_conntrack_max to the hash size
 
 ONLY_RAISED = frozenset({CONNTRACK_MAX, HASH_SIZE})
-"""Of these a larger value is left as it is: someone meant it (k/k#142035)."""
+"""A larger value of these settings is kept: an administrator chose it (k/k#142035)."""
 
 
 def wanted(config: Config, cores: int) -> dict[str, int]:
-    """The settings that the configuration asks for, by path; `cores` are the machine's, whatever this process may use.
+    """Return the settings that the configuration asks for, by path.  `cores` are the machine's.
 
-    Timeouts are whole seconds, at least 1.  What the configuration has at 0, or false, is not among them.  Beside
-    another proxy the node's settings are that one's.
+    Timeouts are whole seconds, at least 1.  Settings that are 0 or false in the configuration are left out.  A canary
+    leaves the node's settings to the other proxy.
     """
     own = {OOM_SCORE_ADJ: config.oom_score_adj}
     if config.is_canary:
@@ -57,7 +58,7 @@ def set_up(config: Config) -> None:
 
 
 def read_all(paths: Iterable[str]) -> dict[str, int]:
-    """The settings below /proc/sys/net that are there, in this thread's network namespace, by their paths below it."""
+    """Return the existing settings below /proc/sys/net in this thread's network namespace, by their paths below it."""
     found = {}
     for path in paths:
         try:
@@ -72,18 +73,20 @@ def _conntrack(name: str) -> str:
 
 
 def apply(settings: Mapping[str, int]) -> None:
-    """Make the settings that aren't as they should be, in this thread's network namespace; a warning for each failure.
+    """Make the settings that differ, in this thread's network namespace.  Log a warning for each failure.
 
-    Those of conntrack are there once its module is loaded, which rules that use it do.
+    conntrack's settings exist once its module is loaded, by rules that use it.
     """
     for path, value in settings.items():
         try:
             _set(Path(path), value)
         except (OSError, ValueError) as error:
-            log.warning(
+            warn(
+                Code.SYSCTL_FAILED,
                 "%(path)s can't be set to %(value)d: %(error)s",
-                {"path": path, "value": value, "error": getattr(error, "strerror", None) or error},
-                extra={"code": Code.SYSCTL_FAILED},
+                path=path,
+                value=value,
+                error=getattr(error, "strerror", None) or error,
             )
 
 

@@ -1,4 +1,4 @@
-"""Unix sockets that have a path: making one that only its user may connect to, and asking who is at the other end."""
+"""Unix sockets that have a path: a listener for its own user alone, and the peer of a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = 0
-"""The user who may ask anything."""
+"""The user who is allowed all requests."""
 
 DIRECTORY_MODE, SOCKET_MODE = 0o700, 0o600
 
@@ -19,27 +19,27 @@ _CREDENTIALS = struct.Struct("=iII")  # struct ucred: process, user, group
 
 
 class Peer(NamedTuple):
-    """Who is at the other end of a socket; `process` is 0 if it isn't to be seen from here (another container's)."""
+    """The other end of a connection.  `process` is 0 if it can't be seen from here (another container's)."""
 
     process: int
     user: int
 
 
 def peer(connected: socket.socket) -> Peer:
-    """Who connected, or who listens where we have connected (SO_PEERCRED, unix(7))."""
+    """Return the process that connected, or that listens where we have connected (SO_PEERCRED, unix(7))."""
     found = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     process, user, _ = _CREDENTIALS.unpack(found)
     return Peer(process, user)
 
 
 def listen(path: Path, backlog: int) -> socket.socket:
-    """A socket that listens at a path, in place of one on which nobody listens any more.
+    """Return a socket that listens at a path, in place of a stale socket without a listener.
 
-    It is made under another name, and gets this one when it listens: nobody finds one that isn't ready, or that is open
-    to others.  A directory that isn't there is made, for its owner alone.
+    The socket is made under another name and renamed once it listens, so a client never finds a socket that isn't ready
+    or that is open to other users.  A missing directory is made, for its owner alone.
 
     Raises:
-        OSError: it can't be made, or somebody else listens there, or there is something that is no socket.
+        OSError: the socket can't be made, another process listens there, or the path is no socket.
     """
     path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     _make_sure_nobody_listens(path)
@@ -59,7 +59,7 @@ def listen(path: Path, backlog: int) -> socket.socket:
 
 
 def _make_sure_nobody_listens(path: Path) -> None:
-    """Raise OSError if there is anything at a path but the socket of a process that has ended."""
+    """Raise OSError if the path has anything but the socket of a process that has ended."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(errno.EEXIST, "there is something that is no socket")
@@ -69,6 +69,6 @@ def _make_sure_nobody_listens(path: Path) -> None:
             who = peer(asking)
     except (FileNotFoundError, ConnectionRefusedError):
         return
-    except BlockingIOError as error:  # so many wait that it isn't known who listens
+    except BlockingIOError as error:  # the backlog is full, so the listener is unknown
         raise OSError(errno.EADDRINUSE, "another process listens there") from error
     raise OSError(errno.EADDRINUSE, f"process {who.process} of user {who.user} listens there")

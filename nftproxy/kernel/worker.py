@@ -1,11 +1,11 @@
 """A thread that makes calls for an event loop, one after the other.
 
-A call in `concurrent.futures.ThreadPoolExecutor` costs 0.1 ms more, for a second future with a lock of its own around
-each of its steps; a change of the rules takes not much longer in the kernel.
+A call in `concurrent.futures.ThreadPoolExecutor` costs 0.1 ms more, for a second future with a lock around each of its
+steps.  A change of the rules takes hardly longer in the kernel.
 
-Nor need the loop turn for a call that is over at once.  Who makes one says for how long it may hold the loop up: until
-then the thread of the loop waits for it in place, which leaves Python's lock to the call from the first moment, and
-takes two turns of the loop less, with a message through its pipe.
+A short call needn't return to the loop either.  The caller says for how long the call may block the loop.  Until then
+the loop's thread waits in place.  So the call has Python's lock from the first moment, and two turns of the loop and a
+message through its pipe are saved.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ Result = TypeVar("Result")
 
 
 class Worker:
-    """One thread, which begins with the first call, in the network namespace of the thread that makes that.
+    """One thread, which starts at the first call, in the network namespace of the calling thread.
 
     A call that is cancelled has happened or will still happen.
     """
 
     def __init__(self, name: str) -> None:
-        """Nothing is started yet; `name` is the thread's."""
+        """Start nothing yet.  `name` is the thread's."""
         self._name = name
         self._calls = queue.SimpleQueue[_Call[Any] | None]()
         self._thread: threading.Thread | None = None
 
     async def run(self, call: Callable[..., Result], *arguments: object, hold_up: float = 0.0) -> Result:
-        """Make a call, and return what it returns or raise what it raises.
+        """Make a call, and return its result or raise its exception.
 
-        For the first `hold_up` seconds of it nothing else on the loop gets a turn.
+        The loop is blocked for the first `hold_up` seconds of it.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=_work, args=(self._calls,), name=self._name)
@@ -45,7 +45,7 @@ class Worker:
         return await made.outcome(hold_up)
 
     def close(self) -> None:
-        """End the thread, after the calls that were asked for."""
+        """End the thread, after the queued calls."""
         if self._thread is not None:
             self._calls.put(None)
             self._thread.join()
@@ -53,7 +53,7 @@ class Worker:
 
 
 class _Call(Generic[Result]):
-    """A call, and what becomes of it."""
+    """A call and its outcome."""
 
     def __init__(self, call: Callable[..., Result], arguments: tuple[object, ...]) -> None:
         self._call = call
@@ -62,27 +62,27 @@ class _Call(Generic[Result]):
         self._error: BaseException | None = None
         self._lasts = threading.Lock()
         self._lasts.acquire()
-        self._over: asyncio.Future[None] | None = None  # where the loop waits, if it has ceased to wait in place
+        self._over: asyncio.Future[None] | None = None  # the loop awaits this when it no longer waits in place
 
     async def outcome(self, hold_up: float) -> Result:
-        """What it returns or raises, once it is over."""
+        """Return the result or raise the exception, once the call is over."""
         if not self._lasts.acquire(timeout=hold_up):
             self._over = asyncio.get_running_loop().create_future()
-            if not self._lasts.acquire(blocking=False):  # else it has ended before it could know of the future
+            if not self._lasts.acquire(blocking=False):  # else it ended before it could see the future
                 await self._over
         if self._error is not None:
             raise self._error
         return self._result
 
     def make(self) -> None:
-        """Make it, in the worker's thread."""
+        """Make the call, in the worker's thread."""
         try:
             self._result = self._call(*self._arguments)
-        except BaseException as error:  # noqa: BLE001  # whatever it is, whoever has asked gets it
+        except BaseException as error:  # noqa: BLE001  # the caller gets any exception
             self._error = error
         self._lasts.release()
         if self._over is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop has ended
                 self._over.get_loop().call_soon_threadsafe(_settle, self._over)
 
 

@@ -1,8 +1,8 @@
 """IP addresses, networks and protocols as typed values.
 
-An `Address` is text in the one canonical form that nft prints too, made only by `parse_address`: whatever holds an
-Address may write it into an nft statement.  Text is kept instead of `ipaddress` objects because a node holds a hundred
-thousand of them, compares them, and writes them out again, and does nothing else with them.
+An `Address` is text in the canonical form that nft prints too, made only by `parse_address`.  So any code may write it
+into an nft statement.  Text is kept instead of `ipaddress` objects because a node holds a hundred thousand addresses,
+compares them and writes them, and does nothing else with them.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Family(KeyEnum):
-    """An IP family; the value is nft's name for it (and the family of our table)."""
+    """An IP family.  The value is nft's name for it (and the family of our table)."""
 
     IPV4 = "ip"
     IPV6 = "ip6"
 
     @property
     def table(self) -> str:
-        """Our table of this family, as nft names it."""
+        """The name of our table of this family in nft."""
         return f"{self.value} {TABLE}"
 
 
@@ -36,23 +36,23 @@ FAMILIES = {"IPv4": Family.IPV4, "IPv6": Family.IPV6}
 """IP families by the API's names for them (IPFamily, AddressType)."""
 FAMILY_NAMES = {family: name for name, family in FAMILIES.items()}
 ANY = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
-"""The address that stands for all of a family, to listen on."""
+"""The address to listen on for a whole family."""
 
 LOCALHOST = {Family.IPV4: Address("127.0.0.1"), Family.IPV6: Address("::1")}
-"""What the name localhost means in each family (RFC 6761)."""
+"""The address of localhost in each family (RFC 6761)."""
 
 
 class Protocol(KeyEnum):
-    """A transport protocol that a Service port may name; the value is nft's name for it."""
+    """A transport protocol of a Service port.  The value is nft's name for it."""
 
     TCP = "tcp"
     UDP = "udp"
     SCTP = "sctp"
 
 
-# Almost every address in a cluster is canonical IPv4 and nothing special, and one match says so: 0.4 us, where parsing
-# takes 2 to 4, which for the hundred thousand endpoints of a large cluster is most of the time that reading them takes.
-# What stands in the look-ahead may be special, and whatever doesn't match may be anything: these take the slow way.
+# Almost every address in a cluster is canonical IPv4 and nothing special, which a single match finds: 0.4 us.  Parsing
+# takes 2 to 4 us.  For the hundred thousand endpoints of a large cluster that was most of the time to read them.  An
+# address in the look-ahead may be special, and other text may be anything: both take the slow way.
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
 _ORDINARY_IPV4 = re.compile(rf"(?!0\.|127\.|169\.254\.|2(?:2[4-9]|[3-5][0-9])\.)(?:{_BYTE}\.){{3}}{_BYTE}")
 
@@ -67,9 +67,9 @@ _SPECIAL = re.compile(
 
 @functools.lru_cache(maxsize=65536)
 def parse_address(text: str) -> Address:
-    """The canonical form of one IPv4 or IPv6 address.
+    """Return the canonical form of an IPv4 or IPv6 address.
 
-    Strict, as Kubernetes' own strict parser is: leading zeros, IPv4-mapped IPv6 and zones are refused (KEP-4858).
+    As strict as Kubernetes' own strict parser: leading zeros, IPv4-mapped IPv6 and zones are rejected (KEP-4858).
 
     Raises:
         ValueError: the text is no such address.
@@ -81,13 +81,13 @@ def parse_address(text: str) -> Address:
 
 
 def parse_virtual_address(text: str) -> Address:
-    """An address that a Service may own or an endpoint may have.
+    """Return the canonical form of an address that a Service or an endpoint may have.
 
-    Loopback, link-local, multicast and unspecified addresses are refused, as the API's validation does for external
-    IPs and endpoints: through them an object could reach what only the node itself should reach.
+    Loopback, link-local, multicast and unspecified addresses are rejected, as in the API's validation of external IPs
+    and endpoints.  Through them an object could reach services that only the node itself should reach.
 
     Raises:
-        ValueError: the text is no address, or a special one.
+        ValueError: the text is no address, or a special address.
     """
     if _ORDINARY_IPV4.fullmatch(text):
         return Address(text)
@@ -98,10 +98,10 @@ def parse_virtual_address(text: str) -> Address:
 
 
 def parse_network(text: str) -> Network:
-    """One CIDR; host bits may be set and are dropped, as Kubernetes does for source ranges.
+    """Parse a CIDR.  Host bits may be set and are dropped, as Kubernetes does for source ranges.
 
     Raises:
-        ValueError: the text is no CIDR, or an IPv4-mapped one.
+        ValueError: the text is no CIDR, or an IPv4-mapped CIDR.
     """
     if "/" not in text or not text.rpartition("/")[2].isascii() or not text.rpartition("/")[2].isdigit():
         raise ValueError(f"{text!r} is not a CIDR")
@@ -110,20 +110,20 @@ def parse_network(text: str) -> Network:
 
 
 def family_of(value: Address | Network) -> Family:
-    """The family of a parsed address or network."""
+    """Return the family of a parsed address or network."""
     if isinstance(value, str):
         return Family.IPV6 if ":" in value else Family.IPV4
     return Family.IPV6 if value.version == 6 else Family.IPV4
 
 
 def of_family(addresses: Iterable[Address], family: Family) -> tuple[Address, ...]:
-    """Those addresses that are of the family, in their order."""
+    """Return the addresses of a family, in their order."""
     is_ipv6 = family is Family.IPV6
     return tuple([address for address in addresses if (":" in address) is is_ipv6])
 
 
 def host_port(host: str, port: int | str) -> str:
-    """A host and port as people and URLs write them: an IPv6 address is in brackets (RFC 3986)."""
+    """Return a host and port as in a URL: an IPv6 address is in brackets (RFC 3986)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -133,5 +133,5 @@ def contains(network: Network, address: Address) -> bool:
 
 
 def is_loopback(address: Address) -> bool:
-    """Whether the address is this machine's, in every machine."""
+    """Whether every machine takes the address for its own."""
     return address.startswith("127.") or address == LOCALHOST[Family.IPV6]

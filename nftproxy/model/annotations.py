@@ -1,13 +1,19 @@
-"""What annotations of nftproxy's own ask for, as typed values: `Service.options` and `EndpointSlice.options`.
+"""Annotations of nftproxy's own: how each is declared, and the typed values that they set.
 
-Nothing asked is a value too, `PLAIN`, the same one for all objects: it takes no memory, and policy needs no None.
-api/annotations.py says how each is written, and what is known.
+An annotation is declared in a single place, the field of `ServiceOptions` or `SliceOptions` that it sets:
+`nftproxy.dev/client-connections` sets the field `client_connections`.  Its `Annotation` has the form of its values and
+its effect.  The parsers (api/annotation_parsers.py), the table in docs/semantics.md and the clusters of `conformance`
+all follow these declarations.
+
+An object without annotations of ours has `PLAIN`, which is the same object for all: it takes no memory, and policy
+needs no None.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
-from typing import NamedTuple
+from typing import Annotated, NamedTuple, get_type_hints
 
 import msgspec
 
@@ -15,11 +21,11 @@ from nftproxy.model.addresses import Network
 from nftproxy.model.keys import KeyEnum
 
 PREFIX = "nftproxy.dev/"
-"""What names of nftproxy's own annotations begin with; all others belong to others."""
+"""The prefix of the names of nftproxy's own annotations."""
 
 
 class Algorithm(KeyEnum):
-    """How a new connection gets one of a Service's endpoints (annotation `algorithm`).
+    """How an endpoint is chosen for a new connection.
 
     Hashes are of the client's address, and `_WITH_PORT` of its address and port.
     """
@@ -33,10 +39,17 @@ class Algorithm(KeyEnum):
 
 
 class SilentEndpoints(Enum):
-    """What becomes of endpoints that don't answer (annotation `silent-endpoints`)."""
+    """Whether endpoints that don't answer stay in use."""
 
     KEEP = "keep"
     LEAVE_OUT = "leave-out"
+
+
+class GuardedFronts(Enum):
+    """The fronts that source ranges may hold for beside a load balancer's addresses."""
+
+    EXTERNAL_IPS = "external-ips"
+    NODE_PORTS = "node-ports"
 
 
 ZoneWeight = tuple[str, int]
@@ -44,45 +57,138 @@ ZoneWeight = tuple[str, int]
 
 
 class Rate(NamedTuple):
-    """New connections per second of one client; `burst` of them in a row after a pause."""
+    """New connections per second of a client.  After a pause, `burst` of them may come in a row."""
 
     per_second: int
     burst: int
 
 
-class GuardedFronts(Enum):
-    """What source ranges hold for beside a load balancer's addresses (annotation `source-ranges-for`)."""
+class Form(Enum):
+    """How a value is written, as docs/semantics.md shows it.  `Word` is the form for members of an Enum."""
 
-    EXTERNAL_IPS = "external-ips"
-    NODE_PORTS = "node-ports"
+    WEIGHT = '`"0"` to `"100"`'
+    ZONE_WEIGHTS = '`"zone:a=3,zone:b=1"`'
+    RATE = '`"20"`, or `"20,burst=40"`'
+    LIMIT = '`"100"`'
+    RANGES = '`"192.0.2.0/24,2001:db8::/32"`'
+
+
+class Word(NamedTuple):
+    """The form of a value of an Enum, or of several of them separated by commas (`is_list`)."""
+
+    words: type[Enum]
+    is_list: bool = False
+
+
+class Annotation(NamedTuple):
+    """An annotation: the form of its values, and its row in docs/semantics.md.
+
+    `effect` is a sentence without its subject.  `sets` are the sets and maps that differ by the annotation.
+    """
+
+    form: Form | Word
+    effect: str
+    sets: tuple[str, ...]
 
 
 class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
-    """What the annotations of a Service ask for.
+    """The values of a Service's annotations."""
 
-    `weights` are in the order of the zones' names; empty, all endpoints weigh the same.  `client_rate` and
-    `client_connections` are limits for each client, None without.  `denied_ranges` are in both families.
-    """
-
-    algorithm: Algorithm = Algorithm.RANDOM
-    weights: tuple[ZoneWeight, ...] = ()
-    silent_endpoints: SilentEndpoints = SilentEndpoints.KEEP
-    client_rate: Rate | None = None
-    client_connections: int | None = None
-    source_ranges_for: frozenset[GuardedFronts] = frozenset()
-    denied_ranges: tuple[Network, ...] = ()
+    algorithm: Annotated[
+        Algorithm,
+        Annotation(
+            Word(Algorithm), "says how an endpoint is [chosen](#algorithms) for a new connection", ("services",)
+        ),
+    ] = Algorithm.RANDOM
+    weights: Annotated[
+        tuple[ZoneWeight, ...],
+        Annotation(
+            Form.ZONE_WEIGHTS,
+            "[weighs](#weights) endpoints by their zones; zones that it doesn't name have weight 1",
+            ("tcp-endpoints",),
+        ),
+    ] = ()
+    """In the order of the zones' names.  Without weights all endpoints weigh the same."""
+    silent_endpoints: Annotated[
+        SilentEndpoints,
+        Annotation(
+            Word(SilentEndpoints),
+            "says whether [endpoints that don't answer](#endpoints-that-dont-answer) stay in use",
+            ("watched",),
+        ),
+    ] = SilentEndpoints.KEEP
+    client_connection_rate: Annotated[
+        Rate | None,
+        Annotation(
+            Form.RATE,
+            "limits the new connections of each client per second; a burst is how many may come in a row, by default "
+            "one second's worth",
+            ("rates",),
+        ),
+    ] = None
+    client_connections: Annotated[
+        int | None, Annotation(Form.LIMIT, "limits the connections that each client has at a time", ("connections",))
+    ] = None
+    denied_source_ranges: Annotated[
+        tuple[Network, ...],
+        Annotation(
+            Form.RANGES,
+            "denies sources in these ranges at all of the Service's addresses, ClusterIPs and node ports included",
+            ("denying", "denied"),
+        ),
+    ] = ()
+    """In both families."""
+    source_ranges_for: Annotated[
+        frozenset[GuardedFronts],
+        Annotation(
+            Word(GuardedFronts, is_list=True),
+            "extends `spec.loadBalancerSourceRanges` to these addresses",
+            ("guarded", "nodeport-guarded"),
+        ),
+    ] = frozenset()
 
     @property
     def screens(self) -> bool:
-        """Whether any of them says what clients may not do."""
-        return bool(self.client_rate or self.client_connections or self.source_ranges_for or self.denied_ranges)
+        """True if an annotation restricts clients."""
+        return bool(
+            self.client_connection_rate
+            or self.client_connections
+            or self.source_ranges_for
+            or self.denied_source_ranges
+        )
 
 
 class SliceOptions(msgspec.Struct, frozen=True, gc=False):
-    """What the annotations of an EndpointSlice ask for; `weight` is that of each of its endpoints, None if not said."""
+    """The values of an EndpointSlice's annotations."""
 
-    weight: int | None = None
+    weight: Annotated[
+        int | None,
+        Annotation(
+            Form.WEIGHT, "[weighs](#weights) each endpoint of the slice; the default is 100", ("tcp-endpoints",)
+        ),
+    ] = None
 
 
 PLAIN = ServiceOptions()
 PLAIN_SLICE = SliceOptions()
+
+
+def name_of(field: str) -> str:
+    """Return the annotation that sets a field of the options."""
+    return PREFIX + field.replace("_", "-")
+
+
+def field_of(name: str) -> str:
+    """Return the field of the options that an annotation sets."""
+    return name.removeprefix(PREFIX).replace("-", "_")
+
+
+def _declared(options: type[msgspec.Struct]) -> Mapping[str, Annotation]:
+    hints = get_type_hints(options, include_extras=True)
+    return {name_of(field): hint.__metadata__[0] for field, hint in hints.items()}
+
+
+OF_SERVICES = _declared(ServiceOptions)
+"""The annotations of Services, by name."""
+OF_SLICES = _declared(SliceOptions)
+"""The annotations of EndpointSlices, by name."""

@@ -1,11 +1,10 @@
-"""The codes of everything that nftproxy warns of: in logs, in Events, in what it says about its input.
+"""The codes of all warnings of nftproxy: in logs, in Events, and about its input.
 
-A code is for searching, for alerts and for `nftproxy explain NFT012`, which says what it means and what to do.  Its
-number never changes its meaning, and that of a code that is gone is not used again.  The hundreds say what it is about:
-0 this process and its node, 1 the configuration and what a command is given, 2 objects and files that can't be used,
-3 what a Service asks for and doesn't get, 4 the kernel, 5 the API server, 6 what
-`doctor` finds on a node.  What else there is to say about each is in commands/codes.toml, where a new code needs an
-article.
+A code serves searches, alerts and `nftproxy explain NFT012`, which prints its meaning and a remedy.  A number never
+changes its meaning, and the number of a retired code is not used again.  The hundreds name the subject: 0 this process
+and its node, 1 the configuration and the arguments of commands, 2 objects and files that can't be used, 3 claims of a
+Service that fail, 4 the kernel, 5 the API server, 6 the findings of `doctor`.  commands/articles.toml has an article
+for each code, new codes included.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """What is warned of; the value is its number, and `summary` says it in a line."""
+    """The code of a warning.  The value is its number, and `summary` describes it in a line."""
 
     summary: str
 
     def __new__(cls, number: str, summary: str) -> Code:
-        """A member, which is its number."""
+        """Make a member that is its number."""
         code = str.__new__(cls, number)
         code._value_ = number
         code.summary = summary
@@ -30,7 +29,6 @@ class Code(StrEnum):
     WAITING_FOR_LISTING = "NFT003", "No rules are loaded yet, as the first listing is incomplete"
     HANGING_END = "NFT004", "The process had to end without waiting for its own work"
     OTHER_AGENT = "NFT005", "Another nftproxy agent runs on this node"
-    LOCK_NAME_TAKEN = "NFT006", "A program that isn't an agent holds the name by which agents find each other"
     OTHER_PROXY = "NFT007", "Another service proxy works on this node, or has left rules"
     PROXY_SEARCH_FAILED = "NFT008", "nftproxy can't find out whether other proxies work on this node"
     OWN_PORT_TAKEN = "NFT009", "A port on which nftproxy answers for health or metrics can't be opened"
@@ -41,6 +39,7 @@ class Code(StrEnum):
     DEFECT = "NFT014", "An unexpected error: a defect in nftproxy or a library"
     LIBRARY_WARNING = "NFT015", "A library that nftproxy uses has logged a warning"
     STARTUP_TAINT_STAYS = "NFT016", "The startup taint can't be removed from the Node"
+    NO_LOCK = "NFT017", "Nothing keeps a second agent from this node"
 
     AGENT_SOCKET_FAILED = "NFT021", "The agent can't create the socket on which commands ask it"
     AGENT_SOCKET_STRANGER = "NFT022", "A user without permission has asked the agent"
@@ -84,6 +83,7 @@ class Code(StrEnum):
     LOCALHOST_TCP_ONLY = "NFT309", "A node port of UDP or SCTP isn't served at localhost"
     AFFINITY_BY_HASH = "NFT310", "Session affinity for IPv6 goes by a hash of the client's address"
     ENDPOINT_SILENT = "NFT311", "An endpoint doesn't answer this node, and its Service leaves such endpoints out"
+    CONFLICT_API_SERVER = "NFT312", "An external address is where this node reaches the API server"
 
     FEATURE_MISSING = "NFT401", "The kernel or nft lacks something that the rules need"
     FAMILY_MISSING = "NFT402", "The kernel's nftables doesn't know IPv4 or IPv6"

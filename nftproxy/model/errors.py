@@ -1,8 +1,9 @@
-"""The few ways in which nftproxy fails, by what the caller can do.
+"""The few kinds of errors of nftproxy, by the caller's remedy.
 
-* `BadInput`: input of a user or a cluster can't be used.  Skip it, report it; a command exits 2.
-* `Refused`: the kernel or libnftables refused a transaction.  Nothing of it happened; rebuild from everything.
-* `Unavailable`: the kernel side can't be reached at all (no library, no permission).  Retry, or give up.
+* `BadInput`: input of a user or a cluster can't be used.  Skip it and report it.  A command exits 2.
+* `Refused`: the kernel or libnftables refused a transaction, as a whole.  Rebuild it from everything.
+* `Unavailable`: the kernel or the API can't be reached at all (no library, no permission, no answer).  Retry, or give
+  up.
 
 Callers ask by type, never by text.
 """
@@ -15,24 +16,19 @@ from nftproxy.model.codes import Code
 
 
 class NftproxyError(Exception):
-    """Base of every error that nftproxy raises on purpose; `code` is what a command shows with one that ends it."""
+    """Base of every error that nftproxy raises on purpose.  A command that it ends shows `code` with it."""
 
     code = Code.NOT_POSSIBLE
 
 
 class Problem(msgspec.Struct, frozen=True, order=True):
-    """One thing wrong with the input, which cost only the element that it names.
+    """A fault in the input.  It costs only the element that it names."""
 
-    `source` is a file name or "" for the API, `object` reads "Service shop/web" (or "" for a whole file), `field` is
-    a path as in "spec.ports[0].port" (or "" for the object), `message` says what is wrong with it.  `code` is what
-    to look up for more; a log has it beside the text, and everything else that is for people shows `coded`.
-    """
-
-    source: str
-    object: str
-    field: str
+    source: str  # a file name, "" for the API
+    object: str  # as in "Service shop/web", "" for a whole file
+    field: str  # a path as in "spec.ports[0].port", "" for the whole object
     message: str
-    code: Code
+    code: Code  # a log has it beside the text, and all other output shows `coded`
 
     def __str__(self) -> str:
         return ": ".join(part for part in (self.source, self.object, self.field, self.message) if part)
@@ -44,21 +40,21 @@ class Problem(msgspec.Struct, frozen=True, order=True):
 
 
 class BadInput(NftproxyError):
-    """Input that can't be used at all; `problems` lists every fault found, not only the first."""
+    """Input that can't be used at all.  `problems` lists every fault, not only the first."""
 
-    def __init__(self, problems: list[Problem]) -> None:
+    def __init__(self, *problems: Problem) -> None:
         super().__init__("\n".join(problem.coded for problem in problems))
-        self.problems = problems
+        self.problems = list(problems)
 
 
 class TemplateError(BadInput):
-    """A template doesn't parse, fails while rendering, or renders what is no statement: file and line say where."""
+    """A template doesn't parse, fails while rendering, or renders an incomplete statement.  File and line say where."""
 
 
 class Refused(NftproxyError):
-    """The kernel or libnftables refused a transaction; nothing of it happened.
+    """The kernel or libnftables refused a transaction, and no part of it took effect.
 
-    `statement` is the nft text at fault, "" if that isn't known.
+    `statement` is the nft text at fault, "" if unknown.
     """
 
     code = Code.RULES_REFUSED
@@ -70,4 +66,4 @@ class Refused(NftproxyError):
 
 
 class Unavailable(NftproxyError):
-    """The kernel side can't be reached: no binding, no permission, or its process died."""
+    """The kernel or the API can't be reached: no binding, no permission, no answer, or a dead process."""

@@ -1,4 +1,4 @@
-"""What sources report about the cluster and this machine, one event at a time."""
+"""The events that sources report about the cluster and this machine."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ from nftproxy.model.objects import ClusterObject, Node, ObjectKey, Place, Servic
 
 
 class HostAddresses(msgspec.Struct, frozen=True):
-    """The addresses on this machine's interfaces, all of them; until these are known, the Node's own stand in."""
+    """All addresses on this machine's interfaces.  Until they are known, the Node's own addresses replace them."""
 
     addresses: frozenset[Address]
 
 
 class SilentPlaces(msgspec.Struct, frozen=True):
-    """The endpoints that don't answer this node by TCP, all of them, the one that has been silent for longest first."""
+    """All endpoints that don't answer this node by TCP, in the order in which they fell silent."""
 
     places: tuple[Place, ...]
 
 
-Seen = HostAddresses | SilentPlaces
-"""What this node sees itself, of which there is one value at a time."""
+class ApiServers(msgspec.Struct, frozen=True):
+    """All addresses and ports at which this agent reaches the API server."""
+
+    places: frozenset[Place]
+
+
+Seen = HostAddresses | SilentPlaces | ApiServers
+"""An observation of this node itself.  Each type has a single value at a time."""
 
 
 class Put(msgspec.Struct, frozen=True):
-    """An object is there, or has changed to this."""
+    """An object exists with this value, new or changed."""
 
     object: ClusterObject | Seen
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """An object is gone, or no longer for this proxy; `key` is an ObjectKey, or a ServiceCIDR's or Node's name."""
+    """An object is gone, or no longer for this proxy.  `key` is an ObjectKey, or the name of a ServiceCIDR or Node."""
 
     kind: type[ClusterObject]
     key: ObjectKey | str
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """All objects of one kind that there are: what is not among them is gone, so no deletion can be missed."""
+    """All objects of a kind.  An object that is not among them is gone, so no deletion can be missed."""
 
     kind: type[ClusterObject]
     objects: tuple[ClusterObject, ...]
@@ -48,5 +54,5 @@ Event = Put | Removed | Listed
 
 
 def key_of(value: ClusterObject) -> ObjectKey | str:
-    """What distinguishes an object from the others of its kind."""
+    """Return the key of an object among the objects of its kind."""
     return value.name if isinstance(value, Node | ServiceCIDR) else value.key

@@ -1,7 +1,8 @@
-"""The cluster as nftproxy sees it: frozen values, parsed once where JSON enters (parse.py).
+"""The cluster as nftproxy sees it: frozen values, parsed once where JSON enters (api/parse.py).
 
-Only what a service proxy acts upon is kept.  Past this line code assumes that the values are right: addresses are
-`Address`, ports are 1 to 65535, and the only free text is in names, which go nowhere but into comments and messages.
+They have only the fields that a service proxy acts upon.  Past this line, code assumes that the values are right:
+addresses are `Address`, and ports are 1 to 65535.  The only free text is in names, which enter comments and messages
+alone.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from nftproxy.model.keys import KeyEnum
 
 
 class TrafficPolicy(KeyEnum):
-    """Which endpoints serve: all, or this node's (spec.internalTrafficPolicy, spec.externalTrafficPolicy)."""
+    """Whether all endpoints serve, or only this node's (spec.internalTrafficPolicy, spec.externalTrafficPolicy)."""
 
     CLUSTER = "Cluster"
     LOCAL = "Local"
 
 
 class TrafficDistribution(Enum):
-    """Which endpoints a Service prefers (spec.trafficDistribution; KEP-4444, KEP-3015).
+    """The endpoints that a Service prefers (spec.trafficDistribution, KEP-4444, KEP-3015).
 
-    The controller of EndpointSlices turns it into hints, and these decide; the wish is here to explain the result.
+    The controller of EndpointSlices turns it into hints, and the hints decide.  The value is here to explain the
+    result.
     """
 
     NONE = "none"
@@ -36,7 +38,7 @@ class TrafficDistribution(Enum):
 
 
 class ServiceType(Enum):
-    """spec.type, except ExternalName, which a proxy ignores."""
+    """spec.type.  A proxy ignores ExternalName."""
 
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
@@ -54,54 +56,47 @@ class ObjectKey(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 Label = tuple[str, str]
-"""Key and value of one label; Services that have the same label share one tuple."""
+"""Key and value of a label.  Services with the same label share the tuple."""
 
 
 class ServicePort(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One entry of spec.ports; `node_port` is 0 where there is none.  targetPort is never read."""
+    """An entry of spec.ports.  targetPort is never read."""
 
     name: str
     protocol: Protocol
     port: int
-    node_port: int = 0
+    node_port: int = 0  # 0 without a node port
 
 
 class Service(msgspec.Struct, frozen=True, gc=False):
-    """A Service that a proxy serves: not headless, not ExternalName, not another proxy's.
-
-    `created` is metadata.creationTimestamp in seconds since the epoch (0 if absent: such an object counts as oldest).
-    `load_balancer_ips` are the ingress IPs whose ipMode is VIP.  `affinity_timeout` is in seconds, None without
-    sessionAffinity ClientIP.  `source_ranges` is as given, both families; an empty tuple does not restrict.
-    `health_check_node_port` is 0 unless type LoadBalancer with externalTrafficPolicy Local.  `labels` are there for
-    people's questions: no rule depends on them.  `options` are what annotations of nftproxy's own ask for.
-    """
+    """A Service that a proxy serves: not headless, not ExternalName, not another proxy's."""
 
     key: ObjectKey
-    created: int
+    created: int  # metadata.creationTimestamp in seconds since the epoch, or 0, the oldest, if absent
     type: ServiceType
     cluster_ips: tuple[Address, ...]
     ports: tuple[ServicePort, ...]
     external_ips: tuple[Address, ...] = ()
-    load_balancer_ips: tuple[Address, ...] = ()
-    source_ranges: tuple[Network, ...] = ()
+    load_balancer_ips: tuple[Address, ...] = ()  # the ingress IPs with the ipMode VIP
+    source_ranges: tuple[Network, ...] = ()  # in both families (an empty tuple restricts nothing)
     internal_policy: TrafficPolicy = TrafficPolicy.CLUSTER
     external_policy: TrafficPolicy = TrafficPolicy.CLUSTER
-    affinity_timeout: int | None = None
-    health_check_node_port: int = 0
+    affinity_timeout: int | None = None  # seconds, None without sessionAffinity ClientIP
+    health_check_node_port: int = 0  # 0 unless type LoadBalancer with externalTrafficPolicy Local
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
-    labels: tuple[Label, ...] = ()
-    options: ServiceOptions = PLAIN
+    labels: tuple[Label, ...] = ()  # for the selectors of `nftproxy list`: no rule depends on them
+    options: ServiceOptions = PLAIN  # the values of nftproxy's own annotations
 
 
 class Place(NamedTuple):
-    """Where an endpoint answers: its address, and the port of one of its EndpointSlice's ports."""
+    """The address and port of an endpoint."""
 
     address: Address
     port: int
 
 
 class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One entry of an EndpointSlice's ports that has both a name ("" is one) and a number."""
+    """An entry of an EndpointSlice's ports that has both a name, which may be "", and a number."""
 
     name: str
     protocol: Protocol
@@ -109,28 +104,20 @@ class EndpointPort(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 class Endpoint(msgspec.Struct, frozen=True, gc=False):
-    """One entry of an EndpointSlice's endpoints: its first address and its conditions, defaults applied.
-
-    `zone` is "" where it isn't known.  `node_hints` and `zone_hints` are None where hints.forNodes / hints.forZones is
-    absent or empty.
-    """
+    """An entry of an EndpointSlice's endpoints: its first address and its conditions, defaults applied."""
 
     address: Address
     ready: bool = True
     serving: bool = True
     terminating: bool = False
     node_name: str = ""
-    node_hints: tuple[str, ...] | None = None
-    zone_hints: tuple[str, ...] | None = None
-    zone: str = ""
+    node_hints: tuple[str, ...] | None = None  # hints.forNodes, None if absent or empty
+    zone_hints: tuple[str, ...] | None = None  # hints.forZones, None if absent or empty
+    zone: str = ""  # "" if unknown
 
 
 class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
-    """An EndpointSlice of type IPv4 or IPv6 that belongs to a Service (label kubernetes.io/service-name).
-
-    `triggered` is the time of the change that it reports, in seconds since the epoch, 0 if that isn't known (annotation
-    endpoints.kubernetes.io/last-change-trigger-time).  `options` are what annotations of nftproxy's own ask for.
-    """
+    """An EndpointSlice of type IPv4 or IPv6 that belongs to a Service (label kubernetes.io/service-name)."""
 
     key: ObjectKey
     service: ObjectKey
@@ -138,26 +125,26 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
     ports: tuple[EndpointPort, ...]
     endpoints: tuple[Endpoint, ...]
     triggered: float = 0.0
-    options: SliceOptions = PLAIN_SLICE
+    """The time of the change that led to this version, in seconds since the epoch, 0 if unknown.
+
+    It is the annotation endpoints.kubernetes.io/last-change-trigger-time."""
+    options: SliceOptions = PLAIN_SLICE  # the values of nftproxy's own annotations
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):
-    """This node: `zone` is "" without the label topology.kubernetes.io/zone; addresses are ordered as in the status.
-
-    `is_deleted`: it is about to go (metadata.deletionTimestamp).  `taints` are keys only.
-    """
+    """This node.  Addresses are ordered as in the status."""
 
     name: str
-    zone: str = ""
+    zone: str = ""  # "" without the label topology.kubernetes.io/zone
     internal_ips: tuple[Address, ...] = ()
     external_ips: tuple[Address, ...] = ()
     pod_cidrs: tuple[Network, ...] = ()
-    is_deleted: bool = False
-    taints: tuple[str, ...] = ()
+    is_deleted: bool = False  # the Node has a metadata.deletionTimestamp
+    taints: tuple[str, ...] = ()  # the keys
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """All of the node's own addresses, internal ones first."""
+        """All of the node's own addresses, internal addresses first."""
         return self.internal_ips + self.external_ips
 
 
@@ -172,7 +159,7 @@ ClusterObject = Service | EndpointSlice | Node | ServiceCIDR
 
 
 class Ignored(msgspec.Struct, frozen=True, gc=False):
-    """An object that is well-formed but not for this proxy, and why, in words for a reviewer."""
+    """An object that is well-formed but not for this proxy, and the reason in words for a reviewer."""
 
     object: str
     reason: str

@@ -1,6 +1,6 @@
-"""Pods by name and by address, as far as manifests say: to understand people's questions, and to answer in their words.
+"""Pods by name and by address, from manifests: for questions that name pods, and answers that do.
 
-No rule depends on it: a proxy knows endpoints, and doesn't follow pods.
+No rule depends on pods: a proxy reads endpoints, and no Pods.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from nftproxy.model.objects import ObjectKey
 
 
 class Pods(NamedTuple):
-    """Pods' addresses by their names, and their names by address.
+    """The addresses of pods by their names, and the names by address.
 
-    An address that several pods have, as those in the host's network do, has no name.
+    An address of several pods, such as that of the host's network, has no name.
     """
 
     addresses: Mapping[ObjectKey, tuple[Address, ...]] = MappingProxyType({})
     names: Mapping[Address, ObjectKey] = MappingProxyType({})
 
     def name_at(self, address: Address) -> str:
-        """The name of the pod that has an address, "" if that isn't known."""
+        """Return the name of the pod with an address, "" if unknown."""
         return str(self.names.get(address, ""))
 
     @classmethod
     def of(cls, known: Iterable[tuple[ObjectKey, Address]]) -> Self:
-        """Those of which a name and an address are known; several addresses stay in their order."""
+        """Collect pairs of names and addresses.  Several addresses of a pod stay in their order."""
         addresses: dict[ObjectKey, dict[Address, None]] = {}
         holders: dict[Address, set[ObjectKey]] = {}
         for key, address in known:

@@ -1,4 +1,4 @@
-"""What is fixed for the life of a process: the configuration, and what the kernel side is able to do."""
+"""The values that are fixed for the life of a process: configuration, and capabilities of nft and the kernel."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from nftproxy.model.addresses import Address, Family, Network
 HEALTHZ_PORT = 10256
 METRICS_PORT = 10249
 CANARY_HEALTHZ_PORT, CANARY_METRICS_PORT = 10356, 10349
-"""For a proxy beside one that has those: a hundred higher, which no part of Kubernetes uses, outside of node ports."""
+"""For a proxy beside kube-proxy: a hundred higher, outside of node ports, and used by no part of Kubernetes."""
 
 AGENT_SOCKET = "/run/nftproxy/agent.sock"
-"""Where the agent answers the commands that ask it, unless the configuration says otherwise."""
+"""The default path of the socket on which the agent answers commands."""
 
 
 class DetectLocalMode(Enum):
@@ -29,11 +29,11 @@ class DetectLocalMode(Enum):
 
 
 class Conntrack(msgspec.Struct, frozen=True):
-    """Limits of connection tracking; timeouts in seconds.  What is 0 is left as the kernel has it."""
+    """Limits and timeouts of connection tracking.  A 0 leaves the kernel's value alone."""
 
     max_per_core: int = 32768
     min: int = 131072
-    tcp_established_timeout: float = 86400.0
+    tcp_established_timeout: float = 86400.0  # seconds, as are the other timeouts
     tcp_close_wait_timeout: float = 3600.0
     udp_timeout: float = 0.0
     udp_stream_timeout: float = 0.0
@@ -41,29 +41,25 @@ class Conntrack(msgspec.Struct, frozen=True):
 
 
 class LogFormat(Enum):
-    """How the log is written (logging.format)."""
+    """The format of the log (logging.format)."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class Logging(msgspec.Struct, frozen=True):
-    """What the log has, and how; `verbosity` is klog's: 0 what matters, 4 each step, 6 each request, 8 everything."""
+    """The format and the verbosity of the log."""
 
     format: LogFormat = LogFormat.TEXT
-    verbosity: int = 0
+    verbosity: int = 0  # as klog's: 0 for what matters, 4 for each step, 6 for each request, 8 for everything
 
 
 class NodePortAddresses(msgspec.Struct, frozen=True):
-    """Where node ports are served (nodePortAddresses, KEP-3866 and KEP-6032); all that is asked for is added up.
+    """The addresses that serve node ports (nodePortAddresses, KEP-3866 and KEP-6032): the sum of these fields."""
 
-    `primary`: on the node's own address of each family.  `networks`: on the addresses of the node's interfaces that
-    are in one of these.  `localhost`: at 127.0.0.1 or ::1, for TCP, in these families.
-    """
-
-    primary: bool = True
-    networks: tuple[Network, ...] = ()
-    localhost: frozenset[Family] = frozenset()
+    primary: bool = True  # the node's own address of each family
+    networks: tuple[Network, ...] = ()  # the addresses of the node's interfaces that are in a network
+    localhost: frozenset[Family] = frozenset()  # 127.0.0.1 or ::1, for TCP, in these families
 
 
 class PortRange(NamedTuple):
@@ -91,73 +87,56 @@ PROTECTED_PORTS = (
     PortRange(51820, 51821),  # WireGuard: Flannel, Calico
     PortRange(51871, 51871),  # WireGuard: Cilium
 )
-"""What nodes live by: no external address of a Service takes these ports from the node that has the address."""
+"""Ports that a node can't work without.  No external address of a Service takes them from its node."""
 
 
 class Config(msgspec.Struct, frozen=True):
-    """What nftproxy is configured to do; without arguments, kube-proxy's defaults except for one.  Periods in seconds.
+    """The configuration of nftproxy.  All defaults but `min_sync_period` are kube-proxy's.  Periods are in seconds."""
 
-    That one is `min_sync_period`: kube-proxy gathers changes for a second, as each of its syncs costs so much; ours
-    cost what changed, and wait 20 ms.
-
-    `cluster_cidrs` has at most one of each family.  `bind_address` is a hint for the node's address, None where it says
-    any.  `healthz_bind_address` and `metrics_bind_address` are "host:port", an IPv6 host in brackets.
-    `hostname_override` and `kubeconfig` are "" where not given.  `masquerade_bit` counts from 0, the lowest.
-
-    Of nftproxy alone, in the section `nftproxy` of the file: `protected_ports`, which no external address takes from
-    the node that has the address, whatever the protocol; `external_ip_cidrs`, outside of which externalIPs are not
-    served, where it has any.  `masquerade_fully_random` gives TCP random source ports too, as kube-proxy does.
-    `service_proxy_name` is the value of the label service.kubernetes.io/service-proxy-name that Services must have to
-    be served; "" serves those without the label.  `agent_socket` is the path of the Unix socket for `nftproxy status`
-    and its likes, "" for none.  `startup_taint` is the key of the taint that is removed from the Node once all rules
-    are loaded, "" for none.  `service_counts` counts the connections of each Service port.
-    """
-
-    masquerade_all: bool = False
-    masquerade_bit: int = 14
-    masquerade_fully_random: bool = False
+    masquerade_all: bool = False  # masquerade all connections to ClusterIPs
+    masquerade_bit: int = 14  # the bit of the packet mark, from 0, the lowest
+    masquerade_fully_random: bool = False  # random source ports for TCP too, as kube-proxy has them
     detect_local_mode: DetectLocalMode = DetectLocalMode.CLUSTER_CIDR
-    cluster_cidrs: tuple[Network, ...] = ()
-    bridge_interface: str = ""
-    interface_name_prefix: str = ""
+    cluster_cidrs: tuple[Network, ...] = ()  # the ranges of the cluster's pods, at most one a family
+    bridge_interface: str = ""  # for the mode BridgeInterface
+    interface_name_prefix: str = ""  # for the mode InterfaceNamePrefix
     node_port_addresses: NodePortAddresses = NodePortAddresses()
-    allow_service_external_ips: bool = True
-    hostname_override: str = ""
-    bind_address: Address | None = None
-    kubeconfig: str = ""
-    sync_period: float = 30.0
-    min_sync_period: float = 0.02
-    healthz_bind_address: str = f"0.0.0.0:{HEALTHZ_PORT}"
-    metrics_bind_address: str = f"127.0.0.1:{METRICS_PORT}"
-    bind_address_hard_fail: bool = False
+    allow_service_external_ips: bool = True  # serve externalIPs
+    hostname_override: str = ""  # the name of the Node, "" for the host's
+    bind_address: Address | None = None  # a hint for the node's address, None for 0.0.0.0 and ::
+    kubeconfig: str = ""  # a path, "" for the service account of a pod
+    sync_period: float = 30.0  # between two periodic checks of the rules
+    min_sync_period: float = 0.02  # kube-proxy waits 1 s, as its syncs cost so much (ours cost as much as the change)
+    healthz_bind_address: str = f"0.0.0.0:{HEALTHZ_PORT}"  # host:port, an IPv6 host in brackets
+    metrics_bind_address: str = f"127.0.0.1:{METRICS_PORT}"  # in the same form
+    bind_address_hard_fail: bool = False  # end the process if either of these two can't be opened
     oom_score_adj: int = -999
     conntrack: Conntrack = Conntrack()
     logging: Logging = Logging()
-    protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS
-    external_ip_cidrs: tuple[Network, ...] = ()
-    agent_socket: str = AGENT_SOCKET
-    service_proxy_name: str = ""
-    startup_taint: str = ""
-    service_counts: bool = False
+    protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS  # the node keeps them against any Service
+    external_ip_cidrs: tuple[Network, ...] = ()  # the only ranges whose externalIPs are served, all if empty
+    agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
+    service_proxy_name: str = ""  # the value of the label service-proxy-name of Services to serve, "" for no label
+    startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
+    service_counts: bool = False  # count the connections of each Service port
 
     @property
     def is_canary(self) -> bool:
-        """Whether another proxy serves this node's other Services, and all that is the node's is that one's."""
+        """Whether another proxy serves this node's other Services, and also everything that belongs to the node."""
         return bool(self.service_proxy_name)
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """What the installed nft and kernel are able to do, as far as rules depend on it.
-
-    `wide_maps`: `update` and `delete` statements on maps with keys wider than 16 bytes, which remembering IPv6 clients
-    takes.  nft 1.0.6 aborts on these; 1.1.3 has them.
-    """
+    """The features of the installed nft and kernel that rules depend on."""
 
     wide_maps: bool = True
+    """`update` and `delete` statements on maps with keys wider than 16 bytes, which remembering IPv6 clients takes.
+
+    nft 1.0.6 aborts on these.  1.1.3 has them."""
 
 
 class Settings(NamedTuple):
-    """What is fixed for the life of a process: configuration, and what the kernel side is able to do."""
+    """The configuration and the capabilities, which are fixed for the life of a process."""
 
     config: Config = Config()
     capabilities: Capabilities = Capabilities()

@@ -1,4 +1,4 @@
-"""The stages of a sync: what its time is spent on, in the order in which a change passes them."""
+"""The stages of a sync, in the order in which a change passes them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,11 @@ from nftproxy.model.keys import KeyEnum
 
 
 class Stage(KeyEnum):
-    """A stage of a sync; the value is its label in metrics.
+    """A stage of a sync.  The value is its label in metrics."""
 
-    `STATE`: events into the cluster's state, and who owns what.  `COMPILE`: facts for the Services that were touched.
-    `RENDER`: these through the templates.  `DIFF`: what changes, and the transaction's text.  `FOLLOW`: what else
-    depends on the Services (UDP flows, health checks, node ports at localhost).  `COMMIT`: libnftables and the kernel.
-    """
-
-    STATE = "state"
-    COMPILE = "compile"
-    RENDER = "render"
-    DIFF = "diff"
-    FOLLOW = "follow"
-    COMMIT = "commit"
+    STATE = "state"  # from events to the cluster's state, and the owners of addresses
+    COMPILE = "compile"  # from the Services that were touched to facts
+    RENDER = "render"  # from facts to elements and chains, by the templates
+    DIFF = "diff"  # from the difference to the transaction's text
+    FOLLOW = "follow"  # all else that depends on Services: UDP flows, health checks, node ports at localhost
+    COMMIT = "commit"  # libnftables and the kernel

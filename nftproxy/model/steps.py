@@ -1,4 +1,4 @@
-"""Work in steps: a generator that stops now and then, so that others may have their turn, and returns its result."""
+"""Work in steps: a generator that pauses now and then, so that other work can run, and returns its result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Result = TypeVar("Result")
 
 
 class Steps(Generic[Result]):
-    """The steps of some work, to iterate over once; `result` is what it returns, there after the last step."""
+    """The steps of some work, to iterate over once.  After the last step, `result` is the return value."""
 
     result: Result
 
@@ -17,12 +17,12 @@ class Steps(Generic[Result]):
         self._work = work
 
     def __iter__(self) -> Iterator[None]:
-        """Go on to the next stop, each time."""
+        """Run to the next pause, each time."""
         self.result = yield from self._work
 
 
 def finish(work: Generator[None, None, Result]) -> Result:
-    """The result of some work, without a stop."""
+    """Run some work to its end, and return its result."""
     steps = Steps(work)
     for _ in steps:
         pass

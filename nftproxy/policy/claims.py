@@ -2,15 +2,15 @@
 
 Each Service *claims* every (address, protocol, port) on which it would be reached, every (protocol, node port), and its
 health-check node port, which is a TCP port of the node like any other.  Of several claimants the oldest wins, by
-creationTimestamp, then namespace and name: a rule that every node and every restart decides alike.  (kube-proxy lets
-the Service win that it happens to iterate last.)
+creationTimestamp, then namespace and name: every node and every restart decides alike.  (In kube-proxy the Service
+wins that it happens to iterate last.)
 
 Some things stand above age (CVE-2020-8554).  An external IP or load balancer IP captures nothing from another Service's
-ClusterIP, whatever the port.  On the node's own addresses it captures no protected port, and no other Service's node
-port.
+ClusterIP, whatever the port, and never the API server as this agent reaches it.  On the node's own addresses it
+captures no protected port, and no other Service's node port.
 
-Whatever comes or goes costs in proportion to what it claims, not to how many others claim the same: `take_touched` has
-those alone who win or lose something by it.
+Adding or removing a Service costs in proportion to its own claims, not to the number of other claimants: `pop_affected`
+returns only the Services that win or lose something by it.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Config
 
 NODE = Address("")
-"""Stands for the node in a claim to a node port: these are claimed on all its addresses, in both families."""
+"""Stands for the node in a claim to a node port: node ports are claimed on all its addresses, in both families."""
 
 
 Place = TypeVar("Place", Address, "Claim")
 
 
 class Claim(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One address (or `NODE`), protocol and port that can have one owner only."""
+    """An address (or `NODE`), protocol and port that can have a single owner only."""
 
     address: Address
     protocol: Protocol
     port: int
 
 
-class Way(KeyEnum):
-    """By what a Service is reached where it claims an address and port."""
+class ClaimKind(KeyEnum):
+    """The kind of address by which a Service is reached at a claim."""
 
     CLUSTER_IP = "ClusterIP"
     EXTERNAL_IP = "external IP or load balancer IP"
@@ -51,17 +51,18 @@ class Way(KeyEnum):
 
 
 class Denial(KeyEnum):
-    """Why a Service doesn't get what it claims; the value is a sentence with room for who has it."""
+    """Why a Service doesn't get a claim.  The value is a sentence with a placeholder for the holder."""
 
     TAKEN = "it belongs to {}, which takes precedence"
     CLUSTER_IP = "it is the ClusterIP of {}"
     PROTECTED = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
+    API_SERVER = "this node reaches the API server there"
     NODE_PORT = "on the node's own addresses the port is a node port of {}"
     NOT_ALLOWED = "the address is in none of nftproxy.externalIPCIDRs"
     CLOSED = "it admits nobody: source ranges need a ClusterIP of one's own, and this one is that of {}, too"
 
     def sentence(self, holder: ObjectKey | None = None) -> str:
-        """The reason in words; `holder` names who has it, which not everyone may know."""
+        """The reason in words.  `holder` names the Service that has the claim, which not everyone may know."""
         return self.value.format(f"Service {holder}" if holder else "another Service")
 
     @property
@@ -74,6 +75,7 @@ _CODES = {
     Denial.TAKEN: Code.CONFLICT_TAKEN,
     Denial.CLUSTER_IP: Code.CONFLICT_CLUSTER_IP,
     Denial.PROTECTED: Code.CONFLICT_PROTECTED,
+    Denial.API_SERVER: Code.CONFLICT_API_SERVER,
     Denial.NODE_PORT: Code.CONFLICT_NODE_PORT,
     Denial.NOT_ALLOWED: Code.EXTERNAL_IP_NOT_ALLOWED,
     Denial.CLOSED: Code.CONFLICT_SHARED_CLUSTER_IP,
@@ -81,7 +83,7 @@ _CODES = {
 
 
 class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):
-    """A Service that claims; the order is that of precedence, in which a ClusterIP stands before an external IP."""
+    """A Service that claims.  Claimants sort by precedence, in which a ClusterIP stands before an external IP."""
 
     is_external: bool
     created: int
@@ -91,7 +93,7 @@ class Claimant(msgspec.Struct, frozen=True, order=True, gc=False):
 def external_addresses(service: Service, config: Config) -> tuple[Address, ...]:
     """The Service's external addresses, each once: load balancer IPs, and externalIPs where the node serves these.
 
-    Those of a family in which the Service has no ClusterIP serve nothing, and so claim nothing from others.
+    In a family without a ClusterIP of the Service, its external addresses serve nothing, and so claim nothing.
     """
     if not service.load_balancer_ips and not service.external_ips:
         return ()
@@ -105,7 +107,7 @@ def external_addresses(service: Service, config: Config) -> tuple[Address, ...]:
 
 
 def denied_external_ips(service: Service, config: Config) -> tuple[Address, ...]:
-    """The Service's externalIPs that are outside of what the node serves, and no load balancer IPs."""
+    """The Service's externalIPs that the node doesn't serve, and that are no load balancer IPs."""
     denied = (ip for ip in _external_ips(service, config) if not _is_allowed(ip, config))
     return tuple(ip for ip in dict.fromkeys(denied) if ip not in service.load_balancer_ips + service.cluster_ips)
 
@@ -120,14 +122,14 @@ def _is_allowed(address: Address, config: Config) -> bool:
 
 def port_claims(
     port: ServicePort, cluster_ips: tuple[Address, ...], external: tuple[Address, ...]
-) -> Iterator[tuple[Claim, Way]]:
-    """What a Service port claims at these addresses of its Service, and by its node port."""
+) -> Iterator[tuple[Claim, ClaimKind]]:
+    """The claims of a Service port: to these addresses of its Service, and to its node port."""
     for address in cluster_ips:
-        yield Claim(address, port.protocol, port.port), Way.CLUSTER_IP
+        yield Claim(address, port.protocol, port.port), ClaimKind.CLUSTER_IP
     for address in external:
-        yield Claim(address, port.protocol, port.port), Way.EXTERNAL_IP
+        yield Claim(address, port.protocol, port.port), ClaimKind.EXTERNAL_IP
     if port.node_port:
-        yield Claim(NODE, port.protocol, port.node_port), Way.NODE_PORT
+        yield Claim(NODE, port.protocol, port.node_port), ClaimKind.NODE_PORT
 
 
 class Claims:
@@ -140,34 +142,40 @@ class Claims:
         self._cluster_ip_holders: dict[Address, tuple[Claimant, ...]] = {}
         self._external_users: dict[Address, set[ObjectKey]] = {}
         self._node_addresses: frozenset[Address] = frozenset()
+        self._api_servers: frozenset[tuple[Address, int]] = frozenset()
         self._touched: set[ObjectKey] = set()
-        self._stirred: set[Address | Claim] = set()
+        self._changed_places: set[Address | Claim] = set()
 
     def add(self, service: Service) -> None:
-        """Enter a Service."""
+        """Add the claims of a Service."""
         self._change(service, present=True)
 
     def remove(self, service: Service) -> None:
-        """Take a Service out, as it was entered."""
+        """Remove the claims of a Service, which must be as it was added."""
         self._change(service, present=False)
 
-    def take_touched(self) -> set[ObjectKey]:
-        """The Services that win or lose something by what has changed since this was last asked."""
+    def pop_affected(self) -> set[ObjectKey]:
+        """The Services that win or lose a claim by the changes since the last call."""
         touched, self._touched = self._touched, set()
-        for place in self._stirred:
+        for place in self._changed_places:
             if isinstance(place, Claim):
                 touched.update(claimant.key for claimant in self._claimants.get(place, ()))
             else:
                 touched |= self._external_users.get(place, set())
-        self._stirred.clear()
+        self._changed_places.clear()
         return touched
 
     def set_node_addresses(self, addresses: frozenset[Address]) -> None:
-        """Say which addresses are the node's own; every Service with external addresses may be concerned."""
+        """Set the node's own addresses.  Every Service with external addresses may be concerned."""
         self._node_addresses = addresses
 
+    def set_api_servers(self, places: frozenset[tuple[Address, int]]) -> None:
+        """Set where this node reaches the API server: no external address gets such a place, by any protocol."""
+        changed, self._api_servers = self._api_servers ^ places, places
+        self._changed_places |= {Claim(address, protocol, port) for address, port in changed for protocol in Protocol}
+
     def winner(self, claim: Claim) -> ObjectKey | None:
-        """The Service that comes first of those that claim the address and port, and aren't kept from it by another."""
+        """The Service that owns the address and port: the first claimant that no other Service keeps from it."""
         claimants = self._claimants.get(claim)
         if not claimants:
             return None
@@ -177,11 +185,14 @@ class Claims:
                 return own.key
         return claimants[0].key
 
-    def denial(self, claim: Claim, way: Way, key: ObjectKey) -> Denial | None:
-        """Why Service `key` doesn't get what it claims; None if it does."""
-        if way is Way.EXTERNAL_IP and claim.address in self._cluster_ip_holders:  # never its own: external_addresses
+    def denial(self, claim: Claim, kind: ClaimKind, key: ObjectKey) -> Denial | None:
+        """Why Service `key` doesn't get a claim of its own.  None if it does."""
+        # A Service never claims its own ClusterIP as an external address (external_addresses).
+        if kind is ClaimKind.EXTERNAL_IP and claim.address in self._cluster_ip_holders:
             return Denial.CLUSTER_IP
-        if way is Way.EXTERNAL_IP and claim.address in self._node_addresses:
+        if kind is ClaimKind.EXTERNAL_IP and (claim.address, claim.port) in self._api_servers:
+            return Denial.API_SERVER
+        if kind is ClaimKind.EXTERNAL_IP and claim.address in self._node_addresses:
             if claim.port in self._protected_ports:
                 return Denial.PROTECTED
             own = self._owner_of_node_port(claim)
@@ -190,7 +201,7 @@ class Claims:
         return None if self.winner(claim) == key else Denial.TAKEN
 
     def holder(self, claim: Claim, denial: Denial) -> ObjectKey | None:
-        """Who has what is denied for this reason, None if no Service has it."""
+        """The Service that holds a claim denied for this reason.  None if no Service does."""
         match denial:
             case Denial.TAKEN:
                 return self.winner(claim)
@@ -198,11 +209,11 @@ class Claims:
                 return self.cluster_ip_owner(claim.address)
             case Denial.NODE_PORT:
                 return self.winner(_on_node(claim))
-            case Denial.PROTECTED | Denial.NOT_ALLOWED | Denial.CLOSED:
+            case Denial.PROTECTED | Denial.API_SERVER | Denial.NOT_ALLOWED | Denial.CLOSED:
                 return None
 
     def cluster_ip_owner(self, address: Address) -> ObjectKey | None:
-        """The first of those that have this ClusterIP; a cluster's API sees to it that there is one only."""
+        """The first Service that has this ClusterIP.  A cluster's API makes sure that only one has it."""
         holders = self._cluster_ip_holders.get(address)
         return holders[0].key if holders else None
 
@@ -225,7 +236,7 @@ class Claims:
         after = self.cluster_ip_owner(address)
         self._touched |= {each for each in (before, after) if each is not None and each != me.key and before != after}
         if (before is None) != (after is None):
-            self._stirred.add(address)
+            self._changed_places.add(address)
 
     def _change_claim(self, claim: Claim, me: Claimant, *, present: bool) -> None:
         before = self.winner(claim)
@@ -235,11 +246,11 @@ class Claims:
             self._touched |= {each for each in (before, after) if each is not None and each != me.key}
             if claim.address == NODE:
                 own_places = (Claim(address, claim.protocol, claim.port) for address in self._node_addresses)
-                self._stirred |= {place for place in own_places if place in self._claimants}
+                self._changed_places |= {place for place in own_places if place in self._claimants}
 
 
 def _protected_ports(config: Config) -> Iterator[int]:
-    """Those that are configured, and those on which the proxy itself answers."""
+    """The ports protected by the configuration, and the ports on which the proxy itself answers."""
     for ports in config.protected_ports:
         yield from range(ports.first, ports.last + 1)
     for own in (config.healthz_bind_address, config.metrics_bind_address):
@@ -251,7 +262,7 @@ def _on_node(claim: Claim) -> Claim:
 
 
 def _place_of(claimants: tuple[Claimant, ...], me: Claimant) -> tuple[int, bool]:
-    """Where one stands, or would stand, in the order of precedence, and whether it is there."""
+    """The index of a claimant in the order of precedence, and whether it is there."""
     place = bisect.bisect_left(claimants, me)
     return place, claimants[place : place + 1] == (me,)
 
@@ -261,17 +272,17 @@ def _has(claimants: tuple[Claimant, ...], me: Claimant) -> bool:
 
 
 def _with(claimants: tuple[Claimant, ...], me: Claimant, *, present: bool) -> tuple[Claimant, ...]:
-    """The claimants with one more, or one less."""
+    """The claimants with `me` added or removed."""
     place, is_there = _place_of(claimants, me)
     kept = (claimants[:place], claimants[place + is_there :])
     return (*kept[0], me, *kept[1]) if present else kept[0] + kept[1]
 
 
 def _claims_of(service: Service, external: tuple[Address, ...]) -> Iterator[tuple[Claim, bool]]:
-    """What a Service claims, and whether it does so by an external address."""
+    """The claims of a Service, each with whether it is to an external address."""
     for port in service.ports:
-        for claim, way in port_claims(port, service.cluster_ips, external):
-            yield claim, way is Way.EXTERNAL_IP
+        for claim, kind in port_claims(port, service.cluster_ips, external):
+            yield claim, kind is ClaimKind.EXTERNAL_IP
     if service.health_check_node_port:
         yield Claim(NODE, Protocol.TCP, service.health_check_node_port), False
 

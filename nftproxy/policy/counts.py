@@ -1,7 +1,7 @@
-"""Whose connections the kernel counts: which Service port has a front, and by what kind of address.
+"""The owner of each front that the kernel counts: its Service port, and the kind of its address.
 
-The kernel counts by front (counts.nft.j2): it knows no Services.  An entry of the sets is an address, protocol and
-port, or a protocol and node port, and whoever reads it asks here whose that is.
+The kernel counts by front (counts.nft.j2), not by Service.  An entry of the sets is an address, protocol and port, or a
+protocol and node port.  The reader of an entry looks its Service up here.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE, Claim
-from nftproxy.policy.fronts import reaches
+from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
 
 CONNECTIONS = "connections"
-"""What is counted beside the reasons: connections that an endpoint got."""
+"""The name of the count of connections that an endpoint got, beside the reasons."""
 
 
-class Reason(Enum):
-    """Why no endpoint got a packet; the value is in the name of the set that counts it."""
+class UnservedReason(Enum):
+    """Why no endpoint got a packet.  The value is in the name of the set that counts it."""
 
     NO_ENDPOINT = "no-endpoint"
     NONE_LOCAL = "none-local"
@@ -34,12 +34,12 @@ class Reason(Enum):
     OVER_CONNECTIONS = "over-connections"
 
 
-SCREENED = frozenset({Reason.DENIED, Reason.OVER_RATE, Reason.OVER_CONNECTIONS})
-"""The reasons that annotations give (screening.py): they are counted wherever a Service has such."""
+SCREENED = frozenset({UnservedReason.DENIED, UnservedReason.OVER_RATE, UnservedReason.OVER_CONNECTIONS})
+"""The reasons that annotations give (screening.py): always counted for a Service with such an annotation."""
 
 
 class FrontKind(Enum):
-    """By what a Service port is reached; the value is its label in metrics."""
+    """The kind of address by which a Service port is reached.  The value is its label in metrics."""
 
     CLUSTER_IP = "cluster_ip"
     EXTERNAL_IP = "external_ip"
@@ -48,7 +48,7 @@ class FrontKind(Enum):
 
 
 class ServiceFront(NamedTuple):
-    """A Service port and a kind of fronts, counted together; `port` is the port's name, or number if it has none."""
+    """A Service port and a kind of fronts, counted together.  `port` is the port's name, or number if unnamed."""
 
     service: ObjectKey
     port: str
@@ -57,7 +57,7 @@ class ServiceFront(NamedTuple):
 
 
 class CountedFronts:
-    """Whose each front is, kept up to date Service by Service: of all if that is configured, else of those screened."""
+    """The owner of each counted front: of all Services if so configured, else of Services that screen clients."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
@@ -66,7 +66,7 @@ class CountedFronts:
         self._fronts = Counter[ServiceFront]()
 
     def owner(self, claim: Claim) -> ServiceFront | None:
-        """Whose an address and port, or a node port, is now."""
+        """The present owner of an address and port, or of a node port."""
         return self._owners.get(claim)
 
     @property
@@ -75,11 +75,11 @@ class CountedFronts:
         return not self._fronts
 
     def exists(self, front: ServiceFront) -> bool:
-        """Whether there is such a Service port that is reached in this way."""
+        """Whether the Service port exists, and has a front of this kind."""
         return front in self._fronts
 
-    def update(self, state: ClusterState, services: Iterable[ObjectKey], families: Iterable[Family]) -> None:
-        """Follow what has become of some Services; a front may have passed from one of them to another."""
+    def refresh(self, state: ClusterState, services: Iterable[ObjectKey], families: Iterable[Family]) -> None:
+        """Update the fronts of some Services.  A front may have passed from one Service to another."""
         services, families = list(services), list(families)
         for key in services:
             for claim, front in self._claims.pop(key, {}).items():
@@ -93,11 +93,11 @@ class CountedFronts:
 
     def _add(self, state: ClusterState, service: Service, families: Iterable[Family]) -> None:
         had = {
-            reach.claim: _front(service, port, reach.claim)
+            claimed.claim: _front(service, port, claimed.claim)
             for family in families
-            for port, claimed in reaches(state, self._config, family, service)
-            for reach in claimed
-            if not reach.denial
+            for port, fronts in claimed_fronts(state, self._config, family, service)
+            for claimed in fronts
+            if not claimed.denial
         }
         self._owners |= had
         self._claims[service.key] = had
@@ -115,7 +115,7 @@ def _front(service: Service, port: ServicePort, claim: Claim) -> ServiceFront:
 
 
 def _kind(service: Service, claim: Claim) -> FrontKind:
-    """The kind of a front; an address that is both an external IP and the load balancer's is the latter's."""
+    """The kind of a front.  An address that is an external IP and a load balancer IP counts as the latter."""
     if claim.address == NODE:
         return FrontKind.NODE_PORT
     if claim.address in service.cluster_ips:

@@ -1,6 +1,6 @@
-"""Facts: what the templates loop over.
+"""Facts: the data that the templates loop over.
 
-Every decision has been taken by the time a fact is made (compile.py); a template only writes it down as nft.  A fact's
+Every decision has been taken by the time a fact is made (compile.py).  A template only writes it down as nft.  A fact's
 field names are the template author's vocabulary, so they are documented here, field by field.
 """
 
@@ -12,11 +12,12 @@ from nftproxy.model.addresses import Address
 
 
 class Endings(msgspec.Struct, frozen=True):
-    """Where a packet goes that no endpoint gets: verdicts, which count first where that is configured.
+    """The verdicts for packets that no endpoint gets.  They count first if so configured.
 
-    `no_endpoint` rejects, all others drop: `unserved` what a front has no endpoint for in this generation or on this
-    node, `not_admitted` what source ranges exclude, `race` what a commit has come between.  `nodeport_` says the same
-    of node ports, `translated` of a packet whose address is the endpoint's already.
+    `no_endpoint` rejects, and all other verdicts drop: `unserved` packets to a front without an endpoint in this
+    generation or on this node, `not_admitted` packets that source ranges exclude, `race` packets overtaken by a commit.
+    The prefix `nodeport_` stands for packets to node ports, `translated` for packets that already have the endpoint's
+    address.
     """
 
     no_endpoint: str = "goto refuse"
@@ -34,21 +35,22 @@ COUNTED = Endings(**{field: f"goto count-{field.replace('_', '-')}" for field in
 
 
 class TableFacts(msgspec.Struct, frozen=True):
-    """What the skeleton of one family's table depends on: the node and the configuration, no Service.
+    """The facts for the skeleton of a family's table, from the node and the configuration, independent of Services.
 
     `ip` is nft's keyword for the family's header ("ip", "ip6").
     `numbers` matches addresses that are numbers, `zero` is 0 as such an address (numbers.py).
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
-    `masquerades` holds how connections are masqueraded: rows of (match, statement), of which the first that matches
-    counts ("" matches all).
+    `masquerades` says how to masquerade connections: rows of (match, statement).  The first row that matches counts
+    ("" matches all).
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
-    `nodeport_matches` holds the match for addresses that serve node ports; `remembered_nodeports` the same for a
+    `nodeport_matches` holds the match for addresses that serve node ports, and `remembered_nodeports` the same for a
     packet already translated, by its original destination.
-    `filter_priority` is that of the chains that reject what was not translated.
-    `counted` holds what is counted for each Service ("connections", "race"), and `counters` the chain that counts a
-    connection which an endpoint gets; or nothing, both.  `endings` are the verdicts for what no endpoint gets.
-    `watchers` holds the chain that notes connections without an answer, if any Service leaves out who doesn't answer.
+    `filter_priority` is the priority of the chains that reject packets that were not translated.
+    `counted` holds the names of the counts for each Service ("connections", "race"), and `counters` the chain that
+    counts a connection that an endpoint gets.  Without counting, both are empty.
+    `endings` are the verdicts for packets that no endpoint gets.
+    `watchers` holds the chain that notes connections without an answer, if any Service leaves out silent endpoints.
     """
 
     table: str
@@ -73,13 +75,13 @@ class TableFacts(msgspec.Struct, frozen=True):
 
 
 class ListFacts(msgspec.Struct, frozen=True):
-    """A list of endpoints, and the way from a slot to an endpoint; every Service port with such a list shares it.
+    """A list of endpoints, and the way from a slot to an endpoint.  Every Service port with such a list shares it.
 
-    `list` names the map of slots ("tcp-endpoints"), `prefix` is "nodeport-" if it is one of node ports.  A packet that
+    `list` names the map of slots ("tcp-endpoints"), `prefix` is "nodeport-" if it is for node ports.  A packet that
     comes here has had its address overwritten: `asked` is the list's key without the slot, in packet fields, and
-    `asked_front` the front.  `numbers` matches addresses that are numbers (numbers.py); `first` is slot 0.
+    `asked_front` the front.  `numbers` matches addresses that are numbers (numbers.py), and `first` is slot 0.
     `affinities` holds the timeout if clients are remembered, in seconds and as an address, or nothing.  `race` is the
-    verdict for a packet that a commit has come between.
+    verdict for a packet overtaken by a commit.
     """
 
     table: str
@@ -96,12 +98,12 @@ class ListFacts(msgspec.Struct, frozen=True):
 
 
 class DrawFacts(msgspec.Struct, frozen=True):
-    """How one of `count` endpoints of a list is drawn; every Service port that has this many shares it.
+    """A draw among `count` endpoints of a list.  Every Service port that has this many shares it.
 
-    `number` leads here from `services` (with the `prefix` of node ports); `sticky` holds the number for fronts with
-    affinity, or nothing.  `draw` is the nft expression that picks the slot, as an address, and `suffix` says in names
-    which algorithm that is ("", "-by-client", ...).  `slots` holds the map that makes an address of a slot where `draw`
-    needs one: rows of (name, rows of (protocol and slot, address)); or nothing.
+    `number` leads here from `services` (with the `prefix` of node ports), and `sticky` holds the number for fronts with
+    affinity, or nothing.  `draw` is the nft expression that picks the slot, as an address, and `how` says the same in
+    words.  `suffix` says in names which algorithm that is ("", "-by-client", ...).  `slots` holds the map from slots to
+    addresses, if `draw` needs it: rows of (name, rows of (protocol and slot, address)).  Otherwise it is empty.
     """
 
     table: str
@@ -113,6 +115,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
     number: str
     sticky: tuple[str, ...]
     draw: str
+    how: str
     slots: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 
     @property
@@ -122,7 +125,7 @@ class DrawFacts(msgspec.Struct, frozen=True):
 
 
 class Front(msgspec.Struct, frozen=True, gc=False):
-    """One address and port at which a Service port is reached, or its node port.
+    """An address and port at which a Service port is reached, or its node port.
 
     `prefix` is "" or "nodeport-" and goes before the names of sets and maps, `match` is the key (address, protocol,
     port) or (protocol, port), and `where` is the same without the protocol.
@@ -138,7 +141,7 @@ Row = tuple[str, Address, int]
 
 
 class Slots(msgspec.Struct, frozen=True, gc=False):
-    """The endpoints of one list of one front, in the map `list`."""
+    """The endpoints of a front's list, in the map `list`."""
 
     list: str
     front: Front
@@ -146,9 +149,9 @@ class Slots(msgspec.Struct, frozen=True, gc=False):
 
 
 class RateFacts(msgspec.Struct, frozen=True, gc=False):
-    """A limit of new connections: `per_second`, and `burst` in a row; `number` stands for both, written as an address.
+    """A limit of new connections: `per_second`, and `burst` in a row.
 
-    `name` is in the names of its set and chain.
+    `number` stands for both, written as an address.  `name` is in the names of its set and chain.
     """
 
     name: str
@@ -158,12 +161,12 @@ class RateFacts(msgspec.Struct, frozen=True, gc=False):
 
 
 class ScreenFacts(msgspec.Struct, frozen=True):
-    """What screens clients in one family, with the sets and chains for some limits; Service ports share it.
+    """The rules that screen clients in a family, with the sets and chains for some limits.  Service ports share them.
 
     `transports` is nft's set of the protocols that have ports, `asked` the front that a packet asked for, in packet
     fields.  `nodeports` are the matches for packets that asked for a node port of the node.  `counted` are the reasons
-    that have sets to count packets here, `dropped` those that have a chain to drop them.  `rates` and `connections` are
-    the limits, the latter in connections.
+    that have sets to count packets here, `dropped` the reasons that have a chain to drop them.  `rates` and
+    `connections` are the limits, the latter in connections.
     """
 
     table: str
@@ -178,9 +181,9 @@ class ScreenFacts(msgspec.Struct, frozen=True):
 
 
 class PortScreen(msgspec.Struct, frozen=True, gc=False):
-    """What one Service port's clients are screened for, as memberships.
+    """The screening of a Service port's clients, as memberships.
 
-    `fronts` are those that are screened at all.  `denying` and `guarded` are rows of (front, list of ranges), where
+    `fronts` are the screened fronts.  `denying` and `guarded` are rows of (front, list of ranges), where
     `guarded` has node ports alone, `denied` of (list, address or CIDR), `rates` of (front, limit), `connections` of
     (front, limit, the same as an address).
     """
@@ -196,15 +199,15 @@ class PortScreen(msgspec.Struct, frozen=True, gc=False):
 
 
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
-    """One Service port in one family, as memberships: each field is a set or map and who is in it.
+    """A Service port in a family, as memberships: each field has the members of a set or map.
 
     `services` and `short_circuits` are rows of (front, number that says how an endpoint is drawn), `guarded` of (front,
     list of source ranges), `allowed` of (list, address or CIDR), `affinities` of (front, seconds as an address).  A
     list of source ranges is called by an address, its Service's ClusterIP.
-    `no_endpoints` are those of the fronts that no endpoint serves on any node.  `none_local` are those that only
-    endpoints of other nodes could serve, where connections are counted: their packets are dropped in any case.
-    `watched` are those whose connections are noted when they get no answer.  `screen` says what clients are screened
-    for, None for nothing.
+    `no_endpoints` are the fronts that no endpoint serves on any node.  `none_local` are the fronts that only endpoints
+    of other nodes could serve, if connections are counted: their packets are dropped in any case.
+    `watched` are the fronts whose connections are noted when they get no answer.  `screen` is the screening of clients,
+    None without any.
     """
 
     protocol: str

@@ -1,15 +1,15 @@
-"""Which UDP flows conntrack must forget, because they go where the rules no longer send anyone.
+"""The UDP flows that conntrack must forget, because the rules no longer send new flows to their endpoint.
 
-The kernel translates the first packet of a flow by the rules, and all others as it did the first.  UDP has no end, so a
-client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and SCTP
-are left alone: these notice by themselves, and cutting them would end the graceful shutdown of pods (k/k#101607).
+The kernel translates the first packet of a flow by the rules, and all further packets in the same way.  UDP has no end,
+so a client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and
+SCTP are left alone: they notice by themselves, and cutting them would end the graceful shutdown of pods (k/k#101607).
 
 * A *front* here is a virtual address and port, or a node's address and node port, that the rules serve (fronts.py).
 * A flow to a front is stale if it goes to none of its *usable* endpoints: ready, or serving while they terminate.
-  Policies, topology and the readiness of others choose for new flows only (kube-proxy does the same), so that a server
-  that drains keeps its clients until it is done.
+  Policies, topology and the readiness of other endpoints choose for new flows only (kube-proxy does the same), so that
+  a server that drains keeps its clients until it is done.
 * A flow that was never translated, made before there was a Service or an endpoint, is stale once there is an endpoint.
-* Where no endpoint is left, and where a front is gone, whatever was translated is stale.
+* If no endpoint is left, or the front is gone, every translated flow is stale.
 
 A flow can be stale only if its front has lost an endpoint, or got its first: only then is the front *due*.
 """
@@ -22,16 +22,16 @@ from typing import NamedTuple, TypeVar
 from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Settings
+from nftproxy.policy.choosing.candidates import candidates_of
 from nftproxy.policy.claims import NODE, Claim
-from nftproxy.policy.endpoints import gather, offers
-from nftproxy.policy.fronts import nodeport_addresses, reaches
+from nftproxy.policy.fronts import claimed_fronts, nodeport_addresses
 from nftproxy.policy.state import ClusterState
 
 End = TypeVar("End")
 
 
 class AddressPort(NamedTuple):
-    """Where a UDP flow goes: a front, or an endpoint."""
+    """The destination of a UDP flow: a front, or an endpoint."""
 
     address: Address
     port: int
@@ -39,7 +39,7 @@ class AddressPort(NamedTuple):
 
 Endpoints = frozenset[AddressPort]
 Sweeps = dict[AddressPort, Endpoints]
-"""What is to be swept: fronts, each with the endpoints that its flows may still go to."""
+"""Fronts to sweep, each with the endpoints that its flows may still go to."""
 
 NO_ENDPOINTS: Endpoints = frozenset()
 
@@ -50,7 +50,7 @@ def is_stale(destination: End, source: End, usable: Collection[End]) -> bool:
     Args:
         destination: the front, which is the destination of the flow's original direction.
         source: the source of its replies: the endpoint if it was translated, the front itself if not.
-        usable: the front's usable endpoints, written in the same way as the other two.
+        usable: the front's usable endpoints, written in the same way as `destination` and `source`.
     """
     return source not in usable and (bool(usable) or source != destination)
 
@@ -60,28 +60,27 @@ def udp_fronts(state: ClusterState, settings: Settings, family: Family, service:
     found: Sweeps = {}
     if all(port.protocol is not Protocol.UDP for port in service.ports):
         return found
-    offered = offers(service, state.slices_of(service.key), family)
+    offered = state.endpoints_of(service, family)
     node_addresses = nodeport_addresses(state, settings.config, family)
-    for port, claimed in reaches(state, settings.config, family, service):
+    for port, fronts in claimed_fronts(state, settings.config, family, service):
         if port.protocol is Protocol.UDP:
-            candidates = gather(offered, port, state.node.name)
-            usable = (c for c in candidates if c.is_ready or c.is_last_resort)
+            usable = (c for c in candidates_of(offered, port) if c.is_ready or c.is_last_resort)
             endpoints = frozenset(AddressPort(c.address, c.port) for c in usable)
-            claims = (reach.claim for reach in claimed if not reach.denial)
+            claims = (claimed.claim for claimed in fronts if not claimed.denial)
             found |= {front: endpoints for claim in claims for front in _places(claim, node_addresses)}
     return found
 
 
 def _places(claim: Claim, node_addresses: Iterable[Address]) -> Iterator[AddressPort]:
-    """Where flows to a front go: a node port is a front on each address that serves node ports."""
+    """The destinations of flows to a claim: a node port is a front on each address that serves node ports."""
     for address in node_addresses if claim.address == NODE else (claim.address,):
         yield AddressPort(address, claim.port)
 
 
 class Flows:
-    """The UDP fronts that the rules serve, and which of them are due to be swept.
+    """The UDP fronts that the rules serve, and the fronts due to be swept.
 
-    At first all are: what happened while this did not run is not known.
+    At first all fronts are due, as endpoints may have changed while the agent did not run.
     """
 
     def __init__(self, settings: Settings, families: Iterable[Family]) -> None:
@@ -92,29 +91,29 @@ class Flows:
         self._due: set[AddressPort] = set()
         self._has_swept = False
 
-    def update(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
-        """Follow the state in what was touched of it."""
+    def refresh(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
+        """Update the fronts of some Services from the state."""
         services = tuple(services)
-        before = self._forget(services)
-        after = self._enter(state, services)
+        before = self._remove(services)
+        after = self._add(state, services)
         fronts = before.keys() | after.keys()
         self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
 
-    def take(self) -> Sweeps:
-        """What to sweep once the kernel has the rules for the state of the last `update`; each front once."""
+    def pop_due(self) -> Sweeps:
+        """The fronts to sweep once the kernel has the rules for the state of the last `refresh`, each returned once."""
         due, self._due = self._due, set()
         if not self._has_swept:
             self._has_swept = True
             due |= self._usable.keys()
         return {front: self._usable.get(front, NO_ENDPOINTS) for front in due}
 
-    def _forget(self, services: Iterable[ObjectKey]) -> Sweeps:
-        """Forget some Services; their fronts as they were."""
+    def _remove(self, services: Iterable[ObjectKey]) -> Sweeps:
+        """Remove some Services.  Return their former fronts."""
         gone = [front for key in services for front in self._fronts.pop(key, ())]
         return {front: self._usable.pop(front, NO_ENDPOINTS) for front in gone}
 
-    def _enter(self, state: ClusterState, services: Iterable[ObjectKey]) -> Sweeps:
-        """Enter some Services anew, as far as they are still there; their fronts as they are."""
+    def _add(self, state: ClusterState, services: Iterable[ObjectKey]) -> Sweeps:
+        """Add some Services anew, if they still exist.  Return their present fronts."""
         entered: Sweeps = {}
         for service in filter(None, map(state.services.get, services)):
             for family in self._families:
@@ -127,5 +126,5 @@ class Flows:
 
 
 def _is_due(before: Endpoints, after: Endpoints) -> bool:
-    """Whether an endpoint was lost, or the first ones have come."""
+    """Whether an endpoint was lost, or the first endpoints have come."""
     return not before <= after or (not before and bool(after))

@@ -1,4 +1,4 @@
-"""Decides once at which addresses and ports a Service is reached on this node, and which of these it has.
+"""The addresses and ports at which a Service is reached on this node, decided in a single place.
 
 The rules (compile.py), the UDP flows to forget (flows.py) and the health checks (health_checks.py) all follow from it.
 A *front* is an address, protocol and port at which a Service port is reached, or a protocol and node port.  A Service
@@ -18,9 +18,9 @@ from nftproxy.model.settings import Config
 from nftproxy.policy.claims import (
     NODE,
     Claim,
+    ClaimKind,
     Claims,
     Denial,
-    Way,
     denied_external_ips,
     external_addresses,
     port_claims,
@@ -29,8 +29,8 @@ from nftproxy.policy.facts import Front
 from nftproxy.policy.state import ClusterState
 
 
-class Lost(NamedTuple):
-    """An address and port that a Service claims but does not get; `what` is as nft writes it."""
+class LostClaim(NamedTuple):
+    """An address and port that a Service claims but does not get.  `what` is the same as nft writes it."""
 
     service: ObjectKey
     port_name: str
@@ -40,18 +40,19 @@ class Lost(NamedTuple):
 
     @property
     def service_port(self) -> str:
-        """Who claims it: "shop/web:http", or without a port's name "shop/web"."""
+        """The Service port that claims it: "shop/web:http", or "shop/web" if the port has no name."""
         return f"{self.service}:{self.port_name}" if self.port_name else str(self.service)
 
     def why(self, claims: Claims) -> str:
-        """The reason in words, with who has it now."""
+        """The reason in words, with the present holder."""
         return self.denial.sentence(claims.holder(self.claim, self.denial))
 
 
-class Reach(NamedTuple):
-    """A front that a Service port claims, with the policy for it; `denial` says why it doesn't get it, if it doesn't.
+class ClaimedFront(NamedTuple):
+    """A front that a Service port claims, with the policy for it.
 
-    `is_external` says that clients come from outside: all but ClusterIPs.
+    `denial` says why the Service doesn't get the front, None if it does.  `is_external` says that clients come from
+    outside: all but ClusterIPs.
     """
 
     claim: Claim
@@ -62,18 +63,18 @@ class Reach(NamedTuple):
 
 
 class HealthCheckPort(NamedTuple):
-    """The health-check node port that a Service claims; `denial` says why it doesn't get it, if it doesn't."""
+    """The health-check node port that a Service claims.  `denial` says why it doesn't get it, None if it does."""
 
     claim: Claim
     denial: Denial | None
 
 
 def nodeport_addresses(state: ClusterState, config: Config, family: Family) -> tuple[Address, ...]:
-    """The node's addresses that serve node ports (nodePortAddresses), none where the rule is every local address.
+    """The node's addresses that serve node ports (nodePortAddresses).  None if the rule is every local address.
 
-    `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866); CIDRs select
-    among the addresses on the node's interfaces.  No rule serves loopback addresses: what a node sends to these has a
-    loopback source, which no endpoint could answer.  localhost.py says what is served there without rules.
+    `primary`, the default, is the first InternalIP of the family, else the first ExternalIP (KEP-3866).  CIDRs select
+    among the addresses on the node's interfaces.  No rule serves loopback addresses: packets from a node to these have
+    a loopback source, which no endpoint could answer.  localhost.py serves node ports there without rules.
     """
     asked = config.node_port_addresses
     present = state.node.addresses if state.host_addresses is None else state.host_addresses
@@ -88,12 +89,12 @@ def serves_every_address(config: Config, family: Family) -> bool:
     return any(cidr.prefixlen == 0 and family_of(cidr) is family for cidr in config.node_port_addresses.networks)
 
 
-def reaches(
+def claimed_fronts(
     state: ClusterState, config: Config, family: Family, service: Service
-) -> Iterator[tuple[ServicePort, list[Reach]]]:
-    """The fronts that each port of a Service claims in one family; none if the Service is not of the family.
+) -> Iterator[tuple[ServicePort, list[ClaimedFront]]]:
+    """The fronts that each port of a Service claims in a family.  None if the Service is not of the family.
 
-    Node ports are fronts only where the family has an address that serves them, be it localhost.
+    Node ports are fronts only if the family has an address that serves them, be it localhost.
     """
     cluster_ips = of_family(service.cluster_ips, family)
     if not cluster_ips:
@@ -106,21 +107,21 @@ def reaches(
         or bool(nodeport_addresses(state, config, family))
     )
     for port in service.ports:
-        claimed = [
-            _reach(service, claim, way, state.claims.denial(claim, way, service.key))
-            for claim, way in port_claims(port, cluster_ips, external)
-            if way is not Way.NODE_PORT or serves_node_ports
+        fronts = [
+            _claimed_front(service, claim, kind, state.claims.denial(claim, kind, service.key))
+            for claim, kind in port_claims(port, cluster_ips, external)
+            if kind is not ClaimKind.NODE_PORT or serves_node_ports
         ]
         for address in denied:
             claim = Claim(address, port.protocol, port.port)
-            claimed.append(_reach(service, claim, Way.EXTERNAL_IP, Denial.NOT_ALLOWED))
-        yield port, claimed
+            fronts.append(_claimed_front(service, claim, ClaimKind.EXTERNAL_IP, Denial.NOT_ALLOWED))
+        yield port, fronts
 
 
-def _reach(service: Service, claim: Claim, way: Way, denial: Denial | None) -> Reach:
-    is_external = way is not Way.CLUSTER_IP
+def _claimed_front(service: Service, claim: Claim, kind: ClaimKind, denial: Denial | None) -> ClaimedFront:
+    is_external = kind is not ClaimKind.CLUSTER_IP
     policy = service.external_policy if is_external else service.internal_policy
-    return Reach(claim, _front(claim), policy, is_external, denial)
+    return ClaimedFront(claim, _front(claim), policy, is_external, denial)
 
 
 def _front(claim: Claim) -> Front:
@@ -131,7 +132,7 @@ def _front(claim: Claim) -> Front:
 
 
 def collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
-    """Networks of one family with overlaps merged, as the kernel's interval sets want them."""
+    """Networks of one family with overlaps merged, as the kernel's interval sets require."""
     return tuple(_network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
 
 
@@ -141,7 +142,7 @@ def _network_text(network: Network) -> str:
 
 
 def guarded_addresses(service: Service, family: Family) -> tuple[Address, ...]:
-    """The addresses of a Service that source ranges hold for: the load balancer's, and others that annotations name."""
+    """The addresses of a Service to which source ranges apply: load balancer IPs, and external IPs if annotated."""
     if not restricting_ranges(service, family):
         return ()
     with_external_ips = GuardedFronts.EXTERNAL_IPS in service.options.source_ranges_for
@@ -149,57 +150,57 @@ def guarded_addresses(service: Service, family: Family) -> tuple[Address, ...]:
 
 
 def guards_node_ports(service: Service, family: Family) -> bool:
-    """Whether source ranges hold for a Service's node ports, as an annotation asks for."""
+    """Whether an annotation applies source ranges to a Service's node ports."""
     return GuardedFronts.NODE_PORTS in service.options.source_ranges_for and bool(restricting_ranges(service, family))
 
 
 def denies_some(service: Service, family: Family) -> bool:
     """Whether a Service denies ranges of a family."""
-    return any(family_of(each) is family for each in service.options.denied_ranges)
+    return any(family_of(each) is family for each in service.options.denied_source_ranges)
 
 
 def restricting_ranges(service: Service, family: Family) -> list[Network]:
-    """The source ranges that load balancer addresses of a family have; none if everyone is admitted."""
+    """The source ranges that restrict a Service in a family.  None if every client is admitted."""
     ranges = [source for source in service.source_ranges if family_of(source) is family]
     return ranges if all(source.prefixlen for source in ranges) else []
 
 
 def has_own_list(state: ClusterState, service: Service, family: Family) -> bool:
-    """Whether a list of source ranges can be called by the Service's ClusterIP: no older Service has the same one.
+    """Whether a list of source ranges can be called by the Service's ClusterIP: no older Service has it.
 
-    The API allocates each once; only manifests can say otherwise.
+    The API allocates each ClusterIP once.  Only manifests can have duplicates.
     """
     return all(state.claims.cluster_ip_owner(ip) == service.key for ip in of_family(service.cluster_ips, family))
 
 
 def health_check_port(state: ClusterState, service: Service) -> HealthCheckPort | None:
-    """The health-check node port of a Service and whose it is; None if the Service has none."""
+    """The health-check node port of a Service, and whether it gets it.  None if the Service has none."""
     if not service.health_check_node_port:
         return None
     claim = Claim(NODE, Protocol.TCP, service.health_check_node_port)
-    return HealthCheckPort(claim, state.claims.denial(claim, Way.NODE_PORT, service.key))
+    return HealthCheckPort(claim, state.claims.denial(claim, ClaimKind.NODE_PORT, service.key))
 
 
-def _is_closed(state: ClusterState, service: Service, family: Family) -> Callable[[Reach], bool]:
-    """Which of the fronts that a Service has admit nobody, as its ranges can't be distinguished from another's."""
+def _is_closed(state: ClusterState, service: Service, family: Family) -> Callable[[ClaimedFront], bool]:
+    """A predicate for the Service's fronts that admit nobody, as two Services share a list of ranges."""
     if has_own_list(state, service, family):
         return lambda _reach: False
     denies = denies_some(service, family)
     closed = (*guarded_addresses(service, family), *((NODE,) if guards_node_ports(service, family) else ()))
-    return lambda reach: denies or (reach.is_external and reach.claim.address in closed)
+    return lambda claimed: denies or (claimed.is_external and claimed.claim.address in closed)
 
 
-def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[Lost]:
-    """What a Service claims in one family but does not get."""
+def lost_claims(state: ClusterState, config: Config, family: Family, service: Service) -> list[LostClaim]:
+    """The claims of a Service in a family that it does not get."""
     is_closed = _is_closed(state, service, family)
     lost = [
-        Lost(service.key, port.name, reach.claim, reach.front.match, reach.denial or Denial.CLOSED)
-        for port, claimed in reaches(state, config, family, service)
-        for reach in claimed
-        if reach.denial or is_closed(reach)
+        LostClaim(service.key, port.name, claimed.claim, claimed.front.match, claimed.denial or Denial.CLOSED)
+        for port, fronts in claimed_fronts(state, config, family, service)
+        for claimed in fronts
+        if claimed.denial or is_closed(claimed)
     ]
     check = health_check_port(state, service) if of_family(service.cluster_ips, family) else None
     if check and check.denial:
         what = f"health-check node port {check.claim.port}"
-        lost.append(Lost(service.key, "", check.claim, what, check.denial))
+        lost.append(LostClaim(service.key, "", check.claim, what, check.denial))
     return lost

@@ -1,4 +1,4 @@
-"""Health-check node ports: on which ports this node answers for which Service, and what (KEP-1669).
+"""Health-check node ports: the ports on which this node answers for Services, and the answers (KEP-1669).
 
 Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/healthcheck).
 """
@@ -13,7 +13,8 @@ import msgspec
 from nftproxy.model.addresses import ANY, Address, Family, family_of, of_family
 from nftproxy.model.objects import ObjectKey, Service, ServiceType, TrafficPolicy
 from nftproxy.model.settings import Config
-from nftproxy.policy.endpoints import choice_for, gather, offers
+from nftproxy.policy.choosing.candidates import candidates_of
+from nftproxy.policy.choosing.choice import choose
 from nftproxy.policy.fronts import health_check_port, nodeport_addresses, serves_every_address
 from nftproxy.policy.state import ClusterState
 
@@ -29,9 +30,9 @@ class Answer(NamedTuple):
 
 
 class HealthCheck(NamedTuple):
-    """What a health-check node port answers with: how many local ready endpoints a Service has.
+    """The content of a health-check node port's answer: the number of local ready endpoints of a Service.
 
-    `families` are those of the Service that this node serves: the check depends on no other.
+    `families` are the Service's families that this node serves: the check depends on no other.
     """
 
     service: ObjectKey
@@ -60,20 +61,20 @@ def health_check(check: HealthCheck, *, is_healthy: bool) -> Answer:
 class HealthChecks:
     """The ports on which this node must answer (healthCheckNodePort), each for the Service that owns it.
 
-    `by_port` is replaced whole when anything in it changes, so that whoever keeps it sees what was at that time.
+    `by_port` is replaced whole when anything in it changes, so that each value is a snapshot.
     """
 
     def __init__(self) -> None:
         self.by_port: Mapping[int, HealthCheck] = {}
         self._ports: dict[ObjectKey, int] = {}
 
-    def update(
+    def refresh(
         self,
         state: ClusterState,
         services: Iterable[ObjectKey],
         without_rules: Mapping[Family, Collection[ObjectKey]],
     ) -> None:
-        """Follow the state in what was touched of it.
+        """Update the checks of some Services from the state.
 
         `without_rules` has an entry for each family served: the Services that have no rules there, whose endpoints of
         that family don't count.
@@ -99,7 +100,7 @@ def _checks(
 
 
 def _with_rules(service: Service, without_rules: Mapping[Family, Collection[ObjectKey]]) -> list[Family]:
-    """Where the Service's endpoints count.
+    """The families in which the Service's endpoints count.
 
     A pod of a dual-stack Service has an address of each family and is one pod, so the larger count is the number.
     """
@@ -107,22 +108,22 @@ def _with_rules(service: Service, without_rules: Mapping[Family, Collection[Obje
 
 
 def _local_ready(state: ClusterState, service: Service, family: Family) -> int:
-    """How many pods on this node are ready, at however many ports.
+    """The number of ready pods on this node.  A pod with several ports counts once.
 
-    One that serves while it terminates is not, nor one that is drained: its weight is 0.
+    Endpoints that serve while they terminate don't count, nor do drained endpoints (weight 0).
     """
-    offered = offers(service, state.slices_of(service.key), family)
+    endpoints = state.endpoints_of(service, family)
     ready = {
         candidate.address
         for port in service.ports
-        for candidate in gather(offered, port, state.node.name)
+        for candidate in candidates_of(endpoints, port)
         if candidate.is_local and candidate.is_ready and candidate.weight
     }
     return len(ready)
 
 
 def health_check_addresses(state: ClusterState, config: Config) -> tuple[Address, ...]:
-    """Where health-check node ports are served: where node ports are, or a family's `ANY` if that is everywhere."""
+    """The addresses that serve health-check node ports: the addresses of node ports, or `ANY` if that is all."""
     return tuple(
         address
         for family in Family
@@ -133,18 +134,18 @@ def health_check_addresses(state: ClusterState, config: Config) -> tuple[Address
 
 
 def without_local_endpoints(state: ClusterState, family: Family) -> dict[str, int]:
-    """How many Service ports have endpoints, but none on this node where a policy Local asks for one here.
+    """The number of Service ports with policy Local that have endpoints, but no local endpoint on this node.
 
-    By policy, "internal" and "external", as kubeproxy_sync_proxy_rules_no_local_endpoints_total has them.
+    Counted by policy, "internal" and "external", as kubeproxy_sync_proxy_rules_no_local_endpoints_total has them.
     """
     counts = {"internal": 0, "external": 0}
     for service in state.services.values():
         policies = _local_policies(service) if of_family(service.cluster_ips, family) else ()
         if not policies:
             continue
-        offered = offers(service, state.slices_of(service.key), family)
+        endpoints = state.endpoints_of(service, family)
         for port in service.ports:
-            choice = choice_for(port, offered, state.node, state.silent_of(service))
+            choice = choose(endpoints, port)
             for policy in policies if choice.has_endpoints and not choice.local else ():
                 counts[policy] += 1
     return counts

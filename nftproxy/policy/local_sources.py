@@ -1,4 +1,4 @@
-"""Which sources are local, as detectLocalMode says: pods of this cluster, or of this node (KEP-2450).
+"""Local sources, according to detectLocalMode: pods of this cluster, or of this node (KEP-2450).
 
 The rules match a packet by it (compile.py), and explanation/ judges a client by the same value.
 """
@@ -13,10 +13,10 @@ from nftproxy.model.settings import Config, DetectLocalMode
 
 
 class LocalSources(msgspec.Struct, frozen=True):
-    """How local sources of one family are recognised: by `network`, or by the interface that they come in through.
+    """Recognises the local sources of a family: by `network`, or by the interface that their packets come in through.
 
-    `interface` is a name as nft has it: with `*` at its end it stands for all that begin with the rest.  `origin` names
-    the field that says so.
+    `interface` is a name in nft's syntax: with `*` at its end it stands for all names that begin with the rest.
+    `origin` names the field of the configuration, or the Node's, that says so.
     """
 
     origin: str
@@ -24,13 +24,13 @@ class LocalSources(msgspec.Struct, frozen=True):
     interface: str = ""
 
     def match(self, family: Family, operator: str = "") -> str:
-        """The nft match for local sources, or with the operator `!= ` for all others."""
+        """The nft match for local sources, or with the operator `!= ` for all other sources."""
         if self.network is None:
             return f'iifname {operator}"{self.interface}"'
         return f"{family.value} saddr {operator}{self.network}"
 
     def comes_in_by(self, interface: str) -> bool:
-        """Whether what comes in through an interface is local; "" is what the node itself sends."""
+        """Whether packets that come in through an interface are local.  "" stands for the node's own packets."""
         if self.interface.endswith("*"):
             return interface.startswith(self.interface[:-1])
         return interface == self.interface
@@ -40,7 +40,7 @@ class LocalSources(msgspec.Struct, frozen=True):
 
 
 def local_sources(node: Node, config: Config, family: Family) -> LocalSources | None:
-    """How this node recognises the local sources of a family; None if it has no way to."""
+    """How this node recognises the local sources of a family.  None if it can't."""
     mode = config.detect_local_mode
     if mode is DetectLocalMode.BRIDGE_INTERFACE:
         return LocalSources("detectLocal.bridgeInterface", interface=config.bridge_interface)

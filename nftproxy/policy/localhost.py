@@ -1,13 +1,13 @@
-"""What serves node ports at localhost (nodePortAddresses, KEP-6032): which endpoints, for which Service.
+"""The endpoints that serve node ports at localhost (nodePortAddresses, KEP-6032).
 
-No rule can: what a node sends to a loopback address has a loopback source, which no endpoint could answer.  So the
-agent listens there and forwards (agent/forwarder.py), as is decided here.  It follows from the same fronts and the same
-choice of endpoints as the rules do, with three things of its own, all as kube-proxy 1.37 has them, but for annotations:
+No rule can serve these: a packet to a loopback address has a loopback source, which no endpoint could answer.  So the
+agent listens there and forwards (agent/localhost/forwarder.py), as is decided here.  The fronts and the choice of
+endpoints are the same as for the rules, with three differences, all as in kube-proxy 1.37, except for annotations:
 
-* TCP only.  Nothing listens for UDP and SCTP, so the kernel rejects what is sent there.
-* Policy Local means the local list, for the node itself too: where that is empty, nothing listens.
-* All of the node's own clients are one client, so session affinity sends all of them to one endpoint, and what the
-  annotation nftproxy.dev/algorithm asks for has no meaning: weights count, and endpoints are drawn at random.
+* TCP only.  Nothing listens for UDP and SCTP, so the kernel rejects packets sent there.
+* Policy Local means the local list, for the node itself too: if it is empty, nothing listens.
+* All of the node's own clients are one client, so session affinity sends all of them to the same endpoint, and the
+  annotation nftproxy.dev/algorithm has no effect: weights count, and endpoints are drawn at random.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from nftproxy.model.addresses import LOCALHOST, Address, Family, Protocol, host_
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Config
+from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.placement import placed
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.endpoints import choice_for, offers
-from nftproxy.policy.fronts import reaches
-from nftproxy.policy.placement import placed
+from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
 
 
@@ -37,9 +37,9 @@ class LocalPort(NamedTuple):
 
 
 class Forwarding(NamedTuple):
-    """What becomes of connections to a local port: any of `endpoints`, at random; there is at least one.
+    """The targets of connections to a local port: any of `endpoints`, at random.
 
-    An endpoint that weighs more than others is there more often.
+    `endpoints` isn't empty.  A larger weight puts an endpoint there more often.
 
     `affinity_timeout` is in seconds, None without session affinity.
     """
@@ -50,7 +50,7 @@ class Forwarding(NamedTuple):
 
 
 class Pin(NamedTuple):
-    """The endpoint that a local port's clients were sent to, for which Service, and when: in seconds of any clock."""
+    """The last endpoint of a local port's clients, its Service, and the time: in seconds of any clock."""
 
     service: ObjectKey
     endpoint: tuple[Address, int]
@@ -58,10 +58,10 @@ class Pin(NamedTuple):
 
 
 def pinned(pin: Pin | None, wanted: Forwarding, now: float) -> tuple[Address, int] | None:
-    """The endpoint that session affinity asks for; None if any will do.
+    """The endpoint that session affinity asks for.  None if any will do.
 
-    Each new connection starts the time anew.  An endpoint that may no longer be chosen is forgotten, and so is another
-    Service's.
+    Each new connection starts the time anew.  A pin to an endpoint that may no longer be chosen is forgotten, and so is
+    a pin of another Service.
     """
     if pin is None or wanted.affinity_timeout is None:
         return None
@@ -72,7 +72,8 @@ def pinned(pin: Pin | None, wanted: Forwarding, now: float) -> tuple[Address, in
 class LocalhostPorts:
     """The node ports that are to be served at localhost, each for the Service that owns it.
 
-    `by_port` is replaced whole when anything in it changes.  Where nobody asked for localhost it stays empty.
+    `by_port` is replaced whole when anything in it changes.  It stays empty unless the configuration asks for
+    localhost.
     """
 
     def __init__(self, config: Config) -> None:
@@ -81,13 +82,13 @@ class LocalhostPorts:
         self._families = tuple(family for family in Family if family in config.node_port_addresses.localhost)
         self._ports: dict[ObjectKey, tuple[LocalPort, ...]] = {}
 
-    def update(
+    def refresh(
         self,
         state: ClusterState,
         services: Iterable[ObjectKey],
         without_rules: Mapping[Family, Collection[ObjectKey]],
     ) -> None:
-        """Follow the state in what was touched of it; where a Service has no rules, it isn't served here either.
+        """Update the local ports of some Services.  In a family without rules, a Service isn't served here either.
 
         `without_rules` has the Services that have no rules of a family.
         """
@@ -119,14 +120,16 @@ class LocalhostPorts:
         if all(port.protocol is not Protocol.TCP or not port.node_port for port in service.ports):
             return
         for family in families:
-            offered = offers(service, state.slices_of(service.key), family)
-            for port, claimed in reaches(state, self._config, family, service):
-                for reach in claimed:
-                    if reach.claim.address != NODE or port.protocol is not Protocol.TCP or reach.denial:
+            endpoints = state.endpoints_of(service, family)
+            for port, fronts in claimed_fronts(state, self._config, family, service):
+                for claimed in fronts:
+                    if claimed.claim.address != NODE or port.protocol is not Protocol.TCP or claimed.denial:
                         continue
-                    choice = choice_for(port, offered, state.node, state.silent_of(service))
-                    chosen = choice.local if reach.policy is TrafficPolicy.LOCAL else choice.cluster
+                    choice = choose(endpoints, port)
+                    chosen = choice.local if claimed.policy is TrafficPolicy.LOCAL else choice.cluster
                     if chosen:
-                        endpoints = tuple(placed(chosen, Algorithm.RANDOM, ""))
-                        place = LocalPort(LOCALHOST[family], port.node_port)
-                        yield place, Forwarding(service.key, endpoints, service.affinity_timeout)
+                        place, targets = (
+                            LocalPort(LOCALHOST[family], port.node_port),
+                            placed(chosen, Algorithm.RANDOM, ""),
+                        )
+                        yield place, Forwarding(service.key, tuple(targets), service.affinity_timeout)

@@ -1,12 +1,12 @@
-"""Numbers that stand where a packet's destination address stands, until it is translated.
+"""Numbers that replace a packet's destination address until the packet is translated.
 
-nft can't look a map's answer up again, nor draw from a number that a map has given.  What it can do is to write such an
-answer into the packet, in place of its address, and to look that up.  So what the rules remember about a packet on its
-way is a number in the form of an address, and the maps have plain data for every front: no verdict, since the kernel
-looks through all verdicts whenever one is added.
+nft can't use a map's result as the key of another lookup, nor draw from a number that a map returns.  But it can write
+the result into the packet, in place of its address, and look up that address.  So the rules keep their state about a
+packet as a number in the form of an address, and the maps have plain data for every front: no verdict, since the kernel
+walks all verdicts whenever a verdict is added.
 
-Numbers stand in "this network" (RFC 1122) and in what was once for IPv4-compatible addresses (RFC 4291, 2.5.5.1).  What
-one means depends on where it was found: in `services` it says how an endpoint is drawn, as a key of a list of endpoints
+Numbers are in "this network" (RFC 1122), and in the former range of IPv4-compatible addresses (RFC 4291, 2.5.5.1).  The
+meaning of a number depends on its map: in `services` it says how an endpoint is drawn, as a key of a list of endpoints
 it is a slot, in `affinity` a timeout in seconds.
 """
 
@@ -19,21 +19,21 @@ from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.keys import KeyEnum
 
 NUMBERS = {Family.IPV4: "0.0.0.0/8", Family.IPV6: "::/96"}
-"""What matches the addresses that are numbers: nothing on a network has such a one, but for IPv6's loopback."""
+"""The ranges of addresses that are numbers: no host on a network has such an address.  IPv6's loopback does."""
 
 MAX_ROWS = 0xFFFF
-"""The most rows that can be drawn from: a number has 16 bits for them."""
+"""The most rows that a draw can have: a number has 16 bits for them."""
 
 CACHED = 16384
-"""Numbers whose addresses are kept: slots come again and again."""
+"""Size of the cache of addresses: slots come again and again."""
 
 _PROTOCOLS = {Protocol.TCP: 0, Protocol.UDP: 1, Protocol.SCTP: 2}
 
 
 class Draw(KeyEnum):
-    """How one of the rows of a list is drawn; the value is what a number has of it (4 bits).
+    """How a row of a list is drawn.  The value is the draw's part of a number (4 bits).
 
-    `IN_TURN` is the first of 8 (placement.py, LANES): each is another counter.
+    `IN_TURN_0` is the first of 8 counters (placement.py, LANES).
     """
 
     RANDOM = 0
@@ -57,17 +57,17 @@ class Draw(KeyEnum):
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether rows come one after the other."""
+        """Whether rows are drawn in turn."""
         return self.value >= Draw.IN_TURN_0.value
 
     @property
     def goes_by_port(self) -> bool:
-        """Whether what is hashed is the client's address and port, and not its address alone."""
+        """Whether the hash is of the client's address and port, and not of its address alone."""
         return self in (Draw.BY_CLIENT_AND_PORT, Draw.CONSISTENT_WITH_PORT)
 
     @property
     def suffix(self) -> str:
-        """What it adds to the names of chains: "" for what is usual, else as in "-by-client"."""
+        """The suffix of the names of chains: "" for random draws, otherwise for example "-by-client"."""
         if self is Draw.RANDOM:
             return ""
         if self.is_in_turn:
@@ -76,15 +76,15 @@ class Draw(KeyEnum):
 
 
 def draw_number(protocol: Protocol, draw: Draw, rows: int, *, is_local: bool, is_sticky: bool) -> int:
-    """The number that says all about a draw: from which list, by which algorithm, from how many rows.
+    """The number for a draw: the list, the algorithm, and the number of rows.
 
     From the highest bit: 8 bits that are 0, protocol (2 bits: TCP, UDP, SCTP), whether the list is the local one,
     whether clients are remembered, algorithm (4 bits), rows (16 bits).  So three endpoints, by TCP, are 0.0.0.3.
 
     Args:
-        protocol: of the front.
-        draw: how one of the rows is drawn.
-        rows: how many the list has, 0 to `MAX_ROWS`.  Nothing is drawn from none, so 0 has no other bits.
+        protocol: the front's protocol.
+        draw: how a row is drawn.
+        rows: the number of rows, 0 to `MAX_ROWS`.  An empty list has no draw, so 0 has no other bits.
         is_local: whether the list is the local one.
         is_sticky: whether clients are remembered.
     """
@@ -97,3 +97,9 @@ def draw_number(protocol: Protocol, draw: Draw, rows: int, *, is_local: bool, is
 def as_address(number: int, family: Family) -> str:
     """A number as the address that it is written as."""
     return str(IPv4Address(number) if family is Family.IPV4 else IPv6Address(number))
+
+
+@functools.lru_cache(maxsize=64)
+def slot_addresses(count: int, family: Family) -> tuple[str, ...]:
+    """The slots of a list as addresses, up to the next power of two.  Each text is the same object every time."""
+    return tuple([as_address(slot, family) for slot in range(1 << (count - 1).bit_length())])

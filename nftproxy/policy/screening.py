@@ -1,11 +1,11 @@
-"""What clients of a Service may not do, as annotations ask for it (api/annotations.py): facts for screen.nft.j2.
+"""Restrictions for clients of a Service by its annotations (api/annotation_parsers.py): facts for screen.nft.j2.
 
-Most Services ask for nothing, and this is one look at each.  The others are members of the same few sets and maps: a
-limit is the number that its front has in a map, and all Services with one number share the chain and the set of clients
-for it.
+Most Services have no such annotation, and cost a single check here.  The rest are members of the same few sets and
+maps: a limit is the number that its front has in a map, and all Services with the same number share the chain and the
+set of clients for it.
 
-Where a range can't be distinguished from another Service's, as both have one ClusterIP, nobody is admitted (fronts.py
-says who that is).
+If two Services have the same ClusterIP, their ranges can't be distinguished, and the later Service admits nobody
+(fronts.py decides which Service that is).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from nftproxy.model.annotations import Rate
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
-from nftproxy.policy.counts import SCREENED, Reason
+from nftproxy.policy.counts import SCREENED, UnservedReason
 from nftproxy.policy.facts import Front, PortScreen, RateFacts, ScreenFacts
-from nftproxy.policy.fronts import Reach, collapsed, denies_some, guards_node_ports, serves_every_address
+from nftproxy.policy.fronts import ClaimedFront, collapsed, denies_some, guards_node_ports, serves_every_address
 from nftproxy.policy.numbers import as_address
 
 NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
@@ -34,25 +34,30 @@ TRANSPORTS = "{ tcp, udp, sctp }"
 
 
 def screen_of(
-    service: Service, config: Config, family: Family, had: Sequence[Reach], own_list: Address, denied: tuple[str, ...]
+    service: Service,
+    config: Config,
+    family: Family,
+    had: Sequence[ClaimedFront],
+    own_list: Address,
+    denied: tuple[str, ...],
 ) -> PortScreen | None:
-    """What one port's fronts in a family are screened for; None if nothing.
+    """The screening of a port's fronts in a family.  None if there is none.
 
     Args:
-        service: whose port it is.
-        config: what is configured.
+        service: the Service of the port.
+        config: the configuration.
         family: the fronts' family.
-        had: the fronts that it has.
-        own_list: what the Service's lists of ranges are called, `NO_LIST` if it can have none.
-        denied: what this port contributes to the list of what is denied (`denied_sources`): one port of a Service does.
+        had: the fronts that the port has.
+        own_list: the name of the Service's lists of ranges, `NO_LIST` if it can have none.
+        denied: the port's share of the list of denied ranges (`denied_sources`): a single port contributes them all.
     """
     options = service.options
     if not options.screens:
         return None
-    fronts = tuple(reach.front for reach in had)
+    fronts = tuple(claimed.front for claimed in had)
     denies = denies_some(service, family)
     guarded = _guarded_node_ports(service, family, had)
-    rate, most = options.client_rate, options.client_connections
+    rate, most = options.client_connection_rate, options.client_connections
     rates = (_rate(rate, family),) if rate else ()
     screened = fronts if denies or rate or most else guarded
     if not screened:
@@ -70,11 +75,11 @@ def screen_of(
 
 
 def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connections: tuple[int, ...]) -> ScreenFacts:
-    """The sets and chains for these limits, and what all limits share."""
+    """The sets and chains for these limits, and the facts that all limits share."""
     ip = family.value
     asked = f"ct original {ip} daddr . meta l4proto . ct original proto-dst"
-    not_admitted = Reason.NOT_ADMITTED.value
-    dropped = tuple(reason.value for reason in Reason if reason in SCREENED)
+    not_admitted = UnservedReason.NOT_ADMITTED.value
+    dropped = tuple(reason.value for reason in UnservedReason if reason in SCREENED)
     return ScreenFacts(
         table=family.table,
         ip=ip,
@@ -94,7 +99,7 @@ def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connect
 
 def denied_sources(service: Service, family: Family, own_list: Address) -> tuple[str, ...]:
     """The sources that a Service denies in a family, none of them twice: interval sets take no overlaps."""
-    ranges = [each for each in service.options.denied_ranges if family_of(each) is family]
+    ranges = [each for each in service.options.denied_source_ranges if family_of(each) is family]
     if not ranges:
         return ()
     if own_list == NO_LIST[family]:
@@ -102,9 +107,11 @@ def denied_sources(service: Service, family: Family, own_list: Address) -> tuple
     return collapsed(ranges)
 
 
-def _guarded_node_ports(service: Service, family: Family, had: Sequence[Reach]) -> tuple[Front, ...]:
-    """The node ports that source ranges hold for."""
-    return tuple(reach.front for reach in had if reach.claim.address == NODE and guards_node_ports(service, family))
+def _guarded_node_ports(service: Service, family: Family, had: Sequence[ClaimedFront]) -> tuple[Front, ...]:
+    """The node ports to which source ranges apply."""
+    return tuple(
+        claimed.front for claimed in had if claimed.claim.address == NODE and guards_node_ports(service, family)
+    )
 
 
 def _rate(rate: Rate, family: Family) -> RateFacts:

@@ -1,7 +1,7 @@
-"""The cluster as far as events have shown it, and what each event touched.
+"""The cluster as far as events have shown it, and the Services that each event touched.
 
-Nothing here knows of rules: `apply` takes one event and says which Services must be compiled again, so that work stays
-in proportion to the change.  Whatever order events come in, the same objects make the same state.
+Rules play no part here: `ingest` takes an event and returns the Services to compile again, so that work stays in
+proportion to the change.  The same objects make the same state, in any order of events.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Network, Protocol
+from nftproxy.model.addresses import Address, Family, Network, Protocol
 from nftproxy.model.annotations import SilentEndpoints
-from nftproxy.model.events import Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
+from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
 from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
@@ -25,17 +25,18 @@ from nftproxy.model.objects import (
 )
 from nftproxy.model.settings import Config
 from nftproxy.model.steps import finish
+from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.claims import Claims
 from nftproxy.policy.limits import excess
 
 STEP = 250
-"""Objects of a listing that are taken in before others get their turn: some 10 ms."""
+"""Objects of a listing that are taken in before other tasks get their turn: some 10 ms."""
 
 
-class Touched(msgspec.Struct):
-    """What must be compiled again: some Services, the table's skeleton, or everything.
+class Invalidation(msgspec.Struct):
+    """The parts to compile again: some Services, the table's skeleton, or everything.
 
-    `services` may have come to claim or to get other fronts; of those that are in `endpoints` alone only EndpointSlices
+    Services in `services` may have other claims or other fronts.  For Services in `endpoints` alone only EndpointSlices
     have changed.
     """
 
@@ -44,8 +45,8 @@ class Touched(msgspec.Struct):
     table: bool = False
     everything: bool = False
 
-    def merge(self, other: Touched) -> None:
-        """Take in what another event touched."""
+    def merge(self, other: Invalidation) -> None:
+        """Add the parts that another event touched."""
         self.services |= other.services
         self.endpoints |= other.endpoints
         self.table |= other.table
@@ -55,14 +56,15 @@ class Touched(msgspec.Struct):
 class ClusterState:
     """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs.
 
-    `services` are those that are within the limits (limits.py); `excessive` has the others, each with the reason.
-    `watched` are those of them that leave out endpoints that don't answer; `silent` are the endpoints that don't.
+    `services` are the Services within the limits (limits.py).  `excessive` has the rest, each with the reason.
+    `watched` are the `services` that leave out silent endpoints.  `silent` are the endpoints that don't answer.
     """
 
     def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
         self.node = Node(node_name)
         self.host_addresses: frozenset[Address] | None = None
         self.silent: tuple[Place, ...] = ()
+        self.api_servers: frozenset[Place] = frozenset()
         self.services: dict[ObjectKey, Service] = {}
         self.watched: set[ObjectKey] = set()
         self.excessive: dict[ObjectKey, str] = {}
@@ -77,12 +79,13 @@ class ClusterState:
         """The EndpointSlices that belong to a Service."""
         return self._slices_of.get(service, {}).values()
 
-    def silent_of(self, service: Service) -> tuple[Place, ...]:
-        """The endpoints that don't answer, if the Service leaves such out."""
-        return self.silent if service.key in self.watched else ()
+    def endpoints_of(self, service: Service, family: Family) -> ServiceEndpoints:
+        """The inputs to the choice of a Service's endpoints in a family."""
+        silent = self.silent if service.key in self.watched else ()
+        return ServiceEndpoints.of(service, self.slices_of(service.key), family, self.node, silent)
 
     def watched_places(self) -> dict[Place, list[ObjectKey]]:
-        """Each endpoint that is left out where it doesn't answer, with the Services that do so: it takes a while."""
+        """The endpoints of watched Services, each with these Services.  This takes a while."""
         found: dict[Place, list[ObjectKey]] = {}
         for key in sorted(self.watched):
             for place in {place for each in self.slices_of(key) for place in _places(each)}:
@@ -90,14 +93,14 @@ class ClusterState:
         return found
 
     def endpoints_at(self, address: Address) -> Iterator[tuple[ObjectKey, Endpoint]]:
-        """Every endpoint with this address and its Service: looked for among all, so never while rules are made."""
+        """Every endpoint with this address, and its Service.  A scan of all, so not to be used while making rules."""
         for each in self._slices.values():
             for endpoint in each.endpoints:
                 if endpoint.address == address:
                     yield each.service, endpoint
 
     def asks_for(self, service: ObjectKey, address: Address) -> bool:
-        """Whether a Service names an address as its own, be it one that exceeds a limit."""
+        """Whether a Service names an address as its own, even if the Service exceeds a limit."""
         given = self._given.get(service)
         return given is not None and address in given.cluster_ips + given.external_ips + given.load_balancer_ips
 
@@ -108,19 +111,19 @@ class ClusterState:
 
     @property
     def service_cidrs(self) -> list[Network]:
-        """Every range of every ServiceCIDR, both families; they may overlap."""
+        """Every range of every ServiceCIDR, both families.  They may overlap."""
         return [cidr for name in sorted(self._service_cidrs) for cidr in self._service_cidrs[name].cidrs]
 
-    def apply(self, event: Event) -> Touched:
-        """Take one event in; what it touched."""
-        return finish(self.applying([event]))
+    def ingest(self, event: Event) -> Invalidation:
+        """Take an event in.  Return the parts that it touched."""
+        return finish(self.ingest_in_steps([event]))
 
-    def applying(self, events: Iterable[Event]) -> Generator[None, None, Touched]:
-        """As `apply` for several, stopping after each `STEP` objects: good moments to do something else.
+    def ingest_in_steps(self, events: Iterable[Event]) -> Generator[None, None, Invalidation]:
+        """As `ingest` for several events.  Yields after each `STEP` objects, so that other tasks can run.
 
-        Limits are judged at the end, once for each Service, however many of its EndpointSlices have come.
+        Limits are judged at the end, once for each Service, for any number of new EndpointSlices.
         """
-        touched = Touched()
+        touched = Invalidation()
         for event in events:
             match event:
                 case Put(object=new):
@@ -134,11 +137,11 @@ class ClusterState:
             if number % STEP == 0:
                 yield
         self._unjudged.clear()
-        touched.services |= self.claims.take_touched()
+        touched.services |= self.claims.pop_affected()
         return touched
 
     def _list(
-        self, kind: type[ClusterObject], objects: Sequence[ClusterObject], touched: Touched
+        self, kind: type[ClusterObject], objects: Sequence[ClusterObject], touched: Invalidation
     ) -> Generator[None, None, None]:
         kept = {key_of(new) for new in objects}
         for key in [key for key in self._store(kind) if key not in kept]:
@@ -157,7 +160,7 @@ class ClusterState:
         }
         return stores[kind]
 
-    def _put(self, new: ClusterObject | Seen, touched: Touched) -> None:
+    def _put(self, new: ClusterObject | Seen, touched: Invalidation) -> None:
         match new:
             case Service():
                 self._change_service(new.key, new)
@@ -170,20 +173,23 @@ class ClusterState:
                 touched.table = touched.everything = True
             case SilentPlaces() if self.silent != new.places:
                 self._change_silent(new.places, touched)
+            case ApiServers() if self.api_servers != new.places:
+                self.api_servers = new.places
+                self.claims.set_api_servers(new.places)
             case ServiceCIDR() if self._service_cidrs.get(new.name) != new:
                 self._service_cidrs[new.name] = new
                 touched.table = True
             case _:
                 pass
 
-    def _remove(self, kind: type[ClusterObject], key: ObjectKey | str, touched: Touched) -> None:
+    def _remove(self, kind: type[ClusterObject], key: ObjectKey | str, touched: Invalidation) -> None:
         if isinstance(key, ObjectKey):
             if kind is Service:
                 self._change_service(key, None)
             elif kind is EndpointSlice:
                 self._change_slice(key, None, touched)
         elif kind is Node and key == self.node.name:
-            nameless = Node(self.node.name)  # what is known of a Node that never was, or is no more
+            nameless = Node(self.node.name)  # stands for a Node that never was, or is no more
             self._change_node(msgspec.structs.replace(nameless, is_deleted=self.node != nameless), touched)
         elif kind is ServiceCIDR and key in self._service_cidrs:
             del self._service_cidrs[key]
@@ -198,8 +204,8 @@ class ClusterState:
             self._given[key] = new
         self._unjudged.add(key)
 
-    def _judge(self, key: ObjectKey, touched: Touched) -> None:
-        """Let a Service be what it is now, unless it exceeds a limit: then it is as if it weren't there."""
+    def _judge(self, key: ObjectKey, touched: Invalidation) -> None:
+        """Enter the present version of a Service.  A Service that exceeds a limit is treated as absent."""
         given, old = self._given.get(key), self.services.get(key)
         reason = excess(given, self._slices_of.get(key, {}).values()) if given else ""
         new = None if reason else given
@@ -222,8 +228,8 @@ class ClusterState:
         self._watch(key, new, touched)
         touched.services.add(key)
 
-    def _watch(self, key: ObjectKey, new: Service | None, touched: Touched) -> None:
-        """Note whether a Service leaves out who doesn't answer; the skeleton depends on whether any does."""
+    def _watch(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
+        """Note whether a Service leaves out silent endpoints.  The skeleton depends on whether any Service does."""
         had = bool(self.watched)
         if new is not None and new.options.silent_endpoints is SilentEndpoints.LEAVE_OUT:
             self.watched.add(key)
@@ -232,15 +238,15 @@ class ClusterState:
         if bool(self.watched) != had:
             touched.table = True
 
-    def _change_silent(self, places: tuple[Place, ...], touched: Touched) -> None:
-        """Other endpoints don't answer now, or in another order, which says who is left out where not all may be."""
+    def _change_silent(self, places: tuple[Place, ...], touched: Invalidation) -> None:
+        """Replace the silent endpoints.  Their order matters, too: it says which to leave out if not all may be."""
         changed = set(places) | set(self.silent)
         self.silent = places
         for key in self.watched:
             if any(place in changed for each in self.slices_of(key) for place in _places(each)):
                 touched.endpoints.add(key)
 
-    def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Touched) -> None:
+    def _change_slice(self, key: ObjectKey, new: EndpointSlice | None, touched: Invalidation) -> None:
         old = self._slices.get(key)
         if old == new:
             return
@@ -258,7 +264,7 @@ class ClusterState:
             touched.endpoints.add(new.service)
             self._unjudged.add(new.service)
 
-    def _change_node(self, new: Node, touched: Touched) -> None:
+    def _change_node(self, new: Node, touched: Invalidation) -> None:
         old, self.node = self.node, new
         if old != msgspec.structs.replace(
             new, is_deleted=old.is_deleted, taints=old.taints
@@ -268,7 +274,7 @@ class ClusterState:
 
 
 def _places(endpoint_slice: EndpointSlice) -> Iterator[Place]:
-    """Where the endpoints of a slice answer by TCP."""
+    """The places at which the endpoints of a slice answer by TCP."""
     for port in endpoint_slice.ports:
         if port.protocol is Protocol.TCP:
             for endpoint in endpoint_slice.endpoints:

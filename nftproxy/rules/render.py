@@ -25,7 +25,7 @@ import msgspec
 
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
-from nftproxy.model.shared import shared
+from nftproxy.model.texts import intern_text
 from nftproxy.policy.facts import (
     DrawFacts,
     Front,
@@ -37,7 +37,7 @@ from nftproxy.policy.facts import (
     Slots,
     TableFacts,
 )
-from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
+from nftproxy.rules.ruleset import Block, Declaration, Element, NftKind
 
 TABLE_TEMPLATE = "table.nft.j2"
 ENDPOINTS_TEMPLATE = "endpoints.nft.j2"
@@ -67,7 +67,7 @@ LONG_LISTS = 16
 """Lists whose rows are remembered: those that have changed last, at about 0.2 MB for 1,000 endpoints."""
 
 _LEADING = ("goto", "jump")
-_KINDS = {kind.value: kind for kind in Kind}
+_KINDS = {kind.value: kind for kind in NftKind}
 
 
 class Renderer:
@@ -189,7 +189,7 @@ class Renderer:
         try:
             text = self._templates[name].render(facts)
         except Exception as error:  # whatever a template's expression may raise is the template's fault
-            raise TemplateError([_fault(name, error)]) from error
+            raise TemplateError(_fault(name, error)) from error
         return read_statements(text, str(facts["table"]), name)
 
 
@@ -199,16 +199,16 @@ def _with_entries(block: Block, name: str) -> tuple[Declaration, ...]:
     Raises:
         TemplateError: an element belongs to nothing that the same template declares.
     """
-    entries: dict[tuple[bool, str], list[Element]] = {(d.kind is Kind.CHAIN, d.name): [] for d in block.declarations}
+    entries: dict[tuple[bool, str], list[Element]] = {(d.kind is NftKind.CHAIN, d.name): [] for d in block.declarations}
     for element in block.elements:
         verdict, _, chain = element.value.partition(" ")
         owner = (True, chain) if verdict in _LEADING else (False, element.container)
         if owner not in entries:
             wrong = f"an element of what this template doesn't declare: {element.container} {{ {element.text} }}"
-            raise TemplateError([Problem(name, "", "", wrong, Code.TEMPLATE_FAULT)])
+            raise TemplateError(Problem(name, "", "", wrong, Code.TEMPLATE_FAULT))
         entries[owner].append(element)
     return tuple(
-        msgspec.structs.replace(each, entries=tuple(entries[each.kind is Kind.CHAIN, each.name]))
+        msgspec.structs.replace(each, entries=tuple(entries[each.kind is NftKind.CHAIN, each.name]))
         for each in block.declarations
     )
 
@@ -220,9 +220,9 @@ def _compiled(environment: jinja2.Environment, name: str) -> jinja2.Template:
         problem = Problem(
             error.name or name, "", f"line {error.lineno}", error.message or "syntax error", Code.TEMPLATE_FAULT
         )
-        raise TemplateError([problem]) from error
+        raise TemplateError(problem) from error
     except jinja2.TemplateNotFound as error:
-        raise TemplateError([Problem(name, "", "", "no such template", Code.TEMPLATE_FAULT)]) from error
+        raise TemplateError(Problem(name, "", "", "no such template", Code.TEMPLATE_FAULT)) from error
 
 
 def _fault(name: str, error: Exception) -> Problem:
@@ -249,7 +249,7 @@ def read_statements(text: str, table: str, name: str) -> Block:
             if not content or "," in content:  # several elements could be distinguished, but not counted one by one
                 raise _no_statement(name, number, line)
             key, _, value = content.partition(" : ")
-            elements[Element(shared(container), key, value if " . " in value else shared(value))] = None
+            elements[Element(intern_text(container), key, value if " . " in value else intern_text(value))] = None
         elif line == f"table {table} {{":
             declarations += _read_table(lines, name)
         elif line.strip() and not line.lstrip().startswith("#"):
@@ -287,12 +287,12 @@ def _read_body(lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:
 def _no_statement(name: str, number: int, line: str) -> TemplateError:
     where = f"rendered line {number}" if number else "rendered text"
     return TemplateError(
-        [Problem(name, "", where, f"neither a declaration nor an element: {line[:200]!r}", Code.TEMPLATE_FAULT)]
+        Problem(name, "", where, f"neither a declaration nor an element: {line[:200]!r}", Code.TEMPLATE_FAULT)
     )
 
 
 def _shape_line(declaration: Declaration) -> str:
     """What of a declaration can't be changed in place: all of a set or map, and the hook of a base chain."""
-    is_chain = declaration.kind is Kind.CHAIN
+    is_chain = declaration.kind is NftKind.CHAIN
     fixed = [line for line in declaration.body if not is_chain or line.startswith("type ")]
     return f"{declaration.kind.value} {declaration.name} {fixed}\n"

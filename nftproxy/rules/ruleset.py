@@ -34,7 +34,7 @@ from nftproxy.model.keys import KeyEnum
 Owner = Hashable
 
 
-class Kind(KeyEnum):
+class NftKind(KeyEnum):
     """What a declaration declares; the value is nft's keyword."""
 
     SET = "set"
@@ -67,7 +67,7 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
     come and go with it: the elements that lead to a chain, or those that a map has whoever uses it.
     """
 
-    kind: Kind
+    kind: NftKind
     name: str
     body: tuple[str, ...]
     comments: tuple[str, ...] = ()
@@ -76,17 +76,18 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
     @property
     def is_dynamic(self) -> bool:
         """Whether packets write it: such a set is session affinity, and survives reloads."""
-        return self.kind is not Kind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
+        return self.kind is not NftKind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
 
     @property
     def is_base_chain(self) -> bool:
         """Whether packets come to it by themselves: it has a hook."""
-        return self.kind is Kind.CHAIN and any(line.startswith("type ") for line in self.body)
+        return self.kind is NftKind.CHAIN and any(line.startswith("type ") for line in self.body)
 
     @property
     def has_default_policy(self) -> bool:
         """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
-        return self.is_base_chain and not any("policy" in line for line in self.body)
+        stated = (line for line in self.body if line.startswith(("type ", "policy ")))
+        return self.is_base_chain and not any("policy" in line for line in stated)
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
@@ -109,11 +110,11 @@ class Disagreement(ValueError):
     """Two blocks contribute different values for one statement: a defect of the templates or of what feeds them."""
 
 
-class Change:
+class GenerationChange:
     """What happened to one generation since the last transaction, as statements: the difference, net."""
 
     def __init__(self) -> None:
-        self.declared: dict[tuple[Kind, str], Declaration] = {}
+        self.declared: dict[tuple[NftKind, str], Declaration] = {}
         self.entered: list[Element] = []
         self.removed: dict[tuple[str, str], str] = {}
         self.added: dict[tuple[str, str], str] = {}
@@ -143,7 +144,7 @@ class Savepoint(NamedTuple):
     """What a generation had before an update that may have to be taken back."""
 
     blocks: dict[Owner, Block]
-    declarations: dict[tuple[Kind, str], Declaration]
+    declarations: dict[tuple[NftKind, str], Declaration]
 
 
 class Generation:
@@ -152,14 +153,14 @@ class Generation:
     def __init__(self, family: Family) -> None:
         self.family = family
         self.blocks: dict[Owner, Block] = {}
-        self.declarations: dict[tuple[Kind, str], Declaration] = {}
+        self.declarations: dict[tuple[NftKind, str], Declaration] = {}
         self._values: dict[str, dict[str, str]] = {}
         self._shares: dict[tuple[str, str], int] = {}
-        self._uses: Counter[tuple[Kind, str]] = Counter()
-        self._unused: set[tuple[Kind, str]] = set()
-        self._base: set[tuple[Kind, str]] = set()
+        self._uses: Counter[tuple[NftKind, str]] = Counter()
+        self._unused: set[tuple[NftKind, str]] = set()
+        self._base: set[tuple[NftKind, str]] = set()
 
-    def update(self, blocks: Mapping[Owner, Block]) -> Change:
+    def replace_blocks(self, blocks: Mapping[Owner, Block]) -> GenerationChange:
         """Put these blocks in the place of what their owners contributed before; an empty block contributes nothing.
 
         All that goes is withdrawn before anything is contributed, so that a statement may pass from owner to owner.
@@ -167,7 +168,7 @@ class Generation:
         Raises:
             Disagreement: two owners contribute different values for one statement.
         """
-        change = Change()
+        change = GenerationChange()
         gained: list[Element] = []
         for owner, block in blocks.items():
             gained += self._withdraw_lost(self.blocks.get(owner, EMPTY), block, change)
@@ -203,11 +204,11 @@ class Generation:
 
     def restore(self, savepoint: Savepoint) -> None:
         """Take back an update: nothing that came with it is left, not even what is kept when no block uses it."""
-        self.update(savepoint.blocks)
+        self.replace_blocks(savepoint.blocks)
         self.declarations = savepoint.declarations
         self._unused = self.declarations.keys() - self._uses.keys()
 
-    def _withdraw_lost(self, old: Block, new: Block, change: Change) -> Iterable[Element]:
+    def _withdraw_lost(self, old: Block, new: Block, change: GenerationChange) -> Iterable[Element]:
         """Withdraw what `new` no longer has of `old`; what it has beyond `old`, for later."""
         if not old.elements:
             return new.elements
@@ -245,11 +246,11 @@ class Generation:
             for key, value in values.items():
                 yield Element(container, key, value)
 
-    def used_declarations(self) -> dict[tuple[Kind, str], Declaration]:
+    def used_declarations(self) -> dict[tuple[NftKind, str], Declaration]:
         """What the blocks declare, without what is kept although no block uses it any more."""
         return {identity: each for identity, each in self.declarations.items() if identity not in self._unused}
 
-    def forget_unused(self) -> None:
+    def drop_unused(self) -> None:
         """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""
         self.declarations = self.used_declarations()
         self._unused.clear()
@@ -257,19 +258,19 @@ class Generation:
     def without(self, owners: Collection[Owner]) -> Generation:
         """The union of all blocks but those of some owners, as a generation of its own."""
         made = Generation(self.family)
-        made.update({owner: block for owner, block in self.blocks.items() if owner not in owners})
+        made.replace_blocks({owner: block for owner, block in self.blocks.items() if owner not in owners})
         return made
 
     def element_count(self) -> int:
         """How many elements there are."""
         return sum(map(len, self._values.values())) + sum(1 for _ in _entries(self.declarations))
 
-    def _declare(self, declaration: Declaration, change: Change) -> None:
+    def _declare(self, declaration: Declaration, change: GenerationChange) -> None:
         identity = (declaration.kind, declaration.name)
         known = self.declarations.get(identity)
         if known == declaration:
             return
-        if known is not None and declaration.kind is not Kind.CHAIN:
+        if known is not None and declaration.kind is not NftKind.CHAIN:
             raise Disagreement(f"{declaration.kind.value} {declaration.name} is declared in two ways")
         if known is None:
             change.entered += declaration.entries
@@ -277,7 +278,7 @@ class Generation:
             self._base.add(identity)
         self.declarations[identity] = change.declared[identity] = declaration
 
-    def _contribute(self, element: Element, change: Change) -> None:
+    def _contribute(self, element: Element, change: GenerationChange) -> None:
         container, key, value = element.container, element.key, element.value
         values = self._values.setdefault(container, {})
         known = values.get(key)
@@ -289,7 +290,7 @@ class Generation:
         else:
             raise Disagreement(f"{container}: {key} is given as both {known!r} and {value!r}")
 
-    def _withdraw(self, element: Element, change: Change) -> None:
+    def _withdraw(self, element: Element, change: GenerationChange) -> None:
         container, key = element.container, element.key
         shares = self._shares.get((container, key), 1)
         if shares == 1:
@@ -301,9 +302,9 @@ class Generation:
             self._shares[container, key] = shares - 1
 
 
-def _order(identity: tuple[Kind, str]) -> tuple[str, str]:
+def _order(identity: tuple[NftKind, str]) -> tuple[str, str]:
     return identity[0].value, identity[1]
 
 
-def _entries(declarations: Mapping[tuple[Kind, str], Declaration]) -> Iterator[Element]:
+def _entries(declarations: Mapping[tuple[NftKind, str], Declaration]) -> Iterator[Element]:
     return itertools.chain.from_iterable(each.entries for each in declarations.values())

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import TABLE, Family
-from nftproxy.rules.ruleset import Change, Declaration, Element, Generation, Kind, element_text
+from nftproxy.rules.ruleset import Declaration, Element, Generation, GenerationChange, NftKind, element_text
 
 BESIDE_ANOTHER = "-canary"
 """How the shape of a table ends whose Services are some of the node's, and another proxy's the others."""
@@ -22,7 +22,7 @@ BESIDE_ANOTHER = "-canary"
 class Container(msgspec.Struct, frozen=True, order=True):
     """A set, map or chain of our table as the kernel has it, by name only."""
 
-    kind: Kind
+    kind: NftKind
     name: str
     is_dynamic: bool = False
 
@@ -106,7 +106,7 @@ def join(transactions: Iterable[Transaction]) -> Transaction:
     return Transaction("".join(transaction.text for transaction in transactions))
 
 
-def change_transaction(family: Family, change: Change) -> Transaction:
+def change_transaction(family: Family, change: GenerationChange) -> Transaction:
     """The transaction that makes the kernel follow `change`, in proportion to it."""
     table = family.table
     parts = _declare(table, change.declared.values(), flush=True)
@@ -119,9 +119,9 @@ def change_transaction(family: Family, change: Change) -> Transaction:
 
 def _discard(table: str, declarations: Collection[Declaration]) -> list[str]:
     """Delete what nothing refers to but its likes: what leads to chains, all rules, chains, and last sets and maps."""
-    gone = {each.name for each in declarations if each.kind is not Kind.CHAIN}
+    gone = {each.name for each in declarations if each.kind is not NftKind.CHAIN}
     entries = [entry for each in declarations for entry in each.entries if entry.container not in gone]
-    chains_first = sorted(declarations, key=lambda each: each.kind is not Kind.CHAIN)
+    chains_first = sorted(declarations, key=lambda each: each.kind is not NftKind.CHAIN)
     return [
         *_element_commands("delete", table, map(_item, entries)),
         *(f"flush {each.kind.value} {table} {each.name}\n" for each in chains_first if not each.is_dynamic),
@@ -149,7 +149,7 @@ def is_refilled(installed: Installed, shape: str) -> bool:
     return installed.has_hooks and installed.shape == shape
 
 
-def begin_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
+def unhooked_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
     """The first of the transactions that make the kernel hold a generation piece by piece, where no hook is in force.
 
     It has all that the generation has so far, but no base chain: no packet comes by, so nobody sees the table grow, and
@@ -191,10 +191,12 @@ def _emptied(generation: Generation, installed: Installed) -> list[str]:
     known = installed.differences
     surplus = (element for each in known.values() for element in each.surplus)
     static = [
-        each for each in installed.containers if each.kind is Kind.CHAIN or not (each.is_dynamic or each.name in known)
+        each
+        for each in installed.containers
+        if each.kind is NftKind.CHAIN or not (each.is_dynamic or each.name in known)
     ]
     unused = [c for c in installed.containers if (c.kind, c.name) not in generation.declarations]
-    chains_first = sorted(unused, key=lambda container: container.kind is not Kind.CHAIN)
+    chains_first = sorted(unused, key=lambda container: container.kind is not NftKind.CHAIN)
     present = {(container.kind, container.name) for container in installed.containers}
     default = [each for identity, each in generation.declarations.items() if identity in present]
     return [
@@ -228,8 +230,8 @@ def _item(element: Element) -> tuple[tuple[str, str], str]:
 
 def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) -> list[str]:
     """Sets and maps first, then empty chains, then their rules: chains refer to each other in any order."""
-    chains = [declaration for declaration in declarations if declaration.kind is Kind.CHAIN]
-    others = [declaration for declaration in declarations if declaration.kind is not Kind.CHAIN]
+    chains = [declaration for declaration in declarations if declaration.kind is NftKind.CHAIN]
+    others = [declaration for declaration in declarations if declaration.kind is not NftKind.CHAIN]
     parts = [_table_block(table, others)] if others else []
     if flush:
         parts += [f"add chain {table} {_present(chain)}\nflush chain {table} {chain.name}\n" for chain in chains]

@@ -1,1 +1,1 @@
-"""What comes in: the API server, files, directories, interfaces."""
+"""The sources of events and configuration: the API server, files, directories, interfaces."""

@@ -1,10 +1,10 @@
 """A connection to the API over kr8s, which has the transport and the credentials.
 
-Of kr8s only `Api.call_api` is used, with `raise_for_status=False`: else kr8s answers a 401 or 403 by closing the
-session with all its streams, and asks three times more at once.  An `Api` is never awaited, as that asks for the
-server's version, fails if there is no server yet, and warns of versions that it doesn't know.  Credentials are handed
-to it as a kubeconfig that we have read: kr8s doesn't know `tokenFile`, keeps a newline that ends a token, and leaves
-keys behind in temporary files.  So it writes no file at all, and the root file system may be read-only.
+kr8s is used only for `Api.call_api`, with `raise_for_status=False`.  Otherwise kr8s answers a 401 or 403 by closing the
+session with all its streams, and retries three times at once.  An `Api` is never awaited: that reads the server's
+version, fails if there is no server yet, and warns of unknown versions.  The credentials are passed to it as a
+kubeconfig that we have read: kr8s doesn't know `tokenFile`, keeps a newline that ends a token, and leaves keys behind
+in temporary files.  So no file is written, and the root file system may be read-only.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from nftproxy import __version__
-from nftproxy.api.reflector import Request
+from nftproxy.api.reflector import ApiRequest
 from nftproxy.sources.access import Access
 from nftproxy.sources.credentials import Credentials, kubeconfig_of
 from nftproxy.sources.import_later import call_later, import_later, never_import
+from nftproxy.version import __version__
 
-# For port forwarding, paths in objects, and the names in certificates, none of which is used here: 5 MB.
+# For port forwarding, paths in objects, and the names in certificates, which are not used here: 5 MB.
 import_later("httpx_ws", "jsonpath", "cryptography.x509")
-call_later("box", "Box")  # kr8s makes its objects of it, and the agent makes none: 1.6 MB
+call_later("box", "Box")  # for kr8s' objects, of which the agent makes none: 1.6 MB
 never_import("httpx._main")  # its command line, with pygments where that is installed: 1 MB
 import httpx  # noqa: E402
 import kr8s  # noqa: E402
@@ -36,66 +36,58 @@ HEADERS = {"accept": "application/json", "user-agent": f"nftproxy/{__version__}"
 _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could hold an event back
 
 CONNECTION_ERRORS = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
-"""What is raised when a connection fails; anything else is an oversight, here or in a library."""
+"""The exceptions of a connection that fails.  Any other exception is a defect, here or in a library."""
 SILENCE = httpx.ReadTimeout
-"""What is raised when the server says no more."""
+"""The exception of a server that sends nothing more."""
 
 _STATUSES = frozenset(HTTPStatus)
 
 
-class Patience(msgspec.Struct, frozen=True):
-    """How long to wait, in seconds.
+class Timeouts(msgspec.Struct, frozen=True):
+    """How long to wait, in seconds."""
 
-    `connect`: for a connection, once for TCP and once for TLS.  `answer`: for the next bytes of a list; kube-apiserver
-    takes a minute at the most (--request-timeout).  `page`: for the whole of one list or page, however slowly its bytes
-    come.  `silence`: for the next bytes of a watch; a bookmark comes every minute, so a connection that is silent for
-    longer is dead.  `plugin`: for a run of a credential plugin, which may ask servers of its own; `plugin_again`: from
-    the end of a run to the next one, at the least.
-    """
-
-    connect: float = 5.0
-    answer: float = 60.0
-    page: float = 120.0
-    silence: float = 90.0
-    plugin: float = 30.0
-    plugin_again: float = 5.0
+    connect: float = 5.0  # for a connection, once for TCP and once for TLS
+    answer: float = 60.0  # for the next bytes of a list: kube-apiserver takes a minute at most (--request-timeout)
+    page: float = 120.0  # for a complete list or page, however slowly its bytes come
+    silence: float = 90.0  # for the next bytes of a watch: a bookmark comes every minute
+    plugin: float = 30.0  # for a run of a credential plugin, which may call servers of its own
+    plugin_again: float = 5.0  # from the end of a plugin's run to the next run, at least
 
 
-class Asked(NamedTuple):
-    """A request to the API, as client-go's metrics have it.
+class RequestOutcome(NamedTuple):
+    """The outcome of a request to the API, as client-go's metrics have it."""
 
-    `code` is the answer's status, "<error>" if none came, "other" for a number that is no status; `method` is HTTP's;
-    `host` is the server's, with its port; `seconds` passed until the answer began: that of a watch goes on for minutes.
-    """
-
-    code: str
+    code: str  # the answer's status, "<error>" without an answer, "other" for a number that is no status
     method: str
-    host: str
-    seconds: float
+    host: str  # the server's, with its port
+    seconds: float  # until the answer began: the answer to a watch lasts for minutes
 
 
 class Connection:
-    """One way to the API, for one resource: a `kr8s.Api` that is replaced when credentials or addresses are."""
+    """A connection to the API for a resource: a `kr8s.Api` that is replaced when credentials or addresses change."""
 
     def __init__(
         self,
         access: Access,
-        patience: Patience,
-        report_request: Callable[[Asked], None],
+        patience: Timeouts,
+        report_request: Callable[[RequestOutcome], None],
         report_answer: Callable[[], None],
+        report_peer: Callable[[str, int], None],
     ) -> None:
-        """Prepare it; the first request opens it.
+        """Prepare the connection.  The first request opens it.
 
         Args:
             access: the credentials and addresses.
             patience: how long to wait for the server.
             report_request: called after each request.
-            report_answer: called as each answer begins, whatever it says.
+            report_answer: called when an answer begins, with any status.
+            report_peer: called with the address and port of the server at the other end.
         """
         self._access = access
         self.patience = patience
         self._report_request = report_request
         self._report_answer = report_answer
+        self._report_peer = report_peer
         self._api: Api | None = None
         self._is_for: tuple[Credentials, str] | None = None
         self._files = contextlib.ExitStack()
@@ -107,8 +99,8 @@ class Connection:
         await self.aclose()
 
     @asynccontextmanager
-    async def answer_to(self, request: Request) -> AsyncIterator[httpx.Response]:
-        """Make a reflector's request; the body of its answer is yet to be read."""
+    async def answer_to(self, request: ApiRequest) -> AsyncIterator[httpx.Response]:
+        """Make a reflector's request.  The body of the answer is left to be read."""
         read = self.patience.silence if request.is_watch else self.patience.answer
         async with self.answer(
             version=request.api_version,
@@ -121,7 +113,7 @@ class Connection:
 
     @asynccontextmanager
     async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
-        """Make any request, which goes to this address and no other, wherever the answer points."""
+        """Make any request.  It goes to the present address, and no redirection is followed."""
         api, address = await self._current()
         begin, code, host = now(), "<error>", httpx.URL(address).netloc.decode()
         call = api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request)
@@ -130,28 +122,30 @@ class Connection:
                 response = await stack.enter_async_context(call)
                 code = _code(response.status_code)
             finally:
-                self._report_request(Asked(code, request.get("method", "GET"), host, now() - begin))
+                self._report_request(RequestOutcome(code, request.get("method", "GET"), host, now() - begin))
             self._report_answer()
+            if peer := response.extensions["network_stream"].get_extra_info("server_addr"):
+                self._report_peer(*peer[:2])
             yield response
         if response.status_code >= 500:
-            await self.lost()
+            await self.fail_over()
         elif response.status_code == 401:
-            await self._denied()
+            await self._discard()
 
-    async def lost(self) -> None:
-        """Open a new one next time, with what files and names say by then, and perhaps to another address."""
+    async def fail_over(self) -> None:
+        """Close the connection.  The next request uses fresh credentials and names, and the next address."""
         if self._is_for:
-            self._access.failed(self._is_for[1])
+            self._access.fail_over(self._is_for[1])
         await self.aclose()
 
-    async def _denied(self) -> None:
+    async def _discard(self) -> None:
         if self._is_for:
-            self._access.denied(self._is_for[0])
+            self._access.discard(self._is_for[0])
         await self.aclose()
 
     async def _current(self) -> tuple[Api, str]:
-        """The client for what files and names say now, and the address that it asks."""
-        wanted = await self._access.identity(), self._access.address
+        """Return the client for the present credentials and address, and this address."""
+        wanted = await self._access.credentials(), self._access.address
         if self._api is None or wanted != self._is_for:
             await self.aclose()
             self._is_for = wanted
@@ -164,16 +158,16 @@ class Connection:
         return self._api, wanted[1]
 
     async def aclose(self) -> None:
-        """Close it; the next request opens another one."""
+        """Close the connection.  The next request opens another."""
         api, self._api = self._api, None
         self._files.close()
         if api is not None and api._session is not None:  # nothing else closes it
-            with contextlib.suppress(Exception):  # it is of no use any more, however it ends
+            with contextlib.suppress(Exception):  # the session is abandoned, so its errors don't matter
                 await api._session.aclose()
 
 
 async def bounded_content(response: httpx.Response, most: int, seconds: float) -> bytes:
-    """The content of an answer, or where it is longer the first bytes of it, `most` at the least.
+    """Return the content of an answer.  Of a longer content, only the beginning is returned, at least `most` bytes.
 
     Raises:
         TimeoutError: it takes longer than these seconds.
@@ -188,12 +182,12 @@ async def bounded_content(response: httpx.Response, most: int, seconds: float) -
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """What made a request fail: kr8s hides that a server was silent in an error of its own."""
+    """Return the error that made a request fail: kr8s hides the time-out of a silent server in its own error."""
     return error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
 
 
 def error_text(error: BaseException | None) -> str:
-    """An error in words: some of httpx have none of their own, but a cause that has."""
+    """Describe an error.  Some errors of httpx have no text, but a cause with a text."""
     said = str(error)
     while not said and error is not None and (error.__cause__ or error.__context__):
         error = error.__cause__ or error.__context__
@@ -202,10 +196,10 @@ def error_text(error: BaseException | None) -> str:
 
 
 def now() -> float:
-    """The loop's own time, in seconds."""
+    """Return the event loop's time, in seconds."""
     return asyncio.get_running_loop().time()
 
 
 def _code(status: int) -> str:
-    """A status for a metric, which must not get a series for each number that a server thinks of."""
+    """Return a status for a metric, which must not get a series for each number that a server invents."""
     return str(status) if status in _STATUSES else "other"

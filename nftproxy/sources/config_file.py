@@ -1,12 +1,12 @@
-"""The configuration that a file and flags make, and whether the file still says the same.
+"""The configuration from a file and flags, and a watch for changes of the file.
 
-kubelet changes the file of a ConfigMap by renaming a link (`..data`) in its directory; editors rename the file itself;
-others write into it.  So the directory is watched in which the file is named, and the one in which it really is, for
-files that are closed, renamed or linked.  Whatever happens there, only the file's content counts: it is read until it
-is the same twice, and compared with what was there before.
+kubelet changes the file of a ConfigMap by renaming a link (`..data`) in its directory.  Editors rename the file itself,
+and other programs write into it.  So both the directory of the path and the directory of the real file are watched, for
+files that are closed, renamed or linked.  After any such event only the file's content counts: it is read until two
+reads are the same, and compared with the previous content.
 
-Where inotify has nothing to say (a network file system) or is not available (each user may have 128), the file is read
-every minute.
+Where inotify reports nothing (a network file system) or is not available (a user may have 128), the file is read every
+minute.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from asyncinotify import Inotify, Mask
 
 from nftproxy.model.errors import Problem
 from nftproxy.model.settings import Config
-from nftproxy.sources.files import load_config
+from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.inotify import InotifyEvents
 from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
 
 SILENCE = 0.1
-"""Seconds in which the content must not change before it counts."""
+"""Seconds without a change of the content before it counts."""
 PERIOD = 60.0
-"""Seconds after which the file is read at the latest: as often as kubelet looks at a ConfigMap (its sync period)."""
+"""Seconds until the file is read at the latest: the period in which kubelet looks at a ConfigMap (its sync period)."""
 
 _WATCHED = (
     Mask.CLOSE_WRITE
@@ -46,21 +46,21 @@ class ConfigFile:
     """A configuration, from a file or from flags alone."""
 
     def __init__(self, path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> None:
-        """What `load` gives first is what the file holds now, or later: what comes in between is a change."""
+        """Read the file.  If it changes before the first `load`, that is a change too."""
         self._path = path
         self._flags = flags
         self._content = self._read()
 
     def load(self) -> tuple[Config, list[Problem]]:
-        """The configuration as it is now, and the warnings about it.
+        """Load the present configuration, and the warnings about it.
 
         Raises:
-            BadInput: the file can't be read, or what it says with these flags is wrong.
+            BadInput: the file can't be read, or is wrong with these flags.
         """
         return load_config(self._path, self._flags)
 
     async def changes(self) -> AsyncGenerator[None]:
-        """Something whenever the file has come to hold something else; ends only with the task."""
+        """Yield whenever the content of the file has changed.  It ends only with the task."""
         if self._path is None:
             await asyncio.Event().wait()
         while True:
@@ -74,7 +74,7 @@ class ConfigFile:
         return {self._path.absolute().parent, self._path.resolve().parent}
 
     async def _has_changed(self) -> bool:
-        """Whether the file holds something else than when this was last asked; waits until it holds still."""
+        """Wait until the file is stable, and return whether it differs from the last content."""
         content = self._read()
         while content != self._content:
             before = content
@@ -86,7 +86,7 @@ class ConfigFile:
         return False
 
     def _read(self) -> bytes | None:
-        """What the file holds; None if it can't be read, for reasons that `load` gives, or only once, as a pipe can."""
+        """Return the content of the file.  For a file that can't be read, or only once, as a pipe, return None."""
         try:
             return read_bounded(self._path, LARGEST_CONFIG) if self._path and self._path.is_file() else None
         except OSError:
@@ -94,7 +94,7 @@ class ConfigFile:
 
 
 class _Clock:
-    """What there is instead of events where inotify is not available."""
+    """Replaces inotify where it is not available."""
 
     async def within(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

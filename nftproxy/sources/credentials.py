@@ -1,8 +1,8 @@
-"""Who we are to the API, and where it is: from a kubeconfig, or as in a pod.
+"""The credentials for the API, and its URL: from a kubeconfig, or from a pod's service account.
 
-Files are read whole each time, so that a value is complete: if two are equal, nothing has been rotated.
-kubelet replaces a pod's token after 80 % of its life, and its own client certificate long before the end; whoever reads
-anew before each request always has one that is good.
+Files are read as a whole each time, so a value is complete: if two values are equal, nothing has been rotated.  kubelet
+replaces a pod's token after 80 % of its life, and its own client certificate long before the end.  A client that reads
+anew before each request always has a valid token.
 """
 
 from __future__ import annotations
@@ -31,25 +31,21 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What it takes to talk to the API; certificates and keys are PEM, and b"" where there are none.
-
-    `server` is a URL.  `tls_server_name` is the name in its certificate, "" for the one in the URL.  `plugin` is the
-    user's exec section: a program that is asked for credentials.
-    """
+    """The server's URL, and all that a connection to it takes.  Certificates and keys are PEM, b"" if absent."""
 
     server: str
     authority: bytes = b""
     token: str = ""
     certificate: bytes = b""
     key: bytes = b""
-    tls_server_name: str = ""
+    tls_server_name: str = ""  # the name in the server's certificate, "" for the host in the URL
     is_insecure: bool = False
     proxy_url: str = ""
-    plugin: Plugin | None = None
+    plugin: Plugin | None = None  # the user's exec section: a program that prints credentials
 
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
-    """The credentials in a kubeconfig, or if its path is "", those of a pod, as kube-proxy has it.
+    """Read the credentials in a kubeconfig.  If its path is "", read those of a pod, as kube-proxy does.
 
     Raises:
         BadInput: files are missing, or wrong.
@@ -58,11 +54,11 @@ def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Creden
 
 
 def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
-    """As client-go's rest.InClusterConfig."""
+    """Read them as client-go's rest.InClusterConfig does."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this is no pod either"
-        raise BadInput([Problem("", "", "clientConnection.kubeconfig", message, Code.CREDENTIALS_UNUSABLE)])
+        raise BadInput(Problem("", "", "clientConnection.kubeconfig", message, Code.CREDENTIALS_UNUSABLE))
     return Credentials(
         server=f"https://{host_port(host, port)}",
         authority=_read(account / "ca.crt"),
@@ -71,24 +67,24 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
 
 
 def other_address(text: str, configured: str) -> str:
-    """The URL of another address, which must be as safe as the configured one: it will be sent the same token.
+    """Parse the URL of another address.  It must be as safe as the configured URL, as it gets the same token.
 
     Raises:
-        BadInput: it isn't, or is no URL.
+        BadInput: it is less safe, or no URL.
     """
     with contextlib.suppress(ValueError):  # what brackets and ports raise
         parts = urlsplit(text)
         if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
             return text.rstrip("/")
     raise BadInput(
-        [Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}", Code.CREDENTIALS_UNUSABLE)]
+        Problem("", "", "--api-server", f"{show(text)} is not a URL like {configured}", Code.CREDENTIALS_UNUSABLE)
     )
 
 
 def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.ExitStack) -> dict[str, Any]:
-    """The credentials as a kubeconfig, for another address of the same server, without a plugin.
+    """Return the credentials as a kubeconfig, for another address of the same server, without a plugin.
 
-    Certificates and keys are in files in memory, which are there until `files` is closed.
+    Certificates and keys are in files in memory, which exist until `files` is closed.
     """
 
     def given(**values: Any) -> dict[str, Any]:
@@ -118,7 +114,7 @@ def kubeconfig_of(credentials: Credentials, address: str, files: contextlib.Exit
 
 
 def _in_memory(content: bytes, files: contextlib.ExitStack) -> str:
-    """The path of a file that is on no disk; "" for no content."""
+    """Return the path of a file in memory, "" for no content."""
     if not content:
         return ""
     file = files.enter_context(os.fdopen(os.memfd_create("nftproxy"), "wb", buffering=0))
@@ -185,7 +181,7 @@ def _of_kubeconfig(path: Path) -> Credentials:
     config = _kubeconfig(path)
 
     def fail(field: str, message: str) -> BadInput:
-        return BadInput([Problem(str(path), "", field, message, Code.CREDENTIALS_UNUSABLE)])
+        return BadInput(Problem(str(path), "", field, message, Code.CREDENTIALS_UNUSABLE))
 
     try:
         context = {each.name: each.context for each in config.contexts}[config.current_context]
@@ -210,7 +206,7 @@ def _of_kubeconfig(path: Path) -> Credentials:
 
 
 def _found_from(directory: Path, plugin: Plugin | None) -> Plugin | None:
-    """The plugin whose command, if it is a relative path, is relative to the kubeconfig; a mere name goes by PATH."""
+    """Return the plugin with a command relative to the kubeconfig.  A command without a slash is found by PATH."""
     if plugin is None or "/" not in plugin.command:
         return plugin
     return msgspec.structs.replace(plugin, command=str(directory / plugin.command))
@@ -223,24 +219,22 @@ def _kubeconfig(path: Path) -> _Kubeconfig:
             raise ValueError(documents[0].fault if documents else "is empty")
         return msgspec.convert(documents[0].value, _Kubeconfig)
     except ValueError as error:  # also what msgspec raises, and UnicodeDecodeError
-        raise BadInput([Problem(str(path), "kubeconfig", "", str(error), Code.CREDENTIALS_UNUSABLE)]) from error
+        raise BadInput(Problem(str(path), "kubeconfig", "", str(error), Code.CREDENTIALS_UNUSABLE)) from error
 
 
 def _pem(path: Path, file: str | None, data: str | None) -> bytes:
-    """A certificate or key that is given as text or, relative to the kubeconfig, as a file; the text goes first."""
+    """Return a certificate or key from text, or else from a file relative to the kubeconfig."""
     try:
         return base64.b64decode(data, validate=True) if data else _read(path.parent / file) if file else b""
     except binascii.Error as error:
         raise BadInput(
-            [
-                Problem(
-                    str(path),
-                    "kubeconfig",
-                    "",
-                    f"a certificate or key is not base64: {error}",
-                    Code.CREDENTIALS_UNUSABLE,
-                )
-            ]
+            Problem(
+                str(path),
+                "kubeconfig",
+                "",
+                f"a certificate or key is not base64: {error}",
+                Code.CREDENTIALS_UNUSABLE,
+            )
         ) from error
 
 
@@ -248,7 +242,7 @@ def _token(path: Path) -> str:
     try:
         return _read(path).decode("ascii").strip()
     except UnicodeDecodeError as error:
-        raise BadInput([Problem(str(path), "", "", "is not a token", Code.CREDENTIALS_UNUSABLE)]) from error
+        raise BadInput(Problem(str(path), "", "", "is not a token", Code.CREDENTIALS_UNUSABLE)) from error
 
 
 def _read(path: Path) -> bytes:
@@ -256,5 +250,5 @@ def _read(path: Path) -> bytes:
         return read_bounded(path, LARGEST_CONFIG)
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
         raise BadInput(
-            [Problem(str(path), "", "", getattr(error, "strerror", None) or str(error), Code.CREDENTIALS_UNUSABLE)]
+            Problem(str(path), "", "", getattr(error, "strerror", None) or str(error), Code.CREDENTIALS_UNUSABLE)
         ) from error

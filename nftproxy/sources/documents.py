@@ -1,18 +1,18 @@
-"""From the text of a file to the documents in it: YAML as kubectl reads it, and JSON.
+"""From the text of a file to its documents: YAML as kubectl reads it, and JSON.
 
-YAML is cut into documents first, at the lines that begin with "---": it allows such lines nowhere else, not even in
-quoted text, so that a document that doesn't parse costs no other.  What a document says is built straight from
+YAML is cut into documents first, at the lines that begin with "---".  YAML allows such lines nowhere else, not even in
+quoted text, so a document that doesn't parse costs no other document.  The values of a document are built straight from
 libyaml's events, for two reasons:
 
 * Speed.  CPU seconds for 45 MB, 10,000 Services and as many EndpointSlices of 10 endpoints (Python 3.11, PyYAML 6.0):
 
       CSafeLoader 8.9    these events 3.3    ryaml 0.5 2.1    yaml-rs 0.1 1.1    (and as JSON 0.5, parsed and all)
 
-  ryaml has no merge keys, no wheels for musl, and would be one more binary to trust; yaml-rs crashes the process on
-  deep nesting.  PyYAML is there anyway (kr8s needs it).
-* YAML's traps.  kubectl turns YAML into JSON and goes on from there; so does `_Builder`, with the same scalars (a bare
-  `no` is false, a time stays text), and rejects what has no place in a manifest: a key given twice, tags that make
-  other things than JSON has, nesting beyond reason, and aliases that unfold to more than any manifest may hold.
+  ryaml has no merge keys and no wheels for musl, and would be another binary to trust.  yaml-rs crashes the process on
+  deep nesting.  PyYAML is needed anyway (by kr8s).
+* YAML's traps.  kubectl turns YAML into JSON and continues from there.  `_Builder` does so too, with the same scalars:
+  a bare `no` is false, and a time stays text.  It rejects everything that has no place in a manifest: a key given
+  twice, tags for types that JSON lacks, extreme nesting, and aliases that expand to more than any manifest may hold.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from yaml.events import (
 from nftproxy.api.decode import show
 
 MAX_DEPTH = 100
-"""Levels of nesting in YAML; the deepest built-in kinds of Kubernetes have some 20."""
+"""Levels of nesting in YAML.  The deepest built-in kinds of Kubernetes have some 20."""
 
 MAX_UNFOLDED = 3_000_000
-"""Characters that the aliases of a document may stand for: the API takes no request of more than 3 MiB."""
+"""Characters that the aliases of a document may expand to: the API takes no request of more than 3 MiB."""
 
 
 class Document(NamedTuple):
-    """One document of a file: the line where it begins, and what it holds; or why it doesn't parse, and where."""
+    """One document of a file."""
 
-    line: int
+    line: int  # where the document begins, or where it fails to parse
     value: object
-    fault: str = ""
+    fault: str = ""  # why the document doesn't parse
 
 
 def to_yaml(documents: Iterable[object]) -> str:
-    """Values as JSON has them, written as YAML documents for people."""
+    """Return values of JSON's types as YAML documents for people."""
     return yaml.safe_dump_all(documents, sort_keys=False, default_flow_style=False)
 
 
@@ -63,7 +63,7 @@ _NOT_BLANK = re.compile(r"[^ \t\n\r]")
 
 
 def json_documents(text: str) -> Iterator[Document]:
-    """JSON texts one after the other, by the decoder of the standard library: slow, but it knows where one ends."""
+    """Yield JSON texts in a row, decoded by the standard library: slow, but it tells where a text ends."""
     decoder = json.JSONDecoder()
     begin = _NOT_BLANK.search(text)
     line, counted = 1, 0
@@ -86,7 +86,7 @@ def json_documents(text: str) -> Iterator[Document]:
 
 
 class _Malformed(Exception):
-    """Why a document can't be read, and at which line of the text, from 0."""
+    """A document can't be read.  The line is in the text, from 0."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(message)
@@ -98,7 +98,7 @@ _DOCUMENT_START = re.compile(r"^---(?=\s|\Z)", re.MULTILINE)
 
 
 def yaml_documents(text: str) -> Iterator[Document]:
-    """The documents of YAML text.  What stands before the first "---" is one, if it is anything."""
+    """Yield the documents of YAML text.  Text before the first "---" is a document too, unless it is empty."""
     starts = [_before_directives(text, match.start()) for match in _DOCUMENT_START.finditer(text)]
     line = 1
     for begin, end in itertools.pairwise([0, *starts, len(text)]):
@@ -108,9 +108,9 @@ def yaml_documents(text: str) -> Iterator[Document]:
 
 
 def _before_directives(text: str, start: int) -> int:
-    """Where a document begins whose "---" is here: at the first of the lines before it that begin with "%".
+    """Return where the document of a "---" begins: at the first of the lines before it that begin with "%".
 
-    Each line is looked at once, however many documents there are: these lines end at the document before.
+    Each line is visited once, however many documents there are, as these lines end at the previous document.
     """
     while (line := text.rfind("\n", 0, max(start - 1, 0)) + 1) < start and text[line] == "%":
         start = line
@@ -118,14 +118,14 @@ def _before_directives(text: str, start: int) -> int:
 
 
 def _read_yaml(text: str, line: int) -> Iterator[Document]:
-    """The documents in one piece of the text, which starts at `line`; there may be more than one, after "..."."""
+    """Yield the documents in a piece of the text, which starts at `line`: several if it has "..."."""
     try:
         for value, offset in _Builder(text).documents():
             yield Document(line + offset, value)
     except _Malformed as error:
         yield Document(line + error.line, None, f"is not YAML for a manifest: {error.message}")
     except yaml.MarkedYAMLError as error:
-        # What is found at the end of the text is said of its last line: the end may be on the line after.
+        # A fault at the end of the text belongs to its last line, as the end may be on the line after.
         offset = min(error.problem_mark.line if error.problem_mark else 0, text.rstrip().count("\n"))
         yield Document(line + offset, None, f"is not YAML: {error.problem or error.context}")
     except yaml.reader.ReaderError as error:
@@ -141,7 +141,7 @@ _SEQUENCE_TAGS = frozenset({None, "!", f"{_CORE}seq"})
 
 
 class _Anchored(NamedTuple):
-    """What an alias stands for, and of how many characters that is, its own aliases unfolded."""
+    """The value of an anchor, and its characters, with its own aliases expanded."""
 
     value: object
     size: int
@@ -151,17 +151,16 @@ class _Builder:
     """Builds the values of YAML text from libyaml's events."""
 
     def __init__(self, text: str) -> None:
-        # Of the loader only the parser is used; the pure one does as well, slowly, where PyYAML was built without C.
+        # Only the parser of the loader is used.  The pure parser works too, slowly, where PyYAML was built without C.
         self._next: Callable[[], Any] = getattr(yaml, "CBaseLoader", yaml.BaseLoader)(text).get_event
         self._anchors: dict[str, _Anchored] = {}
         self._unfolded = 0
 
     def documents(self) -> Iterator[tuple[object, int]]:
-        """Each document's value, and the line at which it starts, from 0.
+        """Yield each document's value, and the line at which it starts, from 0.
 
         Raises:
-            _Malformed: it is YAML, but has no place in a manifest.
-            yaml.YAMLError: it is no YAML.
+            _Malformed: it is YAML, but has no place in a manifest. yaml.YAMLError: it is no YAML.
         """
         self._next()  # the start of the stream
         while isinstance(start := self._next(), DocumentStartEvent):
@@ -190,7 +189,7 @@ class _Builder:
         return value
 
     def _mapping(self, start: Any, depth: int) -> tuple[dict[str, object], Any]:
-        """The entries until the mapping's end, and that event."""
+        """Return the entries until the mapping's end, and that event."""
         _check_tag(start, _MAPPING_TAGS)
         found: dict[str, object] = {}
         next_event = self._next
@@ -201,7 +200,7 @@ class _Builder:
             if key in found:
                 raise _Malformed(f"the key {show(key)} is given twice", _line(event))
             inner = next_event()
-            # Most values are scalars without an anchor: these few need no call.
+            # Most values are scalars without an anchor, and need no call.
             plain = type(inner) is ScalarEvent and inner.anchor is None
             found[key] = _scalar(inner) if plain else self._value(inner, depth)
         if "<<" in found:
@@ -209,7 +208,7 @@ class _Builder:
         return found, event
 
     def _sequence(self, start: Any, depth: int) -> tuple[list[object], Any]:
-        """The items until the sequence's end, and that event."""
+        """Return the items until the sequence's end, and that event."""
         _check_tag(start, _SEQUENCE_TAGS)
         found: list[object] = []
         while type(event := self._next()) is not SequenceEndEvent:
@@ -227,7 +226,6 @@ class _Builder:
 
 
 def _line(event: Any) -> int:
-    """The line at which an event starts, from 0."""
     return int(event.start_mark.line)
 
 
@@ -237,7 +235,7 @@ def _check_tag(event: Any, allowed: frozenset[str | None]) -> None:
 
 
 def _merge(found: dict[str, object], line: int) -> None:
-    """Take in what "<<" names, a mapping or several, except the keys that are there already (YAML 1.1 merge keys)."""
+    """Add the entries of the mappings that "<<" names, without overriding existing keys (YAML 1.1 merge keys)."""
     named = found.pop("<<")
     for mapping in named if isinstance(named, list) else [named]:
         if not isinstance(mapping, dict):
@@ -266,12 +264,12 @@ _NUMBER = re.compile(
 )
 _BASES = {"decimal": 10, "hex": 16, "octal": 8, "binary": 2}
 _LONGEST_NUMBER = 40
-"""Characters: more than any number in the API has; what is longer stays text, which is no number either."""
+"""Characters: more than any number in the API has.  A longer text stays text."""
 
 
 @functools.lru_cache(maxsize=16384)
 def _plain(text: str) -> object:
-    """What a scalar without quotes is, by the rules of kubectl's YAML (YAML 1.1, without times and base 60)."""
+    """Return the value of a scalar without quotes, by kubectl's rules (YAML 1.1, without times and base 60)."""
     if text in _WORDS:
         return _WORDS[text]
     found = _NUMBER.fullmatch(text) if text[0] in "+-.0123456789" else None

@@ -1,7 +1,7 @@
-"""Importing what a library imports for features that aren't used here, only if they are used after all.
+"""Postpones imports that a library makes for features that aren't used here.  They happen at the first use, if ever.
 
-The standard library's importlib.util.LazyLoader is for the `import` statements of one's own: the statement of somebody
-else already looks into the module, and so loads it.
+The standard library's importlib.util.LazyLoader serves only our own `import` statements: the statement of a library
+already reads an attribute of the module, and so loads it.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from types import ModuleType
 
 
 class _Later(ModuleType):
-    """Stands for a module until something of it is used."""
+    """Replaces a module until an attribute of it is used."""
 
     def __getattr__(self, name: str) -> object:
-        if name.startswith("__") and name != "__path__":  # the import system asks for these, and for modules inside
+        if name.startswith("__") and name != "__path__":  # the import system reads these, and submodules
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
@@ -24,23 +24,23 @@ class _Later(ModuleType):
 
 
 def import_later(*names: str) -> None:
-    """Have these modules imported when something of them is used; those that are imported stay as they are.
+    """Postpone the import of modules until an attribute is used.  Modules that are imported already stay.
 
-    It is for modules that are imported whole (`import a`, `from a import b` where b is a module): to import something
-    of one (`from a import function`) is to use it.
+    This works for modules that are imported as a whole (`import a`, `from a import b` where b is a module).  Importing
+    a name of a module (`from a import function`) uses it.
     """
     for name in names:
         sys.modules.setdefault(name, _Later(name))
 
 
 def call_later(name: str, *callables: str) -> None:
-    """Have a module imported when one of these is called; if it is imported already, it stays as it is.
+    """Postpone the import of a module until one of these callables is called.  A module that is imported already stays.
 
-    It is for what is imported by name (`from a import B`) and only called: `isinstance` wouldn't know it.  Until the
-    first call no module inside it can be imported.
+    This works for names that are imported and only called: `isinstance` wouldn't recognise them.  Until the first call,
+    no module inside it can be imported.
     """
     stand_in = _Later(name)
-    stand_in.__path__ = []  # `from a import B` looks for it, and would load the module
+    stand_in.__path__ = []  # `from a import B` reads it, and would load the module
     for each in callables:
         setattr(stand_in, each, functools.partial(_call, name, each))
     sys.modules.setdefault(name, stand_in)
@@ -53,6 +53,6 @@ def _call(module: str, name: str, *positional: object, **named: object) -> objec
 
 
 def never_import(*names: str) -> None:
-    """Have the import of these modules fail, for libraries that can do without; those that are imported stay."""
+    """Let these imports fail, for libraries that can do without.  Modules that are imported already stay."""
     for name in names:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]  # "import of NAME halted; None in sys.modules"

@@ -1,9 +1,9 @@
-"""Credentials from a program, as a kubeconfig's exec section names it (client.authentication.k8s.io, KEP-541).
+"""Credentials from a program, which a kubeconfig's exec section names (client.authentication.k8s.io, KEP-541).
 
-The program is somebody else's, so it may hang, start others that do, write without end, or fail each time.  It has a
-bounded time, and is killed then with its whole process group; what it writes is bounded; after it has failed it is not
-run again for a while.  What it says is kept, for all connections, until it expires or the API denies it.  Nothing of it
-is written to a file.
+The program isn't ours: it may hang, start other programs that hang, write without end, or fail each time.  So its time
+is bounded, and then it is killed with its whole process group.  Its output is bounded.  After a failure it is not run
+again for a while.  Its credentials are cached, for all connections, until they expire or the API denies them.  Nothing
+of them is written to a file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import datetime
 import logging
 import os
 import signal
-from typing import Any, Literal, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import msgspec
 
@@ -24,13 +24,13 @@ from nftproxy.api.decode import show
 log = logging.getLogger(__name__)
 
 LARGEST_OUTPUT = 1024 * 1024
-"""Bytes that a program may write, of each sort: tokens have a few kilobytes, certificates some more."""
+"""Bytes that a program may write to each stream: tokens have a few kilobytes, certificates some more."""
 
 EARLY = 10.0
-"""Seconds before they expire from which credentials are asked for again."""
+"""Seconds before they expire, from which credentials are renewed."""
 
 _REAPING = 0.5
-"""Seconds in which a process that was killed is gone, unless it hangs in the kernel; nobody waits for that."""
+"""Seconds until a process that was killed is gone, unless it hangs in the kernel, which is not waited for."""
 
 
 class Variable(msgspec.Struct, frozen=True):
@@ -51,19 +51,16 @@ class Plugin(msgspec.Struct, frozen=True, rename="camel"):
     interactive_mode: Literal["Never", "IfAvailable"] = "IfAvailable"
 
 
-class Given(NamedTuple):
-    """What a program has given: a token, or a certificate with its key (PEM), or both.
-
-    `expires` is in seconds since the epoch, infinite if nothing was said.
-    """
+class PluginCredentials(NamedTuple):
+    """The credentials that a program has printed: a token, or a certificate with its key (PEM), or both."""
 
     token: str
     certificate: bytes
     key: bytes
-    expires: float
+    expires: float  # seconds since the epoch, infinite without an expiration
 
 
-class _Status(msgspec.Struct, rename="camel"):
+class _CredentialStatus(msgspec.Struct, rename="camel"):
     token: str | None = None
     client_certificate_data: str | None = None
     client_key_data: str | None = None
@@ -73,56 +70,56 @@ class _Status(msgspec.Struct, rename="camel"):
 class _ExecCredential(msgspec.Struct, rename="camel"):
     api_version: str
     kind: Literal["ExecCredential"]
-    status: _Status
+    status: _CredentialStatus
 
 
-class Plugins:
-    """Runs the program when its credentials are needed: once for all who ask at the same time.
+class PluginRunner:
+    """Runs the program when its credentials are needed: once for all concurrent requests.
 
     Args:
-        longest: seconds that it may take.
-        again: seconds after a run before the next one, unless what it gave is denied.
+        longest: the time limit of a run, in seconds.
+        again: seconds from the end of a run to the next run, unless the credentials are denied.
     """
 
     def __init__(self, longest: float, again: float) -> None:
         self._longest = longest
         self._again = again
         self._for: tuple[Plugin, str] | None = None
-        self._running: asyncio.Task[Given] | None = None
+        self._running: asyncio.Task[PluginCredentials] | None = None
         self._ended = 0.0
 
-    async def ask(self, plugin: Plugin, server: str, authority: bytes) -> Given:
-        """What the program gives, or gave if that is good still.
+    async def credentials(self, plugin: Plugin, server: str, authority: bytes) -> PluginCredentials:
+        """Return the program's credentials, from the cache if they are still valid.
 
         Args:
-            plugin: which program.
-            server: the URL of the API server, for a program that wants to know.
-            authority: and its certificate authority, PEM.
+            plugin: the program.
+            server: the URL of the API server, for a program that asks for it.
+            authority: its certificate authority, PEM.
 
         Raises:
-            ConnectionError: it fails, or failed a short while ago, or took too long.
+            ConnectionError: the program fails, or failed a short while ago, or took too long.
         """
         if self._for != (plugin, server) or self._is_over():
-            self.forget()
+            self.invalidate()
             self._for = plugin, server
             self._running = asyncio.create_task(self._run(plugin, exec_info(plugin, server, authority)))
         assert self._running is not None
         return await asyncio.shield(self._running)
 
-    def gave(self, token: str, certificate: bytes) -> bool:
-        """Whether these are the credentials that the program gave last."""
+    def has_printed(self, token: str, certificate: bytes) -> bool:
+        """Whether these are the program's last credentials."""
         if self._running is None or not self._running.done() or self._running.cancelled() or self._running.exception():
             return False
         return self._running.result()[:2] == (token, certificate)
 
-    def forget(self) -> None:
-        """Run the program again when it is needed next: what it gave was denied."""
+    def invalidate(self) -> None:
+        """Evict the credentials, which were denied.  The next request runs the program again."""
         if self._running and not self._running.done():
             self._running.cancel()
         self._for = None
 
     def _is_over(self) -> bool:
-        """Whether what the program gave last has expired, or its failure is long ago."""
+        """Whether the last credentials have expired, or the last failure is long ago."""
         if self._running is None or not self._running.done():
             return self._running is None
         if asyncio.get_running_loop().time() - self._ended < self._again:
@@ -130,7 +127,7 @@ class Plugins:
         has_failed = self._running.cancelled() or self._running.exception() is not None
         return has_failed or _now() >= self._running.result().expires - EARLY
 
-    async def _run(self, plugin: Plugin, info: bytes) -> Given:
+    async def _run(self, plugin: Plugin, info: bytes) -> PluginCredentials:
         name = show(plugin.command)
         try:
             given = read_credential(await run(plugin, info, self._longest), plugin)
@@ -139,7 +136,7 @@ class Plugins:
         finally:
             self._ended = asyncio.get_running_loop().time()
         what = {"plugin": name, "lifetime": _lifetime(given)}
-        log.info("the credential plugin %(plugin)s has given credentials for %(lifetime)s", what)
+        log.info("the credential plugin %(plugin)s returned credentials, valid %(lifetime)s", what)
         return given
 
 
@@ -147,12 +144,12 @@ def _now() -> float:
     return datetime.datetime.now(datetime.UTC).timestamp()
 
 
-def _lifetime(given: Given) -> str:
-    return "as long as they are taken" if given.expires == float("inf") else f"{given.expires - _now():.0f} s"
+def _lifetime(given: PluginCredentials) -> str:
+    return "until the API denies them" if given.expires == float("inf") else f"for {given.expires - _now():.0f} s"
 
 
 def exec_info(plugin: Plugin, server: str, authority: bytes) -> bytes:
-    """What the program is to know, as JSON (KUBERNETES_EXEC_INFO)."""
+    """Return the program's input as JSON (KUBERNETES_EXEC_INFO)."""
     spec: dict[str, Any] = {"interactive": False}
     if plugin.provide_cluster_info:
         data = base64.b64encode(authority).decode()
@@ -160,11 +157,11 @@ def exec_info(plugin: Plugin, server: str, authority: bytes) -> bytes:
     return msgspec.json.encode({"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": spec})
 
 
-def read_credential(output: bytes, plugin: Plugin) -> Given:
-    """What the program's output says.
+def read_credential(output: bytes, plugin: Plugin) -> PluginCredentials:
+    """Parse the program's output.
 
     Raises:
-        ConnectionError: it is no ExecCredential of the version that was asked for, or there is nothing in it.
+        ConnectionError: it is no ExecCredential of the configured version, or has no credentials.
     """
     try:
         found = msgspec.json.decode(output, type=_ExecCredential)
@@ -176,7 +173,7 @@ def read_credential(output: bytes, plugin: Plugin) -> Given:
     if not status.token and not (status.client_certificate_data and status.client_key_data):
         raise ConnectionError("it gives neither a token nor a certificate with its key")
     expires = status.expiration_timestamp
-    return Given(
+    return PluginCredentials(
         (status.token or "").strip(),
         (status.client_certificate_data or "").encode(),
         (status.client_key_data or "").encode(),
@@ -185,94 +182,75 @@ def read_credential(output: bytes, plugin: Plugin) -> Given:
 
 
 _leaders: set[int] = set()
-"""The leaders of the process groups that run now."""
+"""The leaders of the running process groups."""
 
 
 def kill_all() -> None:
-    """Kill every program that runs, with its children: for a process that ends at once.  From any thread."""
+    """Kill all running programs with their children, for a process that ends at once.  Any thread may call it."""
     for leader in tuple(_leaders):
         _kill_group(leader)
 
 
 async def run(plugin: Plugin, info: bytes, seconds: float) -> bytes:
-    """Run the program in a process group of its own; its output.
+    """Run the program in its own process group, and return its output.
 
-    Whatever becomes of it, nothing of the group is left when this ends, except what hangs in the kernel.
+    In any case, nothing of the group is left when this returns, except processes that hang in the kernel.
 
     Raises:
-        ConnectionError: it fails, or takes longer than these seconds.
+        ConnectionError: the program fails, or takes longer than these seconds.
         OSError: it can't be started.
-        ValueError: an argument can't be one.
+        ValueError: an argument is invalid.
     """
     environment = os.environ | {each.name: each.value for each in plugin.env or ()}
     async with contextlib.AsyncExitStack() as stack:
-        output, errors = (stack.enter_context(_Pipe()) for _ in range(2))
+        output, errors = pipes = [
+            [stack.enter_context(os.fdopen(end, mode, 0)) for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)]
+            for _ in range(2)
+        ]
         process = await asyncio.create_subprocess_exec(
             plugin.command,
             *(plugin.args or ()),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=output.writing,
-            stderr=errors.writing,
+            stdout=output[1],
+            stderr=errors[1],
             env=environment | {"KUBERNETES_EXEC_INFO": info.decode()},
             start_new_session=True,
         )
         _leaders.add(process.pid)
         stack.push_async_callback(_kill, process)
+        for _, writing in pipes:
+            writing.close()
         try:
             async with asyncio.timeout(seconds), asyncio.TaskGroup() as group:
-                writing = [group.create_task(pipe.read()) for pipe in (output, errors)]
+                reads = [group.create_task(_read(reading)) for reading, _ in pipes]
                 ending = group.create_task(_end(process))
         except TimeoutError as error:
             raise ConnectionError(f"it took longer than {seconds:.0f} s, and was killed with its children") from error
         except ExceptionGroup as group_of_errors:
             raise group_of_errors.exceptions[0] from None
-    written, said = (each.result() for each in writing)
+    written, said = (each.result() for each in reads)
     if ending.result():
         last = f": {show(said[-200:].decode(errors='replace').strip())}" if said else ""
         raise ConnectionError(f"it ended with status {ending.result()}{last}")
     return written
 
 
-class _Pipe:
-    """A pipe from a program, of which no more is read than its bound."""
-
-    def __init__(self) -> None:
-        self._reading, self.writing = os.pipe2(os.O_CLOEXEC)
-
-    def __enter__(self) -> _Pipe:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close_writing()
-        os.close(self._reading)
-
-    def _close_writing(self) -> None:
-        if self.writing >= 0:
-            os.close(self.writing)
-            self.writing = -1
-
-    async def read(self) -> bytes:
-        """All that is written, until nobody has the pipe open."""
-        self._close_writing()
-        found = bytearray()
-        while data := await self._some():
-            found += data
-            if len(found) > LARGEST_OUTPUT:
-                raise ConnectionError(f"it wrote more than {LARGEST_OUTPUT} bytes, and was killed with its children")
-        return bytes(found)
-
-    async def _some(self) -> bytes:
-        readable = asyncio.Event()
-        asyncio.get_running_loop().add_reader(self._reading, readable.set)
-        try:
-            await readable.wait()
-        finally:
-            asyncio.get_running_loop().remove_reader(self._reading)
-        return os.read(self._reading, 65536)
+async def _read(pipe: IO[bytes]) -> bytes:
+    """Read what the program writes, until no process has the pipe open any more."""
+    reader = asyncio.StreamReader()
+    connected = asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+    transport, _ = await connected
+    try:
+        await reader.readexactly(LARGEST_OUTPUT + 1)
+    except asyncio.IncompleteReadError as error:
+        return error.partial
+    finally:
+        transport.close()
+    raise ConnectionError(f"it wrote more than {LARGEST_OUTPUT} bytes, and was killed with its children")
 
 
 async def _end(process: asyncio.subprocess.Process) -> int:
-    """Wait until the program ends, and end what it has left in its group: that may hold its output open."""
+    """Wait until the program ends, and kill the rest of its group, which may hold its output open."""
     status = await process.wait()
     _kill_group(process.pid)
     return status

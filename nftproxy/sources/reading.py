@@ -1,4 +1,4 @@
-"""Reading files whose size is anybody's: up to a bound, and no further."""
+"""Reads files of unknown size up to a bound."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ LARGEST_MANIFEST = 256 * 2**20
 """Bytes: 50,000 Services with as many EndpointSlices have some 150 MB as JSON."""
 
 LARGEST_CONFIG = 4 * 2**20
-"""Bytes of a configuration, kubeconfig, certificate or token: a ConfigMap or Secret has 1 MiB at the most (core/v1)."""
+"""Bytes of a configuration, kubeconfig, certificate or token: a ConfigMap or Secret has at most 1 MiB (core/v1)."""
 
 _PIECE = 2**20
 
 
 def read_bounded(path: Path, most: int, *, may_wait: bool = False) -> bytes:
-    """The content of a file of at most so many bytes; nothing is read of one whose size is known to be larger.
+    """Read a file of at most `most` bytes.  If its size is known to be larger, nothing is read.
 
     Args:
         path: the file.
         most: bytes.
-        may_wait: whether it may be a pipe or device too, which is read when something comes.
+        may_wait: whether to wait for data of a pipe or device too.
 
     Raises:
-        OSError: it can't be read; EFBIG if it is larger, EINVAL if it would have to be waited for.
+        OSError: it can't be read.  EFBIG if it is larger, EINVAL if it could block.
         ValueError: the path has a NUL.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | (0 if may_wait else os.O_NONBLOCK))
@@ -38,7 +38,7 @@ def read_bounded(path: Path, most: int, *, may_wait: bool = False) -> bytes:
 
 
 def read_stream(file: BinaryIO, most: int, size: int = 0) -> bytes:
-    """The same of a file that is open, and of which the size may be known.
+    """Read an open file, whose size may be known.
 
     Raises:
         OSError: see `read_bounded`.

@@ -1,6 +1,6 @@
-"""What the kernel does with one packet, step by step, in a throw-away copy of the rules.
+"""Trace a packet through a throw-away copy of the rules, step by step.
 
-`scene` is the copy: a node in a network namespace with the rules that a kernel holds or would get, and interfaces for
-packets to come in by.  `steps` makes a way of what the kernel reports of a packet, and `words` has a sentence for each
-step, by the names of chains, sets and maps in the templates.
+`node` is a network namespace with interfaces through which packets enter, and `scene` loads a copy of the rules there.
+The kernel reports the rules that a packet meets.  `steps` turns the report into steps, each with the rule's comment as
+its sentence, and `outcome` tells the packet's fate.  `tracing` compares both with an explanation.
 """

@@ -1,130 +1,155 @@
-"""A throw-away node with a copy of the rules, and packets that are sent through it.
+"""A copy of the rules on a throw-away node, and packets that are traced through it.
 
-The node is a network namespace with the addresses of the real one, an interface to its pods and one to everything else;
-the lab plays whoever is at their other ends (nftproxy/lab).  It has our tables and nothing else: no other program's
-rules, no routes of the real node, no connections that are under way.
+The node has our tables and nothing else: no rules of other programs, no routes of the real node, no connections.
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Mapping
-from ipaddress import ip_interface
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from nftproxy.explanation.packets import NodeFacts
+from nftproxy.kernel.child_process import ChildDied, in_child
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.netns import ChildDied, in_child
-from nftproxy.kernel.nftrace import TraceListener
-from nftproxy.kernel.table_copy import TableCopy, hooks, write_table
-from nftproxy.lab import Lab, LabError, Outcome, Probe, obstacle
-from nftproxy.lab.topology import Site
+from nftproxy.kernel.nfnetlink.nftrace import TraceListener, TraceMessage, TraceVerdict
+from nftproxy.kernel.nfnetlink.table_copy import TableCopy, hooks, write_table
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction, join
+from nftproxy.trace.node import MARKER, MARKERS, NewConnection, ThrowAwayNode, obstacle
+from nftproxy.trace.outcome import DELIVERED, LEFT, Outcome, outcome
 from nftproxy.trace.steps import RuleBook, Step, rules_by_handle, steps
 
 TAKES = (
     "it takes CAP_SYS_ADMIN and CAP_NET_ADMIN, a seccomp profile that allows unshare, and a writable /proc/sys/net: "
     "in a container, a privileged one"
 )
-"""What must be there beside root for a throw-away node."""
+"""What a throw-away node needs in addition to root."""
+PATIENCE = 5.0  # seconds to wait for the markers, which take microseconds unless the machine stalls
+TRACING, MARKED = "nftproxy-trace", "marker"
+"""The table beside ours, and the chain in which markers end."""
 
-# After connection tracking, at -200, and before everything of ours.  Only what opens a connection is traced, not the
-# rejection that the node itself may send back.
-_TRACING = """\
-table {family} nftproxy-trace {{
-  chain prerouting {{
+# Opening packets are traced after connection tracking, at -200, and before our tables.  Rejections that the node sends
+# are traced only where they leave, after our tables.
+_TRACING = f"""\
+table {{family}} {TRACING} {{{{
+  chain {MARKED} {{{{
+    type filter hook prerouting priority -400
+    meta l4proto {MARKER} meta nftrace set 1 drop
+  }}}}
+  chain prerouting {{{{
     type filter hook prerouting priority -150
     ct state new meta nftrace set 1
-  }}
-  chain output {{
+  }}}}
+  chain output {{{{
     type filter hook output priority -150
-    ct state new meta nftrace set 1
-  }}
-}}
+    meta l4proto != {MARKER} ct state new meta nftrace set 1
+  }}}}
+  chain {DELIVERED} {{{{
+    type filter hook input priority 300
+    ct state new,related meta nftrace set 1
+  }}}}
+  chain {LEFT} {{{{
+    type filter hook postrouting priority 300
+    oif != lo meta l4proto != {MARKER} ct state new,related meta nftrace set 1
+  }}}}
+}}}}
 """
 
 
-class Traced(NamedTuple):
-    """The way of one packet: its steps, and what became of it."""
+class Passage(NamedTuple):
+    """The way of a packet: its steps, and its outcome."""
 
     steps: list[Step]
     outcome: Outcome
 
 
 class Scene:
-    """A throw-away node, ready for rules and packets.  A context manager; packets and rules only by one thread.
+    """A throw-away node, ready for rules and packets.  Use it as a context manager, from a single thread.
 
     Args:
-        facts: what the node is like.
+        facts: addresses and networks of the real node.
 
     Raises:
-        Unavailable: there can be none here; the message says what is missing.
+        Unavailable: this machine doesn't allow a node.  The message names the obstacle.
     """
 
     def __init__(self, facts: NodeFacts) -> None:
         if why := obstacle():
             raise Unavailable(f"a trace takes a throw-away node: {why}")
-        addresses = tuple(str(ip_interface(address)) for address in facts.addresses)
-        site = Site(facts.uplink, addresses, pods=(), pod_networks=facts.pod_networks, gateways=())
         with _as_unavailable():
-            self._lab = Lab(facts.pods_interface, site=site)
+            self._node = ThrowAwayNode(facts)
         self._kernel = Kernel()
         self._book = RuleBook({}, {})
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._lab.close()
+    def __exit__(self, *_: object) -> None:
+        self._node.close()
 
     def load(self, transaction: Transaction) -> None:
-        """Have the rules that a transaction makes where there were none.
+        """Load the rules that a transaction makes in an empty kernel.
 
         Raises:
             Refused: the kernel refuses them.
         """
-        self._begin()
-        self._lab.node.call(self._kernel.apply, transaction)
-        self._read_rules(self._lab.node.call(printed_rules))
+        self._clear()
+        self._node.call(self._kernel.apply, transaction)
+        self._read_rules(self._node.call(printed_rules))
 
     def copy(self, tables: Iterable[TableCopy]) -> None:
-        """Have the rules that a kernel holds.
+        """Load a copy of the tables of a kernel.
 
         Raises:
-            Unavailable: the kernel does not take what it has given.
+            Unavailable: the kernel refuses the copy.
         """
-        self._begin()
+        self._clear()
         for table in tables:
-            self._lab.node.call(write_table, table)
+            self._node.call(write_table, table)
         try:
-            self._read_rules(self._lab.node.call(in_child, printed_rules))
-        except ChildDied:  # of what a newer nft has made; then steps have words, but not the rules themselves
+            self._read_rules(self._node.call(in_child, printed_rules))
+        except ChildDied:  # of rules that a newer nft has made: steps then lack the text of rules
             self._read_rules({family: {} for family in Family})
 
-    def send(self, probe: Probe) -> Traced:
-        """Send the packet that opens a connection, and follow it.
+    def send(self, connection: NewConnection) -> Passage:
+        """Send the opening packet of a connection, and trace it.
 
         Raises:
-            Unavailable: part of the trace was lost, or the machine lost packets.
+            Unavailable: part of the trace was lost, or the machine lost the packet.
         """
-        with _as_unavailable(), self._lab.node.call(TraceListener) as listener:
-            outcome = self._lab.connect_many([probe])[0]
-            return Traced(steps(listener.read(), self._book), outcome)
+        with _as_unavailable(), self._node.call(TraceListener) as listener:
+            opening = self._node.send(connection)
+            messages = _until_markers(listener)
+        if _is_marker(messages[0]):
+            raise Unavailable("the machine was too busy and lost a packet")
+        return Passage(steps(messages, self._book), outcome(opening, messages))
 
-    def _begin(self) -> None:
-        """Trace what comes; before our tables are there, as a library that can't read them dies of any command."""
-        with _as_unavailable():
-            self._lab.reset()
+    def _clear(self) -> None:
+        """Remove all rules and start tracing, before our tables: a library that can't read them dies of any command."""
+        self._node.call(self._kernel.apply, Transaction("flush ruleset\n"))
         tracing = join(Transaction(_TRACING.format(family=family.value)) for family in Family)
-        self._lab.node.call(self._kernel.apply, tracing)
+        self._node.call(self._kernel.apply, tracing)
 
     def _read_rules(self, rules: Mapping[Family, Mapping[int, str]]) -> None:
-        self._book = RuleBook({family: self._lab.node.call(hooks, family) for family in Family}, rules)
+        self._book = RuleBook({family: self._node.call(hooks, family) for family in Family}, rules)
+
+
+def _until_markers(listener: TraceListener) -> list[TraceMessage]:
+    """All messages until the last marker's."""
+    deadline = time.monotonic() + PATIENCE
+    messages: list[TraceMessage] = []
+    while sum(map(_is_marker, messages)) < MARKERS:
+        if time.monotonic() > deadline:
+            raise Unavailable(f"waited {PATIENCE} s for a packet to pass")
+        messages += listener.read()
+    return messages
+
+
+def _is_marker(message: TraceMessage) -> bool:
+    return message.chain == MARKED and message.verdict is TraceVerdict.DROP
 
 
 def printed_rules() -> dict[Family, dict[int, str]]:
@@ -138,10 +163,10 @@ def printed_rules() -> dict[Family, dict[int, str]]:
 
 @contextlib.contextmanager
 def _as_unavailable() -> Iterator[None]:
-    """Raise Unavailable for what this machine doesn't let the lab do."""
+    """Turn errors of this machine into Unavailable, with the needs of a trace."""
     try:
         yield
-    except (LabError, OSError) as error:
+    except (Unavailable, OSError) as error:
         raise Unavailable(
             f"a trace takes a throw-away node, and this machine doesn't allow one: {error} ({TAKES})"
         ) from error

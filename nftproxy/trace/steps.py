@@ -1,8 +1,8 @@
-"""From what the kernel reports of a packet to the steps of its way.
+"""Turn the kernel's trace of a packet into steps.
 
-The kernel names chains and rules' handles; the steps have the hook, the rule as nft prints it, and a sentence.  What
-says nothing is left out: the end of a chain in which a rule has matched, or whose end means nothing, and policies that
-accept.
+The kernel names chains and handles of rules.  A step has the hook, the rule as nft prints it, and a sentence.  The
+sentence of a rule is its comment, which the templates write beside the rule.  Messages without news are left out: the
+end of a chain in which a rule has matched, or whose end has no meaning, and policies that accept.
 """
 
 from __future__ import annotations
@@ -13,20 +13,45 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.kernel.nftrace import Sort, TraceMessage, Verdict
-from nftproxy.kernel.table_copy import Hook
+from nftproxy.kernel.nfnetlink.nftrace import TraceMessage, TraceType, TraceVerdict
+from nftproxy.kernel.nfnetlink.table_copy import Hook
 from nftproxy.model.addresses import TABLE, Family
-from nftproxy.trace.words import of_chain
 
-UNKNOWN_CHAIN = "a chain of other templates than nftproxy's own"
+_NO_RANGES = "no source ranges guard this front"
+_ELSEWHERE = "a source from elsewhere: endpoints of this node serve it"
+_LIST = r"(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?(?:consistent-)?endpoints"
+ENDS = {
+    "guard": _NO_RANGES,
+    "guard-translated": _NO_RANGES,
+    "services": "no Service has this address and port",
+    "local-policy": _ELSEWHERE,
+    "nodeports": "no Service has this node port",
+    "nodeport-local-policy": _ELSEWHERE,
+    rf"follow-{_LIST}": "session affinity was just deleted",
+    rf"follow-{_LIST}-\d+": "the client is not remembered",
+    "remember": "no session affinity",
+    r"remember-(?:tcp|udp|sctp)-\d+": "the map of clients is full: remembers nothing",
+    "untranslated": "this is no front",
+    "untranslated-nodeports": "this is no Service's node port",
+    "unused-cluster-ips": "no address for Services",
+    "watch": "not watched",
+    "note-unanswered": "enough connections are noted already",
+    "count-connection": "the front is no Service's: counts nothing",
+    "screen": "annotations don't restrict clients",
+    "screen-(?:front|nodeport)": "annotations don't restrict clients any further",
+    r"rate-(?P<rate>\d+)-(?P<burst>\d+)": "no more than {rate} new connections per second, or {burst} in a row",
+    r"connections-(?P<most>\d+)": "no more than {most} connections of this client",
+    "hide-source": "keeps its source",
+}
+"""The sentence for the end of a chain in which no rule has matched."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One thing that happens to a packet on its way.
+    """A step of a packet on its way.
 
-    `hook` and `priority` say where the base chain is called under which `chain` runs; `rule` is the rule that matched,
-    as nft prints it, "" at the end of a chain or where nft can't print it; `verdict` is nft's word for what it decides;
-    `words` is a sentence for people.
+    `hook` and `priority` are those of the base chain from which `chain` was reached.  `rule` is the rule that matched,
+    as nft prints it, or "" at the end of a chain or if nft can't print it.  `verdict` is nft's word for the decision.
+    `words` is a sentence for people: the rule's comment, or the rule itself if it has none.
     """
 
     hook: str
@@ -38,7 +63,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class RuleBook(NamedTuple):
-    """What is needed to read a trace: the base chains, and each rule's text by its handle."""
+    """The base chains, and each rule's text by its handle."""
 
     hooks: Mapping[Family, Mapping[str, Hook]]
     rules: Mapping[Family, Mapping[int, str]]
@@ -58,27 +83,30 @@ def _steps(messages: Iterable[TraceMessage], book: RuleBook) -> Iterator[Step]:
         if (base := book.hooks[each.family].get(each.chain, hook)) != hook:
             hook = base
             spoken.clear()
-        is_end = each.sort is not Sort.RULE or not each.handle
-        rule = book.rules[each.family].get(each.handle, "")
-        words = _end_words(each, has_matched=each.chain in spoken) if is_end else _rule_words(each, rule)
-        if not is_end:
+        is_end = each.kind is not TraceType.RULE or not each.handle
+        rule, sentence = _without_comment(book.rules[each.family].get(each.handle, ""))
+        if is_end:
+            words = _end_words(each, has_matched=each.chain in spoken)
+        else:
+            words = sentence or rule or _verdict(each)
             spoken.add(each.chain)
         if words:
             yield Step(hook.name, hook.priority, each.chain, rule, _verdict(each), words)
 
 
-def _rule_words(message: TraceMessage, rule: str) -> str:
-    spoken = of_chain(message.chain)
-    if spoken is None:
-        return f"{UNKNOWN_CHAIN}: {rule or _verdict(message)}"
-    return spoken.rule(f"{rule} {_verdict(message)}") or rule or _verdict(message)
+def _without_comment(rule: str) -> tuple[str, str]:
+    """A rule as nft prints it and its comment, "" if it has none."""
+    text, _, comment = rule.partition(' comment "')
+    return text, comment.removesuffix('"')
 
 
 def _end_words(message: TraceMessage, *, has_matched: bool) -> str:
-    if message.verdict is Verdict.DROP:
+    if message.verdict is TraceVerdict.DROP:
         return "the chain's policy: drops the packet"
-    spoken = of_chain(message.chain)
-    return spoken.words.otherwise if spoken and not has_matched else ""
+    if has_matched:
+        return ""
+    found = ((re.fullmatch(pattern, message.chain), sentence) for pattern, sentence in ENDS.items())
+    return next((sentence.format(**match.groupdict()) for match, sentence in found if match), "")
 
 
 def _verdict(message: TraceMessage) -> str:

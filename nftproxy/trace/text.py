@@ -1,19 +1,19 @@
-"""The ways of packets for people: a paragraph for each packet, a line for each step."""
+"""Traces as text: a paragraph for each packet, a line for each step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from nftproxy.explanation.answer import Fate
+from nftproxy.explanation.answer import Fate, outcome
 from nftproxy.model.addresses import host_port
-from nftproxy.model.printable import printable
-from nftproxy.trace.follow import FATE_WORDS, Trace
+from nftproxy.model.texts import printable
+from nftproxy.trace.tracing import Trace
 
 NO_STEP = "no rule of ours had anything to say"
 
 
 def text(traces: Iterable[Trace], rules: str) -> Iterator[str]:
-    """The lines of traces, without their ends; `rules` says what was copied."""
+    """The lines of traces, without newlines.  `rules` names the origin of the rules."""
     yield ""
     yield f"traced through a throw-away copy of {rules}"
     for trace in traces:
@@ -39,9 +39,7 @@ def _trace(trace: Trace) -> Iterator[str]:
 
 
 def _result(trace: Trace) -> str:
-    if trace.rejection:
-        return f"{FATE_WORDS[trace.fate]} ({trace.rejection})"
     if trace.fate is not Fate.ENDPOINT:
-        return FATE_WORDS[trace.fate]
+        return outcome(trace.fate, trace.rejection)
     source = "its source masqueraded" if trace.is_masqueraded else "its source kept"
     return f"{trace.endpoint or 'the server at this very place'}, {source}: {trace.source_there}"

@@ -1,4 +1,4 @@
-"""What others do to our tables: it is found by the periodic check, or at once by what the kernel tells."""
+"""Changes of our tables by other programs are found by the periodic check, or at once by notifications."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.agent.world import (
 )
 from tests.support.factories import IPV4, IPV6, slice_of
 
-# ---- what the check finds -------------------------------------------------------------------------------------------
+# ---- the findings of the check --------------------------------------------------------------------------------------
 
 DRIFTS = [
     {"family": IPV4},
@@ -65,18 +65,18 @@ def test_a_check_that_finds_all_in_order_writes_nothing() -> None:
 
 
 def test_a_check_that_fails_is_made_again() -> None:
-    """A check that can't read the kernel changes nothing, and the next one finds what is to be found."""
+    """A check that can't read the kernel changes nothing, and the next check finds the differences."""
     world = World()
     world.at(40, world.kernel.drop, IPV4)
     world.at(50, setattr, world.kernel, "deaf", UNAVAILABLE).at(70, setattr, world.kernel, "deaf", None)
     assert world.run(source((0, EVERYTHING)), until=100).kernel.times == [0, 90]
 
 
-# ---- what the kernel tells ------------------------------------------------------------------------------------------
+# ---- the kernel's notifications -------------------------------------------------------------------------------------
 
 
 def intrude(world: World, *are_about_us: bool) -> Callable[[], Commit]:
-    """Let others commit, and if that is about us, take a table away."""
+    """Let other programs commit, and if the commit is about us, take a table away."""
 
     def commit() -> Commit:
         if any(are_about_us) and world.kernel.ledger.installed(IPV4):
@@ -87,7 +87,7 @@ def intrude(world: World, *are_about_us: bool) -> Callable[[], Commit]:
 
 
 def test_what_others_take_away_is_back_at_once() -> None:
-    """Nothing waits for the periodic check where the kernel tells that somebody touched our tables; once is enough."""
+    """If the kernel notifies that our tables were touched, one load follows without waiting for the periodic check."""
     world = World()
     world.at(3, intrude(world, False, True, False)).run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
     assert world.kernel.times == [0, 3]
@@ -105,7 +105,7 @@ def test_what_others_take_away_beside_a_change_is_back_at_once(beside: tuple[lis
 
 
 def test_a_load_sends_what_differs() -> None:
-    """What another program took away is added, and of what is as it was left only the rules come again."""
+    """A load adds what another program removed, and where nothing differs only the rules come again."""
     world = World()
 
     def harm() -> None:
@@ -142,7 +142,7 @@ def test_what_others_do_while_tables_are_compared(is_ours: bool, times: list[flo
 
 
 def test_other_tables_are_others_affair() -> None:
-    """Whatever others commit to their own tables, however often, and beside our own changes, nothing is loaded."""
+    """Commits of other programs to their own tables, however frequent, and beside our changes, cause no load."""
     world = World()
     for tenth in range(900):
         world.at(tenth / 10 + 0.05, intrude(world, False))
@@ -151,7 +151,7 @@ def test_other_tables_are_others_affair() -> None:
 
 
 def test_who_fights_us_gets_one_load_a_second() -> None:
-    """However often others touch our tables, loads have a second between them."""
+    """However often other programs touch our tables, loads have a second between them."""
     world = World()
     for tenth in range(100):
         world.at(tenth / 10 + 0.05, intrude(world, True))
@@ -161,7 +161,7 @@ def test_who_fights_us_gets_one_load_a_second() -> None:
 
 
 def test_what_could_not_be_heard_is_looked_at() -> None:
-    """Where there was too much to hear, everything is loaded at once, and after that only changes."""
+    """After lost notifications everything is loaded at once, and after that only changes."""
     world = World()
     world.at(3, setattr, world.kernel, "has_lost_some", True).at(3.1, intrude(world, False))
     world.at(10, intrude(world, False)).run(source((0, EVERYTHING)), until=100)
@@ -169,7 +169,7 @@ def test_what_could_not_be_heard_is_looked_at() -> None:
 
 
 def test_what_nobody_told_leads_to_a_full_load() -> None:
-    """A generation without notification may be about us, so everything is loaded at the next check; once."""
+    """A generation without notification may be about us, so the next check loads everything, once."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
     world.run(source((0, EVERYTHING)), until=4 * SYNC_PERIOD)
@@ -177,7 +177,7 @@ def test_what_nobody_told_leads_to_a_full_load() -> None:
 
 
 def test_a_change_does_not_hide_what_nobody_told() -> None:
-    """What others committed before a change of ours is noticed all the same."""
+    """A foreign commit before a change of ours is noticed all the same."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
     world.run(source((0, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=2 * SYNC_PERIOD - 1)

@@ -1,4 +1,4 @@
-"""The agent's loop: when it writes, what it does about failures, and how it ends."""
+"""The agent's loop: when it writes, how it handles failures, and how it ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from nftproxy.agent.health import Moment
-from nftproxy.agent.loading import FIRST_PAUSE, LONGEST_PAUSE
-from nftproxy.agent.loop import Agent
-from nftproxy.agent.vitals import Vitals
-from nftproxy.kernel.notifications import Notice
+from nftproxy.agent.loop import SyncLoop
+from nftproxy.agent.reporting.health import Moment
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.sync.loading import FIRST_PAUSE, LONGEST_PAUSE
+from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Event, Put, Removed, key_of
@@ -59,7 +59,7 @@ def test_nothing_is_written_when_a_source_tells_nothing() -> None:
 
 
 def test_a_restart_deletes_no_table() -> None:
-    """An agent that finds its own tables refills them in one transaction, without deleting one."""
+    """An agent that finds its own tables refills them in a single transaction, without deleting a table."""
     kernel = World().run(source((0, EVERYTHING)), until=1).kernel
     kernel.applied.clear()
     World(kernel).run(source((0, [*EVERYTHING, Put(MORE_PODS)])), until=1).assert_in_step()
@@ -68,7 +68,7 @@ def test_a_restart_deletes_no_table() -> None:
 
 
 def test_others_get_their_turns_while_much_is_rendered() -> None:
-    """What else is on the loop, such as a probe that wants an answer, runs between the steps."""
+    """Other tasks on the loop, such as the answer to a probe, run between the steps of rendering."""
     many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(3 * STEP)]
     world = World()
     turns: list[bool] = []
@@ -99,7 +99,7 @@ def test_a_commit_takes_what_the_kernel_takes() -> None:
     world = World(kernel := FakeKernel())
     kernel.delay = 2.0
     world.run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=20)
-    text = world.vitals.scrape().decode()
+    text = world.reporter.scrape().decode()
     name = "nftproxy_sync_stage_duration_seconds"
     for kind in ("full", "change"):
         assert f'{name}_sum{{kind="{kind}",stage="commit"}} 2.0' in text
@@ -107,21 +107,21 @@ def test_a_commit_takes_what_the_kernel_takes() -> None:
 
 
 def test_a_change_is_one_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the kernel's notification of our own commit nor the time after it, to gather in, makes another round."""
+    """Neither the notification of our own commit nor the gathering period after it makes another round."""
     rounds: list[float] = []
-    taken = Vitals.taken
+    taken = SyncReporter.taken
 
-    def note(vitals: Vitals) -> None:
+    def note(reporter: SyncReporter) -> None:
         rounds.append(now())
-        taken(vitals)
+        taken(reporter)
 
-    monkeypatch.setattr(Vitals, "taken", note)
+    monkeypatch.setattr(SyncReporter, "taken", note)
     World().run(source((0, EVERYTHING), *alternating(since=2, every=2, times=5)), until=11)
     assert rounds[-5:] == [2, 4, 6, 8, 10]
 
 
 def test_a_change_is_on_its_way_before_its_source_is_asked_for_more() -> None:
-    """What it takes to wait for the next change is done when the kernel has this one."""
+    """The wait for the source's next change is set up only after the kernel has this change."""
     world = World()
     tries: list[float] = []
 
@@ -142,7 +142,7 @@ def test_changes_make_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     call_at = VirtualLoop.call_at
 
     def note(loop: VirtualLoop, when: float, callback: Callable[..., object], *arguments: Any, **options: Any) -> Any:
-        if getattr(callback, "__self__", None).__class__ is Agent:
+        if getattr(callback, "__self__", None).__class__ is SyncLoop:
             made.append(round(when, 6))
         return call_at(loop, when, callback, *arguments, **options)
 
@@ -153,7 +153,7 @@ def test_changes_make_no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_changes_soon_after_a_change_are_gathered() -> None:
-    """What comes within the minimal period after a transaction is applied together, at its end."""
+    """Changes within the minimal period after a transaction are applied together, at its end."""
     changes: list[Timed] = [(10, [Put(MORE_PODS)]), (10.2, [Put(OTHER)]), (10.9, [Put(PODS)]), (11.5, [Put(MORE_PODS)])]
     world = World().run(source((0, EVERYTHING), *changes), until=20)
     assert world.kernel.times == [0, 10, 11, 12]
@@ -161,7 +161,7 @@ def test_changes_soon_after_a_change_are_gathered() -> None:
 
 
 def test_changes_of_all_sources_are_gathered() -> None:
-    """Batches that have come together are one transaction, whichever source they came from."""
+    """Batches that have come together are a single transaction, from any source."""
     first, second = source((0, EVERYTHING), (10, [Put(MORE_PODS)])), source((0, []), (10, [Put(OTHER)]))
     assert World().run(first, second, until=20).kernel.times == [0, 10]
 
@@ -173,7 +173,7 @@ def test_what_changes_no_rule_holds_nothing_up() -> None:
 
 
 def test_a_change_that_is_taken_back_is_no_transaction() -> None:
-    """What comes and goes while changes are gathered never reaches the kernel."""
+    """A change that is undone while changes are gathered never reaches the kernel."""
     removed = Removed(Service, key_of(OTHER))
     world = World().run(
         source((0, EVERYTHING), (10, [Put(MORE_PODS)]), (10.1, [Put(OTHER)]), (10.2, [removed])), until=20
@@ -186,7 +186,7 @@ def test_a_change_that_is_taken_back_is_no_transaction() -> None:
 
 @pytest.mark.parametrize("fault", [REFUSED, UNAVAILABLE], ids=["refused", "unavailable"])
 def test_a_change_that_fails_leads_to_a_full_transaction(fault: Exception) -> None:
-    """Whatever kept a change from happening, everything is loaded instead, at once."""
+    """A change that fails for any reason leads to a full load at once."""
     kernel = FakeKernel()
     world = World(kernel).at(9, kernel.faults.append, fault)
     world.run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=11)
@@ -206,7 +206,7 @@ def test_after_a_full_transaction_changes_are_small_again() -> None:
 
 @pytest.mark.parametrize(("fault", "replaces"), [(REFUSED, True), (UNAVAILABLE, False)])
 def test_a_load_that_is_refused_is_followed_by_a_replacement(fault: Exception, replaces: bool) -> None:
-    """A table that can't be loaded over is replaced; once that was done, tables are loaded over again."""
+    """A table that can't be loaded over is replaced, and the next load loads over tables again."""
     kernel = World().run(source((0, EVERYTHING)), until=1).kernel
     kernel.applied.clear()
     kernel.faults += [fault] * 3  # both together, and each by itself
@@ -235,7 +235,7 @@ def test_pauses_do_not_grow_for_ever() -> None:
 
 
 def test_what_comes_while_a_load_fails_is_in_the_one_that_works() -> None:
-    """A try has all that has come until then."""
+    """A retry contains all changes that have come until then."""
     kernel = FakeKernel(*[UNAVAILABLE] * 5)
     world = World(kernel).run(source((0, EVERYTHING), (1, [Put(OTHER)]), (2, [Put(MORE_PODS)])), until=100)
     assert len(kernel.applied) == 1
@@ -243,7 +243,7 @@ def test_what_comes_while_a_load_fails_is_in_the_one_that_works() -> None:
 
 
 def test_a_kernel_that_can_not_be_read_is_tried_again() -> None:
-    """Without knowing what is there nothing is written, and it is asked again until it tells."""
+    """Nothing is written until the kernel's tables can be read, and the reading is retried."""
     kernel = FakeKernel()
     kernel.deaf = UNAVAILABLE
     world = World(kernel).at(5, setattr, kernel, "deaf", None).run(source((0, EVERYTHING)), until=100)
@@ -292,7 +292,7 @@ def test_a_source_that_fails_ends_the_agent_with_its_error() -> None:
 
 
 def test_a_source_that_fails_before_all_have_told_ends_the_agent() -> None:
-    """So it is when another source is still waited for: nothing has been written then."""
+    """A source's error also ends the agent while another source is awaited, and nothing has been written then."""
     world = World()
     with pytest.raises(OSError, match="the source has gone"):
         world.run(failing(10), source(), until=100)
@@ -300,7 +300,7 @@ def test_a_source_that_fails_before_all_have_told_ends_the_agent() -> None:
 
 
 def test_a_source_that_fails_while_the_kernel_refuses_is_heard() -> None:
-    """The error of a source ends the tries too, and is the one that is told."""
+    """A source's error ends the retries too, and is the error that is raised."""
     with pytest.raises(OSError, match="the source has gone"):
         World(FakeKernel(*[REFUSED] * 100)).run(failing(10), until=100)
 
@@ -323,12 +323,12 @@ def test_what_follows_the_state_follows_after_the_kernel() -> None:
 
 
 def test_health_tells_the_truth_about_the_kernel() -> None:
-    """While the kernel refuses, the proxy isn't healthy; after 2 x syncPeriod it counts as dead."""
+    """While the kernel refuses, the proxy isn't healthy, and after 2 x syncPeriod it counts as dead."""
     world = World(FakeKernel(*[Refused("no")] * 1000))
     seen: list[tuple[bool, bool]] = []
 
     def look() -> None:
-        status = world.vitals.status()
+        status = world.reporter.status()
         seen.append((status.is_healthy, status.is_alive))
 
     for when in (1, SYNC_PERIOD, 2 * SYNC_PERIOD + 1):
@@ -337,23 +337,23 @@ def test_health_tells_the_truth_about_the_kernel() -> None:
     assert seen == [(False, True), (False, True), (False, False)]
 
 
-# ---- the beginning, and what is said of it ---------------------------------------------------------------------------
+# ---- the beginning, and its reports ----------------------------------------------------------------------------------
 
 
 def test_what_is_waited_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    """Health, metrics and the log name the source that hasn't delivered, the log more and more rarely."""
+    """Health, metrics and the log name the source that hasn't delivered, the log with backoff."""
     world = World()
     seen: list[tuple[str, ...]] = []
     for when in (1, 8, 3601):
-        world.at(when, lambda: seen.append(world.vitals.status().waiting))
-    world.at(9, lambda: seen.append((world.vitals.scrape().decode(),)))
+        world.at(when, lambda: seen.append(world.reporter.status().waiting))
+    world.at(9, lambda: seen.append((world.reporter.scrape().decode(),)))
     world.run(source((0, EVERYTHING)), source((7, [])), source((3600, [])), until=3602)
     loads = ("the first load of IPv4", "the first load of IPv6")
     assert seen[0] == ("the first listing of source 1", "the first listing of source 2", *loads)
     assert seen[1] == ("the first listing of source 2", *loads)
     assert 'nftproxy_waiting{for="the first listing of source 2"} 1.0\n' in seen[2][0]
     assert seen[3] == ()
-    assert "nftproxy_waiting{" not in world.vitals.scrape().decode()
+    assert "nftproxy_waiting{" not in world.reporter.scrape().decode()
     notes = [record.getMessage() for record in caplog.records if "no rules are loaded yet" in record.getMessage()]
     assert notes[0] == "no rules are loaded yet: waiting for the first listing of source 1, source 2"
     assert notes[1:] == ["no rules are loaded yet: waiting for the first listing of source 2"] * (len(notes) - 1)
@@ -361,7 +361,7 @@ def test_what_is_waited_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_nothing_grows_while_something_is_waited_for() -> None:
-    """Objects that change all the time, and such as come and go, are kept once and not at all."""
+    """While a source is awaited, changing objects are kept once, and objects that come and go aren't kept."""
     world = World()
     sizes: list[int] = []
 
@@ -385,7 +385,7 @@ DUAL = service("shop/dual", cluster_ips=["10.96.0.20", "fd00:96::20"])
 
 
 def test_what_is_refused_for_ipv6_holds_nothing_up_for_ipv4() -> None:
-    """From the start, and for every later change, by small transactions as ever; what follows the rules goes on too."""
+    """IPv4 is served from the start and gets small transactions and their followers while IPv6 is refused."""
     kernel = FakeKernel()
     kernel.unwanted = ["table ip6 nftproxy"]
     world = World(kernel)
@@ -395,13 +395,13 @@ def test_what_is_refused_for_ipv6_holds_nothing_up_for_ipv4() -> None:
     assert all("flush map" not in transaction.text for _, transaction in kernel.applied)
     assert [families for _, families in world.settled] == [frozenset({IPV4})] * 4
     assert kernel.ledger.held(IPV4) == set(world.pipeline.generations[IPV4].elements())
-    status = world.vitals.health.status(Moment(3 * SYNC_PERIOD, 0))
+    status = world.reporter.health.status(Moment(3 * SYNC_PERIOD, 0))
     assert (status.is_healthy, status.is_alive, status.serves([IPV4])) == (False, True, True)
     assert status.waiting == ("the first load of IPv6",)
 
 
 def test_a_family_that_is_refused_later_leaves_the_other_alone() -> None:
-    """A table that somebody else has taken is retried by itself, and loaded once it can be."""
+    """A table that another program has taken is retried by itself, and loaded once it can be."""
     kernel = FakeKernel()
     world = World(kernel).at(5, kernel.unwanted.append, "table ip6 nftproxy").at(100, kernel.unwanted.clear)
     world.at(5, kernel.unwanted.append, "element ip6 nftproxy")
@@ -419,13 +419,15 @@ def test_others_may_do_as_they_like_with_a_table_that_is_not_ours() -> None:
     kernel.unwanted = ["table ip6 nftproxy"]
     world = World(kernel)
     for second in range(1, 50):
-        world.at(second, lambda: kernel.told(kernel.commits, Notice(kernel.commits + 1, frozenset({IPV6}), "nft")))
+        world.at(
+            second, lambda: kernel.told(kernel.commits, CommitNotice(kernel.commits + 1, frozenset({IPV6}), "nft"))
+        )
     world.run(source((0, EVERYTHING)), until=50)
     assert kernel.times == [0]
 
 
 def test_a_family_that_is_refused_costs_one_small_question() -> None:
-    """However many Services there are, a retry first asks for the table alone."""
+    """A retry of a refused family first tries the table alone, however many Services there are."""
     kernel = FakeKernel()
     kernel.unwanted = ["table ip6 nftproxy"]
     many = [service(f"shop/s{number}", cluster_ips=[f"fd00:96::{number}"]) for number in range(1, 500)]
@@ -444,7 +446,7 @@ def test_a_family_that_is_refused_costs_one_small_question() -> None:
     assert len(kernel.tries) == 3, "together, and each by itself, once"
 
 
-# ---- what failed isn't held ------------------------------------------------------------------------------------------
+# ---- rules of a failed transaction -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", [10, SYNC_PERIOD], ids=["after a change", "at a check"])
@@ -462,16 +464,16 @@ def test_nothing_follows_rules_that_the_kernel_may_not_hold(when: float, caplog:
     assert not [record for record in caplog.records if "libnftables has died" in record.msg and "refuse" in record.msg]
 
 
-# ---- what would kill this process ------------------------------------------------------------------------------------
+# ---- transactions that would kill this process -----------------------------------------------------------------------
 
 
 def test_nothing_is_applied_that_would_kill_the_process(caplog: pytest.LogCaptureFixture) -> None:
-    """What kills another process is a named fault, tried again with growing pauses until it is gone."""
+    """A transaction that kills another process is a named fault, retried with backoff until it succeeds."""
     kernel = FakeKernel()
     kernel.is_lethal = True
     world = World(kernel).at(10, setattr, kernel, "is_lethal", False)
     seen: list[tuple[str, ...]] = []
-    world.at(9, lambda: seen.append(world.vitals.status().waiting))
+    world.at(9, lambda: seen.append(world.reporter.status().waiting))
     world.run(source((0, EVERYTHING)), until=30).assert_in_step()
     assert seen == [("the first load of IPv4", "the first load of IPv6")]
     assert kernel.tries == [kernel.rehearsals[-1]]
@@ -484,7 +486,7 @@ def test_nothing_is_applied_that_would_kill_the_process(caplog: pytest.LogCaptur
 
 
 def test_only_the_first_load_is_rehearsed() -> None:
-    """Once this process has survived a load, nothing is tried in another any more."""
+    """Once this process has survived a load, no further load is rehearsed in another process."""
     world = World()
     world.at(40, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (5, [Put(OTHER)])), until=100)
     assert world.kernel.times == [0, 5, 60]
@@ -492,7 +494,7 @@ def test_only_the_first_load_is_rehearsed() -> None:
 
 
 def test_a_start_over_rules_is_rehearsed_once() -> None:
-    """What was tried while the cluster was listed isn't tried again, and what is in force is read meanwhile as well."""
+    """A rehearsal during the listing isn't repeated, and the present rules are read meanwhile."""
     first = World()
     first.run(source((0, EVERYTHING)), until=1)
     kernel = first.kernel

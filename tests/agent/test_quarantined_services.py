@@ -1,4 +1,4 @@
-"""What the kernel refuses for good: the Services at fault are found, quarantined, and retried."""
+"""Permanent refusals: the Services at fault are found, quarantined, and retried."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from nftproxy.agent.health import Moment
+from nftproxy.agent.reporting.health import Moment
 from nftproxy.model.events import Listed, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.rules.transaction import Transaction
@@ -36,7 +36,7 @@ def quarantined(world: World) -> list[str]:
 
 @pytest.mark.parametrize("when", [0, 10], ids=["at the start", "later"])
 def test_a_service_that_the_kernel_refuses_is_quarantined(when: float, caplog: pytest.LogCaptureFixture) -> None:
-    """All others get their rules, before and after it, and it is named with what the kernel says."""
+    """All other Services get their rules, before and after, and the log names the Service and the kernel's error."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel).run(source((0, EVERYTHING), (when, [Put(BAD), Put(BAD_PODS)]), (20, [Put(OTHER)])), until=21)
@@ -46,12 +46,12 @@ def test_a_service_that_the_kernel_refuses_is_quarantined(when: float, caplog: p
     world.assert_in_step()
     text = "Service shop/bad is quarantined for IPv4: the kernel refuses its rules: No such file"
     assert [record.getMessage()[: len(text)] for record in caplog.records].count(text) == 1
-    assert world.vitals.health.status(Moment(21, 21)).is_healthy
+    assert world.reporter.health.status(Moment(21, 21)).is_healthy
     assert f"flush map {IPV4.table} tcp-endpoints\n" not in kernel.applied[-1][1].text
 
 
 def test_what_is_there_is_not_taken_away_to_find_it() -> None:
-    """Who is to blame is found without a transaction: the rules that there are stay in force until all are loaded."""
+    """The search for the culprit needs no transaction: the present rules stay in force until all are loaded."""
     kernel = FakeKernel()
     world = World(kernel).at(5, kernel.unwanted.append, ITS_ADDRESS)
     world.run(source((0, EVERYTHING), (10, [Put(BAD)])), until=12)
@@ -61,7 +61,7 @@ def test_what_is_there_is_not_taken_away_to_find_it() -> None:
 
 
 def test_several_are_quarantined_at_once() -> None:
-    """Each of those that are refused is found among many."""
+    """Each of several refused Services is found among many."""
     services = [service(f"shop/s{number:03}", cluster_ips=[f"10.96.1.{number}"]) for number in range(200)]
     kernel = FakeKernel()
     kernel.unwanted = ["10.96.1.7 ", "10.96.1.77 ", "10.96.1.199 "]
@@ -72,7 +72,7 @@ def test_several_are_quarantined_at_once() -> None:
 
 
 def test_a_quarantined_service_is_retried_when_it_changes() -> None:
-    """With an address that the kernel takes it is served at once, and needs no load of everything for that."""
+    """A quarantined Service with an address that the kernel accepts is served at once, without a full load."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     good = service("shop/bad", cluster_ips=["10.96.0.77"])
@@ -85,7 +85,7 @@ def test_a_quarantined_service_is_retried_when_it_changes() -> None:
 
 
 def test_a_change_that_does_not_help_costs_the_others_nothing() -> None:
-    """As often as it changes it is tried, and what is refused then is that alone: nothing is loaded again."""
+    """A quarantined Service is retried at each change, and a refusal is its own: nothing else is loaded again."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     events: list[Timed] = [
@@ -101,7 +101,7 @@ def test_a_change_that_does_not_help_costs_the_others_nothing() -> None:
 
 
 def test_a_quarantined_service_is_retried_at_each_check() -> None:
-    """Once the kernel takes its rules, it has them after the next sync period, with chains that only it needs."""
+    """Once the kernel accepts a Service's rules they are loaded after the next sync period, with its own chains."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     many = slice_of("shop/bad", [f"10.1.0.{number}@node-a" for number in range(10, 17)])
@@ -116,7 +116,7 @@ def test_a_quarantined_service_is_retried_at_each_check() -> None:
 
 
 def test_a_quarantined_service_may_go() -> None:
-    """Nothing of it is remembered."""
+    """A deleted Service leaves no trace in the quarantine."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel).run(source((0, [*EVERYTHING, Put(BAD)]), (10, [Removed(Service, key_of(BAD))])), until=11)
@@ -125,7 +125,7 @@ def test_a_quarantined_service_may_go() -> None:
 
 
 def test_rules_that_are_refused_without_any_service_set_none_aside() -> None:
-    """If it is the skeleton that is refused, nobody is to blame, and it is tried again as ever."""
+    """If the kernel refuses the skeleton, no Service is quarantined, and the load is retried as ever."""
     kernel = FakeKernel()
     kernel.unwanted = ["chain services"]
     world = World(kernel).at(9, kernel.unwanted.clear).run(source((0, EVERYTHING)), until=100)
@@ -134,7 +134,7 @@ def test_rules_that_are_refused_without_any_service_set_none_aside() -> None:
 
 
 def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
-    """What isn't known is loaded."""
+    """If the kernel side dies during a retry, its state is unknown, and everything is loaded."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel).at(9, kernel.unwanted.clear).at(9, kernel.faults.append, UNAVAILABLE)
@@ -145,7 +145,7 @@ def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
 
 
 def test_stopping_ends_the_search() -> None:
-    """An agent that is stopped doesn't look for culprits any longer."""
+    """An agent that is stopped ends its search for culprits."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
     world = World(kernel)
@@ -167,7 +167,7 @@ def test_stopping_ends_the_search() -> None:
 
 
 def test_a_family_that_is_refused_sets_nobody_aside_in_the_other() -> None:
-    """A Service whose rules the kernel refuses for IPv6 keeps those for IPv4."""
+    """A Service whose rules the kernel refuses for IPv6 keeps its rules for IPv4."""
     dual = service("shop/dual", cluster_ips=["10.96.0.20", "fd00:96::20"])
     kernel = FakeKernel()
     kernel.unwanted = ["fd00:96::20"]

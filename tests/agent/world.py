@@ -1,4 +1,4 @@
-"""An agent in a time that passes when nothing else is to be done, and its kernel, which fails on demand."""
+"""An agent in virtual time, and its kernel, which fails on demand."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import copy
 import functools
 import itertools
 import selectors
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 
-from nftproxy.agent.health import Health, Moment
-from nftproxy.agent.inbox import Inbox
-from nftproxy.agent.loop import Agent
-from nftproxy.agent.metrics import Metrics
-from nftproxy.agent.vitals import Vitals
-from nftproxy.kernel.drift import Custody
-from nftproxy.kernel.netns import ChildDied
-from nftproxy.kernel.notifications import Notice
+from nftproxy.agent.loop import SyncLoop
+from nftproxy.agent.reporting.health import Health, Moment
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.sync.inbox import Inbox
+from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.child_process import ChildDied
+from nftproxy.kernel.drift import TableWatch
+from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Listed, Put
@@ -38,7 +39,7 @@ UNAVAILABLE = Unavailable("libnftables has died")
 
 
 class _Skipping(selectors.SelectSelector):
-    """Waits for nothing: time jumps to the end of every wait."""
+    """A selector that never waits: time jumps to the end of every wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,19 +70,19 @@ def now() -> float:
     return round(asyncio.get_running_loop().time(), 6)
 
 
-class FakeKernel:
+class FakeKernel(AsyncKernel):
     """A kernel that knows names and elements (factories.Ledger) and raises what it has been given.
 
     Attributes:
         faults: raised one after the other by the next calls of `apply`.
         unwanted: texts that no transaction may have.
         dies_for: a text that the kernel side dies of ("": none).
-        beside: of others that commit in the moment before the next transaction, and in that after it, whether these
-            touch our tables.
+        beside: foreign commits just before the next transaction, and just after it. Each entry says whether the commit
+            touches our tables.
         deaf: raised by `read_back`, if any.
         after_comparing: called once, when a table has been compared.
         is_lethal: whether any transaction would kill the process, as a rehearsal shows.
-        rehearsals: when there was one.
+        rehearsals: the times of rehearsals.
         has_read_ahead: the families whose sets were read before there was anything to compare them with.
         delay: seconds that each transaction takes.
         tries: when `apply` was called.
@@ -101,7 +102,7 @@ class FakeKernel:
         self.tries: list[float] = []
         self.applied: list[tuple[float, Transaction]] = []
         self.commits = 0
-        self.notices: list[Notice] = []
+        self.notices: list[CommitNotice] = []
         self.has_lost_some = False
         self.when_told: Callable[[], None] = lambda: None
         self.after_comparing: Callable[[], object] = lambda: None
@@ -132,17 +133,17 @@ class FakeKernel:
         (before, after), self.beside = self.beside, ((), ())
         first = self.commits + 1
         about = enumerate([*before, True, *after])
-        return self.told(self.commits, *(Notice(first + n, _about(each), "nft") for n, each in about))
+        return self.told(self.commits, *(CommitNotice(first + n, _about(each), "nft") for n, each in about))
 
     async def rehearse(self, transaction: Transaction) -> None:
-        """Die on demand, or raise what `apply` would."""
+        """Die on demand, or raise the error that `apply` would raise."""
         self.rehearsals.append(now())
         if self.is_lethal:
             raise ChildDied("the process that used libnftables was killed by SIGSEGV")
         await self.check(transaction)
 
     async def check(self, transaction: Transaction) -> None:
-        """Raise what `apply` would."""
+        """Raise the error that `apply` would raise."""
         self._after(transaction)
 
     def _after(self, transaction: Transaction) -> Ledger:
@@ -156,8 +157,8 @@ class FakeKernel:
             raise Refused(str(error)) from error
         return after
 
-    def told(self, before: int, *notices: Notice) -> Commit:
-        """Commits happen, and listeners are notified."""
+    def told(self, before: int, *notices: CommitNotice) -> Commit:
+        """Commit, and notify listeners."""
         if self.is_heard:
             self.notices += notices
         self.commits = before + len(notices)
@@ -165,12 +166,13 @@ class FakeKernel:
         return Commit(before, self.commits)
 
     def others(self, *are_about_us: bool) -> Commit:
-        """Others commit, and touch our tables or don't."""
+        """Let other programs commit, and touch our tables or not."""
         return self.told(
-            self.commits, *(Notice(self.commits + 1 + n, _about(about), "nft") for n, about in enumerate(are_about_us))
+            self.commits,
+            *(CommitNotice(self.commits + 1 + n, _about(about), "nft") for n, about in enumerate(are_about_us)),
         )
 
-    def read(self) -> list[Notice] | None:
+    def read(self) -> list[CommitNotice] | None:
         """The notifications so far; None once if `has_lost_some`."""
         notices, self.notices = self.notices, []
         if self.has_lost_some:
@@ -187,23 +189,23 @@ class FakeKernel:
         self.is_heard = True
 
     async def generation(self) -> int:
-        """How many transactions there were, those of others included."""
+        """The number of transactions, including commits of other programs."""
         if self.deaf:
             raise self.deaf
         return self.commits
 
     async def read_back(self, family: Family) -> Installed | None:
-        """What is there by name."""
+        """The objects in the kernel by name."""
         if self.deaf:
             raise self.deaf
         return self.ledger.installed(family)
 
-    async def read_ahead(self, families: Collection[Family]) -> None:
-        """Keep what is there now, which nothing but `has_read_ahead` shows."""
+    async def read_ahead(self, families: Iterable[Family]) -> None:
+        """Cache the present sets, which only `has_read_ahead` shows."""
         self.has_read_ahead = set(families)
 
     async def compare(self, installed: Installed, generation: Generation) -> Installed:
-        """What every set differs in that no packet writes."""
+        """The differences of every set that no packet writes."""
         found = self.ledger.compared(installed, generation)
         then, self.after_comparing = self.after_comparing, lambda: None
         then()
@@ -211,11 +213,11 @@ class FakeKernel:
 
     @property
     def times(self) -> list[float]:
-        """When transactions had happened."""
+        """The times at which transactions had happened."""
         return [when for when, _ in self.applied]
 
     def drop(self, family: Family, *, chain: str = "", container: str = "") -> None:
-        """Let someone else delete a chain, a set or the whole table."""
+        """Let another program delete a chain, a set or the whole table."""
         table = family.table
         self.commits += 1
         if chain:
@@ -234,7 +236,7 @@ Timed = tuple[float, Sequence[Event]]
 
 
 async def source(*batches: Timed) -> AsyncIterator[Sequence[Event]]:
-    """Tell each batch at its time, and then nothing more."""
+    """Yield each batch at its time, and then nothing more."""
     for when, events in batches:
         await asyncio.sleep(when - now())
         yield events
@@ -242,7 +244,7 @@ async def source(*batches: Timed) -> AsyncIterator[Sequence[Event]]:
 
 
 async def failing(when: float) -> AsyncIterator[Sequence[Event]]:
-    """A source that tells everything at once, and fails later."""
+    """A source that yields everything at once, and fails later."""
     yield EVERYTHING
     await asyncio.sleep(when)
     raise OSError("the source has gone")
@@ -252,7 +254,7 @@ class World:
     """An agent with its kernel, run for some seconds with the sources given.
 
     Args:
-        kernel: the kernel, by default one without faults.
+        kernel: the kernel, by default without faults.
         tweaks: the agent's periods.
     """
 
@@ -260,18 +262,16 @@ class World:
         self.kernel = kernel or FakeKernel()
         self.pipeline = pipeline(node=None)
         self.ended = 0.0
-        self._agent: Agent | None = None
+        self._agent: SyncLoop | None = None
         self.settled: list[tuple[float, frozenset[Family]]] = []
-        self.vitals = Vitals(
-            Health(SYNC_PERIOD, self.pipeline.generations), Metrics(self.pipeline.generations), self._clocks
-        )
+        self.reporter = SyncReporter(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(), clocks=self._clocks)
         periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
         self._periods = periods | tweaks
         self._plans: list[tuple[float, Callable[[], object]]] = []
 
     @property
     def inbox(self) -> Inbox:
-        """What waits in the agent."""
+        """The agent's inbox."""
         assert self._agent is not None
         return self._agent.inbox
 
@@ -293,11 +293,11 @@ class World:
         """Run the agent until it ends, or is stopped at `until`."""
 
         async def main() -> None:
-            custody = Custody(self.kernel)
-            agent = self._agent = Agent(
-                self.pipeline, self.kernel, self.vitals, custody, self._note_settled, **self._periods
+            table_watch = TableWatch(self.kernel)
+            agent = self._agent = SyncLoop(
+                self.pipeline, self.kernel, self.reporter, table_watch, self._note_settled, **self._periods
             )
-            self.kernel.when_told = agent.noticed
+            self.kernel.when_told = agent.read_commits
             for when, do in [*self._plans, (until, agent.stop)]:
                 asyncio.get_running_loop().call_at(when, do)
             try:
@@ -310,7 +310,7 @@ class World:
         return self
 
     def assert_in_step(self) -> None:
-        """The kernel holds exactly what the pipeline says."""
+        """The kernel holds exactly the pipeline's tables."""
         for family, generation in self.pipeline.generations.items():
             assert self.kernel.ledger.held(family) == set(generation.elements())
 

@@ -1,4 +1,4 @@
-"""The way in for API objects: which count, what they are called, lists, and text that is no JSON."""
+"""The entrance for API objects: objects that count, their names, lists, and text that is no JSON."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_nodes_single_pod_cidr() -> None:
     "bare", [{"metadata": {"name": "a"}}, {"metadata": {"name": "a"}, "spec": None, "status": None}]
 )
 def test_a_bare_node(bare: Raw) -> None:
-    """A Node of which nothing but the name is known is one."""
+    """A Node may have nothing but a name."""
     assert read({"apiVersion": "v1", "kind": "Node"} | bare) == (Node("a"), [])
 
 
@@ -138,7 +138,7 @@ def test_a_node_that_stays(path: str, value: object) -> None:
     ],
 )
 def test_a_bad_taint(bad: object, problem: str) -> None:
-    """A taint that can't be read is lost and reported, and the others stay."""
+    """An unreadable taint is lost and reported, and the rest stays."""
     node, problems = read(changed(NODE, "spec.taints", [bad, {"key": "a"}]))
     assert isinstance(node, Node)
     assert (node.taints, problems) == (("a",), [problem])
@@ -182,7 +182,7 @@ PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 def test_a_proxy_with_a_name_has_what_is_labelled_with_it(
     document: dict[str, Any], label: str | None, counts: bool
 ) -> None:
-    """A Service or slice counts if the label has the name for its value; one of another or of none is ignored."""
+    """A Service or slice counts if the label has the proxy's name.  With another label, or none, it is ignored."""
     given = document if label is None else changed(document, f"metadata|labels|{PROXY_NAME}", label)
     (value,) = parse_manifest(given, "", [], kinds=kinds_for("canary"))
     assert parse_manifest_json(json.dumps(given).encode(), "", [], kinds=kinds_for("canary")) == [value]
@@ -192,7 +192,7 @@ def test_a_proxy_with_a_name_has_what_is_labelled_with_it(
 
 
 def test_a_proxy_with_a_name_passes_over_what_every_proxy_does() -> None:
-    """What is labelled and wouldn't count anyway is ignored for that; ServiceCIDRs are another proxy's."""
+    """A labelled object that no proxy serves is ignored for that reason.  ServiceCIDRs are another proxy's."""
     headless = changed(changed(SERVICE, f"metadata|labels|{PROXY_NAME}", "canary"), "spec.clusterIP", "None")
     names_only = changed(changed(SLICE, f"metadata|labels|{PROXY_NAME}", "canary"), "addressType", "FQDN")
     reasons = []
@@ -203,7 +203,7 @@ def test_a_proxy_with_a_name_passes_over_what_every_proxy_does() -> None:
     assert reasons == [
         "it is headless (clusterIP None)",
         "its addressType is FQDN",
-        "another proxy rejects what goes to ClusterIPs that no Service has",
+        "another proxy rejects connections to ClusterIPs that no Service has",
     ]
 
 
@@ -258,7 +258,7 @@ def test_other_kinds_are_passed_over(other: Raw) -> None:
     ],
 )
 def test_what_is_no_object_is_reported(raw: object, problem: str) -> None:
-    """What has no kind or version, or one that isn't understood, is lost and reported."""
+    """An object without kind or version, or with an unknown version, is lost and reported."""
     assert read(raw) == (None, [problem])
 
 
@@ -266,7 +266,7 @@ def test_what_is_no_object_is_reported(raw: object, problem: str) -> None:
 
 
 def read_manifest(raw: object) -> tuple[list[ClusterObject | Ignored], list[str]]:
-    """What one document is read as, and the problems; from bytes and from decoded JSON, which must agree."""
+    """Read a document, from bytes and from decoded JSON, which must agree.  Return its values and problems."""
     problems: list[Problem] = []
     values = parse_manifest(raw, "", problems)
     from_bytes: list[Problem] = []
@@ -276,7 +276,7 @@ def read_manifest(raw: object) -> tuple[list[ClusterObject | Ignored], list[str]
 
 
 def names(values: list[ClusterObject | Ignored]) -> list[str]:
-    """What is in a list of values, by name."""
+    """The names of values."""
     return [str(value.key if isinstance(value, Service | EndpointSlice) else value) for value in values]
 
 
@@ -300,7 +300,7 @@ def without_type(raw: Raw) -> Raw:
     ],
 )
 def test_lists(raw: Raw) -> None:
-    """A document is one object or a list of them; items of a typed list need not say their type."""
+    """A document is an object or a list of objects.  Items of a typed list need not have a type."""
     values, problems = read_manifest(raw)
     assert (names(values), problems) == (["shop/web"], [])
 
@@ -337,7 +337,7 @@ def test_lists_of_nothing(raw: object) -> None:
     ],
 )
 def test_bad_lists(raw: object, problem: str) -> None:
-    """What is wrong with a list is reported, with the item's index."""
+    """A fault in a list is reported with the item's index."""
     assert read_manifest(raw) == ([], [problem])
 
 
@@ -352,7 +352,7 @@ def test_what_is_no_json(text: bytes) -> None:
 
 
 def test_an_object_of_a_known_kind_need_not_say_it() -> None:
-    """Whoever lists a kind may say so."""
+    """The caller may name the kind of an object."""
     problems: list[Problem] = []
     raw = json.dumps(without_type(SERVICE)).encode()
     made = parse_json(raw, "", problems, kind=KINDS["Service"])
@@ -371,5 +371,5 @@ def test_an_object_of_a_known_kind_need_not_say_it() -> None:
     ],
 )
 def test_the_key_alone(kind: str, raw: bytes, key: object) -> None:
-    """The key of an object is known whatever else is wrong with it."""
+    """The key of an object is known in spite of other faults."""
     assert parse_key(raw, KINDS[kind]) == key

@@ -1,6 +1,6 @@
-"""What a real API server answered (tests/support/recordings), read by the reflector and by the parser.
+"""The answers of a real API server (tests/support/recordings), read by the reflector and by the parser.
 
-What the server takes and the parser complains of, or the other way round, has a reason that is written down here.
+Each object that the server takes and the parser reports, or the other way round, has its reason here.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from nftproxy_conformance.apiserver import services, slices
 
 from nftproxy.api.parse import parse_json
-from nftproxy.api.pauses import Times
+from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import read_error
-from nftproxy.lab.apiserver import services, slices
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
@@ -23,8 +23,8 @@ from tests.support.recordings import EXCHANGES, Exchange, Object
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-0")
 KINDS = {"/services": SERVICES, "/nodes": NODES, "/servicecidrs": CIDRS, "/endpointslices": SLICES}
-SHORT = Times(shortest_watch=3, longest_watch=3, healthy=2.0)
-"""With these a watch that lasted for some seconds, as the recorded ones did, is a healthy one that came to its end."""
+SHORT = ReflectorTimes(shortest_watch=3, longest_watch=3, healthy=2.0)
+"""With these, a recorded watch, which lasted for some seconds, was healthy and came to its end."""
 
 
 def followed(exchange: Exchange) -> Resource | None:
@@ -36,7 +36,7 @@ def followed(exchange: Exchange) -> Resource | None:
 
 
 def name_of(event: Event) -> str:
-    """The name of what an event is about."""
+    """The name of an event's object."""
     found = event.object if isinstance(event, Put) else event
     assert isinstance(found, Service | ServiceCIDR | Removed | EndpointSlice | Node)
     key = found.name if isinstance(found, ServiceCIDR | Node) else found.key
@@ -48,7 +48,7 @@ WATCHES = [each for each in EXCHANGES if followed(each) and "watch=" in each.pat
 
 
 def body_of(exchange: Exchange) -> bytes:
-    """The answer as bytes; text where it was neither JSON nor YAML."""
+    """The answer as bytes, or text if it was neither JSON nor YAML."""
     if exchange.answer is None:
         return b"404 page not found\n"
     if exchange.headers["content-type"] == "application/yaml":
@@ -57,7 +57,7 @@ def body_of(exchange: Exchange) -> bytes:
 
 
 def asked(reflector: Reflector, now: float = 100.0) -> str:
-    """What is asked next, in short."""
+    """The next request, in short."""
     request = reflector.request(now, 0.0)
     version = request.params.get("resourceVersion", "newest")
     return f"{'watch' if request.is_watch else 'list'} {version}"
@@ -80,7 +80,7 @@ LISTED = {
     "list one Node by field selector": "watch 8626",
     "list EndpointSlices": "watch 8598",
 }
-"""Lists that are complete, and what is asked after each."""
+"""Lists that are complete, and the next request after each."""
 
 NOT_LISTED = {
     "list, newest, in pages: first": (0.0, "list newest"),
@@ -94,7 +94,7 @@ NOT_LISTED = {
     "406: unknown accept": (0.5, "list 0"),
     "table instead of objects": (0.5, "list 0"),
 }
-"""Answers that make no listing: seconds to wait at least, and what is asked then."""
+"""Answers that make no listing: the shortest pause in seconds, and the next request."""
 
 
 def test_every_recorded_list_is_fed() -> None:
@@ -104,7 +104,7 @@ def test_every_recorded_list_is_fed() -> None:
 
 @pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in LISTED], ids=lambda each: each.name)
 def test_a_recorded_list_is_read(exchange: Exchange) -> None:
-    """A real list is one event, the parser complains of nothing in it, and its version is watched from."""
+    """A real list is a single event without problems, and the watch begins at its version."""
     resource = followed(exchange)
     assert resource is not None
     assert exchange.answer is not None
@@ -117,7 +117,7 @@ def test_a_recorded_list_is_read(exchange: Exchange) -> None:
         else exchange.answer["items"]
     )
     assert len(listing.objects) == len(ours) > 0
-    assert (reflector.complaints.count, reflector.complaints.fresh()) == (0, [])
+    assert (reflector.problems.count, reflector.problems.take_new()) == (0, [])
     assert asked(reflector) == LISTED[exchange.name]
 
 
@@ -134,7 +134,7 @@ def test_what_is_no_recorded_list_tells_nothing(exchange: Exchange) -> None:
 
 
 def test_recorded_pages_make_one_listing() -> None:
-    """The two pages that a real server sent are one listing, without what is headless or has no address."""
+    """The two pages of a real server are a single listing, without Services that are headless or have no address."""
     first, second = (each for each in LISTS if "limit=2" in each.path and each.status == 200)
     reflector = Reflector(SERVICES)
     assert events_of_list(reflector, first) == []
@@ -161,12 +161,12 @@ WATCHED: dict[str, tuple[list[tuple[type, str]], str]] = {
     ),
     "watch for two minutes in which nothing happens: bookmarks": ([(Put, "kubernetes")], "watch 8600"),
 }
-"""The events of each recorded watch, in short, and what is asked when it has ended; before it was 5 that was known."""
+"""The events of each recorded watch, in short, and the next request.  The version before was 5."""
 
 
 @pytest.mark.parametrize("exchange", WATCHES, ids=lambda each: each.name)
 def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
-    """Real lines are events one by one, bookmarks move the version on, and errors lead to where they must."""
+    """Each real line is an event, bookmarks advance the version, and errors lead to the right request."""
     resource = followed(exchange)
     assert resource is not None
     reflector = Reflector(resource, SHORT)
@@ -185,10 +185,10 @@ def test_a_recorded_watch_is_followed(exchange: Exchange) -> None:
         if reflector.is_open:
             reflector.receive_end(exchange.lines[-1][0] if exchange.lines else 5.0)
     assert ([(type(event), name_of(event)) for event in found], asked(reflector)) == WATCHED[exchange.name]
-    assert reflector.complaints.count == 0
+    assert reflector.problems.count == 0
 
 
-# What the server takes and denies, and what the parser says of it
+# Objects that the server takes and denies, and the parser's problems
 
 DENIED_ALIKE = {
     "EndpointSlice refused: loopback address": "endpoints[0].addresses[0]",
@@ -202,14 +202,14 @@ DENIED_ALIKE = {
     "Service: bad source range": "spec.loadBalancerSourceRanges[0]",
     "Service: affinity timeout over a day": "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
 }
-"""What a server denies and the parser complains of, with the path of the complaint."""
+"""Objects that a server denies and the parser reports, with the path of the problem."""
 
 DENIED_BY_SERVER_ONLY = {
     "Service: node port out of range": "the range is a flag of the API server's; any port can be served",
     "Service: no ports": "such a Service rejects all connections to its ClusterIP (D15)",
     "Service: ClusterIP taken": "two Services that claim one address are a conflict, which the older one wins (D10)",
 }
-"""What a server denies and the parser takes, and why."""
+"""Objects that a server denies and the parser takes, with the reason."""
 
 
 def objects_of(*, status: int) -> list[Exchange]:
@@ -222,14 +222,14 @@ def objects_of(*, status: int) -> list[Exchange]:
 
 
 def problems_of(document: object) -> list[str]:
-    """The paths of what the parser complains of in an object."""
+    """The paths of the problems of an object."""
     found: list[Problem] = []
     parse_json(json.dumps(document).encode(), "", found)
     return [problem.field for problem in found]
 
 
 def sent(exchange: Exchange) -> dict[str, object]:
-    """The object of a request, with what the server would have given it."""
+    """The object of a request, with the fields that the server would have added."""
     assert exchange.body is not None
     name = exchange.body["metadata"]["name"]
     if exchange.path.endswith("/services"):
@@ -249,7 +249,7 @@ def test_what_a_server_takes_is_not_complained_of(exchange: Exchange) -> None:
 
 @pytest.mark.parametrize("exchange", objects_of(status=422), ids=lambda each: each.name)
 def test_what_a_server_denies_is_complained_of(exchange: Exchange) -> None:
-    """What a real server denies the parser complains of too, unless there is a reason to take it."""
+    """The parser reports every object that a real server denies, unless there is a reason to take it."""
     if exchange.name in DENIED_BY_SERVER_ONLY:
         assert problems_of(sent(exchange)) == []
     else:
@@ -283,12 +283,12 @@ TAKEN_BY_PARSER_ONLY = {
     "2001:db8::7/32": "bits beyond the prefix",
     "10.0.0.0/08": "a leading zero in the length",
 }
-"""Ranges that a server of today denies and one before 1.36 took: objects that are there keep them, and kube-proxy too
-reads them as the range that they are in."""
+"""Ranges that servers deny since 1.36.  Existing objects keep them, and kube-proxy too reads them as the range around
+them."""
 
 
 def taken_by_server(document: Object) -> bool:
-    """Whether the test API server, which answers the recorded requests as the real one did, takes an object."""
+    """Whether the test API server takes an object.  It answers the recorded requests as the real server did."""
     rules = {"Service": services, "EndpointSlice": slices}[document["kind"]]
     rules.complete(document)
     return not list(rules.causes(document, None))
@@ -296,7 +296,7 @@ def taken_by_server(document: Object) -> bool:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_server_and_parser_agree_on_addresses(address: str) -> None:
-    """An address of an endpoint or an external IP is good to both, or to neither, but for those that are explained."""
+    """Server and parser agree on an address of an endpoint or an external IP, except for the explained addresses."""
     kind = "IPv6" if ":" in address else "IPv4"
     for document in (
         objects.service(spec={"clusterIP": "10.96.0.9", "externalIPs": [address]}),
@@ -309,7 +309,7 @@ def test_server_and_parser_agree_on_addresses(address: str) -> None:
 
 @pytest.mark.parametrize("text", RANGES)
 def test_server_and_parser_agree_on_source_ranges(text: str) -> None:
-    """A source range is good to both, or to neither, but for those that are explained."""
+    """Server and parser agree on a source range, except for the explained ranges."""
     spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9", "loadBalancerSourceRanges": [text]}
     document = objects.service(spec=spec)
     assert (problems_of(document) == []) == (taken_by_server(document) or text in TAKEN_BY_PARSER_ONLY)

@@ -1,4 +1,4 @@
-"""What the reflector asks, and what it makes of answers, without sockets, clock or chance."""
+"""The reflector's requests, and its events, without sockets, clock or randomness."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.api.complaints import MOST_AT_ONCE, MOST_OF_ONE, Complaints
 from nftproxy.api.kinds import KINDS
-from nftproxy.api.pauses import Pause, Times
-from nftproxy.api.reflector import LARGEST_LIST, MOST_PAGES, PAGE, Reflector, Request
-from nftproxy.api.resources import resources
+from nftproxy.api.pauses import Pause, ReflectorTimes
+from nftproxy.api.phases import TRANSITIONS, Ending, Phase
+from nftproxy.api.problem_tracker import MOST_AT_ONCE, MOST_OF_ONE, ProblemTracker
+from nftproxy.api.reflector import LARGEST_LIST, MOST_PAGES, PAGE, ApiRequest, Reflector
+from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import (
     LONGEST_LINE,
     LONGEST_RETRY_AFTER,
@@ -40,7 +41,7 @@ BUSY = ErrorStatus(429, "busy", retry_after=3.0)
 HOUR = 3600.0
 """Seconds after which any watch has come to its timeout."""
 LONG = 100.0
-"""Seconds after which a watch was a healthy one."""
+"""Seconds after which any watch was healthy."""
 
 Object = dict[str, Any]
 
@@ -77,7 +78,7 @@ def listed(reflector: Reflector, *bodies: bytes) -> list[Event]:
     return told
 
 
-def watching(version: str = "5", times: Times | None = None) -> Reflector:
+def watching(version: str = "5", times: ReflectorTimes | None = None) -> Reflector:
     """A reflector of Services that has listed nothing, at a version, and has begun to watch."""
     reflector = Reflector(SERVICES, times)
     listed(reflector, page(version=version))
@@ -86,8 +87,8 @@ def watching(version: str = "5", times: Times | None = None) -> Reflector:
     return reflector
 
 
-def summary(request: Request) -> str:
-    """What a request asks for, in short."""
+def summary(request: ApiRequest) -> str:
+    """A request, in short."""
     params = request.params
     if request.is_watch:
         return f"watch {params['resourceVersion']}"
@@ -102,7 +103,7 @@ def summary(request: Request) -> str:
 
 
 def asked(reflector: Reflector, now: float = 0.0) -> str:
-    """What is asked next, in short; the server answers it."""
+    """The next request, in short.  The server answers it."""
     text = summary(reflector.request(now, 0.0))
     reflector.receive_answer(now)
     return text
@@ -117,26 +118,15 @@ def answer_version(reflector: Reflector, version: str, now: float = 0.0) -> None
 # What is asked
 
 
-@pytest.mark.parametrize(
-    ("resource", "api_version", "selectors"),
-    [
-        (NODES, "v1", {"fieldSelector": "metadata.name=node-a"}),
-        (CIDRS, "networking.k8s.io/v1", {}),
-        (
-            SERVICES,
-            "v1",
-            {"labelSelector": "!service.kubernetes.io/service-proxy-name", "fieldSelector": "spec.clusterIP!=None"},
-        ),
-        (SLICES, "discovery.k8s.io/v1", {"labelSelector": "!service.kubernetes.io/headless"}),
-    ],
-)
-def test_selects(resource: Any, api_version: str, selectors: dict[str, str]) -> None:
-    """Each list and each watch has the selectors of its resource, and the first list takes what the server has."""
+@pytest.mark.parametrize("resource", [NODES, CIDRS, SERVICES, SLICES], ids=lambda each: each.plural)
+def test_selects(resource: Resource) -> None:
+    """Each list and each watch has the selectors of its resource, and the first list takes any cached version."""
     reflector = Reflector(resource)
     first = {"resourceVersion": "0", "limit": str(PAGE)}
-    assert reflector.request(0.0, 0.0) == (api_version, resource.plural, False, selectors | first)
+    api_version = resource.kind.api_versions[0]
+    assert reflector.request(0.0, 0.0) == (api_version, resource.plural, False, resource.selectors | first)
     list(reflector.receive_list(page(kind=f"{resource.kind.name}List"), 0.0))
-    assert reflector.request(0.0, 0.0).params.items() >= selectors.items()
+    assert reflector.request(0.0, 0.0).params.items() >= resource.selectors.items()
 
 
 @pytest.mark.parametrize(("chance", "seconds"), [(0.0, "300"), (0.5, "450"), (0.999, "599")])
@@ -153,11 +143,18 @@ def test_watch_parameters(chance: float, seconds: str) -> None:
     }
 
 
+def test_transitions() -> None:
+    """Every phase has a row, from which a watch can follow, and every outcome leads somewhere."""
+    assert TRANSITIONS.keys() == set(Phase)
+    assert {outcome for row in TRANSITIONS.values() for outcome in row} == set(Ending)
+    assert all(Phase.WATCH in row.values() for phase, row in TRANSITIONS.items() if phase is not Phase.WATCH)
+
+
 # Lists
 
 
 def test_lists_all_pages_before_it_tells_any() -> None:
-    """Pages make one listing, at the version of the first, passed on with the last one."""
+    """Pages make a single listing, at the version of the first page, passed on with the last page."""
     reflector = Reflector(SERVICES)
     assert listed(reflector, page(service("a"), version="5", more="x")) == []
     assert asked(reflector) == f"list limit={PAGE} continue=x"
@@ -176,13 +173,13 @@ def test_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_leaves_out_what_is_not_ours() -> None:
-    """A listing has no objects that are ignored or can't be read; the latter are complained of."""
+    """A listing has no objects that are ignored or unreadable, and unreadable objects are reported."""
     reflector = Reflector(SERVICES)
     items = (service("a", type="ExternalName"), service("b", clusterIP=7, clusterIPs=None), 8, service("c"))
     (told,) = listed(reflector, page(*items))
     assert isinstance(told, Listed)
     assert [str(value.key) for value in told.objects if isinstance(value, Service)] == ["shop/c"]
-    assert reflector.complaints.count == len(reflector.complaints.fresh()) > 0
+    assert reflector.problems.count == len(reflector.problems.take_new()) > 0
 
 
 @pytest.mark.parametrize(
@@ -203,7 +200,7 @@ def test_leaves_out_what_is_not_ours() -> None:
     ],
 )
 def test_what_is_no_list_is_not_an_empty_one(body: bytes) -> None:
-    """Whatever isn't wholly a list of that kind is a failure, and tells nothing."""
+    """An answer that isn't a complete list of the kind is a failure, without events."""
     with pytest.raises(Unreadable):
         read_page(body, KINDS["Service"])
     reflector = Reflector(SERVICES)
@@ -231,7 +228,7 @@ def test_an_empty_list_may_be_null() -> None:
     ],
 )
 def test_refused_lists(failures: Sequence[ErrorStatus], then: str) -> None:
-    """A list whose version isn't there is asked for as new as there is; any other is asked for again."""
+    """A list whose version is gone is followed by the newest list, any other failure by the same list."""
     reflector = Reflector(SERVICES)
     for failure in failures:
         reflector.request(0.0, 0.0)
@@ -258,7 +255,7 @@ def test_a_page_that_fails() -> None:
 
 
 def test_never_back_in_time() -> None:
-    """After 410 a listing must be as new as what is known, and where that isn't to be had, the newest there is."""
+    """After 410 a listing must be as new as the known version, and if that fails, the newest."""
     reflector = watching("5")
     reflector.receive_data(line("BOOKMARK", service(version="9")), 0.0)
     reflector.receive_error(EXPIRED, 0.0)
@@ -275,15 +272,15 @@ def test_what_may_be_absent_and_may_not_be_listed() -> None:
     reflector.request(0.0, 0.5)
     assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
     text = "may not be listed: going on without them"
-    assert reflector.complaints.fresh() == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
+    assert reflector.problems.take_new() == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
     for _ in range(3):
         reflector.request(1.0, 0.5)
         assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 1.0) == []
-    assert list(reflector.complaints.fresh()) == []
+    assert list(reflector.problems.take_new()) == []
 
 
 def test_what_was_listed_and_may_not_be_listed_any_more() -> None:
-    """What was known goes on counting."""
+    """The known objects continue to count."""
     reflector = Reflector(CIDRS)
     reflector.request(0.0, 0.5)
     assert [each for each in reflector.receive_list(page(kind="ServiceCIDRList"), 0.0) if each]
@@ -302,7 +299,7 @@ def test_what_rules_depend_on_and_may_not_be_listed() -> None:
 
 def test_a_kind_that_is_not_there() -> None:
     """Where no version of a kind is known, there is nothing to list: reported once, looked for seldom, found later."""
-    reflector = Reflector(CIDRS, Times(absent=60.0))
+    reflector = Reflector(CIDRS, ReflectorTimes(absent=60.0))
     for api_version, told in [
         ("networking.k8s.io/v1", []),
         ("networking.k8s.io/v1beta1", [Listed(ServiceCIDR, ())]),
@@ -340,7 +337,7 @@ def test_a_kind_that_is_not_there() -> None:
     ],
 )
 def test_events(data: bytes, told: list[Event] | None) -> None:
-    """An object that isn't for this proxy any more, or can't be read, is removed like one that is gone."""
+    """An object that isn't for this proxy any more, or can't be read, is removed like a deleted object."""
     reflector = watching()
     events = reflector.receive_data(data, 0.0)
     assert events == ([Removed(Service, WEB)] if told is None else told)
@@ -361,7 +358,7 @@ def test_puts(type_: str) -> None:
 
 
 def test_other_kinds() -> None:
-    """What is removed has the key by which the state knows it: a Node's is its name."""
+    """A removed object has the key by which the state knows it: a Node's is its name."""
     reflector = Reflector(NODES)
     list(reflector.receive_list(page(kind="NodeList"), 0.0))
     reflector.request(0.0, 0.0)
@@ -386,7 +383,7 @@ def test_other_kinds() -> None:
     ],
 )
 def test_goes_on_from_the_last_version(data: bytes, version: str) -> None:
-    """The next watch begins at what came last, whether it is larger or not, if it was understood."""
+    """The next watch begins at the last version that was understood, larger or not."""
     reflector = watching("5")
     reflector.receive_data(data, 0.0)
     reflector.receive_end(HOUR)
@@ -421,7 +418,7 @@ def test_refused_watches(failure: ErrorStatus, then: str) -> None:
 
 
 def test_error_events() -> None:
-    """An ERROR counts like that answer, after what came before it and instead of what comes after."""
+    """An ERROR counts like the answer, after the events before it.  The events after it are ignored."""
     reflector = watching("5")
     data = line("ADDED", service()) + line("ERROR", status(410)) + line("DELETED", service())
     (event,) = reflector.receive_data(data, 0.0)
@@ -444,7 +441,7 @@ def test_error_events() -> None:
     ],
 )
 def test_unreadable_lines(data: bytes) -> None:
-    """What is no event ends the watch, and the second in a row leads to a listing."""
+    """A line that is no event ends the watch, and the second in a row leads to a listing."""
     reflector = watching("5")
     assert len(reflector.receive_data(line("ADDED", service()), 0.0)) == 1
     assert reflector.receive_data(data, 0.0) == []
@@ -472,7 +469,7 @@ def test_a_cut_line() -> None:
 
 def test_failures_count_until_a_watch_is_healthy() -> None:
     """Neither a listing nor a short watch makes up for failures, only a watch that lives for some seconds."""
-    reflector = watching("5", Times(healthy=2.0))
+    reflector = watching("5", ReflectorTimes(healthy=2.0))
     pauses = []
     for lived in (0.0, 1.9, 1.9, 2.0, 1.9):
         reflector.receive_error(EXPIRED, lived)
@@ -483,8 +480,8 @@ def test_failures_count_until_a_watch_is_healthy() -> None:
 
 
 def test_who_is_refused_waits_longer_each_time() -> None:
-    """A watch that ends with a failure counts, whatever came before it."""
-    reflector = watching("5", Times(healthy=5.0))
+    """A watch that ends with a failure counts, also after events."""
+    reflector = watching("5", ReflectorTimes(healthy=5.0))
     for longest in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
         reflector.receive_data(line("BOOKMARK", service(version="9")) + line("ERROR", status(429)), 4.0)
         assert (reflector.pause.shortest, reflector.pause.longest) == (longest / 2, longest)
@@ -493,8 +490,8 @@ def test_who_is_refused_waits_longer_each_time() -> None:
 
 
 def test_healthy_ends() -> None:
-    """A watch that ends at its time is followed by the next at once, one that ends too soon after a pause."""
-    reflector = watching("5", Times(healthy=2.0))
+    """After a watch that ends at its timeout, the next begins at once.  After a shorter watch there is a pause."""
+    reflector = watching("5", ReflectorTimes(healthy=2.0))
     reflector.receive_end(HOUR)
     assert reflector.pause == Pause()
     assert asked(reflector) == "watch 5"
@@ -533,7 +530,7 @@ def test_doubts() -> None:
 
 
 def test_attempts_without_an_answer_follow_each_other_soon() -> None:
-    """However long nobody answers, the next attempt comes within seconds, and ends early when others are answered."""
+    """However long the server is away, the next attempt comes within seconds, or when another is answered."""
     reflector = watching("5")
     reflector.receive_failure("lost", LONG)
     pauses = [reflector.pause]
@@ -560,7 +557,7 @@ def test_an_attempt_that_took_its_time_was_pause_enough() -> None:
 
 @pytest.mark.parametrize("refused_before", [0, 8])
 def test_lists_soon_after_an_outage(refused_before: int) -> None:
-    """A server that is back and answers 410 is listed from within a second, whatever failed before or how often."""
+    """A server that is back and answers 410 is listed within a second, after any number of earlier failures."""
     reflector = watching("5")
     for _ in range(refused_before):
         reflector.receive_error(BUSY, 0.0)
@@ -577,7 +574,7 @@ def test_lists_soon_after_an_outage(refused_before: int) -> None:
 
 
 def test_a_server_that_comes_and_goes_is_not_a_new_one() -> None:
-    """What was refused before counts on where the server was away for a moment only."""
+    """Earlier refusals still count if the server was away for a moment only."""
     reflector = watching("5")
     for _ in range(3):
         reflector.receive_error(BUSY, 0.0)
@@ -604,7 +601,7 @@ def test_accepted_and_dropped_again_and_again() -> None:
 
 
 def test_silence() -> None:
-    """A watch that is silent for too long is no fault for the log; a list that is, is one."""
+    """A watch that is silent for too long is no fault for the log, and a silent list is."""
     reflector = watching("5")
     reflector.receive_silence(LONG)
     assert reflector.pause.awaits_server
@@ -633,7 +630,7 @@ def test_silence() -> None:
     ],
 )
 def test_a_server_that_is_behind(known: str, server: str, then: str) -> None:
-    """After a broken connection the server's version is asked for; one that is behind is listed anew, and only it."""
+    """After a broken connection the server's version is probed.  Only a server that is behind is listed anew."""
     reflector = watching(known)
     reflector.receive_failure("lost", LONG)
     answer_version(reflector, server)
@@ -656,7 +653,7 @@ def test_what_is_gone_after_a_restore_is_removed() -> None:
 
 @pytest.mark.parametrize(("resource", "kind"), [(NODES, "NodeList"), (CIDRS, "ServiceCIDRList")])
 def test_a_small_resource_is_its_own_question(resource: Any, kind: str) -> None:
-    """Where all objects are as quickly listed as one, they are listed after a broken connection, as they are now."""
+    """A small resource is listed after a broken connection, instead of a probe."""
     reflector = Reflector(resource)
     listed(reflector, page(kind=kind, version="9"))
     asked(reflector)
@@ -694,7 +691,7 @@ def test_a_refused_watch_needs_no_question() -> None:
 
 
 def test_a_list_of_too_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listing whose pages don't end is given up, begins anew, later each time, and deletes nothing."""
+    """A listing with endless pages is given up, begins anew, later each time, and deletes nothing."""
     assert MOST_PAGES * PAGE >= 1_000_000
     monkeypatch.setattr("nftproxy.api.reflector.MOST_PAGES", 3)
     reflector = Reflector(SERVICES)
@@ -707,8 +704,8 @@ def test_a_list_of_too_many_pages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_list_that_takes_too_long() -> None:
-    """A listing of which there is always one more page is given up after a while."""
-    reflector = Reflector(SERVICES, Times(longest_list=60.0))
+    """A listing that always has another page is given up after a while."""
+    reflector = Reflector(SERVICES, ReflectorTimes(longest_list=60.0))
     for now in (0.0, 59.0, 60.0):
         reflector.request(now, 0.0)
         reflector.receive_answer(now)
@@ -750,7 +747,7 @@ def test_any_chunks(cuts: list[int], data: st.DataObject) -> None:
 
 @given(st.binary(max_size=200))
 def test_any_bytes(data: bytes) -> None:
-    """No bytes whatever make the reflector raise, or tell anything."""
+    """No bytes make the reflector raise, or yield events."""
     reflector = watching()
     assert reflector.receive_data(data, 0.0) == []
     reflector.receive_end(0.0)
@@ -760,7 +757,7 @@ def test_any_bytes(data: bytes) -> None:
 
 
 def test_lines() -> None:
-    """Lines end at newlines and nothing else, and empty ones are none."""
+    """Only newlines end lines, and empty lines are skipped."""
     lines = Lines()
     assert lines.split("a\u2028b\x85\r".encode()) == []
     assert lines.is_cut
@@ -804,13 +801,13 @@ def test_refusals(body: object, code: int, header: str, wanted: tuple[int, float
     "body", [b"<h1>\nno\x1b[31m</h1>" + b"x" * 9999, json.dumps(status(1, message="\n" * 999)).encode()]
 )
 def test_messages_for_the_log(body: bytes) -> None:
-    """Whatever a server says is one short line in the log, without control characters."""
+    """Any message of a server is a single short line in the log, without control characters."""
     message = read_error(body, 500).message
     assert message.isprintable()
     assert len(message) < 1000
 
 
-# Complaints
+# Problems
 
 
 def problem(text: str) -> Problem:
@@ -820,51 +817,51 @@ def problem(text: str) -> Problem:
 
 def test_complains_once_of_each_fault() -> None:
     """A fault is said when it is new to its object, not when the object is written or listed again."""
-    complaints = Complaints()
+    tracker = ProblemTracker()
     said = []
     for texts in (["a"], ["a"], ["a", "b"], ["b"], [], ["b"]):
-        complaints.note(WEB, [problem(text) for text in texts])
-        said.append([each.message for each in complaints.fresh()])
-        assert complaints.count == len(texts)
+        tracker.record(WEB, [problem(text) for text in texts])
+        said.append([each.message for each in tracker.take_new()])
+        assert tracker.count == len(texts)
     assert said == [["a"], [], ["b"], [], [], ["b"]]
 
 
 def test_forgets_what_is_not_listed() -> None:
-    """After a listing, objects that were not in it have no faults, and those that were have kept theirs."""
-    complaints = Complaints()
+    """After a listing, the objects in it keep their faults, and all other objects have none."""
+    tracker = ProblemTracker()
     for name in ("a", "b"):
-        complaints.note(ObjectKey("shop", name), [problem("x")])
-    complaints.fresh()
-    complaints.begin()
-    complaints.note(ObjectKey("shop", "b"), [problem("x")])
-    complaints.settle()
-    assert complaints.fresh() == []
-    assert complaints.count == 1
+        tracker.record(ObjectKey("shop", name), [problem("x")])
+    tracker.take_new()
+    tracker.begin_listing()
+    tracker.record(ObjectKey("shop", "b"), [problem("x")])
+    tracker.end_listing()
+    assert tracker.take_new() == []
+    assert tracker.count == 1
 
 
 def test_complaints_are_bounded() -> None:
-    """Neither one bad object nor thousands of them fill the log."""
-    complaints = Complaints()
-    complaints.note(WEB, [problem(str(number)) for number in range(1000)])
-    assert len(complaints.fresh()) == complaints.count == MOST_OF_ONE
+    """Neither a single bad object nor thousands of them fill the log."""
+    tracker = ProblemTracker()
+    tracker.record(WEB, [problem(str(number)) for number in range(1000)])
+    assert len(tracker.take_new()) == tracker.count == MOST_OF_ONE
     for number in range(1000):
-        complaints.note(ObjectKey("shop", f"s{number}"), [problem("x")])
-    said = complaints.fresh()
+        tracker.record(ObjectKey("shop", f"s{number}"), [problem("x")])
+    said = tracker.take_new()
     assert len(said) == MOST_AT_ONCE + 1
     assert (said[-1].message, said[-1].code) == (
         f"and {1000 - MOST_AT_ONCE} more problems like these",
         Code.MORE_PROBLEMS,
     )
-    assert complaints.fresh() == []
+    assert tracker.take_new() == []
 
 
 def test_deletion_ends_complaints() -> None:
     """A fault lasts as long as its object, and an event's unknown type is said once."""
     reflector = watching()
     reflector.receive_data(line("ADDED", service(clusterIP=7, clusterIPs=None)), 0.0)
-    assert reflector.complaints.count > 0
+    assert reflector.problems.count > 0
     reflector.receive_data(line("DELETED", service(clusterIP=7, clusterIPs=None)), 0.0)
-    assert reflector.complaints.count == 0
-    reflector.complaints.fresh()
+    assert reflector.problems.count == 0
+    reflector.problems.take_new()
     reflector.receive_data(line("SURPRISE", service()) * 3, 0.0)
-    assert len(reflector.complaints.fresh()) == 1
+    assert len(reflector.problems.take_new()) == 1

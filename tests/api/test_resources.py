@@ -1,4 +1,4 @@
-"""What of the cluster is followed: kinds, where the API has them, and what is left to the server to select."""
+"""The resources that are watched: kinds, their URLs, and the server's selectors."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FOLLOWED = {
 
 
 def test_what_is_followed() -> None:
-    """This Node alone, all ServiceCIDRs, and the Services and EndpointSlices that are not for others."""
+    """This Node alone, all ServiceCIDRs, and the Services and EndpointSlices that are not for other proxies."""
     found = {each.model: (each.kind.api_versions[0], each.plural, each.selectors) for each in resources("node-a")}
     assert found == FOLLOWED
 
 
 def test_each_kind_is_that_of_its_model() -> None:
-    """What is asked for is parsed as what it is."""
+    """Each resource has the kind of its model."""
     assert [each.kind.name for each in resources("node-a")] == [each.model.__name__ for each in resources("node-a")]
 
 
 def test_only_service_cidrs_may_be_absent() -> None:
-    """Every cluster knows the other kinds; ServiceCIDRs came with Kubernetes 1.33."""
+    """Every cluster knows the other kinds.  ServiceCIDRs came with Kubernetes 1.33."""
     assert [each.model for each in resources("node-a") if each.may_be_absent] == [ServiceCIDR]
 
 

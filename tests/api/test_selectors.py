@@ -38,7 +38,7 @@ LABELS = {"app": "web", "tier": "front", "example.com/release": "", "in": "notin
     ],
 )
 def test_selectors(text: str, is_selected: bool) -> None:
-    """Each form means what it means to Kubernetes; an absent label is unlike any value."""
+    """Each form has its meaning in Kubernetes.  An absent label is unlike any value."""
     assert selects(parse_selector(text), LABELS) is is_selected
 
 

@@ -1,4 +1,4 @@
-"""The fields of EndpointSlices, Nodes and ServiceCIDRs: what is read, and what is lost alone."""
+"""The fields of EndpointSlices, Nodes and ServiceCIDRs: values that are read, and values that are lost alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from nftproxy.model.addresses import Address, Protocol, parse_network
 from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, Node, ServiceCIDR
-from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, read
+from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, read, shown
 
 # ---- an EndpointSlice's fields ---------------------------------------------------------------------------------------
 
@@ -14,24 +14,16 @@ from tests.support.raw import CIDR, NODE, SLICE, Raw, changed, endpoint_slice, r
 @pytest.mark.parametrize(
     ("path", "value", "problem"),
     [
-        ("addressType", "IPv5", "addressType: 'IPv5' is not IPv4, IPv6 or FQDN"),
-        ("addressType", None, "addressType: null is not IPv4, IPv6 or FQDN"),
-        ("addressType", 4, "addressType: 4 is not a string"),
-        (
-            "metadata|labels|kubernetes.io/service-name",
-            "Web",
-            "metadata.labels.kubernetes.io/service-name: 'Web' is not the name of a Service",
-        ),
-        (
-            "metadata|labels|kubernetes.io/service-name",
-            5,
-            "metadata.labels.kubernetes.io/service-name: 5 is not the name of a Service",
-        ),
+        ("addressType", "IPv5", "'IPv5' is not IPv4, IPv6 or FQDN"),
+        ("addressType", None, "null is not IPv4, IPv6 or FQDN"),
+        ("addressType", 4, "4 is not a string"),
+        ("metadata|labels|kubernetes.io/service-name", "Web", "'Web' is not the name of a Service"),
+        ("metadata|labels|kubernetes.io/service-name", 5, "5 is not the name of a Service"),
     ],
 )
 def test_a_slice_without_family_or_service_is_lost(path: str, value: object, problem: str) -> None:
     """A slice that doesn't tell its address family or its Service is lost and reported."""
-    assert read(changed(SLICE, path, value)) == (None, [f"EndpointSlice shop/web-abcde: {problem}"])
+    assert read(changed(SLICE, path, value)) == (None, [f"EndpointSlice shop/web-abcde: {shown(path)}: {problem}"])
 
 
 @pytest.mark.parametrize("name", ["other/web", "kube-system/kubernetes", "../web"])
@@ -58,7 +50,7 @@ def test_a_slice_belongs_to_a_service_of_its_own_namespace(name: str) -> None:
     ],
 )
 def test_slice_ports(port: Raw, expected: list[EndpointPort]) -> None:
-    """A port counts if it has a name, of which "" is one, and a number."""
+    """A port counts if it has a name, which may be "", and a number."""
     made, problems = endpoint_slice("ports", [port])
     assert (list(made.ports), problems) == (expected, [])
 
@@ -73,18 +65,18 @@ def test_a_slice_without_ports(ports: object) -> None:
 @pytest.mark.parametrize(
     ("port", "problem"),
     [
-        ({"name": "x", "port": 0}, "ports[1].port: 0 is not a port from 1 to 65535"),
-        ({"name": "x", "port": 1, "protocol": "QUIC"}, "ports[1].protocol: 'QUIC' is not TCP, UDP or SCTP"),
-        ({"name": "-", "port": 1}, "ports[1].name: '-' is not a port name (a DNS label of at most 63 characters)"),
-        ({"name": "http", "port": 1}, "ports[1]: repeats the name of an earlier port with the same protocol"),
-        ("x", "ports[1]: 'x' is not an object"),
+        ({"name": "x", "port": 0}, ".port: 0 is not a port from 1 to 65535"),
+        ({"name": "x", "port": 1, "protocol": "QUIC"}, ".protocol: 'QUIC' is not TCP, UDP or SCTP"),
+        ({"name": "-", "port": 1}, ".name: '-' is not a port name (a DNS label of at most 63 characters)"),
+        ({"name": "http", "port": 1}, ": repeats the name of an earlier port with the same protocol"),
+        ("x", ": 'x' is not an object"),
     ],
 )
 def test_a_bad_slice_port_is_lost_alone(port: object, problem: str) -> None:
-    """A bad port of a slice is lost and reported; the others stay."""
+    """A bad port of a slice is lost and reported, and the rest stays."""
     made, problems = endpoint_slice("ports.-", port)
     assert made.ports == (EndpointPort("http", Protocol.TCP, 8080),)
-    assert problems == [f"EndpointSlice shop/web-abcde: {problem}"]
+    assert problems == [f"EndpointSlice shop/web-abcde: ports[1]{problem}"]
 
 
 @pytest.mark.parametrize(
@@ -107,38 +99,31 @@ def test_conditions(conditions: object, expected: tuple[bool, bool, bool]) -> No
 @pytest.mark.parametrize(
     ("endpoint", "problem"),
     [
-        ({}, "endpoints[1].addresses: is empty"),
-        ({"addresses": []}, "endpoints[1].addresses: is empty"),
-        ({"addresses": "10.1.0.9"}, "endpoints[1].addresses: '10.1.0.9' is not a list"),
-        ({"addresses": [9]}, "endpoints[1].addresses[0]: 9 is not a string"),
-        ({"addresses": ["fd00:1::4"]}, "endpoints[1].addresses[0]: fd00:1::4 is not an IPv4 address"),
+        ({}, ".addresses: is empty"),
+        ({"addresses": []}, ".addresses: is empty"),
+        ({"addresses": "10.1.0.9"}, ".addresses: '10.1.0.9' is not a list"),
+        ({"addresses": [9]}, ".addresses[0]: 9 is not a string"),
+        ({"addresses": ["fd00:1::4"]}, ".addresses[0]: fd00:1::4 is not an IPv4 address"),
         (
             {"addresses": ["169.254.169.254"]},
-            "endpoints[1].addresses[0]: '169.254.169.254' is a loopback, link-local, multicast, broadcast or "
-            "unspecified address",
+            ".addresses[0]: '169.254.169.254' is a loopback, link-local, multicast, broadcast or unspecified address",
         ),
-        (
-            {"addresses": ["10.1.0.9"], "conditions": {"ready": "yes"}},
-            "endpoints[1].conditions.ready: 'yes' is not true or false",
-        ),
-        ({"addresses": ["10.1.0.9"], "conditions": 1}, "endpoints[1].conditions: 1 is not an object"),
-        (
-            {"addresses": ["10.1.0.9"], "nodeName": "node a"},
-            "endpoints[1].nodeName: 'node a' is not the name of a Node",
-        ),
-        ({"addresses": ["10.1.0.9"], "nodeName": 7}, "endpoints[1].nodeName: 7 is not a string"),
-        (None, "endpoints[1]: null is not an object"),
+        ({"addresses": ["10.1.0.9"], "conditions": {"ready": "yes"}}, ".conditions.ready: 'yes' is not true or false"),
+        ({"addresses": ["10.1.0.9"], "conditions": 1}, ".conditions: 1 is not an object"),
+        ({"addresses": ["10.1.0.9"], "nodeName": "node a"}, ".nodeName: 'node a' is not the name of a Node"),
+        ({"addresses": ["10.1.0.9"], "nodeName": 7}, ".nodeName: 7 is not a string"),
+        (None, ": null is not an object"),
     ],
 )
 def test_a_bad_endpoint_is_lost_alone(endpoint: object, problem: str) -> None:
-    """An endpoint whose address, conditions or node can't be read is lost and reported; the others stay."""
+    """An endpoint with an unreadable address, condition or node is lost and reported, and the rest stays."""
     made, problems = endpoint_slice("endpoints.-", endpoint)
     assert [each.address for each in made.endpoints] == ["10.1.0.4"]
-    assert problems == [f"EndpointSlice shop/web-abcde: {problem}"]
+    assert problems == [f"EndpointSlice shop/web-abcde: endpoints[1]{problem}"]
 
 
 def test_only_the_first_address_is_read() -> None:
-    """What is wrong with an endpoint's other addresses doesn't matter."""
+    """Faults in an endpoint's other addresses don't matter."""
     assert endpoint_slice("endpoints.0.addresses", ["10.1.0.4", "x", 5])[1] == []
 
 
@@ -153,14 +138,14 @@ def test_only_the_first_address_is_read() -> None:
     ],
 )
 def test_hints(hints: object, zones: object, nodes: object) -> None:
-    """Hints are names of zones and nodes; none is None."""
+    """Hints are names of zones and nodes, or None."""
     made, problems = endpoint_slice("endpoints.0.hints", hints)
     assert (made.endpoints[0].zone_hints, made.endpoints[0].node_hints, problems) == (zones, nodes, [])
 
 
 @pytest.mark.parametrize(("given", "zone"), [("a", "a"), ("", ""), (None, "")])
 def test_zone(given: object, zone: str) -> None:
-    """An endpoint's zone is what weights go by; none is the empty text."""
+    """Weights go by an endpoint's zone, which is "" if unknown."""
     made, problems = endpoint_slice("endpoints.0.zone", given)
     assert (made.endpoints[0].zone, problems) == (zone, [])
 
@@ -194,29 +179,19 @@ def test_bad_hints_leave_the_endpoint(hints: object, problem: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "path", "value", "problem"),
+    ("path", "value", "problem"),
     [
-        (
-            NODE,
-            "status.addresses.2.address",
-            "x",
-            "status.addresses[2].address: 'x' does not appear to be an IPv4 or IPv6 address",
-        ),
-        (NODE, "status.addresses.2.address", None, "status.addresses[2].address: null is not a string"),
-        (NODE, "spec.podCIDRs.0", "10.1.0.0", "spec.podCIDRs[0]: '10.1.0.0' is not a CIDR"),
-        (
-            NODE,
-            "metadata|labels|topology.kubernetes.io/zone",
-            "a b",
-            "metadata.labels.topology.kubernetes.io/zone: 'a b' is not the name of a zone",
-        ),
+        ("status.addresses.2.address", "x", "'x' does not appear to be an IPv4 or IPv6 address"),
+        ("status.addresses.2.address", None, "null is not a string"),
+        ("spec.podCIDRs.0", "10.1.0.0", "'10.1.0.0' is not a CIDR"),
+        ("metadata|labels|topology.kubernetes.io/zone", "a b", "'a b' is not the name of a zone"),
     ],
 )
-def test_bad_fields_of_a_node(raw: Raw, path: str, value: object, problem: str) -> None:
+def test_bad_fields_of_a_node(path: str, value: object, problem: str) -> None:
     """A bad address, range or zone of a Node is lost alone."""
-    outcome, problems = read(changed(raw, path, value))
+    outcome, problems = read(changed(NODE, path, value))
     assert isinstance(outcome, Node)
-    assert problems == [f"Node node-a: {problem}"]
+    assert problems == [f"Node node-a: {shown(path)}: {problem}"]
 
 
 def test_a_bad_range_of_a_service_cidr() -> None:
@@ -227,7 +202,7 @@ def test_a_bad_range_of_a_service_cidr() -> None:
 
 
 def test_the_trigger_time_is_kept() -> None:
-    """What an EndpointSlice says of when its change was triggered is kept to the fraction of a second."""
+    """The trigger time of an EndpointSlice's change is kept to the fraction of a second."""
     annotations = {"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00.25Z"}
     value, problems = endpoint_slice("metadata|annotations", annotations)
     assert (value.triggered, problems) == (1767225600.25, [])

@@ -20,13 +20,13 @@ def node(*taints: dict[str, Any]) -> bytes:
 
 
 def patch(*taints: dict[str, Any]) -> Any:
-    """What the patch of such a Node says; None if there is none."""
+    """The patch of such a Node, None without a patch."""
     made = without_taint(node(*taints), KEY)
     return made if made is None else json.loads(made)
 
 
 def test_only_taints_of_the_key_go() -> None:
-    """Every taint of the key goes, whatever its effect and value; all others stay to the letter, in their order."""
+    """Every taint of the key is removed, with any effect and value.  All other taints stay exactly, in their order."""
     own = [{"key": KEY, "effect": "NoSchedule"}, {"key": KEY, "value": "x", "effect": "NoExecute"}]
     last = {"key": f"{KEY}-2", "effect": "NoSchedule"}
     assert patch(own[0], OTHER, own[1], last) == {
@@ -50,6 +50,6 @@ def test_a_node_without_the_taint_needs_no_patch(body: bytes) -> None:
     "body", [b"", b"<html>", b"[]", b'{"metadata": {}}', b'{"spec": {"taints": [1]}}', b"[" * 10000]
 )
 def test_what_is_no_node(body: bytes) -> None:
-    """What can't be read is an error, and never a Node without taints."""
+    """An unreadable Node is an error, and never a Node without taints."""
     with pytest.raises(Unreadable, match="a Node that can't be read"):
         without_taint(body, KEY)

@@ -44,7 +44,7 @@ def test_no_namespace_is_default() -> None:
     ],
 )
 def test_bad_names_cost_the_object(metadata: object, problem: str) -> None:
-    """An object whose name or namespace is no DNS name, or can't be told, is lost and reported."""
+    """An object whose name or namespace is unreadable or no DNS name is lost and reported."""
     assert read(changed(SERVICE, "metadata", metadata)) == (None, [problem])
 
 
@@ -75,14 +75,14 @@ def test_a_nameless_object_is_found_by_its_place() -> None:
     ],
 )
 def test_creation_timestamps(value: object, created: int) -> None:
-    """Creation is in whole seconds since the epoch; no time, and one before it, is 0."""
+    """Creation is in whole seconds since the epoch, and 0 for no time and for earlier times."""
     made, problems = service("metadata.creationTimestamp", value)
     assert (made.created, problems) == (created, [])
 
 
 @pytest.mark.parametrize("value", [5, [], {}, "", "2024-05-01", "2024-05-01T10:20:30", "0001-13-01T00:00:00Z", "\0"])
 def test_bad_creation_timestamps(value: object) -> None:
-    """What is no time counts as the oldest, and is reported."""
+    """A bad time counts as the oldest, and is reported."""
     made, problems = service("metadata.creationTimestamp", value)
     assert made.created == 0
     assert problems == [
@@ -100,7 +100,7 @@ def test_bad_creation_timestamps(value: object) -> None:
     ],
 )
 def test_times_that_a_yaml_loader_made(value: object, created: int, count: int) -> None:
-    """A datetime in place of text is understood, without a zone as UTC; a date is none."""
+    """A datetime in place of text is understood, without a zone as UTC.  A date isn't."""
     problems: list[Problem] = []
     made = parse_object(changed(SERVICE, "metadata.creationTimestamp", value), "", problems)
     assert isinstance(made, Service)

@@ -1,4 +1,4 @@
-"""`diff` and `check` know each annotation: what it changes, that the kernel takes it, and what is bad about a value."""
+"""`diff` and `check` know each annotation: its changes, whether the kernel takes them, and the fault of a bad value."""
 
 from __future__ import annotations
 
@@ -6,99 +6,15 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 
-from nftproxy.api.annotations import ENDPOINT_SLICE, SERVICE
+from nftproxy.model.annotations import PREFIX
 from tests.support import objects
+from tests.support.annotations import ROWS, Row, each_annotation
 from tests.support.command import Done, nftproxy
 
-PREFIX = "nftproxy.dev/"
-NO_EFFECT = "the annotation has no effect"
 Annotations = Mapping[str, str]
-
-
-class Row(NamedTuple):
-    """An annotation: its name, whether it is one of slices, a good value, what that adds, a bad one, what is said."""
-
-    name: str
-    is_of_slice: bool
-    value: str
-    added: tuple[str, ...]
-    bad: str
-    problem: str
-
-
-ROWS = [
-    Row(
-        "algorithm",
-        False,
-        "consistent-hash",
-        ("set jhash ip saddr mod 4093", "tcp-consistent-endpoints { ", " 80 . 0.0.15.252 : "),
-        "rr",
-        "is 'rr', not one of random, round-robin, source-hash, source-hash-with-port, consistent-hash, "
-        f"consistent-hash-with-port: {NO_EFFECT}",
-    ),
-    Row(
-        "weights",
-        False,
-        "zone:a=3,zone:b=1",
-        ("set numgen random mod 5", "10.96.0.10 . 80 . 0.0.0.4 : "),
-        "a=3",
-        f"has 'a=3', which is not written as zone:NAME=WEIGHT: {NO_EFFECT}",
-    ),
-    Row(
-        "weight",
-        True,
-        "50",
-        ("set numgen random mod 5", "10.96.0.10 . 80 . 0.0.0.4 : "),
-        "101",
-        f"is '101', not a number from 0 to 100: {NO_EFFECT}",
-    ),
-    Row(
-        "silent-endpoints",
-        False,
-        "leave-out",
-        ("set unanswered {", "watched { 10.96.0.10 . tcp . 80, "),
-        "leave",
-        f"is 'leave', not one of keep, leave-out: {NO_EFFECT}",
-    ),
-    Row(
-        "client-connection-rate",
-        False,
-        "20,burst=40",
-        ("limit rate over 20/second burst 40 packets", "10.96.0.10 . tcp . 80"),
-        "0",
-        f"is '0', not a number from 1 to 10000: {NO_EFFECT}",
-    ),
-    Row(
-        "client-connections",
-        False,
-        "100",
-        ("ct count over 100", "10.96.0.10 . tcp . 80"),
-        "many",
-        f"is 'many', not a number from 1 to 10000: {NO_EFFECT}",
-    ),
-    Row(
-        "denied-source-ranges",
-        False,
-        "192.0.2.0/24",
-        ("denied { 10.96.0.10 . 192.0.2.0/24 }",),
-        "192.0.2/24",
-        f"has '192.0.2/24', which is not a CIDR: {NO_EFFECT}",
-    ),
-    Row(
-        "source-ranges-for",
-        False,
-        "node-ports,external-ips",
-        ("guarded { 203.0.113.9 . tcp . 80 : 10.96.0.10 }", "nodeport-guarded { tcp . 30080"),
-        "cluster-ips",
-        f"is 'cluster-ips', not one of external-ips, node-ports: {NO_EFFECT}",
-    ),
-]
-
-each_row = pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 
 
 def manifests(directory: Path, name: str, service: Annotations, a_slice: Annotations) -> Path:
@@ -134,44 +50,39 @@ def annotated(directory: Path, values: Mapping[Row, str], **more: str) -> Path:
 
 
 def diff(old: Path, new: Path, *options: str) -> Done:
-    """What changes from one file to another."""
+    """Run `diff` from one file to another."""
     return nftproxy("diff", old, new, "--node", "node-a", "--family", "ip", *options)
 
 
 def elements(text: str, verb: str) -> set[str]:
-    """The elements that a transaction adds or deletes, except those that lead to chains, which are kept, like these."""
+    """The elements that a transaction adds or deletes, except those that lead to chains: these are kept."""
     found = re.findall(rf"^{verb} element ip nftproxy (?!\S*draws )(\S+) {{ (.*) }}$", text, re.MULTILINE)
     return {f"{name} {each}" for name, listed in found for each in listed.split(", ")}
 
 
 def report(file: Path, row: Row) -> str:
-    """What is reported of a bad value."""
+    """The report of a bad value."""
     name = "EndpointSlice shop/web-2" if row.is_of_slice else "Service shop/web"
-    return f"NFT211: {file}: {name}: metadata.annotations[{PREFIX}{row.name}]: {row.problem}"
+    return f"NFT211: {file}: {name}: metadata.annotations[{row.full_name}]: {row.problem}"
 
 
-def test_there_is_a_row_for_each_annotation() -> None:
-    """Whatever annotation a Service or an EndpointSlice may have is tried here."""
-    assert {row.name for row in ROWS if not row.is_of_slice} == SERVICE.keys()
-    assert {row.name for row in ROWS if row.is_of_slice} == ENDPOINT_SLICE.keys()
-
-
-@each_row
+@each_annotation
 def test_diff_shows_what_an_annotation_changes(tmp_path: Path, plain: Path, row: Row) -> None:
-    """The transaction has what the annotation asks for, nothing of a plain Service, and the way back takes it away."""
+    """The transaction has the annotation's text and sets, nothing of a plain Service, and the way back undoes it."""
     new = annotated(tmp_path, {row: row.value})
     there, back = diff(plain, new), diff(new, plain)
     assert (there.status, there.err, back.status, back.err) == (1, "", 1, "")
     for text in row.added:
         assert text in there.out
+    assert set(row.sets) <= {each.partition(" ")[0] for each in elements(there.out, "add")}
     assert "10.96.0.20" not in there.out + back.out
     assert elements(back.out, "delete") == elements(there.out, "add")
     assert elements(back.out, "add") == elements(there.out, "delete")
 
 
-@each_row
+@each_annotation
 def test_diff_reports_a_bad_value(tmp_path: Path, plain: Path, row: Row) -> None:
-    """A bad value is reported with file, object and field, and what stands beside it has its effect all the same."""
+    """A bad value is reported with file, object and field, and the annotation beside it has its effect."""
     is_denied = row.name == "denied-source-ranges"
     other = {"client-connections": "100"} if is_denied else {"denied-source-ranges": "192.0.2.0/24"}
     bad, good = annotated(tmp_path, {row: row.bad}, **other), manifests(tmp_path, "good", other, {})
@@ -183,7 +94,7 @@ def test_diff_reports_a_bad_value(tmp_path: Path, plain: Path, row: Row) -> None
 def test_diff_reports_an_unknown_annotation(
     tmp_path: Path, plain: Path, service: Annotations, a_slice: Annotations
 ) -> None:
-    """One that isn't known, or not on that kind of object, is reported, and no rule changes."""
+    """An annotation that is unknown on that kind of object is reported, and no rule changes."""
     new = manifests(tmp_path, "new", service, a_slice)
     (name,), kind = {**service, **a_slice}, "Service shop/web" if service else "EndpointSlice shop/web-2"
     problem = f"NFT211: {new}: {kind}: metadata.annotations[{PREFIX}{name}]: is not known: it has no effect"
@@ -192,7 +103,7 @@ def test_diff_reports_an_unknown_annotation(
 
 @pytest.mark.usefixtures("namespace")
 def test_check_tries_all_annotations(tmp_path: Path, plain: Path) -> None:
-    """The kernel takes the rules of all annotations together, and nothing is reported; there are more of them."""
+    """The kernel takes the rules of all annotations together, more than without, and nothing is reported."""
     done = nftproxy("check", annotated(tmp_path, {row: row.value for row in ROWS}), "--node", "node-a")
     assert (done.status, done.err) == (0, "")
     assert loaded(done) > loaded(nftproxy("check", plain, "--node", "node-a"))

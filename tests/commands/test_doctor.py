@@ -1,4 +1,4 @@
-"""Each finding of `nftproxy doctor` is provoked by what it is about, in a real namespace, and by nothing else."""
+"""Each finding of `nftproxy doctor` is provoked by its cause, in a real namespace, and by nothing else."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer, Permission
+from nftproxy_conformance.apiserver.faults import Fault, Respond
 
-from nftproxy.commands import doctor
-from nftproxy.doctor.diagnosis import KINDS
-from nftproxy.kernel import capabilities, ipvs, sysctl
+from nftproxy.doctor import diagnosis as diagnosis_module
+from nftproxy.kernel import capabilities, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.capabilities import Feature, missing_features
-from nftproxy.lab.apiserver import ApiServer, Permission
-from nftproxy.lab.apiserver.faults import Fault, Respond
+from nftproxy.kernel.others import ipvs
 from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
+from nftproxy.netlink.netfilter import FAMILY_NUMBER
 from tests.commands.test_kube_proxy_cleanup import FakeIPVS
 from tests.conftest import Run
-from tests.kernel.test_accounting import make as counter
+from tests.kernel.others.test_nfacct import make as counter
 from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.factories import pipeline
@@ -35,7 +37,7 @@ from tests.support.kube_proxy_rules import IPTABLES_MODE, IPVS_MODE, TOOLS, rest
 
 CONFIG = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 EVERYWHERE = {"NFT310"}
-"""What every machine with nft 1.0.6 has, whatever else is on it."""
+"""The finding of every machine with nft 1.0.6."""
 INVALID_DROPPED = "kubeproxy_iptables_ct_state_invalid_dropped_packets_total"
 LOCALHOST_ACCEPTED = "kubeproxy_iptables_localhost_nodeports_accepted_packets_total"
 
@@ -44,7 +46,7 @@ Finding = dict[str, Any]
 
 @pytest.fixture(autouse=True)
 def node(namespace: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001 -- that is where everything is
-    """A node that forwards and reaches itself, on which nobody tries for a second what nftables lacks."""
+    """A node that forwards and reaches itself, without the search for missing features, which takes a second."""
     run("ip link set lo up")
     setting("ipv4/ip_forward", 1)
     monkeypatch.setattr(capabilities, "missing_features", list)
@@ -56,7 +58,7 @@ def setting(path: str, value: int) -> None:
 
 
 def diagnosis(*arguments: str | Path) -> dict[str, Any]:
-    """What doctor says as JSON."""
+    """The JSON output of doctor."""
     done = nftproxy("doctor", "--output", "json", "--node", "node-a", *arguments)
     assert done.out, done.err
     said: dict[str, Any] = json.loads(done.out)
@@ -66,7 +68,7 @@ def diagnosis(*arguments: str | Path) -> dict[str, Any]:
 
 
 def found(*arguments: str | Path) -> dict[str, Finding]:
-    """Its findings by their codes, except what is everywhere."""
+    """Its findings by their codes, except for `EVERYWHERE`."""
     return {each["code"]: each for each in diagnosis(*arguments)["findings"] if each["code"] not in EVERYWHERE}
 
 
@@ -115,7 +117,7 @@ def answers() -> Iterator[Any]:
 
 
 def test_a_node_without_anything_has_nothing_to_say() -> None:
-    """On a node that nobody has touched there is no finding; what couldn't be looked at is named."""
+    """An untouched node has no finding, and the answer names everything that couldn't be inspected."""
     said = diagnosis()
     assert {each["code"] for each in said["findings"]} <= EVERYWHERE
     assert (said["stage"], said["mode"]) == ("fresh", "")
@@ -157,7 +159,7 @@ def test_nftables_mode_serves_as_we_do(config: Any) -> None:
 
 
 def test_node_ports_at_localhost_by_the_metric(config: Any, answers: Any) -> None:
-    """Packets that kube-proxy has counted are a warning; none are nothing, and without the metric it is a note."""
+    """Packets that kube-proxy has counted are a warning.  A count of 0 is no finding, a missing metric a note."""
     file = config("mode: iptables\nnodePortAddresses: [127.0.0.0/8]\n")
     for text, severity in ((f"{LOCALHOST_ACCEPTED} 7\n", "warning"), (f"{LOCALHOST_ACCEPTED} 0\n", None), ("", "note")):
         url = answers({"/metrics": f"# HELP {LOCALHOST_ACCEPTED} x\n{text}"})
@@ -191,7 +193,7 @@ def test_invalid_packets_by_the_rule(tool: str) -> None:
 
 
 def test_invalid_packets_by_metric_and_counter(answers: Any, config: Any) -> None:
-    """kube-proxy's metric, and the kernel's counter behind it, count as much; not if the configuration is liberal."""
+    """kube-proxy's metric and the kernel's counter are evidence, unless the configuration is liberal."""
     restore("iptables-nft", IPTABLES_MODE)
     url = answers({"/metrics": f"{INVALID_DROPPED} 12\n"})
     counter("ct_state_invalid_dropped_pkts", 11)
@@ -212,7 +214,7 @@ def test_the_scheduler_that_is_configured(config: Any, scheduler: str, severity:
 
 
 def test_the_scheduler_of_virtual_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the kernel's virtual servers choose by counts without a configuration (of a kernel that has IPVS)."""
+    """The scheduler of virtual servers counts without a configuration (in a kernel that has IPVS)."""
     monkeypatch.setattr(ipvs, "IPVS_IN_KERNEL", tmp_path)
     monkeypatch.setattr(ipvs, "IPVS", FakeIPVS("10.96.0.10", "10.96.0.11", scheduler="wlc"))
     finding = found()["NFT604"]
@@ -228,7 +230,7 @@ def test_the_interface_of_ipvs_mode() -> None:
 
 
 def test_fields_without_effect(config: Any) -> None:
-    """Each field that nftproxy doesn't use is named with what happens instead; one that it can't use is an error."""
+    """Each unused field is named with its replacement, and an unusable field is an error."""
     finding = found("--config", config("mode: ipvs\nipvs: {strictARP: true, excludeCIDRs: [10.0.0.0/8]}\n"))["NFT103"]
     assert finding["severity"] == "note"
     assert "ipvs.strictARP: has no effect: no interface gets the Services' addresses" in seen(finding)
@@ -261,7 +263,7 @@ def test_the_mode_shows_in_the_rules(dump: str, mode: str) -> None:
 
 
 def test_a_config_map_on_standard_input() -> None:
-    """What `kubectl get configmap kube-proxy --output yaml` prints is taken as it is."""
+    """The output of `kubectl get configmap kube-proxy --output yaml` is taken as it is."""
     inner = "".join(f"    {line}\n" for line in (CONFIG + "mode: ipvs\nipvs:\n  scheduler: lc\n").splitlines())
     text = (
         f"apiVersion: v1\nkind: ConfigMap\ndata:\n  config.conf: |-\n{inner}  kubeconfig.conf: |-\n    apiVersion: v1\n"
@@ -278,7 +280,7 @@ def test_a_file_that_cannot_be_read_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_running_kube_proxy_shows_its_file_and_flags(config: Any) -> None:
-    """The process that runs in this network tells where its file is; its flags go before that."""
+    """The process in this network namespace shows its file, and its flags override the file."""
     file = config("mode: iptables\nipvs: {scheduler: sh}\n")
     wait = "import sys; print(flush=True); sys.stdin.read()"
     arguments = ["kube-proxy", "-c", wait, "--proxy-mode", "ipvs", f"--config={file}"]
@@ -294,14 +296,14 @@ def test_a_running_kube_proxy_shows_its_file_and_flags(config: Any) -> None:
 
 
 def test_configz(answers: Any) -> None:
-    """Without a file or a process kube-proxy's own answer counts, with Go's names; ours is no kube-proxy's."""
+    """Without a file or a process kube-proxy's /configz counts, with Go's names.  Our own /configz doesn't."""
     values = {"Mode": "ipvs", "IPVS": {"Scheduler": "lc"}, "NodePortAddresses": None}
     url = answers({"/configz": json.dumps({"kubeproxy.config.k8s.io": values})})
     finding = found("--kube-proxy-metrics", url)["NFT604"]
     assert seen(finding) == f"ipvs.scheduler: lc, in {url}/configz"
     ours = answers({"/configz": json.dumps({"kubeproxy.config.k8s.io": {"mode": "nftables", "nftproxy": {}}})})
     (unseen, *_) = diagnosis("--kube-proxy-metrics", ours)["unseen"]
-    assert unseen["why"] == f"no --config, and it isn't kube-proxy that answers at {ours}/configz"
+    assert unseen["why"] == f"no --config, and the program at {ours}/configz isn't kube-proxy"
 
 
 # ---- other programs ------------------------------------------------------------------------------------------------
@@ -343,7 +345,7 @@ FIREWALLS = {"ufw": UFW, "Docker": DOCKER, "firewalld": FIREWALLD}
 @pytest.mark.parametrize("tool", ["iptables-nft", "iptables-legacy"])
 @pytest.mark.parametrize("firewall", FIREWALLS)
 def test_forward_accepts_that_vanish(tool: str, firewall: str) -> None:
-    """Accepts of kube-proxy's above a firewall that drops are a warning that names it; the firewall alone is one."""
+    """kube-proxy's accepts above a firewall that drops are a warning that names it, and so is the firewall alone."""
     restore(tool, FIREWALLS[firewall], "")
     alone = found()
     assert "NFT611" not in alone
@@ -401,7 +403,7 @@ def test_calico_that_follows_kube_proxy(server: ApiServer, kubeconfig: Path, mod
 
 
 def test_calico_whose_mode_is_not_known() -> None:
-    """Without the API the mode isn't known, and the finding says so; it stays once our tables are there alone."""
+    """Without the API the finding says that the mode is unknown, and it stays once our tables are there alone."""
     run("nft add table ip calico")
     run("nft add table ip nftproxy")
     assert "nftablesMode couldn't be read" in seen(found()["NFT614"])
@@ -468,7 +470,7 @@ def test_a_setting_that_outlives_kube_proxy() -> None:
 
 
 def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the kernel or nft refuses is an error, with where it comes from."""
+    """A feature that the kernel or nft refuses is an error, with its source."""
     nonsense = Feature("teleporting", "CONFIG_NFT_TELEPORT", "chain c { teleport }")
     monkeypatch.setattr(capabilities, "missing_features", functools.partial(missing_features, [nonsense]))
     finding = found()["NFT401"]
@@ -478,7 +480,7 @@ def test_features(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_families(monkeypatch: pytest.MonkeyPatch) -> None:
     """A family that the kernel's nftables doesn't know is a warning (number 12 is DECnet, which is gone)."""
-    monkeypatch.setattr(doctor, "FAMILY_NUMBER", {Family.IPV4: 2, Family.IPV6: 12})
+    monkeypatch.setitem(FAMILY_NUMBER, Family.IPV6, 12)
     finding = found()["NFT402"]
     assert (finding["severity"], seen(finding)) == ("warning", "IPv6")
 
@@ -507,7 +509,7 @@ def test_forwarding() -> None:
 
 
 def test_bridged_pods() -> None:
-    """Pods on a bridge whose packets don't meet the rules are a warning."""
+    """Pods on a bridge that bypasses the rules are a warning."""
     if not Path("/proc/sys/net/bridge").exists():
         pytest.skip("br_netfilter is not loaded")
     for path in ("bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables"):
@@ -519,7 +521,7 @@ def test_bridged_pods() -> None:
 
 
 def test_conntrack_smaller_than_asked_for(config: Any) -> None:
-    """A limit below what the configuration asks for is a note, with both numbers."""
+    """A limit below the configured value is a note with both numbers."""
     maximum = Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text().strip()
     finding = found("--config", config("mode: nftables\nconntrack: {min: 2000000000}\n"))["NFT627"]
     assert seen(finding) == f"net.netfilter.nf_conntrack_max is {maximum}, and 2000000000 is asked for"
@@ -544,7 +546,7 @@ def test_a_cluster_that_allows_everything(kubeconfig: Path) -> None:
 
 
 def test_rights_verb_by_verb(server: ApiServer, kubeconfig: Path) -> None:
-    """Each right that is missing is named: an error for what the agent needs, a warning for what it can do without."""
+    """Each right that is missing is named: an error if the agent needs it, else a warning."""
     server.rbac = [
         Permission("", "services", "list"),
         Permission("discovery.k8s.io", "endpointslices", "*"),
@@ -570,8 +572,7 @@ def test_rights_for_a_startup_taint(server: ApiServer, kubeconfig: Path, config:
 def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Path) -> None:
     """The ClusterRole that examples/deploy has gives all that doctor asks after."""
     import yaml
-
-    from nftproxy.lab.apiserver import permissions_of
+    from nftproxy_conformance.apiserver import permissions_of
 
     text = (Path(__file__).resolve().parents[2] / "examples" / "deploy" / "daemonset.yaml").read_text()
     server.rbac = permissions_of(yaml.safe_load_all(text))
@@ -579,7 +580,7 @@ def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Pa
 
 
 def test_a_server_that_does_not_answer(server: ApiServer, kubeconfig: Path) -> None:
-    """A server that nobody reaches, and one that doesn't know us, are an error with the address and the reason."""
+    """An unreachable server, or a rejected token, is an error with the address and the reason."""
     server.expire_token()
     finding = found("--kubeconfig", kubeconfig)["NFT501"]
     assert finding["severity"] == "error"
@@ -597,7 +598,7 @@ def test_a_way_to_the_server_that_leads_through_a_service(server: ApiServer, kub
 
 
 def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
-    """A node name that no Node has is a warning, and one that may not be asked for is none."""
+    """A node name that no Node has is a warning."""
     finding = found("--kubeconfig", kubeconfig, "--node", "node-b")["NFT635"]
     assert seen(finding).startswith("no Node node-b, at https://")
 
@@ -605,16 +606,17 @@ def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
 # ---- the answer ----------------------------------------------------------------------------------------------------
 
 
-def test_each_kind_has_its_own_code() -> None:
-    """No two kinds of findings have one code, and every one is provoked above."""
-    codes = [kind.code for kind in KINDS]
-    assert len(set(codes)) == len(codes)
+def test_each_code_is_provoked() -> None:
+    """Every code that a check may find is in a test above."""
+    sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
+    codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
+    assert len(codes) == 30
     source = Path(__file__).read_text()
-    assert [code for code in codes if source.count(code) < 1] == []
+    assert {code for code in codes if code not in source} == set()
 
 
 def test_text_for_people() -> None:
-    """The text has each finding with what was seen, what follows and what to do, what wasn't seen, and a sum."""
+    """The text has each finding with evidence, consequence and remedy, then everything unseen, and a sum."""
     setting("ipv4/ip_forward", 0)
     done: Done = nftproxy("doctor", "--node", "node-a")
     assert done.status == 1
@@ -628,7 +630,7 @@ def test_text_for_people() -> None:
 
 
 def test_without_rights_that_is_said(as_nobody: Run) -> None:
-    """A user who may see nothing gets an answer that says so of each thing, and status 1 only for what was seen."""
+    """A user without permissions gets an answer that names each unseen thing, and status 1 only for findings."""
     code = "import sys; sys.argv = ['nftproxy', 'doctor']\nfrom nftproxy.commands.cli import main\nmain()"
     wrapped = f"try:\n    exec({code!r})\nexcept SystemExit as end: print('status', end.code)"
     text = as_nobody(wrapped)

@@ -11,9 +11,9 @@ import pytest
 
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import obstacle
 from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir
+from nftproxy.trace.node import obstacle
 from tests.support.command import Done, nftproxy
 from tests.support.examples import CHECKOUT, example_pipeline
 
@@ -30,12 +30,12 @@ def explain(to: str, *more: str | Path) -> Done:
 
 @needs_lab
 def test_a_trace_follows_the_explanation() -> None:
-    """After the explanation each step is a line, with what came of it, and that it is as explained."""
+    """After the explanation each step is a line with its result, and the last line says that it is as explained."""
     done = explain("10.96.0.20:80", "--from", "node")
     lines = done.out.splitlines()
     assert done.status == 0
     assert lines[0] == "10.96.0.20:80/tcp from the node itself, on node node-a"
-    step = "  output -101       nat-output        the first packet of a connection: looks for source ranges first"
+    step = "  output -101       nat-output        new connection: looks for source ranges first"
     assert step in lines
     assert lines[-2:] == ["  => rejected (tcp reset)", "  as explained"]
 
@@ -63,7 +63,7 @@ def test_templates_that_do_something_else_differ(tmp_path: Path) -> None:
 @needs_lab
 @pytest.mark.usefixtures("namespace")
 def test_with_the_kernel_its_own_rules_are_traced() -> None:
-    """With --kernel the copy is of what this network namespace's kernel holds, damage included."""
+    """With --kernel the copy is of the rules in this network namespace, damage included."""
     Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
     intact = explain("10.96.0.10:80", "--from", "outside", "--kernel")
     assert (intact.status, intact.out.splitlines()[-1]) == (0, "  as explained")
@@ -71,9 +71,7 @@ def test_with_the_kernel_its_own_rules_are_traced() -> None:
     Kernel().apply(Transaction("flush map ip nftproxy draws\n"))
     damaged = explain("10.96.0.10:80", "--from", "outside", "--kernel")
     assert damaged.status == 1
-    assert damaged.out.splitlines()[-1] == (
-        "  DIFFERS: explained as translated to an endpoint, but dropped by the kernel"
-    )
+    assert damaged.out.splitlines()[-1] == ("  DIFFERS: explained as translated, but dropped by the kernel")
     assert explain("10.96.0.10:80", "--from", "outside").status == 0
 
 
@@ -90,7 +88,7 @@ def test_rules_that_the_library_dies_of_are_an_error() -> None:
 
 @needs_lab
 def test_without_namespaces_it_says_what_they_take() -> None:
-    """Root without CAP_SYS_ADMIN, as in a container, learns what a throw-away node takes."""
+    """Root without CAP_SYS_ADMIN, as in a container, learns the permissions that a throw-away node needs."""
     command = [sys.executable, "-m", "nftproxy", "explain", "10.96.0.10:80", *map(str, OPTIONS)]
     less = ["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]
     done = subprocess.run([*less, *command], cwd=CHECKOUT, capture_output=True, text=True, check=False)
@@ -99,8 +97,8 @@ def test_without_namespaces_it_says_what_they_take() -> None:
 
 
 def test_without_root_it_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without root's rights the error says that they are missing, and for what."""
+    """Without root's rights the error names the missing rights and their purpose."""
     monkeypatch.setattr("os.geteuid", lambda: 65534)
     done = explain("10.96.0.10:80")
     assert done.status == 1
-    assert done.err.startswith("error: NFT414: a trace takes a throw-away node: the lab needs root")
+    assert done.err.startswith("error: NFT414: a trace takes a throw-away node: root is needed")

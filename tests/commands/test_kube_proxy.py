@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
@@ -20,24 +20,18 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Family
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import CHECKOUT
+from tests.support.command import Done
 from tests.support.waiting import PATIENCE
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
 
 
-class Done(NamedTuple):
-    """What a process exits with, prints, and logs."""
-
-    status: int
-    out: str
-    err: str
-
-
-def run(*arguments: str | Path) -> Done:
+def run(*arguments: str | Path, stdin: str | None = None) -> Done:
     """Run `nftproxy run` to its end."""
     done = subprocess.run(
-        [sys.executable, "-m", "nftproxy", "run", *map(str, arguments)],
+        [sys.executable, "-m", "nftproxy", "run", *arguments],
         cwd=CHECKOUT,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
@@ -74,7 +68,7 @@ pod-interface-name-prefix profiling proxy-mode proxy-port-range show-hidden-metr
 skip-log-headers stderrthreshold v version vmodule write-config-to
 enable-dsr forward-healthcheck-vip network-name root-hnsendpoint-name source-vip windows-run-as-service
 """
-"""Every flag of kube-proxy 1.36: options.go, component-base/logs, klog; in the last line those of its Windows build."""
+"""Every flag of kube-proxy 1.36: options.go, component-base/logs, klog.  The last line is for Windows."""
 
 USED = {
     "--bind-address=192.168.0.2": ("bindAddress", "192.168.0.2"),
@@ -103,17 +97,31 @@ USED = {
     "--pod-interface-name-prefix=veth": ("detectLocal.interfaceNamePrefix", "veth"),
     "-v=4": ("logging.verbosity", 4),
 }
-"""A flag with a value that isn't the default, and what it makes of the configuration."""
+"""Flags with values that aren't the default, and the resulting fields of the configuration."""
 
-CONNTRACK = "has no effect: connections are followed by conntrack, whose timeouts are in the section conntrack"
-ONE_LOG = "the log goes to standard error, with the time and level in each line"
-UNBUFFERED = "has no effect: each line of the log is written to standard error at once"
-WINDOWS = "has no effect: it is for Windows"
+
+ALIKE = {
+    "has no effect: it is for Windows": (
+        "--enable-dsr --forward-healthcheck-vip --network-name=n --root-hnsendpoint-name=n "
+        "--source-vip=10.0.0.1 --windows-run-as-service"
+    ),
+    "has no effect: connections are followed by conntrack, whose timeouts are in the section conntrack": (
+        "--ipvs-tcp-timeout=1m --ipvs-tcpfin-timeout=1m --ipvs-udp-timeout=1m"
+    ),
+    "has no effect: each line of the log is written to standard error at once": (
+        "--log-flush-frequency=1s --log-json-info-buffer-size=1Ki --log-json-split-stream "
+        "--log-text-info-buffer-size=512 --log-text-split-stream=true"
+    ),
+    "the log goes to standard error, with the time and level in each line": (
+        "--add_dir_header --alsologtostderr --log_backtrace_at=f:1 --log_dir=/d --log_file=/f "
+        "--log_file_max_size=1 --logtostderr=false --one_output --skip_headers --skip_log_headers=true "
+        "--stderrthreshold=2"
+    ),
+}
+"""Warnings that several flags share."""
 
 WITHOUT_EFFECT = {
     "--config-sync-period=1m": "has no effect: objects are listed anew when a watch has missed something",
-    "--enable-dsr": WINDOWS,
-    "--forward-healthcheck-vip": WINDOWS,
     "--iptables-localhost-nodeports": "has no effect: node ports are served on 127.0.0.1 only as nodePortAddresses "
     "says",
     "--iptables-masquerade-bit=15": "has no effect: in this mode nftables.masqueradeBit is used",
@@ -123,44 +131,21 @@ WITHOUT_EFFECT = {
     "--ipvs-strict-arp": "has no effect: no interface gets the Services' addresses, so nobody answers ARP requests for "
     "them",
     "--ipvs-sync-period=1m": "has no effect: in this mode nftables.syncPeriod is used",
-    "--ipvs-tcp-timeout=1m": CONNTRACK,
-    "--ipvs-tcpfin-timeout=1m": CONNTRACK,
-    "--ipvs-udp-timeout=1m": CONNTRACK,
     "--kube-api-burst=20": "has no effect: there is one watch for each resource, and nothing to limit",
     "--kube-api-content-type=text/plain": "has no effect: the API is asked for JSON",
     "--kube-api-qps=7.5": "has no effect: there is one watch for each resource, and nothing to limit",
-    "--log-flush-frequency=1s": UNBUFFERED,
-    "--log-json-info-buffer-size=1Ki": UNBUFFERED,
-    "--log-json-split-stream": UNBUFFERED,
-    "--log-text-info-buffer-size=512": UNBUFFERED,
-    "--log-text-split-stream=true": UNBUFFERED,
-    "--network-name=n": WINDOWS,
     "--profiling": "has no effect: there is nothing at /debug/pprof",
     "--proxy-mode=nftables": "",
     "--proxy-port-range=1-2": "has no effect: no port is opened on behalf of Services",
-    "--root-hnsendpoint-name=n": WINDOWS,
     "--show-hidden-metrics-for-version=1.35": "has no effect: no metric is hidden",
-    "--source-vip=10.0.0.1": WINDOWS,
     "--vmodule=proxy*=4": "has no effect: logging.verbosity counts for all modules alike",
-    "--windows-run-as-service": WINDOWS,
-    "--add_dir_header": ONE_LOG,
-    "--alsologtostderr": ONE_LOG,
     "--boot-id-file=/f": "nothing here asks which machine this is",
     "--healthz-port=1": "health is answered where --healthz-bind-address says",
-    "--log_backtrace_at=f:1": ONE_LOG,
-    "--log_dir=/d": ONE_LOG,
-    "--log_file=/f": ONE_LOG,
-    "--log_file_max_size=1": ONE_LOG,
-    "--logtostderr=false": ONE_LOG,
     "--machine-id-file=/f": "nothing here asks which machine this is",
     "--master=https://m": "this address is tried beside that in the kubeconfig, as with --api-server",
     "--metrics-port=2": "metrics are answered where --metrics-bind-address says",
-    "--one_output": ONE_LOG,
-    "--skip_headers": ONE_LOG,
-    "--skip_log_headers=true": ONE_LOG,
-    "--stderrthreshold=2": ONE_LOG,
-}
-"""A flag that has no effect, and the one warning that says what happens instead; --proxy-mode needs none here."""
+} | {flag: text for text, flags in ALIKE.items() for flag in flags.split()}
+"""Flags without effect, each with its only warning.  --proxy-mode needs none here."""
 
 ELSEWHERE = {"cleanup", "config", "help", "init-only", "version", "write-config-to"}
 """Flags that tests of their own try."""
@@ -172,12 +157,12 @@ def name_of(argument: str) -> str:
 
 
 def test_every_flag_is_tried() -> None:
-    """What is tried below are the flags that kube-proxy 1.36 has, each of them."""
+    """Every flag of kube-proxy 1.36 is tried below."""
     assert {name_of(each) for each in (*USED, *WITHOUT_EFFECT)} | ELSEWHERE == set(HELP_OF_1_36.split())
 
 
 def test_flags_do_what_they_say_or_say_what_happens_instead(tmp_path: Path) -> None:
-    """Each flag changes its field of the configuration in force, or is one warning that names it."""
+    """Each flag changes its field of the configuration in force, or a warning names it."""
     file = tmp_path / "written.yaml"
     done = run(*USED, *WITHOUT_EFFECT, "--write-config-to", file)
     assert done.status == 0, done.err
@@ -212,7 +197,7 @@ def test_a_boolean_can_be_false(tmp_path: Path) -> None:
 
 
 def test_a_bad_flag_is_named() -> None:
-    """A flag whose text can't be used is an error that names it, as is a flag that nobody has."""
+    """A flag with an unusable text is an error that names the flag, and so is an unknown flag."""
     done = run("--oom-score-adj=low", "--masquerade-all=maybe", "--cluster-cidr=10.0.0.0")
     assert done.status == 2
     assert sorted(done.err.splitlines()) == [
@@ -253,23 +238,16 @@ COMMAND_LINES = {
     "--master=https://api.internal.example.com --oom-score-adj=-998 --v=2 --logtostderr=false --alsologtostderr "
     "--log-file=/var/log/kube-proxy.log",
 }
-"""What starts kube-proxy in installations of several kinds; the files that they name are elsewhere here."""
+"""Command lines of kube-proxy in several kinds of installations, with other paths."""
 
 
 @pytest.mark.parametrize("line", COMMAND_LINES.values(), ids=list(COMMAND_LINES))
 def test_command_lines_of_real_installations(tmp_path: Path, line: str) -> None:
     """A command line of kube-proxy's is taken as it is, and its node, range and periods are in force."""
     file = tmp_path / "written.yaml"
-    done = subprocess.run(
-        [sys.executable, "-m", "nftproxy", "run", *line.split(), f"--write-config-to={file}"],
-        cwd=CHECKOUT,
-        input=json.dumps(HEAD | {"clusterCIDR": "10.42.0.0/16"}),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
+    stdin = json.dumps(HEAD | {"clusterCIDR": "10.42.0.0/16"})
+    done = run(*line.split(), f"--write-config-to={file}", stdin=stdin)
+    assert done.status == 0, done.err
     written = yaml.safe_load(file.read_text())
     assert written["hostnameOverride"] == ("node-a" if "--hostname-override" in line else "")
     assert at(written, "logging.verbosity") == (2 if "--v=2" in line else 0)
@@ -292,76 +270,39 @@ def test_every_word_for_local_sources(tmp_path: Path, mode: str) -> None:
 
 # ---- fields --------------------------------------------------------------------------------------------------------
 
-FIELDS_OF_1_36: dict[str, Any] = {
-    "featureGates": {"AllowServiceExternalIPs": False, "NFTablesProxyMode": True, "WinDSR": True},
-    "clientConnection": {
-        "kubeconfig": "/k",
-        "acceptContentTypes": "application/json",
-        "contentType": "application/json",
-        "qps": 7,
-        "burst": 20,
-    },
-    "logging": {
-        "format": "text",
-        "flushFrequency": 1000000000,
-        "verbosity": 2,
-        "vmodule": [{"filePattern": "proxy*", "verbosity": 4}],
-        "options": {
-            "text": {"splitStream": True, "infoBufferSize": "1Ki"},
-            "json": {"splitStream": True, "infoBufferSize": "1Ki"},
-        },
-    },
-    "hostnameOverride": "node-z",
-    "bindAddress": "192.168.0.2",
-    "healthzBindAddress": "127.0.0.1:1",
-    "metricsBindAddress": "127.0.0.1:2",
-    "bindAddressHardFail": True,
-    "enableProfiling": True,
-    "showHiddenMetricsForVersion": "1.35",
-    "mode": "ipvs",
-    "iptables": {
-        "masqueradeBit": 15,
-        "masqueradeAll": True,
-        "localhostNodePorts": True,
-        "syncPeriod": "10s",
-        "minSyncPeriod": "5s",
-    },
-    "ipvs": {
-        "syncPeriod": "40s",
-        "minSyncPeriod": "4s",
-        "scheduler": "rr",
-        "excludeCIDRs": ["10.0.0.0/8"],
-        "strictARP": True,
-        "tcpTimeout": "1m",
-        "tcpFinTimeout": "1m",
-        "udpTimeout": "1m",
-    },
-    "nftables": {"masqueradeBit": 13, "masqueradeAll": False, "syncPeriod": "50s", "minSyncPeriod": "6s"},
-    "winkernel": {
-        "networkName": "n",
-        "sourceVip": "10.0.0.1",
-        "enableDSR": True,
-        "rootHnsEndpointName": "n",
-        "forwardHealthCheckVip": True,
-    },
-    "detectLocalMode": "BridgeInterface",
-    "detectLocal": {"bridgeInterface": "br0", "interfaceNamePrefix": "veth"},
-    "clusterCIDR": "10.1.0.0/16",
-    "nodePortAddresses": ["10.0.0.0/8"],
-    "oomScoreAdj": -5,
-    "conntrack": {
-        "maxPerCore": 1000,
-        "min": 2000,
-        "tcpEstablishedTimeout": "1s",
-        "tcpCloseWaitTimeout": "2s",
-        "tcpBeLiberal": True,
-        "udpTimeout": "3s",
-        "udpStreamTimeout": "4s",
-    },
-    "configSyncPeriod": "1m",
-    "portRange": "1-2",
-    "windowsRunAsService": True,
-}
+FIELDS_OF_1_36: dict[str, Any] = yaml.safe_load("""
+featureGates: {AllowServiceExternalIPs: false, NFTablesProxyMode: true, WinDSR: true}
+clientConnection:
+  {kubeconfig: /k, acceptContentTypes: application/json, contentType: application/json, qps: 7, burst: 20}
+logging:
+  {format: text, flushFrequency: 1000000000, verbosity: 2, vmodule: [{filePattern: proxy*, verbosity: 4}],
+   options: {text: {splitStream: true, infoBufferSize: 1Ki}, json: {splitStream: true, infoBufferSize: 1Ki}}}
+hostnameOverride: node-z
+bindAddress: 192.168.0.2
+healthzBindAddress: 127.0.0.1:1
+metricsBindAddress: 127.0.0.1:2
+bindAddressHardFail: true
+enableProfiling: true
+showHiddenMetricsForVersion: "1.35"
+mode: ipvs
+iptables: {masqueradeBit: 15, masqueradeAll: true, localhostNodePorts: true, syncPeriod: 10s, minSyncPeriod: 5s}
+ipvs:
+  {syncPeriod: 40s, minSyncPeriod: 4s, scheduler: rr, excludeCIDRs: [10.0.0.0/8], strictARP: true, tcpTimeout: 1m,
+   tcpFinTimeout: 1m, udpTimeout: 1m}
+nftables: {masqueradeBit: 13, masqueradeAll: false, syncPeriod: 50s, minSyncPeriod: 6s}
+winkernel: {networkName: n, sourceVip: 10.0.0.1, enableDSR: true, rootHnsEndpointName: n, forwardHealthCheckVip: true}
+detectLocalMode: BridgeInterface
+detectLocal: {bridgeInterface: br0, interfaceNamePrefix: veth}
+clusterCIDR: 10.1.0.0/16
+nodePortAddresses: [10.0.0.0/8]
+oomScoreAdj: -5
+conntrack:
+  {maxPerCore: 1000, min: 2000, tcpEstablishedTimeout: 1s, tcpCloseWaitTimeout: 2s, tcpBeLiberal: true, udpTimeout: 3s,
+   udpStreamTimeout: 4s}
+configSyncPeriod: 1m
+portRange: 1-2
+windowsRunAsService: true
+""")
 """Every field of KubeProxyConfiguration in 1.36 (types.go), each with a value that isn't the default."""
 
 IN_FORCE = {
@@ -373,7 +314,7 @@ IN_FORCE = {
     "mode": "nftables",
     "nftables": {"masqueradeAll": True, "masqueradeBit": 15, "syncPeriod": "40s", "minSyncPeriod": "4s"},
 }
-"""What must be in force: the values of the fields that are used, and of the periods and the mark those of mode ipvs."""
+"""The fields in force: the values of the used fields, with the periods and the mark of mode ipvs."""
 
 WARNED_OF = """
 mode featureGates clientConnection.acceptContentTypes clientConnection.contentType clientConnection.qps
@@ -386,7 +327,7 @@ winkernel.rootHnsEndpointName winkernel.forwardHealthCheckVip configSyncPeriod p
 
 
 def test_fields_do_what_they_say_or_say_what_happens_instead(tmp_path: Path) -> None:
-    """Each field is in force, or is one warning that names it and says what happens instead."""
+    """Each field is in force, or a warning names it and the replacement."""
     config, file = tmp_path / "config.yaml", tmp_path / "written.yaml"
     config.write_text(yaml.safe_dump(HEAD | FIELDS_OF_1_36))
     done = run("--config", config, "--write-config-to", file)
@@ -399,42 +340,35 @@ def test_fields_do_what_they_say_or_say_what_happens_instead(tmp_path: Path) -> 
     assert all("unknown" not in text and len(text) > 20 for _, text in told)
 
 
+DEFAULTS_WRITTEN_BY_KUBE_PROXY: dict[str, Any] = yaml.safe_load("""
+bindAddress: 0.0.0.0
+bindAddressHardFail: false
+clientConnection:
+  {acceptContentTypes: "", burst: 10, contentType: application/vnd.kubernetes.protobuf, kubeconfig: "", qps: 5}
+configSyncPeriod: 15m0s
+enableProfiling: false
+iptables: {masqueradeAll: false, masqueradeBit: 14, minSyncPeriod: 1s, syncPeriod: 30s}
+ipvs: {excludeCIDRs: null, minSyncPeriod: 1s, scheduler: "", syncPeriod: 30s}
+logging: {flushFrequency: 5000000000, format: text, options: {text: {}}, verbosity: 0}
+mode: nftables
+portRange: ""
+winkernel: {enableDSR: false, networkName: ""}
+""")
+
+
 def test_what_kube_proxy_writes_needs_no_warning(tmp_path: Path) -> None:
     """The defaults, as `kube-proxy --write-config-to` writes them all out, are taken without a word."""
     config = tmp_path / "config.yaml"
-    config.write_text(
-        yaml.safe_dump(
-            HEAD
-            | {
-                "bindAddress": "0.0.0.0",
-                "bindAddressHardFail": False,
-                "clientConnection": {
-                    "acceptContentTypes": "",
-                    "burst": 10,
-                    "contentType": "application/vnd.kubernetes.protobuf",
-                    "kubeconfig": "",
-                    "qps": 5,
-                },
-                "configSyncPeriod": "15m0s",
-                "enableProfiling": False,
-                "iptables": {"masqueradeAll": False, "masqueradeBit": 14, "minSyncPeriod": "1s", "syncPeriod": "30s"},
-                "ipvs": {"excludeCIDRs": None, "minSyncPeriod": "1s", "scheduler": "", "syncPeriod": "30s"},
-                "logging": {"flushFrequency": 5000000000, "format": "text", "options": {"text": {}}, "verbosity": 0},
-                "mode": "nftables",
-                "portRange": "",
-                "winkernel": {"enableDSR": False, "networkName": ""},
-            }
-        )
-    )
+    config.write_text(yaml.safe_dump(HEAD | DEFAULTS_WRITTEN_BY_KUBE_PROXY))
     done = run("--config", config, "--write-config-to", tmp_path / "written")
     assert (done.status, warnings(done.err)) == (0, [])
 
 
-# ---- what ends at once ---------------------------------------------------------------------------------------------
+# ---- exits at once ------------------------------------------------------------------------------------------------
 
 
 def test_version() -> None:
-    """--version prints a name and a version, and --version=raw more of it; nothing else happens."""
+    """--version prints a name and a version, --version=raw prints more, and nothing else happens."""
     assert run("--version") == (0, f"nftproxy v{__version__}\n", "")
     done = run("--version=raw", "--config=/none")
     assert done.status == 0
@@ -449,7 +383,7 @@ def test_a_configuration_that_can_not_be_written_is_an_error() -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_cleanup() -> None:
-    """--cleanup removes our tables and ends; with =false it is as if it weren't there."""
+    """--cleanup removes our tables and ends.  With =false it has no effect."""
     Kernel().apply(Transaction("table ip nftproxy {}\ntable ip6 nftproxy {}\ntable ip other {}\n"))
     assert run("--cleanup=false", "--write-config-to=/dev/null").status == 0
     assert Kernel().read_back(Family.IPV4) is not None
@@ -464,7 +398,7 @@ def test_cleanup() -> None:
 @pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("mode", ["iptables", "ipvs"])
 def test_other_modes_run_as_nftables(tmp_path: Path, mode: str) -> None:
-    """In mode iptables or ipvs the process says once that it runs as nftables, and does; each line of JSON is one."""
+    """In mode iptables or ipvs the process logs once that it runs as nftables.  Each log line is a JSON object."""
     manifests = tmp_path / "manifests"
     manifests.mkdir()
     config = tmp_path / "config.yaml"

@@ -1,4 +1,4 @@
-"""What kube-proxy leaves behind goes, and nothing else, in real namespaces and with the real tools."""
+"""kube-proxy's leftovers are removed, and nothing else, in real namespaces and with the real tools."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def saved(tool: str) -> str:
 
 
 def clean(mode: str) -> list[str]:
-    """Remove what a mode left."""
+    """Remove the leftovers of a mode."""
     return list(remove_leftovers(mode))
 
 
@@ -57,7 +57,7 @@ def node(namespace: None) -> None:  # noqa: ARG001 -- what this is about is ther
 @pytest.mark.usefixtures("node")
 @each_tool
 def test_chains_of_iptables_mode_go_and_nothing_else(tool: str) -> None:
-    """All that kube-proxy made is gone, all that others made is byte for byte as before, also after a second time."""
+    """kube-proxy's rules are gone, and all other rules are the same byte for byte, also after a second run."""
     restore(tool, FOREIGN, "")
     before = saved(tool)
     restore(tool, IPTABLES_MODE)
@@ -76,7 +76,7 @@ def test_chains_of_iptables_mode_go_and_nothing_else(tool: str) -> None:
 @pytest.mark.usefixtures("node")
 @each_tool
 def test_a_chain_that_others_use_is_kept(tool: str) -> None:
-    """A chain to which someone else's rule leads stays as it is, with what it leads to, and is named."""
+    """A chain to which another program's rule leads is kept and named, with all chains that it leads to."""
     restore(tool, FOREIGN, "")
     restore(tool, IPTABLES_MODE)
     run(f"{tool} -t nat -A CNI-HOSTPORT-DNAT -j KUBE-NODEPORTS")
@@ -122,7 +122,7 @@ def test_a_table_that_iptables_cannot_read_may_be_someone_elses() -> None:
 
 @pytest.mark.usefixtures("node")
 def test_a_table_that_fails_does_not_save_the_others() -> None:
-    """If the tool refuses one table, the next one is still cleaned, and the refusal is raised at the end."""
+    """If the tool refuses a table, the next table is still cleaned, and the error is raised at the end."""
     restore("iptables-nft", IPTABLES_MODE)
     real = removals
 
@@ -151,7 +151,7 @@ def test_what_iptables_saves_without_kube_proxy_needs_nothing() -> None:
 
 @pytest.mark.parametrize("chain", ["KUBE-FIREWALL", "KUBE-MARK-DROP", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"])
 def test_chains_of_the_kubelet_are_not_kube_proxys(chain: str) -> None:
-    """What the kubelet makes, and makes again, is left to it."""
+    """The kubelet's chains are left alone."""
     assert not CHAIN.fullmatch(chain)
 
 
@@ -161,7 +161,7 @@ def test_chains_of_the_kubelet_are_not_kube_proxys(chain: str) -> None:
 @pytest.mark.usefixtures("node")
 @pytest.mark.parametrize("mode", MODES)
 def test_what_kube_proxy_still_serves_is_left_alone(mode: str) -> None:
-    """Where a canary's table is, nothing is removed in any mode; once that is gone, everything is."""
+    """Beside a canary's table nothing is removed in any mode.  Without that table everything is."""
     restore("iptables-nft", IPTABLES_MODE)
     run("nft add table ip6 kube-proxy")
     table = pipeline(service_proxy_name="canary").load(Family.IPV6, None).text
@@ -185,7 +185,7 @@ def test_what_kube_proxy_still_serves_is_left_alone(mode: str) -> None:
 @pytest.mark.usefixtures("node")
 @each_tool
 def test_chains_and_sets_of_ipvs_mode_go_and_nothing_else(tool: str) -> None:
-    """The chains go first, then the sets that they used; sets and rules of others stay."""
+    """The chains go first, then the sets that they used.  Other programs' sets and rules stay."""
     version, prefix = ("inet6", "KUBE-6-") if tool.startswith("ip6") else ("inet", "KUBE-")
     restore(tool, FOREIGN, "")
     run(f"ipset create mine hash:ip family {version}")
@@ -225,7 +225,7 @@ def test_node_ports_are_read_from_the_sets() -> None:
 
 
 def message(**attributes: object) -> ipvsmsg:
-    """What the kernel would send about a virtual server."""
+    """The kernel's message about a virtual server."""
     sent = ipvsmsg()
     nested = {"attrs": [(f"IPVS_SVC_ATTR_{name.upper()}", value) for name, value in attributes.items()]}
     sent["attrs"] = [("IPVS_CMD_ATTR_SERVICE", nested)]
@@ -248,7 +248,7 @@ def message(**attributes: object) -> ipvsmsg:
     ids=["service", "service IPv6", "node port", "another protocol", "someone else's", "firewall mark"],
 )
 def test_virtual_servers_are_told_apart(sent: ipvsmsg, ours: bool) -> None:
-    """Kube-proxy's are those on its interface's addresses and at its node ports, and no others."""
+    """kube-proxy's virtual servers are on its interface's addresses or at its node ports."""
     addresses, node_ports = frozenset({"10.96.0.10", "fd00:96::10"}), frozenset({(6, 30080)})
     assert is_kube_proxys(server_of(sent), addresses, node_ports) is ours
 
@@ -281,7 +281,7 @@ class FakeIPVS:
 
 @pytest.mark.usefixtures("node")
 def test_virtual_servers_go_before_the_interface_does(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of the virtual servers those on the interface's addresses are deleted, then the interface; others stay."""
+    """Virtual servers on the interface's addresses are deleted, then the interface.  All other servers stay."""
     ipvs = FakeIPVS("10.96.0.10", "203.0.113.7")
     monkeypatch.setattr(kube_proxy_cleanup, "IPVS", ipvs)
     monkeypatch.setattr(kube_proxy_cleanup, "IPVS_IN_KERNEL", tmp_path)
@@ -297,7 +297,7 @@ def test_virtual_servers_go_before_the_interface_does(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("node")
 def test_an_interface_of_another_kind_is_not_kube_proxys() -> None:
-    """What is called kube-ipvs0 and is no dummy stays."""
+    """An interface kube-ipvs0 that is no dummy stays."""
     run("ip link add kube-ipvs0 type bridge")
     assert clean("ipvs") == []
     assert "kube-ipvs0" in run("ip link")
@@ -331,7 +331,7 @@ def test_tables_of_nftables_mode_go_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_without_permission_that_is_said(as_nobody: Run, mode: str) -> None:
-    """A user who may not change the rules gets the error for that."""
+    """A user without permission gets an error that says so."""
     code = (
         "from nftproxy.commands.kube_proxy_cleanup import *\n"
         f"try: print(list(remove_leftovers('{mode}')))\n"

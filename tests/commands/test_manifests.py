@@ -1,4 +1,4 @@
-"""`nftproxy manifests`: for each distribution and wish it prints what the API takes, and leaves nothing open."""
+"""`nftproxy manifests`: for each distribution and option it prints complete objects that the API takes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from nftproxy import __version__
-from nftproxy.api.config import parse_config
+from nftproxy.config.parse import parse_config
 from nftproxy.deploy.distributions import DISTRIBUTIONS
 from nftproxy.model.settings import Config
 from tests.conftest import CHECKOUT
@@ -35,15 +35,25 @@ WISHES: dict[str, list[str]] = {
         *KNOWN, "--image", "registry.example.com:5000/net/nftproxy:0.1.0@sha256:" + 64 * "0", "--monitoring",
         "--startup-taint", "nftproxy.dev/not-ready", "--node-selector", "example.org/proxy=nftproxy",
     ],
+    "the example": ["--node-selector", "proxy=nftproxy", str(DEPLOY / "kube-proxy.yaml")],
     "a canary": [*KNOWN, "--service-proxy-name", "canary", "--monitoring", "--startup-taint", "nftproxy.dev/not-ready"],
 }  # fmt: skip
 
 
 class Made(NamedTuple):
-    """What a command has printed: objects by kind, and the agent's configuration."""
+    """The output of a command: objects by kind, and the agent's configuration."""
 
     objects: dict[str, Any]
     config: Config
+
+    @classmethod
+    def of(cls, text: str) -> Made:
+        """Parse a text, whose configuration has no unknown field and none without effect."""
+        objects = {each["kind"]: each for each in yaml.safe_load_all(text)}
+        (file,) = objects["ConfigMap"]["data"].values()
+        config, warnings = parse_config(yaml.safe_load(file), "config.yaml")
+        assert warnings == []
+        return cls(objects, config)
 
     @property
     def pod(self) -> Any:
@@ -63,26 +73,22 @@ class Made(NamedTuple):
 
     @property
     def node_verbs(self) -> list[str]:
-        """What it may do with Nodes."""
+        """The verbs that it may use with Nodes."""
         (verbs,) = (each["verbs"] for each in self.objects["ClusterRole"]["rules"] if each["resources"] == ["nodes"])
         assert isinstance(verbs, list)
         return verbs
 
 
 def make(*arguments: str, stdin: str = "") -> Made:
-    """Run the command, which has nothing to warn of; its configuration has nothing that is unknown either."""
+    """Run the command, which has nothing to warn of."""
     done = nftproxy("manifests", *arguments, stdin=stdin)
     assert (done.status, done.err) == (0, "")
-    objects = {each["kind"]: each for each in yaml.safe_load_all(done.out)}
-    (text,) = objects["ConfigMap"]["data"].values()
-    config, warnings = parse_config(yaml.safe_load(text), "config.yaml")
-    assert warnings == []
-    return Made(objects, config)
+    return Made.of(done.out)
 
 
 @pytest.mark.parametrize("arguments", WISHES.values(), ids=WISHES)
 def test_every_object_is_what_the_api_takes(arguments: list[str]) -> None:
-    """For every distribution and wish each object has the fields of its kind in each version, and no others."""
+    """For every distribution and option each object has only fields of its kind in each version."""
     made = make(*arguments)
     kinds = ["ServiceAccount", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "DaemonSet"]
     assert list(made.objects) == [*kinds, *(["PodMonitor"] if "--monitoring" in arguments else [])]
@@ -94,7 +100,7 @@ def test_every_object_is_what_the_api_takes(arguments: list[str]) -> None:
 
 @functools.cache
 def expect_valid(text: str, version: str) -> None:
-    """An object must be what the API takes; of objects that are the same one says it for all."""
+    """Assert that the API takes an object.  Equal objects are validated once."""
     kubernetes_validate.validate(yaml.safe_load(text), version, strict=True)
 
 
@@ -109,18 +115,16 @@ def test_nothing_is_left_to_fill_in(arguments: list[str]) -> None:
 
 
 def test_the_example_is_what_the_command_prints() -> None:
-    """examples/deploy/daemonset.yaml is made from the ConfigMap beside it; to make it anew run the command there."""
-    made = nftproxy("manifests", "--node-selector", "proxy=nftproxy", "-", stdin=CONFIG_MAP)
-    assert made.out == (DEPLOY / "daemonset.yaml").read_text()
-    from_file = nftproxy("manifests", "--node-selector", "proxy=nftproxy", DEPLOY / "kube-proxy.yaml")
-    assert from_file.out == made.out
+    """examples/deploy/daemonset.yaml is made from the ConfigMap beside it, by the command in kubeadm.md."""
+    piped = nftproxy("manifests", "--node-selector", "proxy=nftproxy", "-", stdin=CONFIG_MAP)
+    assert piped.out == nftproxy("manifests", *WISHES["the example"]).out == (DEPLOY / "daemonset.yaml").read_text()
 
 
 # ---- from kube-proxy's ConfigMap -------------------------------------------------------------------------------------
 
 
 def test_kube_proxys_configuration_is_taken_over() -> None:
-    """What its file says of any mode holds for the agent; what belongs to its pod, and what is default, is left out."""
+    """The agent takes over the file's values, of any mode.  Values of kube-proxy's pod, and defaults, are left out."""
     text = CONFIG_MAP
     for old, new in (
         ("nodePortAddresses: null", "nodePortAddresses: [10.0.0.0/8]"),
@@ -144,7 +148,7 @@ def test_kube_proxys_configuration_is_taken_over() -> None:
 
 
 def test_options_go_before_the_config_map() -> None:
-    """An address, a range and an image that are given count, whatever the ConfigMap says."""
+    """Options for address, range and image override the ConfigMap."""
     given = ["--api-server", "https://[fd00::1]", "--cluster-cidr", "10.9.0.0/16", "--image", "example.com/nftproxy:1"]
     made = make(*given, "-", stdin=CONFIG_MAP)
     assert made.environment["KUBERNETES_SERVICE_HOST"] == "fd00::1"
@@ -154,7 +158,7 @@ def test_options_go_before_the_config_map() -> None:
 
 
 def test_the_two_config_maps_of_eks() -> None:
-    """A list of ConfigMaps whose keys have other names is understood as well; EKS has no range of pods."""
+    """A list of ConfigMaps whose keys have other names is understood, too.  EKS has no range of pods."""
     data = yaml.safe_load(CONFIG_MAP)["data"]
     config = data["config.conf"].replace("clusterCIDR: 10.244.0.0/16", 'clusterCIDR: ""')
     maps = [
@@ -197,7 +201,7 @@ def test_what_is_no_config_map_of_kube_proxy(stdin: str, fault: str) -> None:
     assert fault in done.err
 
 
-# ---- what can't be known ---------------------------------------------------------------------------------------------
+# ---- unknown values --------------------------------------------------------------------------------------------------
 
 RANGE = "error: NFT112: the range of the cluster's pods isn't known: give --cluster-cidr RANGE"
 ADDRESS = "error: NFT112: the address of the API server isn't known: give --api-server URL"
@@ -246,7 +250,7 @@ def test_a_wish_that_can_not_be(arguments: list[str], fault: str) -> None:
     assert fault in done.err
 
 
-# ---- what the wishes make of it --------------------------------------------------------------------------------------
+# ---- the effect of options -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -260,7 +264,7 @@ def test_a_wish_that_can_not_be(arguments: list[str], fault: str) -> None:
 def test_distributions_with_a_load_balancer_on_each_node_need_no_option(
     name: str, address: tuple[str, str], ranges: list[str]
 ) -> None:
-    """Where the distribution settles address and range nothing has to be given; a range that is given counts."""
+    """If the distribution has address and range, no option is needed, and an option for the range counts."""
     made = make("--for", name)
     environment = made.environment
     assert (environment["KUBERNETES_SERVICE_HOST"], environment["KUBERNETES_SERVICE_PORT"]) == address
@@ -269,8 +273,15 @@ def test_distributions_with_a_load_balancer_on_each_node_need_no_option(
     assert [str(each) for each in other.config.cluster_cidrs] == ["10.9.0.0/16"]
 
 
+def test_a_wrong_field_would_be_found() -> None:
+    """The schemas are strict: a misspelt field is no field."""
+    wrong = make(*KNOWN).objects["ServiceAccount"] | {"automountServiceAccountTokens": False}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        expect_valid(yaml.safe_dump(wrong), API_VERSIONS[-1])
+
+
 def test_monitoring_opens_the_metrics() -> None:
-    """Without it metrics are for the node alone; with it they are for everyone, at a port that has a name."""
+    """Without the option metrics are for the node alone.  With it they are for everyone, at a named port."""
     without, monitored = make(*KNOWN), make(*KNOWN, "--monitoring")
     assert without.config.metrics_bind_address == "127.0.0.1:10249"
     assert [each["name"] for each in without.agent["ports"]] == ["healthz"]
@@ -291,7 +302,7 @@ def test_prometheus_scrapes_it_as_the_example_says() -> None:
 
 
 def test_the_comment_says_what_is_to_be_done_on_the_nodes() -> None:
-    """At the top stands how kube-proxy is turned off here, and with a startup taint how nodes get that one."""
+    """The comment says how to turn kube-proxy off, and with a startup taint how nodes get it."""
     top = nftproxy("manifests", "--for", "talos", "--startup-taint", "example.org/wait").out.partition("apiVersion")[0]
     lines = [line.removeprefix("#") for line in top.splitlines()]
     for setting in (DISTRIBUTIONS["talos"].off, DISTRIBUTIONS["talos"].taint):
@@ -322,7 +333,7 @@ def test_a_canary_leaves_the_node_to_kube_proxy() -> None:
 
 
 def test_health_is_asked_for_where_it_is_answered() -> None:
-    """Where the configuration says one address the probes ask that, else the node's."""
+    """If the configuration has an address, the probes use it, else the node's."""
     for address, host in (('""', None), ("127.0.0.1:10256", "127.0.0.1"), ('"[fd00::1]:10256"', "fd00::1")):
         made = make("-", stdin=CONFIG_MAP.replace('healthzBindAddress: ""', f"healthzBindAddress: {address}"))
         for probe in ("livenessProbe", "readinessProbe"):
@@ -330,7 +341,7 @@ def test_health_is_asked_for_where_it_is_answered() -> None:
 
 
 def test_the_image_has_the_version_of_the_package_by_default() -> None:
-    """Without an option the image is the one of this version."""
+    """Without an option the image has the version of this package."""
     assert make(*KNOWN).agent["image"] == f"nftproxy:{__version__}"
 
 
@@ -342,7 +353,7 @@ SECTIONS = dict(re.findall(r"^### (\S+)\n(.*?)(?=^##|\Z)", INSTALL, re.MULTILINE
 
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_each_distribution_has_its_recipe(name: str) -> None:
-    """Its section shows, to the letter, how kube-proxy is turned off, what comes then, and how the taint is set."""
+    """Its section shows, to the letter, how kube-proxy is turned off, the next step, and how the taint is set."""
     distribution = DISTRIBUTIONS[name]
     section = SECTIONS[distribution.title]
     blocks = re.findall(r"^```yaml\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)

@@ -1,4 +1,4 @@
-"""What `nftproxy run` does before it follows the cluster."""
+"""The start of `nftproxy run`, before it follows the cluster."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NoReturn
 
 import pytest
 
-from nftproxy.commands import logs, run
+from nftproxy import logs
+from nftproxy.commands import run
 from nftproxy.commands.cli import commands
 from nftproxy.commands.options import renderer
-from nftproxy.kernel import memory
 from nftproxy.kernel.capabilities import Probe
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.rules.render import Renderer
 
-LONG = 60.0  # seconds: compiling eight templates takes a tenth of one
+LONG = 60.0  # seconds: compiling eight templates takes a tenth of a second
 
 
 class _Ready(Exception):
@@ -23,7 +23,7 @@ class _Ready(Exception):
 
 
 def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What libnftables can do is tried while templates are compiled, and known before rules are made."""
+    """Libnftables' features are probed while templates are compiled, and known before rules are made."""
     is_compiled = threading.Event()
 
     def compile_templates(templates: None) -> Renderer:
@@ -43,7 +43,7 @@ def test_nothing_waits_while_another_process_tries_libnftables(monkeypatch: pyte
     monkeypatch.setattr(run, "probe", probe)
     monkeypatch.setattr(run, "Pipeline", pipeline)
     monkeypatch.setattr(run, "raise_file_limit", lambda: None)
-    monkeypatch.setattr(memory, "expect_many_objects", lambda: None)
+    monkeypatch.setattr(run, "collect_garbage_rarely", lambda: None)
     monkeypatch.setattr(logs, "set_up", lambda _: None)
     with pytest.raises(_Ready):
         commands()["run"].main([], standalone_mode=False)

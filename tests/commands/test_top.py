@@ -1,13 +1,13 @@
-"""`nftproxy top`: whose connections are whose, in what order, and how they are shown."""
+"""`nftproxy top`: connections by Service, their order, and their format."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
 
-from nftproxy.agent.answers import ConflictRow, End, ServiceRow
-from nftproxy.commands.top import Names, TopRow, lines_of, top_of
-from nftproxy.kernel.connections import Connections, Way
+from nftproxy.agent.socket.answers import ConflictRow, End, ServiceRow
+from nftproxy.commands.top import ServiceNames, TopRow, lines_of, top_of
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation
 from nftproxy.model.addresses import Address, Protocol
 from tests.support.command import nftproxy
 
@@ -15,7 +15,7 @@ TCP, UDP = Protocol.TCP, Protocol.UDP
 
 
 def service_row(name: str, ips: tuple[str, ...], *ports: str) -> ServiceRow:
-    """What the agent says of a Service, which has or claims an external IP."""
+    """The agent's row of a Service, which has or claims an external IP."""
     external = ("203.0.113.9",)
     return ServiceRow("shop", name, "ClusterIP", ips, external, ports, 0, "Served", 1, 1, 1, "Local", "Local", None, {})
 
@@ -26,14 +26,14 @@ LOST = ConflictRow("shop", "other", "http", "203.0.113.9 . tcp . 80", "it belong
 LOST_PORT = ConflictRow("shop", "other", "more", "tcp . 30081", "it belongs to shop/web", "shop/web")
 
 
-def way(address: str, port: int, endpoint: str = "10.1.0.4", protocol: Protocol = TCP) -> Way:
+def way(address: str, port: int, endpoint: str = "10.1.0.4", protocol: Protocol = TCP) -> Translation:
     """From an address and port to an endpoint."""
-    return Way(protocol, Address(address), port, Address(endpoint), 8080)
+    return Translation(protocol, Address(address), port, Address(endpoint), 8080)
 
 
-def found(counts: dict[Way, int], others: int = 0) -> Connections:
-    """What conntrack has."""
-    return Connections(Counter(counts), others)
+def found(counts: dict[Translation, int], others: int = 0) -> ConnectionCounts:
+    """The connections in conntrack."""
+    return ConnectionCounts(Counter(counts), others)
 
 
 def row(service: str, port: str, endpoint: str, count: int, protocol: str = "tcp") -> TopRow:
@@ -41,11 +41,11 @@ def row(service: str, port: str, endpoint: str, count: int, protocol: str = "tcp
     return TopRow(service, port, protocol, endpoint, count)
 
 
-NAMES = Names([WEB, OTHER, End(), LOST, LOST_PORT])
+NAMES = ServiceNames([WEB, OTHER, End(), LOST, LOST_PORT])
 
 
 def test_connections_of_all_fronts_add_up() -> None:
-    """What comes to any address of a Service port is one row for each endpoint, most connections first."""
+    """Connections to any address of a Service port are a row for each endpoint, most connections first."""
     counts = {
         way("10.96.0.10", 80): 1,
         way("203.0.113.9", 80): 2,
@@ -63,14 +63,14 @@ def test_connections_of_all_fronts_add_up() -> None:
 
 
 def test_what_a_service_lost_is_not_its_own() -> None:
-    """An address or node port that a Service claims and another one has isn't counted for it."""
+    """An address or node port that a Service has lost to another Service isn't counted for it."""
     rows = top_of(found({way("192.168.0.2", 30081): 1, way("203.0.113.9", 80): 1}), NAMES).rows
     assert rows == (row("", "192.168.0.2:30081", "10.1.0.4:8080", 1), row("shop/web", "80", "10.1.0.4:8080", 1))
 
 
 def test_without_names_addresses_are_shown() -> None:
-    """What nobody is known to have is shown by its address and port."""
-    top = top_of(found({way("10.96.0.10", 80): 2, way("fd00:96::10", 80): 1}), Names(), problem="no agent")
+    """A place of no known Service is shown by its address and port."""
+    top = top_of(found({way("10.96.0.10", 80): 2, way("fd00:96::10", 80): 1}), ServiceNames(), problem="no agent")
     assert [line.split() for line in lines_of(top)] == [
         ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS"],
         ["<none>", "10.96.0.10:80/tcp", "10.1.0.4:8080", "2"],
@@ -88,7 +88,7 @@ def test_one_namespace() -> None:
 
 
 def test_what_does_not_fit_is_added_up() -> None:
-    """Rows beyond a terminal's lines, and connections beyond what was counted apart, are in one sum."""
+    """Rows beyond a terminal's lines, and connections without a row, are in a single sum."""
     counts = {way("10.96.0.10", 80, f"10.1.0.{number}"): number for number in (1, 2, 3)}
     top = top_of(found(counts, others=10), NAMES)
     assert top.connections == 16

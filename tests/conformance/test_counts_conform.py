@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.subjects.rendered import Rendered
+from nftproxy_conformance.trials import suite
+from nftproxy_conformance.trials.trial import Trial
 
-from nftproxy.conformance import suite
-from nftproxy.conformance.oracle import World
-from nftproxy.conformance.rendered import Rendered
-from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import obstacle
 from tests.support.factories import renderer
 from tests.system.fuzz.effort import IS_LONG
 
@@ -20,18 +20,18 @@ EXAMPLES = 20 if IS_LONG else 2
 
 
 class Counting(Rendered):
-    """Rules that count, whatever a world's configuration says."""
+    """Rules that count connections in any world."""
 
     worlds = 0
 
     def load(self, world: World) -> bool:
-        """Make the rules those of a world, with counts."""
+        """Load the rules of a world, with counts."""
         self.worlds += 1
         return super().load(world._replace(config=msgspec.structs.replace(world.config, service_counts=True)))
 
 
 def test_all_features_conform_with_counts() -> None:
-    """The suite's features all pass in clusters whose connections are counted."""
+    """All features pass in clusters that count connections."""
     rules = Counting(renderer(), probe().capabilities)
     with Trial(rules) as trial:
         results = list(suite.run(trial, examples=EXAMPLES))

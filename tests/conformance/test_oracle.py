@@ -1,15 +1,26 @@
-"""The oracle, by examples worked out by hand from docs/semantics.md: who watches the watchman."""
+"""The oracle gives the outcomes that docs/semantics.md demands, by examples worked out by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from nftproxy_conformance.lab import (
+    DROPPED,
+    NODE,
+    PORT_UNREACHABLE,
+    TCP_RESET,
+    UNTOUCHED,
+    Origin,
+    Outcome,
+    Probe,
+    endpoint,
+)
+from nftproxy_conformance.lab.topology import DEFAULT_SOURCES
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
-from nftproxy.conformance.oracle import Oracle, World
-from nftproxy.conformance.probes import INTERFACES
-from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
-from nftproxy.lab.topology import DEFAULT_SOURCES
 from nftproxy.model.annotations import Algorithm, ServiceOptions
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
@@ -21,15 +32,10 @@ POD = "10.1.0.200"
 
 
 def world(*objects: Object, zone: str = "a", knows_interfaces: bool = True, **tweaks: Any) -> World:
-    """What node-a sees of these objects; `tweaks` are those of `factories.settings`."""
-    return World(
-        node(zone=zone),
-        settings(**tweaks).config,
-        tuple(each for each in objects if isinstance(each, Service)),
-        tuple(each for each in objects if isinstance(each, EndpointSlice)),
-        tuple(each for each in objects if isinstance(each, ServiceCIDR)),
-        INTERFACES,
-        knows_interfaces,
+    """The world of node-a with these objects.  `tweaks` are those of `factories.settings`."""
+    config = settings(**tweaks).config
+    return World.with_objects(
+        node(zone=zone), config, objects, interfaces=NODE_ADDRESSES, knows_interfaces=knows_interfaces
     )
 
 
@@ -41,13 +47,13 @@ def become(
     protocol: str = "tcp",
     source: str | None = None,
 ) -> set[Outcome]:
-    """What a connection must become."""
+    """The expected outcomes of a connection."""
     usual = "192.168.0.77" if origin is Origin.NODE else DEFAULT_SOURCES[origin][":" in address]
     return set(Oracle(there).expected(Probe(origin, address, port, protocol, source or usual)))
 
 
 def at(*pods: str, masqueraded: bool = False, port: int = 8080) -> set[Outcome]:
-    """Arriving at one of these pods."""
+    """The outcomes at these pods."""
     return {endpoint(pod, port, masqueraded=masqueraded) for pod in pods}
 
 
@@ -67,7 +73,7 @@ LOCAL = service(
     ],
 )
 def test_a_cluster_ip_leads_to_any_endpoint(origin: Origin, outcome: set[Outcome]) -> None:
-    """A ClusterIP hides the source of all but local ones."""
+    """A ClusterIP hides all sources except local sources."""
     assert become(world(service(), slice_of()), origin, "10.96.0.10") == outcome
 
 
@@ -95,7 +101,7 @@ def test_interfaces_tell_local_sources(prefix: str, is_local: bool) -> None:
 )
 @pytest.mark.parametrize(("address", "port"), [("203.0.113.7", 80), ("192.168.0.2", 30080)])
 def test_external_local_keeps_the_client(origin: Origin, outcome: set[Outcome], address: str, port: int) -> None:
-    """With policy Local, clients outside reach this node's endpoints as they are; the others reach all."""
+    """With policy Local, clients outside reach this node's endpoints unchanged.  Other clients reach all."""
     assert become(world(LOCAL, slice_of()), origin, address, port) == outcome
 
 
@@ -117,12 +123,12 @@ def test_external_cluster_hides_everyone() -> None:
     ],
 )
 def test_no_endpoint_here(endpoints: list[str], outcome: set[Outcome]) -> None:
-    """Policy Local refuses where nobody serves anywhere, and drops where others do."""
+    """Policy Local rejects if no endpoint serves anywhere, and drops if other nodes have endpoints."""
     assert become(world(LOCAL, slice_of(endpoints=endpoints)), Origin.OUTSIDE, "203.0.113.7") == outcome
 
 
 def test_udp_is_refused_by_icmp() -> None:
-    """What isn't TCP is refused by an ICMP error."""
+    """Protocols other than TCP are rejected by an ICMP error."""
     assert become(world(service(ports=["dns:53/udp"])), Origin.POD, "10.96.0.10", 53, "udp") == {PORT_UNREACHABLE}
 
 
@@ -138,19 +144,19 @@ def test_udp_is_refused_by_icmp() -> None:
     ],
 )
 def test_topology(endpoints: list[str], outcome: set[Outcome]) -> None:
-    """Hints count if every ready endpoint has them and one fits, those for nodes before those for zones."""
+    """Hints count if every ready endpoint has them and any fits, hints for nodes before hints for zones."""
     assert become(world(service(), slice_of(endpoints=endpoints)), Origin.POD, "10.96.0.10") == outcome
 
 
 def test_of_two_entries_the_better_one_counts() -> None:
-    """An entry that isn't terminating wins over one that is, whichever slice it is in."""
+    """An entry that isn't terminating wins over a terminating entry, in any slice."""
     ghosts = slice_of(endpoints=["10.1.0.4@node-a stopped"]), slice_of(endpoints=["10.1.0.4@node-a"], suffix="2")
     assert become(world(service(), *ghosts), Origin.POD, "10.96.0.10") == at(HERE)
     assert become(world(service(), *reversed(ghosts)), Origin.POD, "10.96.0.10") == at(HERE)
 
 
 def test_weights_and_algorithms() -> None:
-    """Drained endpoints get nothing, the lightest of the others its share, and a hash keeps a client where it is."""
+    """Drained endpoints get nothing, the lightest other endpoint gets its share, and a hash keeps clients in place."""
     drained, light, heavy = (
         slice_of(endpoints=[f"10.1.1.{number} in=a"], suffix=str(number), weight=weight)
         for number, weight in ((1, 0), (2, 25), (3, 100))
@@ -191,7 +197,7 @@ def test_what_is_delivered_here_keeps_its_source() -> None:
     ],
 )
 def test_source_ranges(ranges: list[str], source: str, is_admitted: bool) -> None:
-    """Ranges of the family restrict; one that holds the node admits the Service's own addresses."""
+    """Ranges of the family restrict clients.  A range that contains the node admits the Service's own addresses."""
     guarded = service(
         type="LoadBalancer", load_balancer_ips=["203.0.113.7"], external_ips=["203.0.113.9"], source_ranges=ranges
     )
@@ -217,9 +223,9 @@ def test_source_ranges(ranges: list[str], source: str, is_admitted: bool) -> Non
     ],
 )
 def test_node_port_addresses(cidrs: tuple[str, ...] | None, served: set[str]) -> None:
-    """Node ports are served on the node's main address, or where CIDRs say; elsewhere the port is the node's."""
+    """Node ports are served on the node's main address, or on addresses in CIDRs.  Elsewhere the port is the node's."""
     there = world(BALANCED, slice_of(), node_port_addresses=cidrs)
-    asked = {address: become(there, Origin.OUTSIDE, address, 30080) for address in INTERFACES if ":" not in address}
+    asked = {address: become(there, Origin.OUTSIDE, address, 30080) for address in NODE_ADDRESSES if ":" not in address}
     reached = at(HERE, AWAY, masqueraded=True)
     assert {address for address, outcome in asked.items() if outcome == reached} == served
     assert all(outcome in (reached, {NODE}) for outcome in asked.values())
@@ -227,7 +233,7 @@ def test_node_port_addresses(cidrs: tuple[str, ...] | None, served: set[str]) ->
 
 @pytest.mark.parametrize("asked", [None, ("localhost",), ("127.0.0.0/8", "all")])
 def test_rules_never_serve_loopback(asked: tuple[str, ...] | None) -> None:
-    """Asked for or not, a connection to loopback stays the node's own: what serves there listens there."""
+    """A connection to loopback always stays the node's own, as a listener serves node ports there."""
     there = world(BALANCED, slice_of(), node_port_addresses=asked)
     assert become(there, Origin.NODE, "127.0.0.1", 30080) == {NODE}
 
@@ -243,7 +249,7 @@ NEW = service("shop/a-new", created=2, cluster_ips=["10.96.0.30"], external_ips=
 
 
 def test_the_older_service_has_a_contested_address() -> None:
-    """Age decides, not the name; and an external IP never takes a ClusterIP, on no port."""
+    """Age decides before the name.  An external IP never takes a ClusterIP on any port."""
     there = world(NEW, OLD, slice_of("shop/old", ["10.1.0.4"]), slice_of("shop/a-new", ["10.1.1.4"]))
     assert become(there, Origin.OUTSIDE, "203.0.113.9") == at(HERE, masqueraded=True)
     assert become(there, Origin.POD, "10.96.0.20") == at(HERE)
@@ -253,7 +259,7 @@ def test_the_older_service_has_a_contested_address() -> None:
 
 
 def test_external_ips_are_off_or_the_nodes() -> None:
-    """Without the feature gate, and outside of the allowed ranges, there are none; the node's address is one."""
+    """Without the gate or outside of the allowed ranges no external IP is served, otherwise even the node's address."""
     grabber = service(external_ips=["203.0.113.9", "192.168.0.2"])
     assert become(world(grabber, slice_of()), Origin.OUTSIDE, "192.168.0.2") == at(HERE, AWAY, masqueraded=True)
     limited = world(grabber, slice_of(), external_ip_cidrs=networks(["192.168.0.0/24"]))
@@ -264,7 +270,7 @@ def test_external_ips_are_off_or_the_nodes() -> None:
 
 
 def test_the_nodes_own_ports_are_not_captured() -> None:
-    """On its own address a protected port, the proxy's own, and others' node ports are the node's, whatever the age."""
+    """On the node's address, protected ports, the proxy's ports and other Services' node ports stay the node's."""
     ports = ["ssh:22", "health:10256", "alt:30080", "http:80"]
     slices = slice_of(ports=[f"{port.split(':')[0]}:8080" for port in ports])
     grabber = service(created=1, external_ips=["192.168.0.2"], ports=ports)
@@ -288,7 +294,7 @@ def test_a_health_check_port_is_no_node_port() -> None:
 
 
 def test_node_ports_are_claimed_in_both_families() -> None:
-    """An older Service of one family keeps a newer one from its node port in the other, too."""
+    """An older Service of a single family keeps a newer Service from the node port in the other family too."""
     four = service("shop/four", created=1, type="NodePort", ports=["http:80:30080"])
     six = service("shop/six", created=2, cluster_ips=["fd00:96::10"], type="NodePort", ports=["http:80:30080"])
     there = world(four, six, slice_of("shop/six", ["fd00:1::4"]))
@@ -296,7 +302,7 @@ def test_node_ports_are_claimed_in_both_families() -> None:
 
 
 def test_unallocated_cluster_ips() -> None:
-    """Of a ServiceCIDR, what is nobody's is dropped; other ports of a ClusterIP are refused; the rest goes its way."""
+    """Packets to unused ClusterIPs are dropped, other ports of ClusterIPs rejected, and the rest left alone."""
     there = world(service(), slice_of(), service_cidr())
     assert become(there, Origin.POD, "10.96.7.7") == {DROPPED}
     assert become(there, Origin.POD, "10.96.0.10", 443) == {TCP_RESET}

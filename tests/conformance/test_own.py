@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
+from nftproxy_conformance.lab import Origin, Probe
+from nftproxy_conformance.trials.own import OWN_SOURCES, OwnCluster, flows, own_cluster
 
-from nftproxy.api.config import EMPTY_CONFIG
-from nftproxy.conformance.own import OWN_SOURCES, OwnCluster, flows, own_cluster
-from nftproxy.lab import Origin, Probe
+from nftproxy.config.parse import EMPTY_CONFIG
 from nftproxy.model.addresses import Family
-from nftproxy.model.errors import BadInput
+from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import to_yaml
 from nftproxy.sources.files import load_documents
 from tests.support import objects
@@ -55,7 +53,7 @@ def test_every_front_is_tried_from_each_kind_of_source() -> None:
 
 
 def test_there_is_a_bound() -> None:
-    """Beyond the bound every second or third front is left out, evenly; what is tried is tried in full."""
+    """Beyond the bound, fronts are left out evenly.  The remaining fronts are tried in full."""
     many = [
         objects.service(f"more-{number}", vips=[f"10.43.{number // 250}.{1 + number % 250}"]) for number in range(1000)
     ]
@@ -78,7 +76,7 @@ def test_the_node_is_the_clusters_own() -> None:
 
 
 def test_objects_are_shown_as_they_are() -> None:
-    """The API server gets what the manifests say, fields that no proxy reads too; only namespace and time are added."""
+    """The API server gets the manifests with all fields.  Only namespace and time are added."""
     odd = WEB | {"metadata": {"name": "odd", "annotations": {"a": "b"}}}
     shown = cluster(odd, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}).documents
     (given,) = (each for each in shown if each["metadata"]["name"] == "odd")
@@ -96,7 +94,7 @@ def test_objects_are_shown_as_they_are() -> None:
     ],
 )
 def test_interfaces_of_pods_are_the_labs(mode: str, given: dict[str, str], shown: dict[str, str]) -> None:
-    """Where the configuration names the interfaces of pods it names the scratch node's instead; pods stay local."""
+    """Interfaces of pods in the configuration become the scratch node's, and pods stay local."""
     made = cluster(config=CONFIG | {"detectLocalMode": mode, "detectLocal": given})
     assert made.configuration["detectLocal"] == shown
     assert made.presentation().configuration(made.world) == made.configuration
@@ -117,7 +115,7 @@ def test_a_node_is_needed() -> None:
 
 
 def test_a_fault_costs_only_what_it_names() -> None:
-    """What can't be read of an object is a problem of the report, and the rest is tried."""
+    """A fault of an object is a problem in the report, and the rest is tried."""
     broken = objects.service("broken", {"externalIPs": ["127.0.0.1"]}, vips=["10.43.0.11"])
     made = cluster(broken)
     assert [each.field for each in made.problems] == ["spec.externalIPs[0]"]
@@ -142,14 +140,14 @@ def test_a_fault_costs_only_what_it_names() -> None:
     ],
 )
 def test_wrong_usage_is_named(options: list[str], message: str) -> None:
-    """What can't be asked for has exit status 2 and a message, before anything is tried."""
+    """Wrong options end with status 2 and a message, before any trial."""
     done = nftproxy("conformance", *options)
     assert (done.status, done.out) == (2, "")
     assert message in done.err
 
 
 def test_wrong_manifests_are_named(tmp_path: Path) -> None:
-    """A file that can't be read, and one without Services, have exit status 2."""
+    """A file that can't be read, and a file without Services, end with status 2."""
     (tmp_path / "broken.yaml").write_text("a: [")
     (tmp_path / "nodes.yaml").write_text(to_yaml([{"apiVersion": "v1", "kind": "List", "items": [NODE]}]))
     for name, message in (
@@ -162,23 +160,13 @@ def test_wrong_manifests_are_named(tmp_path: Path) -> None:
 
 
 def test_documents_of_all_shapes_are_read(tmp_path: Path) -> None:
-    """Files and directories, YAML and JSON, several documents and lists, typed ones too, are taken apart."""
+    """Files and directories, YAML and JSON, several documents, and lists with and without types are read."""
     (tmp_path / "a.json").write_text(
         '{"kind": "ServiceList", "apiVersion": "v1", "items": [{"metadata": {"name": "a"}}]}'
     )
     (tmp_path / "b.yaml").write_text("kind: A\n---\n---\nkind: List\nitems: [{kind: B}, {kind: C}, 5]\n--- 7\n")
-    found, problems = load_documents([tmp_path, tmp_path / "b.yaml"])
+    problems: list[Problem] = []
+    found = list(load_documents([tmp_path, tmp_path / "b.yaml"], problems))
     assert problems == []
     assert found[0] == {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "a"}}
     assert [each["kind"] for each in found[1:]] == ["A", "B", "C"] * 2
-
-
-def test_what_the_extra_brings_is_named_where_it_is_missing() -> None:
-    """Without the certificates of the extra a proxy can't be tried, and the command says what to install."""
-    names = [name for name in sys.modules if name.startswith(("nftproxy.lab.apiserver", "nftproxy.conformance"))]
-    with mock.patch.dict(sys.modules, {"trustme": None}):
-        for name in names:
-            del sys.modules[name]
-        done = nftproxy("conformance", "--proxy", "p {config}", "--manifests", ".")
-    assert (done.status, done.out) == (1, "")
-    assert done.err == "error: NFT414: this needs trustme: pip install 'nftproxy[conformance]'\n"

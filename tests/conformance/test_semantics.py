@@ -8,14 +8,25 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
+from nftproxy_conformance.lab import (
+    DROPPED,
+    NODE,
+    PORT_UNREACHABLE,
+    TCP_RESET,
+    UNTOUCHED,
+    Origin,
+    Outcome,
+    Probe,
+    endpoint,
+)
+from nftproxy_conformance.specification.deviations import SHOWN, deviation_of
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.rules import CHANGES_ONLY, NOT_REMEMBERED, Rule, rule_of
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
+from nftproxy_conformance.strategies.worlds import world_of
+from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
-from nftproxy.conformance.deviations import SHOWN, deviation_of
-from nftproxy.conformance.focused_worlds import PLAIN_CONFIG, PLAIN_NODE
-from nftproxy.conformance.oracle import Oracle, World
-from nftproxy.conformance.semantics import CHANGES_ONLY, NOT_REMEMBERED, Rule, rule_of
-from nftproxy.conformance.trial import but_for_sources, exactly
-from nftproxy.conformance.worlds import world_of
-from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
 from tests.support.factories import service, slice_of
 
@@ -23,7 +34,7 @@ SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read
 SECTIONS = {
     text.partition("\n")[0]: " ".join(text.split()) for text in re.split(r"^##+ ", SEMANTICS, flags=re.MULTILINE)
 }
-"""The page by the titles of its sections, each in one line."""
+"""The sections of the page by title, each in a line."""
 
 HERE, AWAY = "10.1.0.4", "10.1.1.4"
 TO_HERE, TO_AWAY = endpoint(HERE, 8080), endpoint(AWAY, 8080)
@@ -110,7 +121,7 @@ PODS = slice_of("shop/web", [f"{HERE}@node-a", f"{AWAY}@node-b"], ports=["8080",
 def test_a_wrong_outcome_has_its_rule(
     rule: Rule, given: list[ClusterObject], tried: Probe, seen: list[Outcome]
 ) -> None:
-    """What a connection did wrongly leads to the rule that says otherwise."""
+    """A wrong outcome leads to the rule that it breaks."""
     oracle = Oracle(world(*given))
     assert not set(seen) <= oracle.expected(tried)
     assert rule_of(oracle, tried, seen, "went elsewhere") is rule
@@ -127,7 +138,7 @@ def test_what_went_wrong_may_say_it_all() -> None:
 
 
 def explains(given: World, tried: Probe, seen: Iterable[Outcome], start: Node = PLAIN_NODE) -> str:
-    """What explains an outcome that the oracle doesn't allow."""
+    """The deviation that explains an outcome, which the oracle doesn't allow."""
     assert not set(seen) <= Oracle(given).expected(tried)
     return deviation_of(given, tried, seen, exactly, start)
 
@@ -172,7 +183,7 @@ def test_node_ports_without_a_node_address() -> None:
 
 
 def test_another_owner_of_a_contested_address() -> None:
-    """D10: either of two Services may have an address that both want; a third one may not."""
+    """D10: either of two claimants may have an address, but no third Service."""
     first = structs.replace(SERVED, external_ips=("203.0.113.7",), created=1)
     given = world(first, PODS, structs.replace(RIVAL, created=2), RIVALS_POD)
     assert explains(given, probe("203.0.113.7"), [TO_RIVAL]) == "D10"

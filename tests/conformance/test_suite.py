@@ -1,4 +1,4 @@
-"""`nftproxy conformance`: our templates pass, damaged ones fail where they must, with files that show the damage."""
+"""`nftproxy conformance`: our templates pass, and damaged templates fail, with files that show the damage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -15,21 +14,25 @@ from unittest import mock
 
 import pytest
 from hypothesis import given
+from nftproxy_conformance.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
+from nftproxy_conformance.reports import report
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies import focused, quick, worlds
+from nftproxy_conformance.strategies.probes import MORE_IPS
+from nftproxy_conformance.subjects.manifests import configuration, manifests
+from nftproxy_conformance.subjects.rendered import Rendered
+from nftproxy_conformance.trials import suite
+from nftproxy_conformance.trials.features import FEATURES, Finding
+from nftproxy_conformance.trials.suite import Result
+from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources
 
-from nftproxy.conformance import focused_worlds, report, strategies, suite, worlds
-from nftproxy.conformance.features import FEATURES, Finding
-from nftproxy.conformance.manifests import configuration, manifests
-from nftproxy.conformance.oracle import World
-from nftproxy.conformance.probes import INTERFACES, MORE_IPS
-from nftproxy.conformance.rendered import Rendered
-from nftproxy.conformance.suite import Result
-from nftproxy.conformance.trial import Difference, Trial, but_for_sources
+from nftproxy.commands import cli
 from nftproxy.kernel.capabilities import probe as probe_capabilities
-from nftproxy.kernel.check import CheckResult
-from nftproxy.lab import DROPPED, TCP_RESET, Lab, LabError, Origin, Outcome, Probe, is_even, obstacle
-from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
+from nftproxy.kernel.ruleset_check import CheckResult
+from nftproxy.model.objects import Node
 from nftproxy.rules.render import Renderer
-from nftproxy.sources.files import load, load_config
+from nftproxy.sources.config_documents import load_config
+from nftproxy.sources.files import load
 from nftproxy.templates_dir import templates_dir
 from tests.support.command import nftproxy
 from tests.support.factories import templates
@@ -40,10 +43,10 @@ needs_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 # Files
 
 
-@strategies.quick()
+@quick()
 @given(worlds.blind_worlds)
 def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, world: World) -> None:
-    """What is written of a world reads as the same world, without a complaint."""
+    """The manifests of a world parse to the same world, without warnings."""
     directory = tmp_path_factory.mktemp("world")
     read = written(directory, manifests(world), configuration(world.config))
     assert read == world
@@ -59,53 +62,50 @@ def written(directory: Path, manifest: str, config: str) -> World:
     (node,) = (each for each in found.objects if isinstance(each, Node))
     parsed, warnings = load_config(directory / "config.yaml")
     assert warnings == []
-    return World(
-        node,
-        parsed,
-        tuple(each for each in found.objects if isinstance(each, Service)),
-        tuple(each for each in found.objects if isinstance(each, EndpointSlice)),
-        tuple(each for each in found.objects if isinstance(each, ServiceCIDR)),
-        INTERFACES,
-        knows_interfaces=False,
-    )
+    return worlds.world_of(node, parsed, found.objects, knows_interfaces=False)
 
 
 # Damage
 
 
 class Damage(NamedTuple):
-    """Something wrong with one template: every match of a pattern is replaced."""
+    """A damage of a template: every match of a pattern is replaced."""
 
     template: str
     pattern: str
     replacement: str
 
     def texts(self) -> dict[str, str]:
-        """All templates, the damaged one among them."""
+        """All templates, with the damage."""
         text = templates()[self.template]
         damaged = re.sub(self.pattern, self.replacement, text, flags=re.MULTILINE)
         assert damaged != text, "nothing was damaged"
         return {**templates(), self.template: damaged}
 
+    def write_to(self, directory: Path) -> None:
+        """Write all templates as files."""
+        for template, text in self.texts().items():
+            (directory / template).write_text(text)
+
 
 TABLE, ENDPOINTS, DRAW, SCREEN = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j2", "screen.nft.j2"
 DAMAGES = {
-    "ClusterIP": Damage(TABLE, "map @services goto draw$", "map @short-circuit goto draw"),
-    "no endpoints: rejected": Damage(TABLE, "^    reject$", "    drop"),
+    "ClusterIP": Damage(TABLE, "map @services goto draw comment", "map @short-circuit goto draw comment"),
+    "no endpoints: rejected": Damage(TABLE, "^    reject comment", "    drop comment"),
     "loadBalancerSourceRanges": Damage(TABLE, r"!= @allowed \{\{.*", "!= @allowed accept"),
     "session affinity": Damage(ENDPOINTS, "meta l4proto {{ protocol }} update .*", ""),
     "hairpin": Damage(TABLE, ".* @hairpin goto.*", ""),
     "uniform choice": Damage(DRAW, "{{ draw }}", "{{ draw | replace('mod ' ~ count, 'mod ' ~ (count + 1)) }}"),
 }
-"""What is damaged, by the feature that must show it."""
+"""Damages by the feature that must show them."""
 if IS_LONG:
     DAMAGES |= {
-        "node ports, nodePortAddresses": Damage(TABLE, "{{ match }} jump nodeports$", ""),
+        "node ports, nodePortAddresses": Damage(TABLE, "{{ match }} jump nodeports .*", ""),
         "internalTrafficPolicy Local": Damage(TABLE, r"@fronts \{\{ endings.unserved.*", "@fronts accept"),
         "externalTrafficPolicy Local": Damage(TABLE, "fib saddr type local (.* map @)", r"\1"),
         "denied and source ranges": Damage(SCREEN, "@denied goto drop-denied", "@denied accept"),
         "masquerading, detectLocalMode": Damage(TABLE, ".*daddr @cluster-ips {{ source }} meta mark.*", ""),
-        "unused ClusterIPs and ports": Damage(TABLE, ".*daddr @service-cidrs drop", ""),
+        "unused ClusterIPs and ports": Damage(TABLE, ".*daddr @service-cidrs drop .*", ""),
     }
 
 
@@ -120,9 +120,8 @@ def lab() -> Iterator[Lab]:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found_and_shown(name: str, lab: Lab, tmp_path: Path) -> None:
-    """The feature that was damaged fails; its counterexample's files, rendered and tried, show the fault."""
-    for template, text in DAMAGES[name].texts().items():
-        (tmp_path / template).write_text(text)
+    """The damaged feature fails, and the files of its counterexample, rendered and tried, show the fault."""
+    DAMAGES[name].write_to(tmp_path)
     (result,) = results(Renderer(DAMAGES[name].texts()), name)
     assert result.finding, "the damage was not found"
     *_, manifest, config = re.split(r"^# ---- .*\n", report.counterexample(result), flags=re.MULTILINE)
@@ -138,7 +137,7 @@ def test_damage_is_found_and_shown(name: str, lab: Lab, tmp_path: Path) -> None:
 
 
 def results(renderer: Renderer, *names: str) -> list[Result]:
-    """What comes of some features."""
+    """The results of some features."""
     chosen = [feature for feature in FEATURES if feature.name in names]
     with Trial(Rendered(renderer, probe_capabilities().capabilities)) as trial:
         return list(suite.run(trial, examples=10, features=chosen))
@@ -155,7 +154,7 @@ def shows(difference: Difference, outcomes: list[Outcome]) -> bool:
 
 
 def test_damage_shows_where_it_is_only() -> None:
-    """What isn't damaged passes."""
+    """Undamaged features pass."""
     if why := obstacle():
         pytest.skip(why)
     damaged = Renderer(DAMAGES["hairpin"].texts())
@@ -168,7 +167,7 @@ def test_damage_shows_where_it_is_only() -> None:
 
 @needs_lab
 def test_our_templates_pass() -> None:
-    """Each feature has its line, with how much was tried; all pass, and nothing goes to standard error in a pipe."""
+    """Each feature has its line, with its counts.  All pass, and standard error stays empty in a pipe."""
     done = nftproxy("conformance", "--examples", "2")
     assert done.status == 0, done.out
     assert done.err == ""
@@ -182,12 +181,10 @@ def test_our_templates_pass() -> None:
 
 @needs_lab
 def test_a_failure_is_a_line_and_a_counterexample(tmp_path: Path) -> None:
-    """Exit 1, the features that fail, and of the first a connection with what must and what did become of it."""
-    shutil.copytree(templates_dir(), tmp_path / "mine")
-    table = tmp_path / "mine" / TABLE
-    table.write_text(DAMAGES["ClusterIP"].texts()[TABLE])
+    """Status 1, the failed features, and a counterexample of the first with expected and seen outcomes."""
+    DAMAGES["ClusterIP"].write_to(tmp_path)
     with mock.patch.object(suite, "SHRINKING", 3.0):
-        done = nftproxy("conformance", "--examples", "1", "--templates", tmp_path / "mine")
+        done = nftproxy("conformance", "--examples", "1", "--templates", tmp_path)
     assert done.status == 1
     assert done.err == ""
     assert re.search(r"^ClusterIP +FAIL +1 ", done.out, re.MULTILINE)
@@ -205,13 +202,11 @@ def test_a_failure_is_a_line_and_a_counterexample(tmp_path: Path) -> None:
 
 @needs_lab
 def test_the_report_may_be_json(tmp_path: Path) -> None:
-    """With --output json there is one document: the verdict, each feature, and a counterexample with its files."""
-    shutil.copytree(templates_dir(), tmp_path / "mine")
-    table = tmp_path / "mine" / TABLE
-    table.write_text(DAMAGES["ClusterIP"].texts()[TABLE])
+    """With --output json the report is a document with verdict, features, and a counterexample with its files."""
+    DAMAGES["ClusterIP"].write_to(tmp_path)
     options = "--output", "json", "--examples", "1", "--feature", "ClusterIP", "--feature", "external IPs"
     with mock.patch.object(suite, "SHRINKING", 1.0):
-        done = nftproxy("conformance", *options, "--templates", tmp_path / "mine")
+        done = nftproxy("conformance", *options, "--templates", tmp_path)
     assert (done.status, done.err) == (1, "")
     said = json.loads(done.out)
     assert said["verdict"] == "fail"
@@ -229,16 +224,15 @@ def test_the_report_may_be_json(tmp_path: Path) -> None:
     ("old", "new", "code", "message"),
     [
         ("{% endfor %}", "", 2, r"error: NFT108: table.nft.j2: .*"),
-        ("    reject\n", "    reject it\n", 1, r"NFT413: refused by libnftables .*reject it"),
+        ("    reject comment", "    reject it comment", 1, r"NFT413: refused by libnftables .*reject it"),
     ],
     ids=["no template", "no nft"],
 )
 def test_broken_templates_are_said_to_be(tmp_path: Path, old: str, new: str, code: int, message: str) -> None:
-    """What is no template, or no nft, is said once before anything is tried."""
-    shutil.copytree(templates_dir(), tmp_path / "mine")
-    table = tmp_path / "mine" / TABLE
-    table.write_text(table.read_text().replace(old, new, 1))
-    done = nftproxy("conformance", "--templates", tmp_path / "mine")
+    """A broken template, or broken nft, is reported once before any trial."""
+    shutil.copytree(templates_dir(), tmp_path, dirs_exist_ok=True)
+    (tmp_path / TABLE).write_text(templates()[TABLE].replace(old, new, 1))
+    done = nftproxy("conformance", "--templates", tmp_path)
     assert done.status == code
     assert re.match(message, done.out or done.err, re.DOTALL), done
     assert "feature" not in done.out
@@ -246,7 +240,7 @@ def test_broken_templates_are_said_to_be(tmp_path: Path, old: str, new: str, cod
 
 @needs_lab
 def test_rules_that_only_some_clusters_make_refused_are_a_failure() -> None:
-    """If the kernel refuses rules in the course of it, the feature fails and says what was refused."""
+    """If the kernel refuses rules during a trial, the feature fails and reports the refused text."""
     damage = Damage(DRAW, "goto translate-{{ list }}", "{{ 'nonsense' if count == 2 else 'goto translate-' ~ list }}")
     (result,) = results(Renderer(damage.texts()), "ClusterIP")
     assert not result.ok
@@ -254,8 +248,8 @@ def test_rules_that_only_some_clusters_make_refused_are_a_failure() -> None:
 
 
 def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> None:
-    """Where it takes a change to show a fault, the files are those that `nftproxy diff` takes."""
-    before = focused_worlds.sample()
+    """If a change is needed to show a fault, the files fit `nftproxy diff`."""
+    before = focused.sample()
     after = before._replace(services=before.services[1:])
     probe = Probe(Origin.POD, "10.96.1.1", 80, "tcp", "10.1.0.200")
     wrong = Difference(probe, frozenset({TCP_RESET}), frozenset({DROPPED}), "went elsewhere")
@@ -276,7 +270,7 @@ def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> No
 
 
 class Terminal(io.StringIO):
-    """What looks like one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         """It does."""
@@ -284,7 +278,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_terminal_is_told_how_far_it_is() -> None:
-    """On a terminal one line is written over and over; elsewhere there is none."""
+    """On a terminal a line is overwritten, and elsewhere nothing is printed."""
     for stream, shown in ((Terminal(), "\r\033[Khairpin: 1,200 connections\r\033[K"), (io.StringIO(), "")):
         with contextlib.redirect_stderr(stream):
             report.show_progress("hairpin", 1200)
@@ -293,14 +287,14 @@ def test_a_terminal_is_told_how_far_it_is() -> None:
 
 
 def test_where_there_can_be_no_lab_it_says_why() -> None:
-    """Without root nothing is tried; that is no failure of the rules, and the message says so."""
-    with mock.patch.object(report, "obstacle", return_value="the lab needs root"):
+    """Without root nothing is tried, and the message tells why."""
+    with mock.patch.object(report, "obstacle", return_value="root is needed"):
         done = nftproxy("conformance")
-    assert (done.status, done.out, done.err) == (1, "", "error: NFT414: the lab needs root\n")
+    assert (done.status, done.out, done.err) == (1, "", "error: NFT414: root is needed\n")
 
 
 def test_a_machine_that_loses_packets_is_said_to() -> None:
-    """What the lab can't know is no failure of the rules either."""
+    """Lost packets are an error of the machine, not a failure of the rules."""
     with (
         mock.patch.object(report, "obstacle", return_value=""),
         mock.patch.object(suite, "check_loading", return_value=CheckResult(ok=True)),
@@ -310,10 +304,11 @@ def test_a_machine_that_loses_packets_is_said_to() -> None:
     assert (done.status, done.err) == (1, "error: NFT414: too busy\n")
 
 
-def test_without_hypothesis_it_says_what_to_install() -> None:
-    """Hypothesis comes by an extra, and without it the command says by which."""
-    with mock.patch.dict(sys.modules, {"hypothesis": None}):
-        del sys.modules["nftproxy.conformance.report"], sys.modules["hypothesis.configuration"]
-        done = nftproxy("conformance")
+def test_without_its_package_the_command_says_what_to_install() -> None:
+    """The judge is a package of its own, which registers the command by an entry point."""
+    with mock.patch("importlib.metadata.entry_points", return_value=[]), mock.patch.dict(cli._commands.commands):
+        cli._commands.commands.pop("conformance", None)
+        done = nftproxy("conformance", "--proxy", "p {config}")
     assert (done.status, done.out) == (1, "")
-    assert done.err == "error: NFT414: this needs Hypothesis: pip install 'nftproxy[conformance]'\n"
+    text = "`nftproxy conformance` is in a package of its own: in a checkout, `pip install ./conformance` installs it"
+    assert done.err == f"error: NFT414: {text}\n"

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.subjects.rendered import Rendered
+from nftproxy_conformance.trials.suite import run
+from nftproxy_conformance.trials.trial import Trial
 
-from nftproxy.conformance.rendered import Rendered
-from nftproxy.conformance.suite import run
-from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import obstacle
 from tests.support.factories import renderer
 
 CLUSTERS = 5
 """For each feature: tools/mutation runs this for each fault in a template, of which it finds three of four."""
 
 
-@pytest.mark.timeout(600)  # tools/mutation measures it beside many others
+@pytest.mark.timeout(600)  # tools/mutation measures it beside other tests
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_our_templates_conform() -> None:
-    """No feature goes wrong, whatever clusters are made up for it."""
+    """All features pass on made-up clusters."""
     with Trial(Rendered(renderer(), probe().capabilities)) as trial:
         results = run(trial, examples=CLUSTERS, shrinks=False)
         assert [each for each in results if not each.ok] == []

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies import quick, worlds
 
-from nftproxy.conformance import strategies, worlds
-from nftproxy.conformance.oracle import Oracle, World
 from tests.support.explained import as_known, disagreements, pipeline_of, some_questions
 
 QUESTIONS = 12
-"""Questions about each cluster, of some hundreds that are worth asking."""
+"""The number of questions about each cluster, of some hundreds that would be worthwhile."""
 
 
 @given(world=worlds.worlds, start=st.integers(0, 1000))
-@strategies.quick(40)
+@quick(40)
 def test_explanations_agree_with_the_oracle(world: World, start: int) -> None:
-    """What a question is answered is all that the specification allows, and nothing else: endpoints, sources, fate."""
+    """An answer has exactly the endpoints, sources and fates that the specification allows."""
     world = as_known(world)
     asked = some_questions(world, start, QUESTIONS)
     oracle = Oracle(world)

@@ -1,4 +1,4 @@
-"""The picture of an explanation: valid, always the same, whole, and harmless whatever names are in it."""
+"""The picture of an explanation: valid, deterministic, complete, and harmless even with hostile names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import itertools
 import re
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from nftproxy.commands.explain import PICTURE
-from nftproxy.explanation.answer import Case, Endpoint, Explanation, Fate, Owner, Place
-from nftproxy.explanation.explain import explain
+from nftproxy.explanation.answer import Case, EndpointShare, ExplainedPlace, Explanation, Fate, Owner
+from nftproxy.explanation.answering import explain
 from nftproxy.explanation.picture import COLUMN, MOST_ENDPOINTS, MOST_PLACES, Picture, picture, svg
 from nftproxy.explanation.question import Question, Source, ToService, parse_source, parse_to
 from nftproxy.model.addresses import Address, Family, Protocol
@@ -23,7 +24,7 @@ from tests.support.factories import pipeline, service, slice_of
 TEMPLATE = PICTURE.read_text()
 SVG = "{http://www.w3.org/2000/svg}"
 WIDEST = {"set": 7.3, "chain": 7.3, "unused": 7.3, "place": 10.9, "title": 7.3}
-"""How many px a character takes in DejaVu, a wide font, by the class of the text; others take 6.8."""
+"""The width of a character in px in DejaVu, a wide font, by the class of the text.  All other classes take 6.8."""
 
 
 def _explanations(example: str) -> Iterator[Explanation]:
@@ -40,7 +41,7 @@ def _texts(drawn: str) -> list[str]:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_a_picture_is_valid_and_always_the_same(example: str) -> None:
-    """Each explanation of the examples is drawn as well-formed SVG, twice the same."""
+    """Each explanation of the examples is drawn as well-formed SVG, and drawing it again gives the same text."""
     for explanation in _explanations(example):
         drawn = svg(explanation, TEMPLATE)
         assert ElementTree.fromstring(drawn).tag == f"{SVG}svg"
@@ -49,7 +50,7 @@ def test_a_picture_is_valid_and_always_the_same(example: str) -> None:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_a_picture_shows_every_place_source_and_endpoint(example: str) -> None:
-    """Whoever connects, and the endpoints with their shares or what else becomes of them, is in the picture."""
+    """The picture has each place, each source, and the endpoints with their shares or another fate."""
     for explanation in _explanations(example):
         words = "\n".join(_texts(svg(explanation, TEMPLATE)))
         for place in explanation.places[:MOST_PLACES]:
@@ -64,7 +65,7 @@ def test_a_picture_shows_every_place_source_and_endpoint(example: str) -> None:
 
 
 def _overflows(made: Picture) -> list[str]:
-    """The texts of cards that don't fit into them, or into the sheet."""
+    """Return the texts that overflow their card or the sheet."""
     cards = [card for card in made.cards if card.width == COLUMN]
     found = []
     for text in made.texts:
@@ -79,7 +80,7 @@ def _overflows(made: Picture) -> list[str]:
 
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_words_stay_within_their_cards(example: str) -> None:
-    """With a wide font, too, no text is wider than its card or the sheet, and cards don't lie on each other."""
+    """Even with a wide font no text is wider than its card or the sheet, and cards don't overlap."""
     for explanation in _explanations(example):
         made = picture(explanation)
         assert _overflows(made) == []
@@ -93,10 +94,12 @@ HOSTILE = '</text><script>alert("1")</script>&amp;\x1b[2J\u202e\0'
 
 
 def test_names_are_only_text() -> None:
-    """Names that would be markup, control characters or change the direction of writing are shown, not obeyed."""
-    endpoint = Endpoint(Address("10.1.0.4"), 80, HOSTILE, is_local=True, share=100.0, why=HOSTILE, is_masqueraded=False)
+    """Markup, control characters and direction marks in names are shown as text without any effect."""
+    endpoint = EndpointShare(
+        Address("10.1.0.4"), 80, HOSTILE, is_local=True, share=100.0, why=HOSTILE, is_masqueraded=False
+    )
     case = Case((HOSTILE,), Fate.ENDPOINT, HOSTILE, endpoints=(endpoint,), source_why=HOSTILE)
-    place = Place(
+    place = ExplainedPlace(
         Address("10.96.0.10"),
         Family.IPV4,
         Protocol.TCP,
@@ -113,7 +116,7 @@ def test_names_are_only_text() -> None:
 
 
 def test_a_picture_is_bounded() -> None:
-    """Of many endpoints and places some are drawn, and the picture says how many are left out."""
+    """The picture draws a bounded number of endpoints and places, and says how many are left out."""
     ports = [f"p{number}:{number}" for number in range(80, 80 + MOST_PLACES + 3)]
     many = [f"10.1.1.{number}@node-b" for number in range(1, 100)]
     seen = pipeline(service("shop/web", ports=ports), slice_of("shop/web", many, ports=["p80:80"]))
@@ -123,7 +126,7 @@ def test_a_picture_is_bounded() -> None:
 
 
 def test_what_never_reaches_a_stage_has_no_card_there() -> None:
-    """A packet that source ranges stop is dropped at the guard, and nothing is drawn of it beyond."""
+    """A packet outside the source ranges is dropped at the guard, and no card is drawn beyond the guard."""
     seen = example_pipeline("source-ranges")
     made = picture(explain(seen, Question(parse_to("203.0.113.9:443"), parse_source("192.0.2.1"))))
     words = [text.words for text in made.texts]
@@ -132,8 +135,23 @@ def test_what_never_reaches_a_stage_has_no_card_there() -> None:
     assert words[-1] == "dropped"
 
 
+@pytest.mark.parametrize(
+    ("tweaks", "hooks"),
+    [
+        ({}, ["prerouting, output -90", "forward, input 0; output -90"]),
+        ({"service_proxy_name": "canary"}, ["prerouting, output -90", "forward, input -1; output -90"]),
+    ],
+)
+def test_stages_have_the_priorities_of_the_rules(tweaks: dict[str, Any], hooks: list[str]) -> None:
+    """Each stage names its hooks with the priorities of the base chains, also for a canary's filters."""
+    made = picture(explain(pipeline(service(), slice_of(), **tweaks), Question(parse_to("10.96.0.10:80"))))
+    words = [text.words for text in made.texts]
+    assert [each for each in words if each.startswith(("prerouting, output -9", "forward"))] == hooks
+    assert [words.count(each) for each in ("prerouting, output -101", "postrouting 100")] == [2, 1]
+
+
 def test_light_and_dark_have_the_same_classes() -> None:
-    """Every class that has a colour of its own by day has one by night."""
+    """Every class with its own colour in the light theme has a colour in the dark theme."""
     day, night = TEMPLATE.split("@media (prefers-color-scheme: dark)")
     coloured = {
         name

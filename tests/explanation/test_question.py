@@ -1,12 +1,12 @@
-"""Questions as people write them: each form, and what is none."""
+"""Parsing questions: each valid form, and texts that are no question."""
 
 from __future__ import annotations
 
 import pytest
 
 from nftproxy.explanation.question import (
-    Kind,
     Source,
+    SourceKind,
     To,
     ToAddress,
     ToNode,
@@ -37,7 +37,7 @@ WEB = ObjectKey("shop", "web")
     ],
 )
 def test_each_form_is_read(text: str, to: To) -> None:
-    """Each way to say where a connection goes is read, and what it says of itself is read as the same."""
+    """Each form of a destination is parsed, and its own text is parsed as the same destination."""
     assert parse_to(text) == to
     assert parse_to(str(to)) == to
 
@@ -65,14 +65,14 @@ def test_each_form_is_read(text: str, to: To) -> None:
     ],
 )
 def test_what_is_no_place_is_bad_input(text: str) -> None:
-    """Whatever is of none of the forms is bad input, in a message of bounded length."""
+    """A text of no valid form is bad input, with a message of bounded length."""
     with pytest.raises(BadInput) as caught:
         parse_to(text)
     assert len(str(caught.value)) < 400
 
 
 def test_a_name_without_a_namespace_is_shown_the_form() -> None:
-    """The message names the argument and the form that it must have."""
+    """The message names the argument and its required form."""
     with pytest.raises(BadInput, match=r"'svc/web': TO: is not svc/NAMESPACE/NAME"):
         parse_to("svc/web")
     with pytest.raises(BadInput, match=r"'pod/web': --from: is not pod/NAMESPACE/NAME"):
@@ -82,20 +82,20 @@ def test_a_name_without_a_namespace_is_shown_the_form() -> None:
 @pytest.mark.parametrize(
     ("text", "source"),
     [
-        ("node", Source(Kind.NODE)),
-        ("outside", Source(Kind.OUTSIDE)),
+        ("node", Source(SourceKind.NODE)),
+        ("outside", Source(SourceKind.OUTSIDE)),
         ("10.1.0.4", Source(address=Address("10.1.0.4"))),
         ("fd00:1::04", Source(address=Address("fd00:1::4"))),
         ("pod/shop/web-1", Source(pod=ObjectKey("shop", "web-1"))),
     ],
 )
 def test_each_source_is_read(text: str, source: Source) -> None:
-    """Each way to say where a connection comes from is read."""
+    """Each form of a source is parsed."""
     assert parse_source(text) == source
 
 
 @pytest.mark.parametrize("text", ["", "nodes", "10.1.0", "pod/web-1", "pod/shop/", "10.1.0.0/16"])
 def test_what_is_no_source_is_bad_input(text: str) -> None:
-    """Whatever is of none of these forms is bad input."""
+    """A text of no valid form is bad input."""
     with pytest.raises(BadInput, match=r"from|pod"):
         parse_source(text)

@@ -1,17 +1,22 @@
-"""One agent for each network namespace."""
+"""A single agent for each network namespace, by a lock that only CAP_NET_ADMIN can hold."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 
 import pytest
 
-from nftproxy.kernel.agent_lock import AgentLock, holder
+from nftproxy.kernel.agent_lock import GROUP, INHERITED, AgentLock, LockHolder, holder
+from nftproxy.model.errors import Unavailable
+from nftproxy.netlink.netfilter import bind_log_group
 from tests.conftest import CHECKOUT, NOBODY
+
+pytestmark = pytest.mark.usefixtures("namespace")
 
 HOLD = (
     "import time; from nftproxy.kernel.agent_lock import *; lock = AgentLock(); print(lock.acquire(), flush=True); "
@@ -20,11 +25,9 @@ HOLD = (
 
 
 @contextlib.contextmanager
-def another_process(*, user: int = 0) -> Iterator[subprocess.Popen[str]]:
-    """A process that takes the lock, in the network namespace that the test is in."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOLD], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True, user=user, group=user
-    ) as process:
+def another_process() -> Iterator[subprocess.Popen[str]]:
+    """A process that takes the lock, in the network namespace of the test."""
+    with subprocess.Popen([sys.executable, "-c", HOLD], cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "True\n"
         try:
@@ -33,11 +36,11 @@ def another_process(*, user: int = 0) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-@pytest.mark.usefixtures("namespace")
 def test_the_second_does_not_get_it() -> None:
-    """Who comes second doesn't get the lock, until the first gives it back."""
+    """The second agent doesn't get the lock until the first gives it back."""
     first, second = AgentLock(), AgentLock()
     assert holder() is None
+    assert first.acquire()
     assert first.acquire()
     assert not second.acquire()
     first.close()
@@ -45,42 +48,91 @@ def test_the_second_does_not_get_it() -> None:
     second.close()
 
 
-@pytest.mark.usefixtures("namespace")
 def test_a_process_that_is_killed_gives_it_back() -> None:
-    """However a process ends, its lock ends with it; until then others see which process has it."""
+    """The lock ends with its process, however that ends.  Until then the process is known."""
     lock = AgentLock()
     with another_process() as process:
         assert not lock.acquire()
-        found = holder()
-        assert found is not None
-        assert (found.process, found.user, found.is_trusted) == (process.pid, os.geteuid(), True)
+        assert holder() == LockHolder(process.pid)
         process.kill()
         process.wait()
         assert lock.acquire()
     lock.close()
 
 
-@pytest.mark.usefixtures("namespace")
-def test_another_user_is_not_trusted() -> None:
-    """Somebody who is neither root nor the agent's own user can't keep it waiting."""
+def test_only_the_right_to_change_rules_can_hold_it() -> None:
+    """A user without CAP_NET_ADMIN can't take the lock, nor any name on which agents wait, and is told why."""
+    code = (
+        "from nftproxy.kernel.agent_lock import AgentLock\n"
+        "from nftproxy.model.errors import Unavailable\n"
+        "try: print(AgentLock().acquire())\n"
+        "except Unavailable as error: print(error)"
+    )
     if not os.access(CHECKOUT, os.X_OK):
         pytest.skip("nobody may not read this checkout")
-    with another_process(user=NOBODY):
-        found = holder()
-        assert found is not None
-        assert (found.user, found.is_trusted) == (NOBODY, False)
-
-
-@pytest.mark.usefixtures("namespace")
-def test_many_may_ask_who_has_it() -> None:
-    """However many ask, each gets an answer, also while the holder is busy and after it was."""
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, user=NOBODY, group=NOBODY, check=True)
+    assert done.stdout == ("this kernel has no lock for agents: it takes CAP_NET_ADMIN (Operation not permitted)\n")
     lock = AgentLock()
     assert lock.acquire()
-    for _ in range(1000):
-        found = holder()
-        assert found is not None
-        assert found.is_trusted
-        lock.answer()
-    lock.answer()  # nobody asks
-    assert None not in [holder() for _ in range(1000)]
+    lock.close()
+
+
+def test_a_name_that_anybody_may_take_is_no_lock() -> None:
+    """A process that binds the abstract name of an agent's socket keeps no agent waiting."""
+    with socket.socket(socket.AF_UNIX) as taken:
+        taken.bind("\0nftproxy")
+        lock = AgentLock()
+        assert lock.acquire()
+        lock.close()
+
+
+def test_a_kernel_without_the_log_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without nfnetlink_log in the kernel there is no lock, and the error names it."""
+    request = bytearray(bind_log_group(GROUP))
+    request[5] = 0x7F  # a subsystem that no kernel has: this one answers as it would without nfnetlink_log
+    monkeypatch.setattr("nftproxy.kernel.agent_lock.bind_log_group", lambda _: bytes(request))
+    with (
+        contextlib.closing(AgentLock()) as lock,
+        pytest.raises(Unavailable, match=r"has no lock for agents: it has no nfnetlink_log \(Invalid argument\)$"),
+    ):
+        lock.acquire()
+
+
+def test_it_stays_over_exec() -> None:
+    """A process that executes itself keeps the lock: no other process gets it in between."""
+    code = (
+        "import os, sys\n"
+        "from nftproxy.kernel.agent_lock import AgentLock\n"
+        "lock = AgentLock.of_this_process()\n"
+        "print(lock.acquire(), flush=True)\n"
+        "input()\n"
+        "lock.keep_over_exec()\n"
+        "os.execv(sys.executable, sys.orig_argv)"
+    )
+    other = AgentLock()
+    command = [sys.executable, "-c", code]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, cwd=CHECKOUT, text=True, stdin=pipe, stdout=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(3):
+            assert process.stdout.readline() == "True\n"
+            assert holder() == LockHolder(process.pid)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            for _ in range(100):
+                assert not other.acquire()
+        process.kill()
+    assert other.acquire()
+    other.close()
+
+
+@pytest.mark.parametrize("text", ["", "999", "x"])
+def test_what_is_inherited_must_be_a_lock(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file descriptor that isn't there, or is none, counts as none: the lock is acquired as ever."""
+    monkeypatch.setenv(INHERITED, text)
+    lock = AgentLock.of_this_process()
+    assert INHERITED not in os.environ
+    assert lock.acquire()
     lock.close()

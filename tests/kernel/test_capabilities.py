@@ -1,4 +1,4 @@
-"""What is found out by trying, on this machine's libnftables and kernel."""
+"""Features that are found by trying, on this machine's libnftables and kernel."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def without_binding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wide_maps_are_found_or_the_reason_is() -> None:
-    """1.0.6 dies of them, which costs only the probing process; 1.1.3 has them."""
+    """1.0.6 crashes on them, which costs only the probing process. 1.1.3 has them."""
     found = probe()
     if Kernel().version() == "1.0.6":
         assert found.capabilities == Capabilities(wide_maps=False)
@@ -46,7 +46,7 @@ def test_wide_maps_are_found_or_the_reason_is() -> None:
 
 
 def test_probing_is_quiet(capfd: pytest.CaptureFixture[str]) -> None:
-    """Whatever the library says as it dies, nothing of it reaches our own output."""
+    """The output of a crashing library doesn't reach our own output."""
     probe()
     assert capfd.readouterr() == ("", "")
 
@@ -66,7 +66,7 @@ def test_probing_once_is_enough() -> None:
 
 @pytest.mark.usefixtures("without_binding")
 def test_what_can_t_be_tried_counts_as_missing() -> None:
-    """Without the binding the conservative answer comes, with what to install."""
+    """Without the binding the feature counts as missing, and the reason names the package to install."""
     found = probe()
     assert found.capabilities == Capabilities(wide_maps=False)
     assert "install python3-nftables" in found.reason

@@ -10,7 +10,7 @@ PATH = "/proc/self/fd/7"
 
 
 def complaint(line: int, first: int, last: int, words: str = "Could not process rule: File exists") -> str:
-    """One complaint, less the echo of the line, which nobody reads."""
+    """A complaint, without the echo of the line."""
     return f"{PATH}:{line}:{first}-{last}: Error: {words}\n...\n   ^^^\n"
 
 
@@ -37,7 +37,7 @@ def test_the_guess_is_left_out() -> None:
 
 @pytest.mark.parametrize(("key", "element"), [("a", "a : b"), ("c . d", "c . d : e"), ("f", "f")])
 def test_an_element_is_cut_out(key: str, element: str) -> None:
-    """Of a command with many elements only the one at the place is quoted, with its value."""
+    """From a command with many elements only the element at the place is quoted, with its value."""
     text = "add element t set { a : b, c . d : e, f }\n"
     first = text.index(f"{key} ") + 1
     assert explain(text, PATH, complaint(1, first, first + len(key) - 1))[1] == f"add element t set {{ {element} }}"

@@ -1,4 +1,4 @@
-"""Whoever takes the process's file descriptors ends nothing: changes go on, and all else is Unavailable, not death."""
+"""A process without free file descriptors lives: changes go on, and other calls raise Unavailable."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.kernel.conntrack import Sweeper
+from nftproxy.kernel.child_process import in_child
+from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.kernel.netns import in_child
-from nftproxy.kernel.notifications import Notifications
-from nftproxy.kernel.rlimits import allowed_files, raise_file_limit
-from nftproxy.model.addresses import Address, Family
+from nftproxy.kernel.nfnetlink.commit_listener import CommitListener
+from nftproxy.kernel.process_resources import allowed_files, raise_file_limit
+from nftproxy.model.addresses import Address
 from nftproxy.model.errors import Unavailable
 from nftproxy.policy.flows import AddressPort
 from nftproxy.rules.transaction import Transaction
+from tests.support.factories import IPV4
 
 
 @contextlib.contextmanager
@@ -45,14 +46,14 @@ EMPTY_TABLE = Transaction("table ip nftproxy {\n  set s {\n    type inet_service
 
 @pytest.mark.usefixtures("namespace")
 def test_a_kernel_that_is_prepared_needs_no_more_files() -> None:
-    """Whoever takes all file descriptors of the process, changes go on."""
+    """Changes go on without a free file descriptor."""
     kernel = Kernel()
     kernel.prepare()
     with no_files_left():
         kernel.apply(EMPTY_TABLE)
         for number in range(3):
             kernel.apply(Transaction(f"add element ip nftproxy s {{ {number + 1} }}\n"))
-    assert {each.key for each in kernel.elements(Family.IPV4)} == {"1", "2", "3"}
+    assert {each.key for each in kernel.elements(IPV4)} == {"1", "2", "3"}
 
 
 def sweep() -> None:
@@ -65,12 +66,12 @@ CALLS: list[Callable[[Kernel], object]] = [
     lambda kernel: kernel.apply(EMPTY_TABLE),
     lambda kernel: kernel.check(EMPTY_TABLE),
     lambda kernel: kernel.generation(),
-    lambda kernel: kernel.read_back(Family.IPV4),
-    lambda kernel: kernel.client_counts(Family.IPV4),
+    lambda kernel: kernel.read_back(IPV4),
+    lambda kernel: kernel.client_counts(IPV4),
     lambda kernel: kernel.prepare(),
     lambda kernel: kernel.version(),
     lambda _: in_child(os.getpid),
-    lambda _: Notifications().close(),
+    lambda _: CommitListener().close(),
     lambda _: sweep(),
 ]
 
@@ -86,7 +87,7 @@ def test_without_files_the_kernel_side_is_unavailable(call: Callable[[Kernel], o
 
 
 def test_the_limit_is_raised() -> None:
-    """A process may have as many as its hard limit says, which by default is far more than the other one."""
+    """A process gets as many file descriptors as its hard limit, which by default is far more than the soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))

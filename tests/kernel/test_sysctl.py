@@ -1,4 +1,4 @@
-"""The kernel's settings: what the configuration asks for, and what is done about it."""
+"""The kernel settings that the configuration asks for, and how they are made."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_defaults_are_kube_proxys() -> None:
 
 
 def test_beside_another_proxy_the_nodes_settings_are_that_ones() -> None:
-    """A proxy for just some Services asks for nothing that would change the node for the others."""
+    """A canary asks for no settings of the node."""
     assert wanted(Config(service_proxy_name="canary"), 8) == {"/proc/self/oom_score_adj": -999}
 
 
@@ -48,7 +48,7 @@ def test_room_grows_with_the_cores(per_core: int, least: int, cores: int, most: 
 
 
 def test_nothing_per_core_leaves_the_room_as_it_is() -> None:
-    """No entries per core means hands off, whatever the minimum is."""
+    """No entries per core leaves the setting alone, with any minimum."""
     assert asked(NOTHING) == {}
 
 
@@ -65,13 +65,13 @@ def test_nothing_per_core_leaves_the_room_as_it_is() -> None:
     ],
 )
 def test_only_what_is_configured_is_set(conntrack: dict[str, float], settings: dict[str, int]) -> None:
-    """Each field sets its one setting, in whole seconds, of which there is at least one."""
+    """Each field sets its own setting, in whole seconds, at least 1."""
     fields = {"max_per_core": 0, "tcp_established_timeout": 0, "tcp_close_wait_timeout": 0} | conntrack
     assert asked(Conntrack(**fields)) == settings  # type: ignore[arg-type]
 
 
 def test_settings_that_differ_are_written(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What differs is written and logged, what is as it should be is not touched."""
+    """Settings that differ are written and logged.  Right settings are not touched."""
     same, other = tmp_path / "same", tmp_path / "other"
     same.write_text("60\n")
     same.chmod(0o444)
@@ -93,7 +93,7 @@ def test_room_is_only_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pres
 
 
 def test_what_cant_be_set_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A missing file, one that can't be read as a number, and a kernel that refuses stop none of the others."""
+    """A missing file, a file without a number, and a refusal of the kernel don't stop the other settings."""
     words, fine = tmp_path / "words", tmp_path / "fine"
     words.write_text("many\n")
     fine.write_text("1\n")

@@ -1,4 +1,4 @@
-"""Unix sockets with a path: whose they are, and what they may replace."""
+"""Unix sockets with a path: their users, and the files that they may replace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nftproxy.kernel.unix_sockets import Peer, listen, peer
 
 
 def test_a_socket_is_its_users_alone(tmp_path: Path) -> None:
-    """Nobody else may connect, nor look into the directory that was made for it, and nothing else is left there."""
+    """No other user may connect, nor look into the directory that was made for it, and nothing else is left there."""
     with listen(tmp_path / "run" / "sock", 1):
         assert stat.S_IMODE((tmp_path / "run").stat().st_mode) == 0o700
         assert stat.S_IMODE((tmp_path / "run" / "sock").stat().st_mode) == 0o600
@@ -30,14 +30,14 @@ def test_each_side_knows_the_other(tmp_path: Path) -> None:
 
 
 def test_one_that_nobody_listens_on_is_replaced(tmp_path: Path) -> None:
-    """What a process has left that has ended is no obstacle."""
+    """A stale socket of a process that has ended is replaced."""
     listen(tmp_path / "sock", 1).close()
     with listen(tmp_path / "sock", 1), socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(tmp_path / "sock"))
 
 
 def test_one_that_somebody_listens_on_stays(tmp_path: Path) -> None:
-    """A second one can't be made, also while so many wait that nobody else may, and the first goes on as it was."""
+    """A second listener can't be made, also while the backlog is full, and the first goes on as before."""
     path = tmp_path / "sock"
     with listen(path, 0) as listening:
         with pytest.raises(OSError, match=f"process {os.getpid()} of user {os.geteuid()} listens there"):

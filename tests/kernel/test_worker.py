@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,94 +21,68 @@ def worker() -> Iterator[Worker]:
     made.close()
 
 
-def test_a_call_returns_what_it_returns(worker: Worker) -> None:
-    """All calls are made in one thread of the worker's name, and return what they return."""
-
-    async def calls() -> set[tuple[str, int]]:
-        return {await worker.run(lambda: (threading.current_thread().name, threading.get_ident())) for _ in range(3)}
-
-    ((name, identity),) = asyncio.run(calls())
+async def test_a_call_returns_what_it_returns(worker: Worker) -> None:
+    """All calls run in a thread of the worker's name, and return their results."""
+    calls = [await worker.run(lambda: (threading.current_thread().name, threading.get_ident())) for _ in range(3)]
+    ((name, identity),) = set(calls)
     assert name == "kernel"
     assert identity != threading.get_ident()
 
 
-def test_a_call_raises_what_it_raises(worker: Worker) -> None:
-    """What a call raises, whatever it is, is raised where it was asked for, and the next call is made all the same."""
-
-    def fail() -> None:
-        raise SystemError("no such call")
-
-    async def calls() -> int:
-        with pytest.raises(SystemError, match="no such call"):
-            await worker.run(fail)
-        return await worker.run(int, "7")
-
-    assert asyncio.run(calls()) == 7
+async def test_a_call_raises_what_it_raises(worker: Worker) -> None:
+    """Any exception of a call is raised in the caller, and the next call is made all the same."""
+    with pytest.raises(SystemError, match="no such call"):
+        await worker.run(Mock(side_effect=SystemError("no such call")))
+    assert await worker.run(int, "7") == 7
 
 
-def test_the_loop_goes_on_during_a_call(worker: Worker) -> None:
+async def test_the_loop_goes_on_during_a_call(worker: Worker) -> None:
     """While a call waits, everything else on the loop has its turns."""
     released = threading.Event()
-
-    async def calls() -> bool:
-        waiting = asyncio.create_task(worker.run(released.wait, 30))
-        await asyncio.sleep(0)
-        released.set()  # would never be reached if the call held the loop
-        return await waiting
-
-    assert asyncio.run(calls()) is True
+    waiting = asyncio.create_task(worker.run(released.wait, 30))
+    await asyncio.sleep(0)
+    released.set()  # would never be reached if the call held the loop
+    assert await waiting is True
 
 
-def test_a_call_that_is_over_soon_takes_no_turn_of_the_loop(worker: Worker) -> None:
+async def test_a_call_that_is_over_soon_takes_no_turn_of_the_loop(worker: Worker) -> None:
     """Where a call may hold the loop up and is over before, nothing else has had a turn when its result is there."""
     turns = list[str]()
-
-    async def calls() -> int:
-        asyncio.get_running_loop().call_soon(turns.append, "somebody else's")
-        result = await worker.run(int, "7", hold_up=30)
-        assert not turns
-        return result
-
-    assert asyncio.run(calls()) == 7
+    asyncio.get_running_loop().call_soon(turns.append, "somebody else's")
+    assert await worker.run(int, "7", hold_up=30) == 7
+    assert not turns
 
 
-def test_a_call_holds_the_loop_up_for_no_longer_than_it_may(worker: Worker) -> None:
+async def test_a_call_holds_the_loop_up_for_no_longer_than_it_may(worker: Worker) -> None:
     """A call that takes longer than it may hold the loop up is waited for while everything else has its turns."""
     released = threading.Event()
-
-    async def calls() -> bool:
-        asyncio.get_running_loop().call_soon(released.set)  # would never be reached if the call held the loop
-        return await worker.run(released.wait, 30, hold_up=0.01)
-
-    assert asyncio.run(calls()) is True
+    asyncio.get_running_loop().call_soon(released.set)  # would never be reached if the call held the loop
+    assert await worker.run(released.wait, 30, hold_up=0.01) is True
 
 
-def test_calls_are_made_in_their_order_though_one_is_cancelled(worker: Worker) -> None:
-    """A call that is cancelled happens all the same, before those that were asked for later."""
+async def test_calls_are_made_in_their_order_though_one_is_cancelled(worker: Worker) -> None:
+    """A call that is cancelled happens all the same, before later calls."""
     released, made = threading.Event(), list[str]()
 
     def wait() -> None:
         released.wait(30)
         made.append("cancelled")
 
-    async def calls() -> None:
-        first = asyncio.create_task(worker.run(wait))
-        await asyncio.sleep(0)
-        first.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await first
-        second = asyncio.create_task(worker.run(made.append, "second"))
-        await asyncio.sleep(0)
-        released.set()
-        await second
-
-    asyncio.run(calls())
+    first = asyncio.create_task(worker.run(wait))
+    await asyncio.sleep(0)
+    first.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await first
+    second = asyncio.create_task(worker.run(made.append, "second"))
+    await asyncio.sleep(0)
+    released.set()
+    await second
     assert made == ["cancelled", "second"]
 
 
-def test_a_call_that_outlives_its_loop_is_finished() -> None:
-    """Closing waits for the calls that were asked for, even if nobody waits for them any more."""
-    worker, released, made = Worker("kernel"), threading.Event(), list[str]()
+def test_a_call_that_outlives_its_loop_is_finished(worker: Worker) -> None:
+    """Closing waits for the queued calls, even without a caller."""
+    released, made = threading.Event(), list[str]()
 
     def wait() -> None:
         released.wait(30)

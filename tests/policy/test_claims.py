@@ -1,4 +1,4 @@
-"""Who owns a contested address and port: the oldest, whatever the order in which claimants come and go."""
+"""The oldest claimant owns a contested address and port, in whatever order claimants come and go."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nftproxy_conformance.strategies import quick
+from nftproxy_conformance.strategies.objects import SERVICES, services
 
-from nftproxy.conformance.strategies import SERVICES, quick, services
-from nftproxy.model.addresses import parse_address
+from nftproxy.model.addresses import Address, parse_address
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.model.settings import Config
-from nftproxy.policy.claims import Claims, Way, denied_external_ips, external_addresses
+from nftproxy.policy.claims import ClaimKind, Claims, denied_external_ips, external_addresses
 from tests.support.factories import claim, key, networks, service
 
 WEB, CART, API = key("shop/web"), key("shop/cart"), key("blog/api")
 
 
 def claims(*services: Service, **config: Any) -> Claims:
-    """Claims with these Services entered, and nothing left to tell of them."""
+    """Claims with these Services entered, and their touched Services already taken."""
     made = Claims(Config(**config))
     for each in services:
         made.add(each)
-    made.take_touched()
+    made.pop_affected()
     return made
 
 
 def touched_by(made: Claims, change: Callable[[Service], None], of: Service) -> set[ObjectKey]:
-    """Whom adding or removing a Service touches."""
+    """The Services that adding or removing a Service touches."""
     change(of)
-    return made.take_touched()
+    return made.pop_affected()
 
 
 def denied(made: Claims, place: str, who: ObjectKey) -> str:
-    """What is said of an external address and port that a Service doesn't get, "" if it does."""
-    denial = made.denial(claim(place), Way.EXTERNAL_IP, who)
+    """The reason why a Service doesn't get an external address and port, "" if it gets them."""
+    denial = made.denial(claim(place), ClaimKind.EXTERNAL_IP, who)
     return denial.sentence(made.holder(claim(place), denial)) if denial else ""
 
 
@@ -51,7 +52,7 @@ def denied(made: Claims, place: str, who: ObjectKey) -> str:
     ],
 )
 def test_the_older_service_wins(one: Service, other: Service, winner: ObjectKey) -> None:
-    """Of two that claim one address and port the older wins, then the lesser namespace and name; 0 is oldest."""
+    """Of two claimants of an address and port the older wins, then the lesser namespace and name, and 0 is oldest."""
     for order in ((one, other), (other, one)):
         assert claims(*order).winner(claim("10.96.0.10 80/tcp")) == winner
 
@@ -77,7 +78,7 @@ def test_a_claim_is_to_one_address_protocol_and_port(text: str, winner: ObjectKe
 
 
 def test_a_cluster_ip_comes_before_an_external_ip() -> None:
-    """An older Service can't take another one's ClusterIP by an external IP."""
+    """An older Service's external IP can't take another Service's ClusterIP."""
     made = claims(
         service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], created=1),
         service("shop/web", cluster_ips=["10.96.0.10"], created=2),
@@ -105,7 +106,7 @@ def test_a_health_check_port_is_a_tcp_port_of_the_node(port: str) -> None:
 
 
 def test_external_ips_claim_nothing_where_they_are_not_served() -> None:
-    """Without AllowServiceExternalIPs an external IP is no claim, a load balancer IP still is."""
+    """Without AllowServiceExternalIPs an external IP is no claim, but a load balancer IP is."""
     made = claims(
         service(external_ips=["203.0.113.7"], load_balancer_ips=["203.0.113.8"]), allow_service_external_ips=False
     )
@@ -114,7 +115,7 @@ def test_external_ips_claim_nothing_where_they_are_not_served() -> None:
 
 
 def test_a_service_claims_nothing_in_a_family_that_it_does_not_serve() -> None:
-    """An older IPv4 Service with an IPv6 external IP leaves that address to one which can serve it."""
+    """An older IPv4 Service with an IPv6 external IP leaves that address to a Service that serves IPv6."""
     made = claims(
         service("shop/web", cluster_ips=["10.96.0.10"], external_ips=["2001:db8::7"], created=1),
         service("shop/cart", cluster_ips=["fd00:96::20"], external_ips=["2001:db8::7"], created=2),
@@ -132,18 +133,18 @@ def test_each_external_address_counts_once() -> None:
 
 
 def test_every_external_address_is_claimed() -> None:
-    """A Service owns each of its external addresses, not the first only."""
+    """A Service owns each of its external addresses, not only the first."""
     made = claims(service(load_balancer_ips=["203.0.113.7"], external_ips=["203.0.113.8", "203.0.113.9"]))
     for last in (7, 8, 9):
         assert made.winner(claim(f"203.0.113.{last} 80/tcp")) == WEB
 
 
-# What stands above age
+# Rules above age
 
 
 @pytest.mark.parametrize("port", ["80/tcp", "81/tcp", "80/udp"])
 def test_an_external_ip_never_captures_another_ones_cluster_ip(port: str) -> None:
-    """It captures nothing on any port, and the first Service by namespace and name that has the ClusterIP is named."""
+    """It captures no port, and the reason names the first Service by namespace and name that has the ClusterIP."""
     thief = service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], ports=[port])
     made = claims(service("shop/web"), service("blog/api"), thief)
     assert denied(made, f"10.96.0.10 {port}", CART) == "it is the ClusterIP of Service blog/api"
@@ -168,12 +169,25 @@ def external(name: str, *ports: str, created: int = 0) -> Service:
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
 @pytest.mark.parametrize("port", [22, 2379, 2380, 6443, 10249, 10250, 10256])
 def test_what_nodes_live_by_is_protected(port: int, protocol: str) -> None:
-    """An external IP captures none of the default ports from a node with that address, and from nobody else."""
+    """By default an external IP captures no protected port, but only on an address of the node."""
     made = on_node(external("shop/web", f"{port}/{protocol}", f"80/{protocol}"))
     assert "protected" in denied(made, f"192.168.0.2 {port}/{protocol}", WEB)
     assert denied(made, f"192.168.0.2 80/{protocol}", WEB) == ""
     made.set_node_addresses(frozenset())
     assert denied(made, f"192.168.0.2 {port}/{protocol}", WEB) == ""
+
+
+@pytest.mark.parametrize("protocol", ["tcp", "udp"])
+def test_no_external_address_captures_the_api_server(protocol: str) -> None:
+    """No Service gets the API server's address and port, and Services that claim them are touched."""
+    made = claims(service(ports=[f"6443/{protocol}", f"80/{protocol}"], external_ips=["192.0.2.1"]))
+    made.set_api_servers(frozenset({(Address("192.0.2.1"), 6443)}))
+    assert made.pop_affected() == {WEB}
+    assert denied(made, f"192.0.2.1 6443/{protocol}", WEB) == "this node reaches the API server there"
+    assert denied(made, f"192.0.2.1 80/{protocol}", WEB) == ""
+    made.set_api_servers(frozenset())
+    assert made.pop_affected() == {WEB}
+    assert denied(made, f"192.0.2.1 6443/{protocol}", WEB) == ""
 
 
 def test_a_node_port_goes_before_an_external_ip_of_the_node() -> None:
@@ -188,7 +202,7 @@ def test_a_node_port_goes_before_an_external_ip_of_the_node() -> None:
 
 
 def test_a_services_own_node_port_is_no_obstacle() -> None:
-    """Whose node port it is may have the node's address and port, before older ones that may not."""
+    """The owner of a node port may have the node's address and port, before older Services that may not."""
     older, owner = external("shop/web", "30080/tcp", created=1), external("shop/cart", "30080:30080/tcp", created=2)
     made = on_node(older, owner)
     assert made.winner(claim("192.168.0.2 30080/tcp")) == CART
@@ -198,13 +212,13 @@ def test_a_services_own_node_port_is_no_obstacle() -> None:
 
 
 def test_a_services_own_cluster_ip_is_no_external_address() -> None:
-    """What a Service has for a ClusterIP it doesn't claim once more as an external one."""
+    """A Service doesn't claim its own ClusterIP again as an external IP."""
     both = service(external_ips=["10.96.0.10", "203.0.113.7"])
     assert external_addresses(both, Config()) == ("203.0.113.7",)
 
 
 def test_external_ips_outside_of_the_allowed_ranges_are_no_claims() -> None:
-    """They are left to others; load balancer IPs are not asked for."""
+    """External IPs outside of the ranges are no claims, and load balancer IPs aren't checked."""
     config = Config(external_ip_cidrs=networks(["203.0.113.0/29"]))
     external_ips = ["203.0.113.7", "203.0.113.8", "203.0.113.9", "203.0.113.10", "203.0.113.8"]
     ours = service(external_ips=external_ips, load_balancer_ips=["203.0.113.9"])
@@ -217,7 +231,7 @@ def test_external_ips_outside_of_the_allowed_ranges_are_no_claims() -> None:
 
 
 def test_the_winner_and_the_loser_of_a_change_are_touched() -> None:
-    """Whoever loses or wins an address and port as a Service comes or goes is touched, and nobody else."""
+    """A Service that comes or goes touches exactly the Services that win or lose an address and port by it."""
     made = claims(service("blog/api", created=2), service("shop/far", created=3))
     assert touched_by(made, made.add, service("shop/web", created=1)) == {API}
     assert touched_by(made, made.add, service("shop/cart", created=4)) == set()
@@ -226,7 +240,7 @@ def test_the_winner_and_the_loser_of_a_change_are_touched() -> None:
 
 
 def test_however_many_claim_the_same_few_are_touched() -> None:
-    """Of 2,000 Services that want one address, and come in the worst order, each that comes touches one other."""
+    """Each of 2,000 Services that claim one address, in the worst order, touches one other Service."""
     crowd = [service(f"shop/s{age:04}", created=age) for age in range(2000, 0, -1)]
     made = claims()
     assert [len(touched_by(made, made.add, each)) for each in crowd] == [0, *[1] * 1999]
@@ -234,7 +248,7 @@ def test_however_many_claim_the_same_few_are_touched() -> None:
 
 @pytest.mark.parametrize("ports", [["80/tcp"], ["8080/udp"]])
 def test_a_cluster_ip_touches_those_who_use_it_as_an_external_ip(ports: list[str]) -> None:
-    """A ClusterIP that comes or goes touches the Services with an equal external IP, whatever their ports."""
+    """A ClusterIP that comes or goes touches Services with an equal external IP, whatever their ports."""
     made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], ports=ports))
     assert touched_by(made, made.add, service("shop/web")) == {CART}
     assert touched_by(made, made.add, service("blog/api", created=1)) == set()
@@ -269,22 +283,22 @@ def test_all_who_lose_anything_are_touched() -> None:
 
 
 def test_each_external_ip_is_looked_for_among_new_cluster_ips() -> None:
-    """A Service whose second external IP becomes another's ClusterIP is touched."""
+    """A Service is touched when its second external IP becomes another Service's ClusterIP."""
     made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7", "10.96.0.10"]))
     assert touched_by(made, made.add, service("shop/web", ports=["8080"])) == {CART}
 
 
 def test_nothing_is_kept_of_what_has_gone() -> None:
-    """A cluster whose Services come and go for years leaves no trace of those that are no more."""
+    """In a cluster whose Services come and go for years, no trace of removed Services is left."""
     gone = service(cluster_ips=["10.96.0.10", "fd00:96::10"], external_ips=["203.0.113.7"], ports=["80:30080"])
     made = claims(gone)
     made.remove(gone)
-    made.take_touched()
+    made.pop_affected()
     assert vars(made) == vars(claims())
 
 
 def test_the_next_takes_over_when_the_winner_goes() -> None:
-    """A loser owns the address the moment that all before it have let go; then nobody does."""
+    """A loser owns the address as soon as all older claimants have gone, and then nobody does."""
     line = [service(name, created=age) for age, name in enumerate(["shop/web", "shop/cart", "blog/api"])]
     made = claims(*line)
     owners = []
@@ -301,7 +315,7 @@ _each_once = st.lists(services, max_size=3, unique_by=lambda each: each.key)
 @quick()
 @given(_each_once.flatmap(lambda all_: st.tuples(st.permutations(all_), st.permutations(all_))), services)
 def test_owners_do_not_depend_on_history(orders: tuple[list[Service], list[Service]], visitor: Service) -> None:
-    """In whatever order Services came, and whoever was there in between, the same ones own the same."""
+    """The owners are the same in whatever order Services came, and whichever Services have gone since."""
     one, other = orders
     straight, roundabout = claims(*one), claims()
     if visitor.key not in {each.key for each in one}:

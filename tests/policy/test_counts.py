@@ -1,4 +1,4 @@
-"""Whose front it is that the kernel has counted."""
+"""The Service that owns each front whose packets the kernel counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.factories import IPV4, elements, key, pipeline, service, slic
 
 
 def counting(*objects: Service) -> tuple[Pipeline, CountedFronts]:
-    """A pipeline that counts, and what it knows."""
+    """A pipeline with counts, and its owners."""
     made = pipeline(*objects, service_counts=True)
     return made, made.counted
 
@@ -23,18 +23,18 @@ def tcp(address: str, port: int = 80) -> Claim:
 
 
 def front(name: str, kind: FrontKind, port: str = "http") -> ServiceFront:
-    """What is counted together."""
+    """The fronts that are counted together."""
     return ServiceFront(key(name), port, Protocol.TCP, kind)
 
 
 def test_nothing_is_kept_where_nothing_is_counted() -> None:
-    """Without the configuration a pipeline knows no owners of fronts but those whose clients are screened."""
+    """Without serviceCounts a pipeline keeps owners only of fronts whose clients are screened."""
     made = pipeline(service())
     assert made.counted.is_empty
-    made.apply([Put(service("shop/login", cluster_ips=["10.96.0.20"], annotations={"client-connections": "5"}))])
+    made.ingest([Put(service("shop/login", cluster_ips=["10.96.0.20"], annotations={"client-connections": "5"}))])
     assert made.counted.owner(tcp("10.96.0.10")) is None
     assert made.counted.owner(tcp("10.96.0.20")) == front("shop/login", FrontKind.CLUSTER_IP)
-    made.apply([Put(service("shop/login", cluster_ips=["10.96.0.20"]))])
+    made.ingest([Put(service("shop/login", cluster_ips=["10.96.0.20"]))])
     assert made.counted.is_empty
 
 
@@ -58,29 +58,29 @@ def test_each_kind_of_front() -> None:
 
 
 def test_a_port_without_a_name() -> None:
-    """A Service's only port may have no name: its number stands for it."""
+    """A Service's only port is called by its number if it has no name."""
     _, fronts = counting(service(ports=["80"]))
     assert fronts.owner(tcp("10.96.0.10")) == front("shop/web", FrontKind.CLUSTER_IP, port="80")
 
 
 def test_what_a_service_does_not_get_is_not_its_own() -> None:
-    """A contested address belongs to who has it, and passes on when that one goes."""
+    """A contested address belongs to its owner, and passes on when that Service goes."""
     old = service("shop/old", cluster_ips=["10.96.0.11"], external_ips=["203.0.113.9"], created=1)
     new = service("shop/new", cluster_ips=["10.96.0.12"], external_ips=["203.0.113.9"], created=2)
     made, fronts = counting(old, new)
     contested = tcp("203.0.113.9")
     assert fronts.owner(contested) == front("shop/old", FrontKind.EXTERNAL_IP)
     assert not fronts.exists(front("shop/new", FrontKind.EXTERNAL_IP))
-    made.apply([Removed(Service, key("shop/old"))])
+    made.ingest([Removed(Service, key("shop/old"))])
     assert fronts.owner(contested) == front("shop/new", FrontKind.EXTERNAL_IP)
     assert not fronts.exists(front("shop/old", FrontKind.EXTERNAL_IP))
 
 
 def test_a_front_passes_from_one_service_to_another() -> None:
-    """What one Service gives up and another takes in the same round is the other's, in whatever order they come."""
+    """A front that moves between Services in one round belongs to its new Service, in either order."""
     for first, second in (("shop/a", "shop/b"), ("shop/b", "shop/a")):
         made, fronts = counting(service(first), service(second, cluster_ips=["10.96.0.11"]))
-        made.apply([Put(service(first, cluster_ips=["10.96.0.11"])), Put(service(second))])
+        made.ingest([Put(service(first, cluster_ips=["10.96.0.11"])), Put(service(second))])
         assert fronts.owner(tcp("10.96.0.10")) == front(second, FrontKind.CLUSTER_IP)
         assert fronts.owner(tcp("10.96.0.11")) == front(first, FrontKind.CLUSTER_IP)
 
@@ -89,22 +89,22 @@ def test_a_front_exists_as_long_as_one_address_has_it() -> None:
     """A kind of fronts ends with the last of its addresses."""
     made, fronts = counting(service(external_ips=["203.0.113.9", "203.0.113.8"]))
     kind = front("shop/web", FrontKind.EXTERNAL_IP)
-    made.apply([Put(service(external_ips=["203.0.113.8"]))])
+    made.ingest([Put(service(external_ips=["203.0.113.8"]))])
     assert fronts.exists(kind)
-    made.apply([Put(service())])
+    made.ingest([Put(service())])
     assert not fronts.exists(kind)
 
 
 def test_a_change_of_endpoints_changes_no_set_that_counts() -> None:
-    """With counts on, an endpoint more is the same two elements as without."""
+    """With counts, another endpoint is the same two elements as without."""
     objects = service(), slice_of(endpoints=["10.1.1.4", "10.1.1.5"])
     more = slice_of(endpoints=["10.1.1.4", "10.1.1.5", "10.1.1.6"])
     texts = []
     for counts in (False, True):
         made = pipeline(*objects, service_counts=counts)
-        made.apply([Put(more)])
-        made.apply([Put(objects[1])])
-        texts.append(made.apply([Put(more)]).text)
+        made.ingest([Put(more)])
+        made.ingest([Put(objects[1])])
+        texts.append(made.ingest([Put(more)]).text)
     assert texts[0] == texts[1] != ""
 
 
@@ -114,8 +114,8 @@ def test_fronts_without_local_endpoints() -> None:
     away, here = slice_of(endpoints=["10.1.1.4@node-b"]), slice_of(endpoints=["10.1.0.4@node-a"])
     made = pipeline(web, away, service_counts=True)
     assert elements(made, IPV4, "none-local") == {"203.0.113.9 . tcp . 80": ""}
-    made.apply([Put(here)])
+    made.ingest([Put(here)])
     assert elements(made, IPV4, "none-local") == {}
-    made.apply([Put(slice_of(endpoints=[]))])
+    made.ingest([Put(slice_of(endpoints=[]))])
     assert elements(made, IPV4, "none-local") == {}
     assert elements(pipeline(web, away), IPV4, "none-local") == {}

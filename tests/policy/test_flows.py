@@ -1,4 +1,4 @@
-"""Which UDP flows conntrack must forget, by what the cluster was and what it is."""
+"""The UDP flows that conntrack must forget after a change of the cluster."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
+from nftproxy_conformance.strategies import quick
+from nftproxy_conformance.strategies.histories import clusters, histories, survivors
+from nftproxy_conformance.strategies.objects import Given, all_settings
 
-from nftproxy.conformance.strategies import Given, all_settings, clusters, histories, quick, survivors
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
@@ -43,7 +45,7 @@ def sweeps(**usable: str) -> Sweeps:
 def settled(*objects: Given, **tweaks: object) -> Pipeline:
     """A pipeline that knows these objects, and whose fronts have all been swept."""
     made = pipeline(*objects, **tweaks)  # type: ignore[arg-type]
-    made.flows.take()
+    made.flows.pop_due()
     return made
 
 
@@ -107,14 +109,14 @@ def test_every_address_of_a_udp_port_is_a_front() -> None:
     ids=["primary", "a range", "every address", "another family's"],
 )
 def test_a_node_port_has_a_front_on_each_address_that_serves_it(cidrs: list[str] | None, addresses: set[str]) -> None:
-    """Node-port addresses are those that nodePortAddresses selects; for every local address, each one that there is."""
+    """A node port has a front on each address that nodePortAddresses selects, be it every local address."""
     own = host_addresses("192.168.0.2", "10.9.9.9", "198.51.100.1", "fd00:c0a8::2")
     made = pipeline(service("kube/dns", ports=["dns:53:30053/udp"]), own, node_port_addresses=cidrs)
     assert {front.address for front in fronts_of(made)} == {VIP, *addresses}
 
 
 def test_every_udp_port_has_fronts_with_its_own_endpoints() -> None:
-    """Of several UDP ports each has its own endpoints, and those of other protocols have none."""
+    """Each of several UDP ports has its own endpoints, and ports of other protocols have no fronts."""
     pods = slice_of("kube/dns", ["10.1.1.4"], ports=["a:5301/udp", "b:5302/udp", "c:5303/tcp"])
     made = pipeline(service("kube/dns", cluster_ips=[VIP], ports=["a:53/udp", "b:54/udp", "c:55/tcp"]), pods)
     assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.1.4 5301", f"{VIP} 54": "10.1.1.4 5302"})
@@ -123,10 +125,10 @@ def test_every_udp_port_has_fronts_with_its_own_endpoints() -> None:
 def test_both_families_of_a_service_go_with_it() -> None:
     """The fronts of a dual-stack Service are due in both families when it goes."""
     made = settled(service("kube/dns", cluster_ips=[VIP, "fd00:96::10"], ports=["dns:53/udp"]), dns_slice("10.1.1.4"))
-    made.apply([Put(slice_of("kube/dns", ["fd00:1::4"], ports=["dns:5353/udp"], suffix="6"))])
-    made.flows.take()
-    made.apply([Removed(Service, DNS.key)])
-    assert {front.address for front in made.flows.take()} == {VIP, "fd00:96::10"}
+    made.ingest([Put(slice_of("kube/dns", ["fd00:1::4"], ports=["dns:5353/udp"], suffix="6"))])
+    made.flows.pop_due()
+    made.ingest([Removed(Service, DNS.key)])
+    assert {front.address for front in made.flows.pop_due()} == {VIP, "fd00:96::10"}
 
 
 def test_a_service_of_another_family_has_no_fronts() -> None:
@@ -138,7 +140,7 @@ def test_a_service_of_another_family_has_no_fronts() -> None:
 
 
 def test_what_belongs_to_others_is_no_front() -> None:
-    """Neither an address and port that an older Service has, nor a ClusterIP, nor a protected port of the node."""
+    """An older Service's front, a ClusterIP or a protected port of the node is no front of another Service."""
     older = service(
         "kube/a", created=1, cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9"], ports=["53:30053/udp"]
     )
@@ -157,14 +159,14 @@ def test_what_belongs_to_others_is_no_front() -> None:
     [("", True), ("draining", True), ("unready", False), ("serving", False), ("stopped", False), ("published", True)],
 )
 def test_usable_is_ready_or_draining(conditions: str, usable: bool) -> None:
-    """A flow may stay with an endpoint that serves while it terminates, though others get all new ones."""
+    """A flow may stay with an endpoint that serves while it terminates, though new flows go elsewhere."""
     made = pipeline(DNS, dns_slice("10.1.0.4", f"10.1.0.5 {conditions}"))
     (endpoints,) = fronts_of(made).values()
     assert endpoints == ends("10.1.0.4 5353", *["10.1.0.5 5353"] * usable)
 
 
 def test_what_chooses_for_new_flows_cuts_no_old_ones() -> None:
-    """Neither a policy nor topology takes an endpoint from the flows that are with it."""
+    """Neither a policy nor topology takes existing flows from their endpoint."""
     local = service("kube/dns", internal_policy="Local", ports=["dns:53/udp"])
     made = pipeline(local, dns_slice("10.1.0.4@node-a zone=a", "10.1.1.4@node-b zone=b"))
     assert fronts_of(made) == sweeps(**{f"{VIP} 53": "10.1.0.4 5353, 10.1.1.4 5353"})
@@ -181,11 +183,10 @@ def test_flows_of_drained_endpoints_go_on() -> None:
 def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Given]) -> None:
     """The UDP fronts are the keys of the maps of all fronts, the node's for each node-port address.
 
-    Those without a usable endpoint are refused, as are those whose endpoints are all drained, and what the rules send
-    to is usable.
+    Fronts without a usable endpoint, or with drained endpoints alone, are refused. Every endpoint drawn is usable.
     """
     made = Pipeline("node-a", settings, renderer())
-    made.apply([Put(each) for each in cluster])
+    made.ingest([Put(each) for each in cluster])
     for family in made.generations:
         served = {front: usable for front, usable in _told(made).items() if family_of(front.address) is family}
         assert served.keys() == _ruled(made, family, "fronts").keys()
@@ -212,7 +213,7 @@ def _told(made: Pipeline) -> Sweeps:
 
 
 def _ruled(made: Pipeline, family: Family, name: str) -> dict[AddressPort, str]:
-    """What a map of fronts says of UDP."""
+    """The UDP entries of a map of fronts."""
     found: dict[AddressPort, str] = {}
     for front, verdict in elements(made, family, f"nodeport-{name}").items():
         for address in nodeport_addresses(made.state, made.settings.config, family):
@@ -338,46 +339,46 @@ RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9
 def test_what_loses_an_endpoint_or_gets_its_first_is_due(
     objects: list[Given], events: list[Event], due: dict[str, str]
 ) -> None:
-    """After a change exactly those fronts are due whose flows may go elsewhere."""
+    """After a change exactly the fronts are due whose flows may go elsewhere."""
     made = settled(*objects)
-    made.apply(events)
-    assert made.flows.take() == sweeps(**due)
+    made.ingest(events)
+    assert made.flows.pop_due() == sweeps(**due)
 
 
 def test_at_first_everything_is_due() -> None:
-    """What happened before the start is unknown, so every UDP front is swept, one without endpoints too."""
+    """Every UDP front is swept at the start, even without endpoints, as earlier changes are unknown."""
     made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
-    assert made.flows.take() == sweeps(**{f"{VIP} 53": BOTH, "10.96.0.20 514": ""})
+    assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": BOTH, "10.96.0.20 514": ""})
 
 
 def test_what_goes_before_the_first_sweep_is_due_too() -> None:
-    """A front that is gone by the time of the first sweep is swept with those that are there."""
+    """A front that goes before the first sweep is swept together with the existing fronts."""
     made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
-    made.apply([Removed(Service, DNS.key)])
-    assert made.flows.take() == sweeps(**{f"{VIP} 53": "", "10.96.0.20 514": ""})
+    made.ingest([Removed(Service, DNS.key)])
+    assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": "", "10.96.0.20 514": ""})
 
 
 def test_what_is_due_is_told_once() -> None:
     """A front that has been returned is not due until it loses an endpoint again."""
     made = settled(DNS, dns_slice())
-    made.apply([Put(dns_slice("10.1.1.4"))])
-    assert made.flows.take()
-    assert made.flows.take() == {}
+    made.ingest([Put(dns_slice("10.1.1.4"))])
+    assert made.flows.pop_due()
+    assert made.flows.pop_due() == {}
 
 
 def test_what_is_due_waits_and_is_told_as_it_is_then() -> None:
-    """Changes between two sweeps add up: of each front that is due, the endpoints of now count."""
+    """Changes between two sweeps add up, and each due front is swept with its current endpoints."""
     made = settled(DNS, dns_slice())
-    made.apply([Put(dns_slice("10.1.1.4"))])
-    made.apply([Put(dns_slice("10.1.1.4", "10.1.1.5"))])
-    assert made.flows.take() == sweeps(**{f"{VIP} 53": "10.1.1.4 5353, 10.1.1.5 5353"})
-    made.apply([Put(dns_slice("10.1.1.5"))])
-    made.apply([Removed(Service, DNS.key)])
-    assert made.flows.take() == sweeps(**{f"{VIP} 53": ""})
+    made.ingest([Put(dns_slice("10.1.1.4"))])
+    made.ingest([Put(dns_slice("10.1.1.4", "10.1.1.5"))])
+    assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": "10.1.1.4 5353, 10.1.1.5 5353"})
+    made.ingest([Put(dns_slice("10.1.1.5"))])
+    made.ingest([Removed(Service, DNS.key)])
+    assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": ""})
 
 
 def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice of one Service has that Service's fronts found, once for each family, and no other's."""
+    """A slice of a Service has only that Service's fronts looked up, once for each family."""
     many = [service(f"kube/s{number}", cluster_ips=[f"10.96.1.{number}"], ports=["53/udp"]) for number in range(20)]
     made = settled(DNS, *many)
     asked: list[object] = []
@@ -387,7 +388,7 @@ def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None
         return {}
 
     monkeypatch.setattr(flows, "udp_fronts", counted)
-    made.apply([Put(slice_of("kube/s7", ["10.1.0.4"], ports=["53/udp"]))])
+    made.ingest([Put(slice_of("kube/s7", ["10.1.0.4"], ports=["53/udp"]))])
     assert asked == [key("kube/s7")] * 2
 
 
@@ -397,13 +398,13 @@ def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None
 @quick()
 @given(all_settings, histories)
 def test_incremental_equals_from_scratch(settings: Settings, history: list[list[Event]]) -> None:
-    """After any events the fronts and their endpoints are those of a pipeline that knows only what there is."""
+    """After any events the fronts and their endpoints equal those of a pipeline made from the present objects."""
     made = Pipeline("node-a", settings, renderer())
     for batch in history:
-        made.apply(batch)
+        made.ingest(batch)
     whole = Pipeline("node-a", settings, renderer())
-    whole.apply([Put(each) for each in survivors(history)])
-    told, expected = made.flows.take(), whole.flows.take()
+    whole.ingest([Put(each) for each in survivors(history)])
+    told, expected = made.flows.pop_due(), whole.flows.pop_due()
     assert {front: usable for front, usable in told.items() if front in expected} == expected
     assert all(usable == NO_ENDPOINTS for front, usable in told.items() if front not in expected)
 
@@ -411,7 +412,7 @@ def test_incremental_equals_from_scratch(settings: Settings, history: list[list[
 @quick()
 @given(all_settings, histories)
 def test_sweeps_leave_the_flows_that_are_right(settings: Settings, history: list[list[Event]]) -> None:
-    """Whatever happens, after each sweep just those flows are gone that are stale by the fronts of now.
+    """After any events, a sweep removes exactly the flows that are stale by the present fronts.
 
     Flows are made in between by what the rules would do with them: to every usable endpoint of a front, or untranslated
     where there is none.
@@ -420,10 +421,10 @@ def test_sweeps_leave_the_flows_that_are_right(settings: Settings, history: list
     seen = _fronts_ever(settings, history)
     alive: set[tuple[AddressPort, AddressPort]] = {(front, front) for front in seen}
     for batch in history:
-        made.apply(batch)
+        made.ingest(batch)
         now = _told(made)
         right = {(f, e) for f, e in alive if not is_stale(f, e, now.get(f, NO_ENDPOINTS))}
-        alive = {(f, e) for f, e in alive if not _is_swept(f, e, swept)} if (swept := made.flows.take()) else alive
+        alive = {(f, e) for f, e in alive if not _is_swept(f, e, swept)} if (swept := made.flows.pop_due()) else alive
         assert alive == right
         alive |= {(front, endpoint) for front in seen for endpoint in now.get(front) or {front}}
 
@@ -432,7 +433,7 @@ def _fronts_ever(settings: Settings, history: list[list[Event]]) -> set[AddressP
     made = Pipeline("node-a", settings, renderer())
     seen: set[AddressPort] = set()
     for batch in history:
-        made.apply(batch)
+        made.ingest(batch)
         seen |= _told(made).keys()
     return seen
 

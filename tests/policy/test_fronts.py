@@ -1,10 +1,10 @@
-"""At which addresses and ports a Service is reached, whose they are, and the reason for a Service that loses one."""
+"""The addresses and ports of a Service, their owners, and the reason for each loss."""
 
 from __future__ import annotations
 
 from nftproxy.model.addresses import Family
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.fronts import Lost, lost_claims
+from nftproxy.policy.fronts import LostClaim, lost_claims
 from tests.support.factories import IPV4, IPV6, claim, key, pipeline, service
 
 
@@ -29,8 +29,8 @@ def test_the_loser_is_told_what_and_why() -> None:
     made = pipeline(older, younger)
     lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
     assert lost == [
-        Lost(key("blog/api"), "http", claim("10.96.0.10 80/tcp"), "10.96.0.10 . tcp . 80", Denial.TAKEN),
-        Lost(key("blog/api"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN),
+        LostClaim(key("blog/api"), "http", claim("10.96.0.10 80/tcp"), "10.96.0.10 . tcp . 80", Denial.TAKEN),
+        LostClaim(key("blog/api"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN),
     ]
     why = "it belongs to Service shop/web, which takes precedence"
     assert [each.why(made.state.claims) for each in lost] == [why, why]
@@ -52,5 +52,7 @@ def test_a_lost_health_check_node_port_is_reported() -> None:
     )
     made = pipeline(older, younger)
     lost = lost_claims(made.state, made.settings.config, Family.IPV4, younger)
-    assert lost == [Lost(key("shop/younger"), "", claim("32000/tcp"), "health-check node port 32000", Denial.TAKEN)]
+    assert lost == [
+        LostClaim(key("shop/younger"), "", claim("32000/tcp"), "health-check node port 32000", Denial.TAKEN)
+    ]
     assert lost[0].why(made.state.claims) == "it belongs to Service shop/older, which takes precedence"

@@ -35,7 +35,7 @@ from tests.support.factories import (
     ("local_endpoints", "is_healthy", "code"), [(2, True, 200), (1, False, 503), (0, True, 503), (0, False, 503)]
 )
 def test_a_health_check(local_endpoints: int, is_healthy: bool, code: int) -> None:
-    """200 if there is a local endpoint and the proxy is healthy, else 503; the weight is the number of endpoints."""
+    """The code is 200 if an endpoint is local and the proxy healthy, else 503, and the weight is their number."""
     answer = health_check(check("shop/web", local_endpoints), is_healthy=is_healthy)
     assert answer.status == code
     assert answer.headers == {
@@ -59,7 +59,7 @@ def test_the_text_of_a_health_check() -> None:
 
 
 def check(name: str, local_endpoints: int) -> HealthCheck:
-    """What is answered for a Service that has ClusterIPs of IPv4 only."""
+    """The answer for a Service that has ClusterIPs of IPv4 only."""
     return HealthCheck(key(name), local_endpoints, frozenset({IPV4}))
 
 
@@ -93,13 +93,13 @@ def test_no_health_checks() -> None:
     ids=["none", "others' don't count", "terminating", "not ready", "published", "hints don't count", "ghost"],
 )
 def test_local_endpoints(endpoints: list[str], count: int) -> None:
-    """Endpoints on this node that are ready count; not those that only serve while they terminate."""
+    """Ready endpoints on this node count, and endpoints that only serve while they terminate don't."""
     checks = pipeline(balanced(), slice_of(endpoints=endpoints)).health_checks.by_port
     assert checks == {32000: check("shop/web", count)}
 
 
 def test_drained_endpoints_do_not_count() -> None:
-    """A pod of weight 0 takes no new connections, so load balancers must not send any for its sake."""
+    """A pod of weight 0 isn't counted, as it takes no new connections that load balancers might send."""
     drained = slice_of(endpoints=["10.1.0.4@node-a", "10.1.0.6@node-a"], weight=0)
     other = slice_of(endpoints=["10.1.0.5@node-a"], suffix="2")
     assert pipeline(balanced(), drained).health_checks.by_port == {32000: check("shop/web", 0)}
@@ -131,22 +131,22 @@ def test_local_endpoints_of_two_families() -> None:
 
 
 def test_a_contested_health_check_port() -> None:
-    """Of two Services with one port the older has it, and the other takes over when that lets go."""
+    """The older of two Services with one port has it, and the younger takes over when the older goes."""
     old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
     assert pipeline(new, old, slice_of("shop/new")).health_checks.by_port == {32000: check("shop/old", 0)}
     assert pipeline(new, slice_of("shop/new")).health_checks.by_port == {32000: check("shop/new", 1)}
 
 
 def test_health_checks_follow_what_happens() -> None:
-    """A port passes from Service to Service; what somebody keeps of before stays as it was."""
+    """A port passes from Service to Service, and an earlier mapping stays unchanged."""
     old, new = balanced("shop/old", created=1), balanced("shop/new", created=2, cluster_ips=["10.96.0.11"])
     made = pipeline(old, new, slice_of("shop/new"))
     before = made.health_checks.by_port
-    made.apply([Removed(Service, old.key)])
+    made.ingest([Removed(Service, old.key)])
     assert made.health_checks.by_port == {32000: check(str(new.key), 1)}
-    made.apply([Put(slice_of("shop/new", [])), Put(old)])
+    made.ingest([Put(slice_of("shop/new", [])), Put(old)])
     assert made.health_checks.by_port == {32000: check(str(old.key), 0)}
-    made.apply([Removed(Service, old.key), Removed(Service, new.key)])
+    made.ingest([Removed(Service, old.key), Removed(Service, new.key)])
     assert (before, made.health_checks.by_port) == ({32000: check(str(old.key), 0)}, {})
 
 
@@ -157,24 +157,24 @@ def test_health_checks_of_several_services() -> None:
     made = pipeline(*several)
     none = {32000 + i: check(name, 0) for i, name in enumerate(names)}
     assert made.health_checks.by_port == none
-    made.apply([Put(slice_of("shop/a"))])
+    made.ingest([Put(slice_of("shop/a"))])
     assert made.health_checks.by_port == none | {32000: check("shop/a", 1)}
-    made.apply([Removed(Service, key("shop/a"))])
+    made.ingest([Removed(Service, key("shop/a"))])
     assert made.health_checks.by_port == {port: none[port] for port in (32001, 32002, 32003)}
-    made.apply([Removed(Service, key("shop/b")), Removed(Service, key("shop/c"))])
+    made.ingest([Removed(Service, key("shop/b")), Removed(Service, key("shop/c"))])
     assert made.health_checks.by_port == {32003: none[32003]}
 
 
 def test_a_change_elsewhere_leaves_health_checks_alone() -> None:
-    """As long as nothing in them changes they are the same object, so that nobody has to compare them."""
+    """Health checks stay the same object while nothing in them changes, so that no caller has to compare them."""
     made = pipeline(balanced(), slice_of())
     before = made.health_checks.by_port
-    made.apply([Put(service("shop/cart", cluster_ips=["10.96.0.11"])), Put(balanced(affinity_timeout=60))])
+    made.ingest([Put(service("shop/cart", cluster_ips=["10.96.0.11"])), Put(balanced(affinity_timeout=60))])
     assert made.health_checks.by_port is before
 
 
 def test_a_service_without_rules_has_no_local_endpoints() -> None:
-    """While a Service is quarantined load balancers must send it nothing here; once it has rules again, they may."""
+    """A quarantined Service has no local endpoints for load balancers, until it has rules again."""
     made = pipeline(balanced(), slice_of(endpoints=["10.1.0.4@node-a"]))
     web = key("shop/web")
     made.withhold(IPV4, [web])
@@ -200,7 +200,7 @@ def test_a_health_check_port_that_is_a_node_port() -> None:
     ],
 )
 def test_where_health_checks_are_served(tweaks: dict[str, Any], expected: list[str]) -> None:
-    """Health-check node ports are where node ports are; a CIDR that matches all means all addresses of its family."""
+    """Health checks are served where node ports are, and a CIDR that matches all means its family's addresses."""
     made: Settings = settings(**tweaks)
     state = pipeline(host_addresses("192.168.0.2", "192.168.0.3", "fd00:c0a8::2"), settings=made).state
     assert health_check_addresses(state, made.config) == addresses(expected)
@@ -228,7 +228,7 @@ AWAY = ["10.1.1.4@node-b"]
     ],
 )
 def test_without_local_endpoints(tweaks: dict[str, Any], endpoints: list[str], expected: tuple[int, int]) -> None:
-    """Service ports count that have endpoints but none here, by the policy that asks for one here."""
+    """Service ports with endpoints, but no local endpoint, count for each policy that requires a local endpoint."""
     state = state_of(service(**tweaks), slice_of(endpoints=endpoints))
     internal, external = expected
     assert without_local_endpoints(state, IPV4) == {"internal": internal, "external": external}

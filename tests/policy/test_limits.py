@@ -1,4 +1,4 @@
-"""What one Service may cost: limits at which it is served still, and beyond which it is as if it weren't there."""
+"""Limits of one Service: at a limit it is served, and beyond it the Service counts as absent."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def deep(ports: int, endpoints: int) -> EndpointSlice:
     ],
 )
 def test_limits(of: Service, slices: list[EndpointSlice], what: str) -> None:
-    """At a limit a Service is served, one beyond it is not, and the reason has both numbers."""
+    """A Service at a limit is served, a Service beyond it is not, and the reason has both numbers."""
     assert (MAX_FRONTS, MAX_ROWS, MAX_SOURCE_RANGES) == (10_000, 100_000, 1_000)
     found = excess(of, slices)
     assert what in found
@@ -69,7 +69,7 @@ def test_limits(of: Service, slices: list[EndpointSlice], what: str) -> None:
 
 
 def test_a_service_beyond_a_limit_claims_nothing_and_has_no_rules() -> None:
-    """It takes nothing from younger ones, costs no rule, and is named in render; one that changes to less is served."""
+    """It takes no address from younger Services, has no rules, is named in render, and is served once it is smaller."""
     big, small = wide(101, 99), wide(1, 99)
     younger = service("shop/younger", cluster_ips=["10.96.0.30"], created=1, external_ips=["203.0.0.9"], ports=["x:1"])
     made = pipeline(big, younger, slice_of())
@@ -78,22 +78,22 @@ def test_a_service_beyond_a_limit_claims_nothing_and_has_no_rules() -> None:
     assert made.losses == {}
     (note,) = notes(made, (), ())
     assert note == "quarantined: NFT307: shop/web: its addresses and ports come to 10100 fronts, and 10000 are allowed"
-    made.apply([Put(small)])
+    made.ingest([Put(small)])
     assert made.state.excessive == {}
     assert elements(made, IPV4, "services").keys() >= {"10.96.0.10 . tcp . 1"}
-    made.apply([Put(big)])
+    made.ingest([Put(big)])
     assert "10.96.0.10 . tcp . 1" not in elements(made, IPV4, "services")
-    made.apply([Removed(Service, big.key)])
+    made.ingest([Removed(Service, big.key)])
     assert made.state.excessive == {}
 
 
 def test_nothing_of_a_service_beyond_a_limit_is_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it would come to is counted from sizes: the time and memory of its expansion are never spent."""
+    """The size of its rules is computed from counts, without the time and memory of expanding them."""
     monkeypatch.setattr("nftproxy.policy.claims.Claim", None)
-    monkeypatch.setattr("nftproxy.policy.endpoints.Candidate", None)
+    monkeypatch.setattr("nftproxy.policy.choosing.candidates.Candidate", None)
     made = ClusterState("node-a")
     for each in (wide(400, 400), deep(400, 1000)):
-        made.apply(Put(each))
+        made.ingest(Put(each))
     assert made.excessive.keys() == {key("shop/web")}
     assert made.services == {}
 
@@ -102,34 +102,34 @@ def test_endpoints_decide_as_they_come_and_go() -> None:
     """A Service that was served is quarantined when its endpoints become too many, and served again with fewer."""
     made = pipeline(wide(100), deep(100, 1000), OTHER)
     assert len(elements(made, IPV4, "tcp-endpoints")) == MAX_ROWS
-    made.apply([Put(deep(100, 1001))])
+    made.ingest([Put(deep(100, 1001))])
     assert elements(made, IPV4, "tcp-endpoints") == {}
     assert elements(made, IPV4, "services").keys() == {"10.96.0.20 . tcp . 80"}
-    made.apply([Put(deep(100, 2))])
+    made.ingest([Put(deep(100, 2))])
     assert len(elements(made, IPV4, "tcp-endpoints")) == 200
 
 
 def test_listings_tell_of_services_beyond_a_limit_too() -> None:
-    """One that is not listed any more is gone, quarantined or not."""
+    """A Service that is no longer listed is gone, quarantined or not."""
     made = ClusterState("node-a")
-    made.apply(Put(wide(400, 400)))
-    made.apply(Listed(Service, (OTHER,)))
+    made.ingest(Put(wide(400, 400)))
+    made.ingest(Listed(Service, (OTHER,)))
     assert made.excessive == {}
     assert made.services.keys() == {OTHER.key}
 
 
 def test_one_large_service_lets_others_in_between() -> None:
-    """A Service at the limit is compiled in steps, and none has many more than so many elements."""
+    """A Service at the limit is compiled in steps of a bounded number of elements."""
     made = pipeline()
-    steps = made.applying([Put(wide(100)), Put(deep(100, 1000))])
+    steps = made.ingest_in_steps([Put(wide(100)), Put(deep(100, 1000))])
     assert sum(1 for _ in steps) >= MAX_ROWS // STEP_ELEMENTS - 1
 
 
 def test_a_large_listing_lets_others_in_between() -> None:
-    """Of many Services, all of which want one address, no more than so many are taken in at once."""
+    """Many Services that all claim one address are taken in by steps of a bounded number."""
     crowd = tuple(service(f"shop/s{each}", created=each) for each in range(4 * STEP))
     made = ClusterState("node-a")
-    assert sum(1 for _ in made.applying([Listed(Service, crowd)])) == 8
+    assert sum(1 for _ in made.ingest_in_steps([Listed(Service, crowd)])) == 8
     assert limits.excess(crowd[0], ()) == ""
 
 
@@ -143,7 +143,7 @@ def test_a_service_is_judged_once_for_many_slices(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("nftproxy.policy.state.excess", judge)
     slices = [structs.replace(deep(3, 1), key=key(f"shop/web-{each}")) for each in range(20)]
-    pipeline().apply([Put(wide(3)), *map(Put, slices)])
+    pipeline().ingest([Put(wide(3)), *map(Put, slices)])
     assert judged == [20]
 
 

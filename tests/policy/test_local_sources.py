@@ -1,4 +1,4 @@
-"""Which sources are local, as detectLocalMode says: by network or by interface, and named by the field that says so."""
+"""Local sources by detectLocalMode: by network or by interface, described with the name of the field."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_local_sources_by_mode(mode: DetectLocalMode, family: Family, match: str
 @pytest.mark.parametrize("mode", [DetectLocalMode.CLUSTER_CIDR, DetectLocalMode.NODE_CIDR])
 @pytest.mark.parametrize(("family", "other"), [(IPV4, 1), (IPV6, 0)])
 def test_nothing_is_local_without_a_network(mode: DetectLocalMode, family: Family, other: int) -> None:
-    """A family without a network of its own has no local sources, whatever the other one has."""
+    """A family without a network has no local sources, even if the other family has a network."""
     bare = node(pod_cidrs=[str(CIDRS[other])])
     assert local_sources(bare, Config(detect_local_mode=mode, cluster_cidrs=(CIDRS[other],)), family) is None
 
@@ -55,7 +55,7 @@ def test_nothing_is_local_without_a_network(mode: DetectLocalMode, family: Famil
     ],
 )
 def test_interfaces_of_local_sources(mode: DetectLocalMode, local: list[str], others: list[str]) -> None:
-    """A bridge is one interface and a prefix all that begin with it; what the node itself sends is neither."""
+    """A bridge is one interface, a prefix matches all names that begin with it, and the node itself is neither."""
     found = detector(mode)
     assert all(found.comes_in_by(interface) for interface in local)
     assert not any(found.comes_in_by(interface) for interface in others)

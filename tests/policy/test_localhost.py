@@ -1,4 +1,4 @@
-"""What serves node ports at localhost: the endpoints that the rules would draw from, for TCP alone."""
+"""The endpoints that serve node ports at localhost: the same as in the rules, for TCP alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Denial
-from nftproxy.policy.fronts import Lost, lost_claims
+from nftproxy.policy.fronts import LostClaim, lost_claims
 from nftproxy.policy.localhost import Forwarding, LocalPort, Pin, pinned
 from tests.support.factories import IPV4, addresses, claim, key, node, pipeline, service, slice_of
 
@@ -59,7 +59,7 @@ def test_each_family_has_its_own_endpoints() -> None:
     ],
 )
 def test_where_it_is_asked_for(asked: list[str], ports: set[str]) -> None:
-    """Localhost is served where it is asked for, by name or as a loopback CIDR, and nowhere else."""
+    """Localhost is served if configured by name or as a loopback CIDR, and not otherwise."""
     both = service(ports=["http:80:30080"], cluster_ips=BOTH_FAMILIES)
     it = made(both, slice_of(), slice_of(endpoints=["fd00:1::4@node-a"], suffix="6"), asked=asked)
     assert served(it).keys() == ports
@@ -88,7 +88,7 @@ def test_endpoints_are_chosen_as_for_rules(
 
 
 def test_only_tcp() -> None:
-    """UDP and SCTP ports are not served, and are named as such."""
+    """UDP and SCTP ports are listed as not served."""
     ports = ["a:53:30053/udp", "b:53:30053/tcp", "c:9:30009/sctp", "d:80/udp"]
     slice_ports = ["a:5353/udp", "b:5353/tcp", "c:9999/sctp", "d:8080/udp"]
     it = made(service(ports=ports), slice_of(ports=slice_ports, endpoints=["10.1.0.4"]), asked=["127.0.0.1/32"])
@@ -100,7 +100,7 @@ def test_only_tcp() -> None:
 
 
 def test_nothing_is_named_where_nobody_asked() -> None:
-    """Without localhost there is nothing to say of ports that aren't served there."""
+    """Without localhost no port is listed as not served there."""
     it = made(service(ports=["a:53:30053/udp"]), asked=["primary"])
     assert list(it.localhost_ports.unserved(it.state)) == []
 
@@ -113,7 +113,7 @@ def test_affinity_goes_along() -> None:
 
 
 def test_the_owner_of_a_contested_port_serves() -> None:
-    """The Service that has the node port by age serves, and the other takes over when it goes."""
+    """The older Service with the node port serves, and the younger takes over when the older goes."""
     older = service("shop/older", created=1, ports=["http:80:30080"], cluster_ips=["10.96.0.1"])
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     slices = [slice_of("shop/older", ["10.1.0.4"]), slice_of("shop/younger", ["10.1.1.4"])]
@@ -121,7 +121,7 @@ def test_the_owner_of_a_contested_port_serves() -> None:
     assert [(each.service, each.endpoints) for each in it.localhost_ports.by_port.values()] == [
         (key("shop/older"), (HERE,))
     ]
-    it.apply([Removed(Service, key("shop/older"))])
+    it.ingest([Removed(Service, key("shop/older"))])
     assert [(each.service, each.endpoints) for each in it.localhost_ports.by_port.values()] == [
         (key("shop/younger"), (AWAY,))
     ]
@@ -133,25 +133,25 @@ def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     it = made(older, younger, asked=["localhost"])
     lost = lost_claims(it.state, it.settings.config, IPV4, younger)
-    assert lost == [Lost(key("shop/younger"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN)]
+    assert lost == [LostClaim(key("shop/younger"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN)]
 
 
 def test_changes_are_followed() -> None:
-    """Endpoints and ports come and go; what doesn't concern node ports leaves the mapping as it is."""
+    """The mapping follows endpoints and ports, and changes that don't concern node ports leave it as it is."""
     it = made(OPEN, slice_of())
     before = it.localhost_ports.by_port
-    it.apply([Put(service("shop/other", cluster_ips=["10.96.0.11"])), Put(slice_of("shop/other"))])
+    it.ingest([Put(service("shop/other", cluster_ips=["10.96.0.11"])), Put(slice_of("shop/other"))])
     assert it.localhost_ports.by_port is before
-    it.apply([Put(slice_of(endpoints=["10.1.1.4"]))])
+    it.ingest([Put(slice_of(endpoints=["10.1.1.4"]))])
     assert served(it) == {"127.0.0.1:30080": (AWAY,)}
-    it.apply([Put(service(ports=["http:80:30081"]))])
+    it.ingest([Put(service(ports=["http:80:30081"]))])
     assert served(it) == {"127.0.0.1:30081": (AWAY,)}
-    it.apply([Removed(EndpointSlice, key("shop/web-1"))])
+    it.ingest([Removed(EndpointSlice, key("shop/web-1"))])
     assert served(it) == {}
 
 
 def test_services_that_change_together() -> None:
-    """Each port of each Service follows, and those of others stay."""
+    """Each port of each changed Service follows, and ports of other Services stay."""
     names = ["shop/a", "shop/b", "shop/c"]
     services = [
         service(name, cluster_ips=[f"10.96.0.{n}"], ports=[f"x:80:{30000 + n}", f"y:81:{31000 + n}"])
@@ -161,15 +161,15 @@ def test_services_that_change_together() -> None:
     it = made(*services, *(slice_of(name, ["10.1.0.4"], ports=ports) for name in names), asked=["127.0.0.1/32"])
     everything = {f"127.0.0.1:{3000 + half * 100}{n}": ((HERE[0], 8080 + half),) for n in (1, 2, 3) for half in (0, 1)}
     assert served(it) == everything
-    it.apply([Put(slice_of(name, ["10.1.1.4"], ports=ports)) for name in names[:2]])
+    it.ingest([Put(slice_of(name, ["10.1.1.4"], ports=ports)) for name in names[:2]])
     moved = {f"127.0.0.1:{3000 + half * 100}{n}": ((AWAY[0], 8080 + half),) for n in (1, 2) for half in (0, 1)}
     assert served(it) == everything | moved
-    it.apply([Removed(Service, key(name)) for name in names[:2]])
+    it.ingest([Removed(Service, key(name)) for name in names[:2]])
     assert served(it) == {port: places for port, places in everything.items() if port.endswith("3")}
 
 
 def test_what_nothing_serves_is_in_the_order_of_services() -> None:
-    """Whatever order Services come in."""
+    """Unserved ports are in the order of Services, in whatever order Services come."""
     names = ["shop/b", "shop/a"]
     services = [
         service(name, cluster_ips=[f"10.96.0.{n}"], ports=[f"x:53:{30000 + n}/udp"]) for n, name in enumerate(names, 1)

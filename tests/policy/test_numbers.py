@@ -1,4 +1,4 @@
-"""Numbers that stand where a packet's address stands: what each bit of them says."""
+"""Numbers in place of a packet's address, and the meaning of each bit."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from nftproxy.policy.numbers import MAX_ROWS, NUMBERS, Draw, as_address, draw_nu
 def test_each_bit_says_one_thing(
     protocol: Protocol, draw: Draw, rows: int, is_local: bool, is_sticky: bool, number: str
 ) -> None:
-    """Protocol, list, affinity, algorithm and rows have bits of their own; nothing has none at all."""
+    """Protocol, list, affinity, algorithm and rows have bits of their own, and an empty list has none."""
     made = draw_number(protocol, draw, rows, is_local=is_local, is_sticky=is_sticky)
     assert as_address(made, Family.IPV4) == number
     assert IPv6Address(as_address(made, Family.IPV6)) == IPv6Address(made)
 
 
 def test_no_two_draws_have_one_number() -> None:
-    """Whatever differs, the numbers differ, and all of them are addresses that stand for numbers."""
+    """Different draws have different numbers, and all numbers are addresses reserved for numbers."""
     yes_or_no = (False, True)
     made = [
         draw_number(protocol, draw, rows, is_local=is_local, is_sticky=is_sticky)

@@ -1,4 +1,4 @@
-"""What annotations forbid clients, as memberships; what packets make of them is in tests/system/packets."""
+"""Clients denied by annotations, as memberships. The effect on packets is tested in tests/system/packets."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from nftproxy.api.annotations import BURSTS, LADDER
+from nftproxy.api.annotation_parsers import BURSTS, LADDER
 from nftproxy.model.addresses import Family
 from nftproxy.model.annotations import Rate
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Denial
-from nftproxy.rules.ruleset import Kind
+from nftproxy.rules.ruleset import NftKind
 from tests.support.factories import IPV4, IPV6, options, pipeline, service, slice_of
 
 SETS = (
@@ -47,7 +47,7 @@ def served(*services: Service) -> list[Service | EndpointSlice]:
 
 
 def memberships(made: Pipeline, family: Family = IPV4) -> dict[str, set[str]]:
-    """What is in the sets and maps that annotations are about."""
+    """The contents of the sets and maps that annotations fill."""
     found: dict[str, set[str]] = {}
     for element in made.generations[family].elements():
         if element.container in SETS:
@@ -85,7 +85,7 @@ def test_limits_are_numbers_of_fronts() -> None:
     [("client-connection-rate", "20", "rate-20-20"), ("client-connections", "9", "connections-10")],
 )
 def test_one_limit_is_enough(name: str, value: str, own: str) -> None:
-    """Every front is screened for either limit alone; source ranges that hold for none of them come into no list."""
+    """Every front is screened for either limit alone, and source ranges that hold for no front make no list."""
     made = pipeline(
         service(ports=["http:80:30080/tcp"], annotations={name: value}, source_ranges=["198.51.100.0/24"]),
         slice_of(endpoints=["10.1.0.4"]),
@@ -99,7 +99,7 @@ def test_one_limit_is_enough(name: str, value: str, own: str) -> None:
 
 
 def test_denied_ranges_are_a_list_for_all_fronts() -> None:
-    """Denied ranges are merged, by family, in one list for all ports; a family without any has no screening."""
+    """Denied ranges are merged by family into one list for all ports, and a family without ranges has no screening."""
     denied = "198.51.100.0/25, 198.51.100.128/25,192.0.2.7/32"
     made = pipeline(*served(asking({"denied-source-ranges": denied}, ports=["http:80:30080/tcp", "dns:53/udp"])))
     found = memberships(made)
@@ -122,7 +122,7 @@ def test_denied_ranges_are_a_list_for_all_fronts() -> None:
     ],
 )
 def test_source_ranges_for_others(words: str, guarded: set[str], node_ports: bool) -> None:
-    """Source ranges hold for what the annotation names beside the load balancer's address, and are one list."""
+    """Source ranges hold for the annotation's fronts beside the load balancer's address, and are one list."""
     made = pipeline(*served(asking({"source-ranges-for": words}, source_ranges=["198.51.100.0/24"])))
     expected = {
         "guarded": {f"{address} . tcp . 80 : 10.96.0.10" for address in guarded},
@@ -136,7 +136,7 @@ def test_source_ranges_for_others(words: str, guarded: set[str], node_ports: boo
 
 @pytest.mark.parametrize("ranges", [[], ["0.0.0.0/0", "::/0"]])
 def test_source_ranges_that_restrict_nobody(ranges: list[str]) -> None:
-    """Without source ranges, or with one for everybody, there is nothing to extend to others."""
+    """Without source ranges, or with a range for everybody, no front is restricted."""
     made = pipeline(*served(asking({"source-ranges-for": "node-ports,external-ips"}, source_ranges=ranges)))
     assert memberships(made) == {}
 
@@ -155,7 +155,7 @@ def test_lists_of_a_shared_cluster_ip_close() -> None:
 
 
 def test_who_denies_nobody_has_no_list_to_close() -> None:
-    """Of two Services with one ClusterIP the younger has the limits that it asks for, and denies nobody."""
+    """The younger of two Services with one ClusterIP has the limits of its annotations, and denies nobody."""
     older = service("shop/a", cluster_ips=["10.96.0.10"], ports=["old:81/tcp"])
     made = pipeline(*served(older, service("shop/b", created=5, annotations={"client-connections": "5"})))
     assert memberships(made) == {
@@ -173,7 +173,7 @@ def test_ranges_of_both_families_are_denied() -> None:
 
 
 def test_service_without_a_front_has_no_limit() -> None:
-    """Where another Service has all that a Service asks for, nothing is there to be screened, or declared for it."""
+    """A Service that loses all its fronts to another Service is not screened, and has no declarations."""
     older, younger = (
         service(name, created=created, annotations={"client-connections": limit})
         for name, created, limit in (("shop/a", 0, "5"), ("shop/b", 5, "7"))
@@ -184,12 +184,12 @@ def test_service_without_a_front_has_no_limit() -> None:
 
 
 def test_plain_services_pay_nothing() -> None:
-    """Beside each other, Services that ask for something leave the rules of those that don't as they are."""
+    """Services with annotations leave the rules of Services without annotations unchanged."""
     plain = service("shop/plain", cluster_ips=["10.96.0.9"]), slice_of("shop/plain", ["10.1.0.4@node-a"])
     alone = pipeline(*plain)
     both = pipeline(*plain, *served(asking({"client-connections": "5"})))
     gone = served(asking({}))
-    without = both.apply([Removed(type(each), each.key) for each in gone])
+    without = both.ingest([Removed(type(each), each.key) for each in gone])
     for family in Family:
         blocks, others = alone.generations[family].blocks, both.generations[family].blocks
         assert others == blocks
@@ -210,22 +210,23 @@ def test_base_chains_come_and_go() -> None:
         service(f"shop/{name}", cluster_ips=[f"10.96.0.{n}"], annotations={"client-connections": "5"})
         for n, name in enumerate("ab", 20)
     )
-    made.apply([Put(each) for each in served(one)])
+    made.ingest([Put(each) for each in served(one)])
     assert bases() - before == {"screen-input", "screen-postrouting"}
-    made.apply([Put(each) for each in served(two)])
-    made.apply([Removed(Service, one.key)])
+    made.ingest([Put(each) for each in served(two)])
+    made.ingest([Removed(Service, one.key)])
     assert bases() - before == {"screen-input", "screen-postrouting"}
-    made.apply([Removed(Service, two.key)])
+    made.ingest([Removed(Service, two.key)])
     assert bases() == before
-    made.apply([Put(each) for each in served(one)])
+    made.ingest([Put(each) for each in served(one)])
     assert bases() - before == {"screen-input", "screen-postrouting"}
 
 
 def test_there_are_few_limits() -> None:
-    """Whatever ten thousand Services ask for, the limits that there are have so many chains and no more."""
-    asked = {options({"client-connection-rate": str(rate)}).client_rate for rate in range(1, 10_001)}
+    """With any annotations of ten thousand Services, there is a bounded number of chains for limits."""
+    asked = {options({"client-connection-rate": str(rate)}).client_connection_rate for rate in range(1, 10_001)}
     bursts = {
-        options({"client-connection-rate": f"1000,burst={burst}"}).client_rate for burst in range(1000, 10_001, 7)
+        options({"client-connection-rate": f"1000,burst={burst}"}).client_connection_rate
+        for burst in range(1000, 10_001, 7)
     }
     assert asked == {Rate(limit, limit) for limit in LADDER}
     assert bursts == {Rate(1000, 1000 * times) for times in BURSTS}
@@ -233,7 +234,7 @@ def test_there_are_few_limits() -> None:
 
 
 def test_limits_are_shared() -> None:
-    """Services with one limit share its set and its chain, and there is no statement for one Service."""
+    """Services with one limit share its set and its chain, and no statement is for a single Service."""
     made = pipeline(
         *served(
             *(
@@ -242,13 +243,13 @@ def test_limits_are_shared() -> None:
             )
         )
     )
-    names = {each.name for each in made.generations[IPV4].declarations.values() if each.kind is Kind.SET}
+    names = {each.name for each in made.generations[IPV4].declarations.values() if each.kind is NftKind.SET}
     found = {name for name in names if name.startswith("connections-")}
     assert found == {"connections-20", "connections-30", "connections-50"}
 
 
 def test_services_that_ask_for_different_things_agree() -> None:
-    """Whatever each Service asks for, what they share is declared in one way, comments and all."""
+    """Services with different annotations declare shared sets and chains alike, comments included."""
     asked: list[dict[str, str]] = [
         {"client-connections": "5"},
         {"client-connection-rate": "5"},
@@ -259,14 +260,14 @@ def test_services_that_ask_for_different_things_agree() -> None:
     for number, wish in enumerate(asked, 20):
         new = service(f"shop/s{number}", cluster_ips=[f"10.96.0.{number}"], annotations=wish)
         before = made.generations[IPV4].declarations.copy()
-        made.apply([Put(each) for each in served(new)])
+        made.ingest([Put(each) for each in served(new)])
         after = made.generations[IPV4].declarations
         assert {identity: after[identity] for identity in before} == before
 
 
 def test_where_nothing_serves_nobody_is_screened() -> None:
-    """A Service port without endpoints rejects everybody, whatever its annotations say of clients."""
+    """A Service port without endpoints rejects everybody, with any annotations."""
     made = pipeline(asking({"client-connections": "5", "denied-source-ranges": "192.0.2.0/24"}))
     assert memberships(made) == {}
-    made.apply([Put(each) for each in served(asking({"client-connections": "5"}))])
+    made.ingest([Put(each) for each in served(asking({"client-connections": "5"}))])
     assert memberships(made)["screened"] == FRONTS

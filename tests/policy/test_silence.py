@@ -1,4 +1,4 @@
-"""Which endpoints don't answer: suspicion, proof, retries with growing pauses, and what is forgotten."""
+"""Endpoints that don't answer: suspicion, proof, retries with backoff, and bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nftproxy.model.objects import Place
 from nftproxy.policy import silence
 from nftproxy.policy.silence import Silence
 
-# What docs/semantics.md promises, in connections and seconds; the rest is what silence.py says of itself.
+# The promises of docs/semantics.md, in connections and seconds. The other figures are from silence.py.
 THRESHOLD = 3
 CONFIRMATION, SUSPECT_PAUSE, ACQUITTAL = 0.5, 1.0, 5.0
 FIRST_PAUSE, LONGEST_PAUSE, RETRY_PATIENCE = 1.0, 60.0, 2.0
@@ -33,68 +33,68 @@ def fallen(*places: Place, at: float = 0.0) -> Silence:
 def fall(known: Silence, place: Place, at: float) -> None:
     """Let an endpoint fall silent."""
     known.observe({place: THRESHOLD}, at)
-    assert (place, CONFIRMATION) in known.take_due(at)
-    known.tried(place, at, has_answered=False)
+    assert (place, CONFIRMATION) in known.pop_due_probes(at)
+    known.record_probe(place, at, has_answered=False)
     assert place in known.silent
 
 
 def pauses(known: Silence, place: Place, begin: float, count: int) -> list[float]:
-    """How long the pauses before the next retries are, none of which is answered."""
+    """The lengths of the pauses before the next retries, if none is answered."""
     found, last = list[float](), begin
     while len(found) < count:
         now = last + 0.5
-        while not (due := known.take_due(now)):
+        while not (due := known.pop_due_probes(now)):
             now += 0.5
         assert due == [(place, RETRY_PATIENCE)]
         found.append(now - last)
-        known.tried(place, now, has_answered=False)
+        known.record_probe(place, now, has_answered=False)
         last = now
     return found
 
 
 def test_threshold_and_an_unanswered_connection_of_ours_make_an_endpoint_silent() -> None:
-    """Neither so many clients' connections without reply alone nor our own one alone is enough; both are."""
+    """An endpoint is silent if clients' connections reach the threshold and our connection fails, too."""
     known = Silence()
     known.observe({DEAD: THRESHOLD}, 0)
     assert not known.silent
-    assert known.take_due(0) == [(DEAD, CONFIRMATION)]
-    known.tried(DEAD, 0.5, has_answered=False)
+    assert known.pop_due_probes(0) == [(DEAD, CONFIRMATION)]
+    known.record_probe(DEAD, 0.5, has_answered=False)
     assert known.silent == (DEAD,)
 
 
 def test_fewer_connections_than_the_threshold_prove_nothing() -> None:
-    """One or two connections without reply are lost packets, whatever becomes of ours: it is tried again meanwhile."""
+    """One or two connections without reply are lost packets, even if our connection fails, and it is tried again."""
     known = Silence()
     known.observe({DEAD: THRESHOLD - 1}, 0)
-    known.take_due(0)
-    known.tried(DEAD, 0.5, has_answered=False)
+    known.pop_due_probes(0)
+    known.record_probe(DEAD, 0.5, has_answered=False)
     assert not known.silent
-    assert known.take_due(0.4 + SUSPECT_PAUSE) == []
-    assert known.take_due(0.5 + SUSPECT_PAUSE) == [(DEAD, CONFIRMATION)]
+    assert known.pop_due_probes(0.4 + SUSPECT_PAUSE) == []
+    assert known.pop_due_probes(0.5 + SUSPECT_PAUSE) == [(DEAD, CONFIRMATION)]
     known.observe({DEAD: THRESHOLD}, 2)
     assert known.silent == (DEAD,)
 
 
 def test_connections_that_got_their_reply_prove_nothing() -> None:
-    """Ours that isn't answered makes no endpoint silent whose clients have all had a reply meanwhile."""
+    """Our failed connection makes no endpoint silent whose clients have all had a reply meanwhile."""
     known = Silence()
     known.observe({DEAD: THRESHOLD}, 0)
-    known.take_due(0)
+    known.pop_due_probes(0)
     known.observe({}, 0.25)
-    known.tried(DEAD, 0.5, has_answered=False)
+    known.record_probe(DEAD, 0.5, has_answered=False)
     assert known.silent == ()
 
 
 def test_endpoints_fall_silent_together() -> None:
-    """Of all that one look finds each is tried once, and the one that fails first is the one silent for longest."""
+    """Each endpoint that a look finds is tried once, and the first to fail is silent for longest."""
     known = Silence()
     known.observe(dict.fromkeys((DEAD, OTHER, THIRD), THRESHOLD), 0)
-    assert known.take_due(0) == [(place, CONFIRMATION) for place in (DEAD, OTHER, THIRD)]
-    assert known.take_due(0.4) == []
+    assert known.pop_due_probes(0) == [(place, CONFIRMATION) for place in (DEAD, OTHER, THIRD)]
+    assert known.pop_due_probes(0.4) == []
     for place, now in ((THIRD, 0.5), (DEAD, 0.6)):
-        known.tried(place, now, has_answered=False)
+        known.record_probe(place, now, has_answered=False)
     assert known.silent == (THIRD, DEAD)
-    known.tried(OTHER, 0.7, has_answered=True)
+    known.record_probe(OTHER, 0.7, has_answered=True)
     known.observe({}, 0.7 + ACQUITTAL)
     assert (known.silent, len(known)) == ((THIRD, DEAD), 2)
 
@@ -103,31 +103,31 @@ def test_suspect_that_answers_us_stays_and_is_left_in_peace() -> None:
     """An endpoint that is hidden from some clients, or loses packets, stays, and isn't tried at every loss."""
     known = Silence()
     known.observe({DEAD: 50}, 0)
-    known.take_due(0)
-    known.tried(DEAD, 0.1, has_answered=True)
+    known.pop_due_probes(0)
+    known.record_probe(DEAD, 0.1, has_answered=True)
     known.observe({DEAD: 50}, ACQUITTAL)
-    assert (known.silent, known.take_due(ACQUITTAL)) == ((), [])
+    assert (known.silent, known.pop_due_probes(ACQUITTAL)) == ((), [])
     known.observe({DEAD: 50}, ACQUITTAL + 0.1)
-    assert known.take_due(ACQUITTAL + 0.1) == [(DEAD, CONFIRMATION)]
+    assert known.pop_due_probes(ACQUITTAL + 0.1) == [(DEAD, CONFIRMATION)]
 
 
 def test_suspect_that_nobody_misses_any_more_is_forgotten() -> None:
-    """Without connections that lack a reply there is nothing to remember, and nobody is tried."""
+    """Without connections that lack a reply no endpoint is remembered or tried."""
     known = Silence()
     known.observe({DEAD: 1}, 0)
-    known.take_due(0)
-    known.tried(DEAD, 0.5, has_answered=False)
+    known.pop_due_probes(0)
+    known.record_probe(DEAD, 0.5, has_answered=False)
     known.observe({}, ACQUITTAL)
     assert len(known) == 0
-    assert known.take_due(100) == []
+    assert known.pop_due_probes(100) == []
 
 
 def test_suspect_that_answered_is_remembered_while_it_is_left_in_peace() -> None:
-    """For so long, and no longer, an endpoint that answered our connection is known of, missed or not."""
+    """An endpoint that answered our connection is remembered for a fixed time, with or without missing replies."""
     known = Silence()
     known.observe({DEAD: 1}, 0)
-    known.take_due(0)
-    known.tried(DEAD, 0.5, has_answered=True)
+    known.pop_due_probes(0)
+    known.record_probe(DEAD, 0.5, has_answered=True)
     known.observe({}, 0.4 + ACQUITTAL)
     assert len(known) == 1
     known.observe({}, 0.5 + ACQUITTAL)
@@ -135,60 +135,60 @@ def test_suspect_that_answered_is_remembered_while_it_is_left_in_peace() -> None
 
 
 def test_answer_that_comes_late_changes_nothing() -> None:
-    """An endpoint that nobody misses any more, and that is on probation, is neither tried again nor kept for longer."""
+    """An endpoint on probation without missing replies is neither tried again nor kept for longer."""
     for has_answered in (False, True):
         known = fallen()
-        known.take_due(1)
-        known.tried(DEAD, 1, has_answered=True)
+        known.pop_due_probes(1)
+        known.record_probe(DEAD, 1, has_answered=True)
         known.observe({DEAD: 1}, 2)
-        known.take_due(2)
+        known.pop_due_probes(2)
         known.observe({}, 2 + ACQUITTAL)
-        known.tried(DEAD, 100, has_answered=has_answered)
-        assert known.take_due(200) == []
+        known.record_probe(DEAD, 100, has_answered=has_answered)
+        assert known.pop_due_probes(200) == []
         known.observe({}, 2 + ACQUITTAL + PROBATION)
         assert len(known) == 0
 
 
 def test_memory_is_bounded() -> None:
-    """Of five thousand endpoints without reply so many are watched, and tried, as the documentation says."""
+    """Of five thousand endpoints without reply, the documented number is watched and tried."""
     known = Silence()
     known.observe({Place(Address(f"10.1.{n // 250}.{n % 250}"), 80): 1 for n in range(5000)}, 0)
-    assert len(known) == len(known.take_due(0)) == MOST_KNOWN
+    assert len(known) == len(known.pop_due_probes(0)) == MOST_KNOWN
 
 
 def test_retries_have_pauses_that_double_up_to_the_longest() -> None:
-    """A silent endpoint is retried after 1, 2, 4 s and so on, at the most after the longest pause."""
+    """A silent endpoint is retried after 1, 2, 4 s and so on, up to the longest pause."""
     assert pauses(fallen(), DEAD, 0, 8) == [FIRST_PAUSE, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
 def test_endpoint_comes_back_when_a_retry_is_answered() -> None:
-    """It is no longer silent at once, and the others still are."""
+    """It is no longer silent at once, and all other silent endpoints still are."""
     known = fallen(DEAD, OTHER)
     assert set(known.silent) == {DEAD, OTHER}
-    known.take_due(2)
-    known.tried(DEAD, 2, has_answered=True)
+    known.pop_due_probes(2)
+    known.record_probe(DEAD, 2, has_answered=True)
     assert known.silent == (OTHER,)
 
 
 def test_endpoint_that_came_back_is_suspect_at_once() -> None:
-    """One that still leaves clients without reply isn't left in peace, as it was silent just now."""
+    """An endpoint that was silent just now, and still leaves clients without reply, isn't left in peace."""
     known = fallen()
-    known.take_due(1)
-    known.tried(DEAD, 1, has_answered=True)
+    known.pop_due_probes(1)
+    known.record_probe(DEAD, 1, has_answered=True)
     known.observe({DEAD: 1}, 1)
-    assert known.take_due(1) == [(DEAD, CONFIRMATION)]
+    assert known.pop_due_probes(1) == [(DEAD, CONFIRMATION)]
 
 
 def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
-    """Who falls again on probation goes on with twice the last pause; after it, the pauses begin anew."""
+    """An endpoint that falls again on probation gets twice the last pause, and after probation the first."""
     known, now, found = Silence(), 0.0, list[float]()
     for _ in range(5):
         fall(known, DEAD, now)
         began = now
-        while not known.take_due(now):
+        while not known.pop_due_probes(now):
             now += 0.5
         found.append(now - began)
-        known.tried(DEAD, now, has_answered=True)
+        known.record_probe(DEAD, now, has_answered=True)
         now += 10
     assert found == [1, 2, 4, 8, 16]
     came_back = now - 10
@@ -201,31 +201,31 @@ def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
 def test_suspicion_on_probation_does_not_shorten_the_pauses() -> None:
     """One lost packet after a fall is no reason to forget the fall."""
     known = fallen()
-    known.take_due(1)
-    known.tried(DEAD, 1, has_answered=True)
+    known.pop_due_probes(1)
+    known.record_probe(DEAD, 1, has_answered=True)
     known.observe({DEAD: 1}, 2)
-    known.take_due(2)
-    known.tried(DEAD, 2.5, has_answered=False)
+    known.pop_due_probes(2)
+    known.record_probe(DEAD, 2.5, has_answered=False)
     known.observe({}, 2 + ACQUITTAL)
     fall(known, DEAD, 20)
     assert pauses(known, DEAD, 20, 1) == [2 * FIRST_PAUSE]
 
 
 def test_endpoint_comes_back_on_trial_where_no_retry_is_ever_answered() -> None:
-    """Where something keeps the node itself from connecting, a silent endpoint comes back when its time is over."""
+    """If the node itself can't connect, a silent endpoint comes back when its time is over."""
     for seconds, is_silent in ((TRIAL - 0.1, True), (TRIAL, False)):
         known = fallen(at=1000.0)
-        assert known.take_due(1001) == [(DEAD, RETRY_PATIENCE)]
-        known.tried(DEAD, 1000 + seconds, has_answered=False)
+        assert known.pop_due_probes(1001) == [(DEAD, RETRY_PATIENCE)]
+        known.record_probe(DEAD, 1000 + seconds, has_answered=False)
         assert bool(known.silent) is is_silent
-        assert bool(known.take_due(2000)) is is_silent
+        assert bool(known.pop_due_probes(2000)) is is_silent
 
 
 def test_endpoints_that_have_gone_are_forgotten() -> None:
-    """What is said of them later, as by a retry under way, changes nothing."""
+    """A late report on a removed endpoint, as by a retry under way, changes nothing."""
     known = fallen(DEAD, THIRD, OTHER)
-    known.keep({OTHER})
-    known.tried(DEAD, 5, has_answered=False)
+    known.retain({OTHER})
+    known.record_probe(DEAD, 5, has_answered=False)
     assert (known.silent, len(known)) == ((OTHER,), 1)
 
 
@@ -260,7 +260,7 @@ class Histories(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         """Time goes by, and all retries are begun that are due."""
         self.now += seconds
-        for place, patience in self.known.take_due(self.now):
+        for place, patience in self.known.pop_due_probes(self.now):
             assert place in self.missed
             assert 0 < patience <= RETRY_PATIENCE
             self.trying.setdefault(place, self.now)
@@ -268,16 +268,16 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.trying)
     @rule(data=st.data(), has_answered=st.booleans())
     def answer(self, data: st.DataObject, has_answered: bool) -> None:
-        """One of our connections is answered, or isn't."""
+        """Our connection is answered, or isn't."""
         place = data.draw(st.sampled_from(sorted(self.trying)))
         del self.trying[place]
-        self.known.tried(place, self.now, has_answered=has_answered)
+        self.known.record_probe(place, self.now, has_answered=has_answered)
         assert not (has_answered and place in self.known.silent)
 
     @rule(places=st.sets(PLACES))
     def go(self, places: set[Place]) -> None:
         """Some endpoints go."""
-        self.known.keep(places)
+        self.known.retain(places)
         assert set(self.known.silent) <= places
         self.trying = {place: began for place, began in self.trying.items() if place in places}
 

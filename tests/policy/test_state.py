@@ -1,4 +1,4 @@
-"""The cluster as events tell it, and what each event touches: never more than it must."""
+"""The cluster's state as events change it, and the Services that each event touches: no more than necessary."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from nftproxy_conformance.strategies import quick
+from nftproxy_conformance.strategies.histories import batches, clusters, histories, survivors
+from nftproxy_conformance.strategies.objects import SERVICES, Given
 
-from nftproxy.conformance.strategies import SERVICES, Given, batches, clusters, histories, quick, survivors
 from nftproxy.model.addresses import Address
 from nftproxy.model.annotations import ServiceOptions, SilentEndpoints
-from nftproxy.model.events import Event, Listed, Put, Removed, SilentPlaces, key_of
+from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, SilentPlaces, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
-from nftproxy.policy.claims import Denial, Way
-from nftproxy.policy.state import ClusterState, Touched
+from nftproxy.policy.claims import ClaimKind, Denial
+from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import (
     claim,
     host_addresses,
@@ -26,33 +28,33 @@ from tests.support.factories import (
 )
 
 WEB, CART = key("shop/web"), key("shop/cart")
-NOTHING = Touched()
-EVERYTHING = Touched(table=True, everything=True)
+NOTHING = Invalidation()
+EVERYTHING = Invalidation(table=True, everything=True)
 
 
 def state(*objects: Given) -> ClusterState:
     """The state of node-a after these have been put."""
     made = ClusterState("node-a")
     for each in objects:
-        made.apply(Put(each))
+        made.ingest(Put(each))
     return made
 
 
-def touched(*names: str) -> Touched:
+def touched(*names: str) -> Invalidation:
     """These Services, and nothing else."""
-    return Touched(services=set(map(key, names)))
+    return Invalidation(services=set(map(key, names)))
 
 
-def touched_endpoints(*names: str) -> Touched:
+def touched_endpoints(*names: str) -> Invalidation:
     """The endpoints of these Services, and nothing else."""
-    return Touched(endpoints=set(map(key, names)))
+    return Invalidation(endpoints=set(map(key, names)))
 
 
 # Services
 
 
 def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
-    """An endpoint that doesn't answer touches each Service that has it and leaves it out, and so does its answer."""
+    """An endpoint that falls silent, or answers again, touches each Service that leaves it out."""
     leave_out = ServiceOptions(silent_endpoints=SilentEndpoints.LEAVE_OUT)
     with_it = ["shop/a", "shop/b", "shop/c"]
     made = state(
@@ -62,16 +64,16 @@ def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
         slice_of("shop/other", ["10.1.0.5"]),
     )
     place = Place(Address("10.1.0.4"), 8080)
-    assert made.apply(Put(SilentPlaces((place,)))) == touched_endpoints(*with_it)
-    assert made.apply(Put(SilentPlaces(()))) == touched_endpoints(*with_it)
+    assert made.ingest(Put(SilentPlaces((place,)))) == touched_endpoints(*with_it)
+    assert made.ingest(Put(SilentPlaces(()))) == touched_endpoints(*with_it)
 
 
 def test_a_service_touches_itself() -> None:
     """A Service that comes, changes or goes is touched, and no other."""
     made = state(service("shop/cart", cluster_ips=["10.96.0.20"]))
-    assert made.apply(Put(service())) == touched("shop/web")
-    assert made.apply(Put(service(ports=["81"]))) == touched("shop/web")
-    assert made.apply(Removed(Service, WEB)) == touched("shop/web")
+    assert made.ingest(Put(service())) == touched("shop/web")
+    assert made.ingest(Put(service(ports=["81"]))) == touched("shop/web")
+    assert made.ingest(Removed(Service, WEB)) == touched("shop/web")
     assert list(made.services) == [CART]
 
 
@@ -81,24 +83,24 @@ def test_a_service_touches_itself() -> None:
 def test_the_same_object_again_touches_nothing(value: Given) -> None:
     """An event that changes nothing that matters costs nothing."""
     made = state(value)
-    assert made.apply(Put(structs.replace(value))) == NOTHING
+    assert made.ingest(Put(structs.replace(value))) == NOTHING
 
 
 def test_labels_touch_nothing() -> None:
-    """A Service whose labels alone change is known with them, and is not compiled again."""
+    """A Service whose labels alone change is stored, but isn't compiled again."""
     known = state(service("shop/web", labels=(("app", "web"),)))
     relabelled = service("shop/web", labels=(("app", "other"),))
-    assert known.apply(Put(relabelled)) == Touched()
+    assert known.ingest(Put(relabelled)) == Invalidation()
     assert known.services[relabelled.key] == known.given[relabelled.key] == relabelled
 
 
 def test_a_service_touches_those_it_contests() -> None:
-    """Whoever loses or wins by it is compiled again, when an older Service comes, moves away, and goes."""
+    """Services that win or lose by an older Service are compiled again when it comes, moves away, and goes."""
     made = state(service("shop/cart", created=1))
-    assert made.apply(Put(service())) == touched("shop/web", "shop/cart")
-    assert made.apply(Put(service(cluster_ips=["10.96.0.20"]))) == touched("shop/web", "shop/cart")
-    assert made.apply(Put(service())) == touched("shop/web", "shop/cart")
-    assert made.apply(Removed(Service, WEB)) == touched("shop/web", "shop/cart")
+    assert made.ingest(Put(service())) == touched("shop/web", "shop/cart")
+    assert made.ingest(Put(service(cluster_ips=["10.96.0.20"]))) == touched("shop/web", "shop/cart")
+    assert made.ingest(Put(service())) == touched("shop/web", "shop/cart")
+    assert made.ingest(Removed(Service, WEB)) == touched("shop/web", "shop/cart")
 
 
 def test_a_changed_service_no_longer_claims_what_it_did() -> None:
@@ -112,25 +114,25 @@ def test_a_changed_service_no_longer_claims_what_it_did() -> None:
 
 
 def test_a_slice_touches_its_service() -> None:
-    """A slice that comes, changes or goes touches its Service's endpoints alone, whether or not that is known."""
+    """A slice that comes, changes or goes touches only its Service's endpoints, even of an unknown Service."""
     made = state()
-    assert made.apply(Put(slice_of())) == touched_endpoints("shop/web")
-    assert made.apply(Put(slice_of(endpoints=[]))) == touched_endpoints("shop/web")
-    assert made.apply(Removed(EndpointSlice, key("shop/web-1"))) == touched_endpoints("shop/web")
+    assert made.ingest(Put(slice_of())) == touched_endpoints("shop/web")
+    assert made.ingest(Put(slice_of(endpoints=[]))) == touched_endpoints("shop/web")
+    assert made.ingest(Removed(EndpointSlice, key("shop/web-1"))) == touched_endpoints("shop/web")
     assert list(made.slices_of(WEB)) == []
 
 
 def test_a_slice_that_moves_touches_both_services() -> None:
-    """A slice whose label changes leaves one Service and joins the other."""
+    """A slice whose label changes moves between Services and touches both."""
     moved = structs.replace(slice_of(), service=CART)
     made = state(slice_of())
-    assert made.apply(Put(moved)) == touched_endpoints("shop/web", "shop/cart")
+    assert made.ingest(Put(moved)) == touched_endpoints("shop/web", "shop/cart")
     assert list(made.slices_of(WEB)) == []
     assert list(made.slices_of(CART)) == [moved]
 
 
 def test_a_service_has_all_of_its_slices() -> None:
-    """Several slices of one Service add up, others' don't count."""
+    """Several slices of one Service add up, and slices of other Services don't count."""
     one, two, other = slice_of(), slice_of(suffix="2"), slice_of("shop/cart")
     assert list(state(one, other, two).slices_of(WEB)) == [one, two]
 
@@ -139,9 +141,9 @@ def test_a_slice_that_goes_leaves_the_others() -> None:
     """Of two slices one goes, then the other, and then nothing is kept of either."""
     one, two = slice_of(), slice_of(suffix="2")
     made = state(one, two)
-    made.apply(Removed(EndpointSlice, one.key))
+    made.ingest(Removed(EndpointSlice, one.key))
     assert list(made.slices_of(WEB)) == [two]
-    made.apply(Removed(EndpointSlice, two.key))
+    made.ingest(Removed(EndpointSlice, two.key))
     assert made._slices_of == {}
 
 
@@ -151,50 +153,50 @@ def test_a_slice_that_goes_leaves_the_others() -> None:
 def test_the_node_touches_everything() -> None:
     """A change of this node concerns the skeleton and every Service."""
     made = state()
-    assert made.apply(Put(node())) == EVERYTHING
-    assert made.apply(Put(node(zone="b"))) == EVERYTHING
+    assert made.ingest(Put(node())) == EVERYTHING
+    assert made.ingest(Put(node(zone="b"))) == EVERYTHING
     assert made.node == node(zone="b")
 
 
 def test_other_nodes_are_none_of_our_business() -> None:
     """A Node of another name neither touches nor replaces this one."""
     made = state(node())
-    assert made.apply(Put(node("node-b"))) == NOTHING
-    assert made.apply(Removed(Node, "node-b")) == NOTHING
+    assert made.ingest(Put(node("node-b"))) == NOTHING
+    assert made.ingest(Removed(Node, "node-b")) == NOTHING
     assert made.node == node()
 
 
 def test_a_node_that_is_gone_leaves_its_name() -> None:
     """Without its Node object the node has no zone, addresses or pod CIDRs."""
     made = state(node())
-    assert made.apply(Removed(Node, "node-a")) == EVERYTHING
+    assert made.ingest(Removed(Node, "node-a")) == EVERYTHING
     assert made.node == Node("node-a", is_deleted=True)
-    assert made.apply(Removed(Node, "node-a")) == NOTHING
+    assert made.ingest(Removed(Node, "node-a")) == NOTHING
 
 
 def test_a_list_without_the_node_takes_it_away() -> None:
     """A list of Nodes that is empty says that this one is gone."""
     made = state(node())
-    assert made.apply(Listed(Node, ())) == EVERYTHING
+    assert made.ingest(Listed(Node, ())) == EVERYTHING
     assert made.node == Node("node-a", is_deleted=True)
 
 
 def test_a_list_takes_away_all_that_it_lacks() -> None:
-    """Of several Services those on the list stay, all others go."""
+    """Services on the list stay, and all other Services go."""
     names = ("shop/web", "shop/cart", "blog/api", "blog/site")
     services = [service(name, cluster_ips=[f"10.96.0.{number}"]) for number, name in enumerate(names, 10)]
     made = state(*services)
-    assert made.apply(Listed(Service, tuple(services[:2]))) == touched("blog/api", "blog/site")
+    assert made.ingest(Listed(Service, tuple(services[:2]))) == touched("blog/api", "blog/site")
     assert list(made.services.values()) == services[:2]
 
 
 def test_a_service_cidr_may_be_called_like_the_node() -> None:
     """Kinds are distinguished, whatever their objects are called."""
     made = state(node(), service_cidr(name="node-a"))
-    assert made.apply(Removed(ServiceCIDR, "node-a")) == Touched(table=True)
+    assert made.ingest(Removed(ServiceCIDR, "node-a")) == Invalidation(table=True)
     assert made.node == node()
-    made.apply(Put(service_cidr(name="node-b")))
-    assert made.apply(Removed(Node, "node-b")) == NOTHING
+    made.ingest(Put(service_cidr(name="node-b")))
+    assert made.ingest(Removed(Node, "node-b")) == NOTHING
     assert made.service_cidrs
 
 
@@ -207,18 +209,27 @@ def test_the_nodes_addresses_are_known_to_claims() -> None:
 
     def denials() -> list[Denial | None]:
         places = (claim("192.168.0.2 22/tcp"), claim("203.0.113.2 22/tcp"))
-        return [made.claims.denial(place, Way.EXTERNAL_IP, WEB) for place in places]
+        return [made.claims.denial(place, ClaimKind.EXTERNAL_IP, WEB) for place in places]
 
     assert denials() == [Denial.PROTECTED] * 2
-    made.apply(Removed(Node, "node-a"))
+    made.ingest(Removed(Node, "node-a"))
     assert denials() == [None, None]
+
+
+def test_where_the_api_server_is_touches_those_who_claim_it() -> None:
+    """Only a Service that claims the API server's address is compiled again when that is known."""
+    made = state(service(ports=["6443"], external_ips=["192.0.2.1"]), service("shop/cart", cluster_ips=["10.96.0.11"]))
+    known = Put(ApiServers(frozenset({Place(Address("192.0.2.1"), 6443)})))
+    assert made.ingest(known) == Invalidation(services={WEB})
+    assert made.claims.denial(claim("192.0.2.1 6443/tcp"), ClaimKind.EXTERNAL_IP, WEB) is Denial.API_SERVER
+    assert made.ingest(known) == NOTHING
 
 
 def test_addresses_on_interfaces_touch_everything() -> None:
     """Node ports may come and go with the machine's addresses, so all is compiled again."""
     made = state()
     assert made.host_addresses is None
-    assert made.apply(Put(host_addresses("192.168.0.2"))) == EVERYTHING
+    assert made.ingest(Put(host_addresses("192.168.0.2"))) == EVERYTHING
     assert made.host_addresses == {"192.168.0.2"}
 
 
@@ -226,7 +237,7 @@ def test_a_service_cidr_touches_the_skeleton_only() -> None:
     """Ranges that come, change and go leave all Services alone."""
     made = state()
     for event in (Put(service_cidr()), Put(service_cidr("10.97.0.0/16")), Removed(ServiceCIDR, "kubernetes")):
-        assert made.apply(event) == Touched(table=True)
+        assert made.ingest(event) == Invalidation(table=True)
     assert made.service_cidrs == []
 
 
@@ -254,7 +265,7 @@ def test_the_ranges_of_all_service_cidrs_count() -> None:
 )
 def test_what_is_not_there_can_be_removed(event: Event) -> None:
     """The removal of something unknown touches nothing."""
-    assert state().apply(event) == NOTHING
+    assert state().ingest(event) == NOTHING
 
 
 @pytest.mark.parametrize(
@@ -262,12 +273,12 @@ def test_what_is_not_there_can_be_removed(event: Event) -> None:
     [
         (Service, service(cluster_ips=["10.96.0.20"]), touched("shop/cart")),
         (EndpointSlice, slice_of(), touched_endpoints("shop/cart")),
-        (ServiceCIDR, service_cidr(), Touched(table=True)),
+        (ServiceCIDR, service_cidr(), Invalidation(table=True)),
         (Node, node(), NOTHING),
     ],
 )
-def test_what_is_not_listed_is_gone(kind: type[Given], kept: Given, expected: Touched) -> None:
-    """A list removes the objects of its kind that it lacks, and touches what that and its news touch, no more."""
+def test_what_is_not_listed_is_gone(kind: type[Given], kept: Given, expected: Invalidation) -> None:
+    """A list removes the objects of its kind that it lacks, and touches only what these changes touch."""
     made = state(
         service(cluster_ips=["10.96.0.20"]),
         service("shop/cart"),
@@ -277,14 +288,14 @@ def test_what_is_not_listed_is_gone(kind: type[Given], kept: Given, expected: To
         service_cidr("10.97.0.0/16", name="more"),
         node(),
     )
-    assert made.apply(Listed(kind, (kept,))) == expected  # type: ignore[arg-type]  # each of its own kind
-    assert made.apply(Listed(kind, (kept,))) == NOTHING  # type: ignore[arg-type]
+    assert made.ingest(Listed(kind, (kept,))) == expected  # type: ignore[arg-type]  # each of its own kind
+    assert made.ingest(Listed(kind, (kept,))) == NOTHING  # type: ignore[arg-type]
 
 
 def test_a_list_brings_what_is_new() -> None:
     """A list adds and changes objects as so many events would."""
     made = state(service(ports=["80"]))
-    assert made.apply(Listed(Service, (service(ports=["81"]), service("shop/cart", cluster_ips=["10.96.0.20"])))) == (
+    assert made.ingest(Listed(Service, (service(ports=["81"]), service("shop/cart", cluster_ips=["10.96.0.20"])))) == (
         touched("shop/web", "shop/cart")
     )
 
@@ -294,17 +305,17 @@ def test_a_list_brings_what_is_new() -> None:
     [(service(), WEB), (slice_of(), key("shop/web-1")), (node(), "node-a"), (service_cidr(), "kubernetes")],
 )
 def test_objects_are_known_by_their_keys(value: Service | EndpointSlice | Node | ServiceCIDR, name: object) -> None:
-    """Namespaced objects are known by namespace and name, others by name."""
+    """Namespaced objects have namespace and name as their key, and all other objects their name."""
     assert key_of(value) == name
 
 
 def test_touched_adds_up() -> None:
-    """What several events touch is what each of them does."""
+    """The touched Services of several events are the union of each event's."""
     both = touched("shop/web")
-    both.merge(Touched(services={CART}, table=True))
+    both.merge(Invalidation(services={CART}, table=True))
     both.merge(touched_endpoints("shop/web"))
     both.merge(NOTHING)
-    assert both == Touched(services={WEB, CART}, endpoints={WEB}, table=True)
+    assert both == Invalidation(services={WEB, CART}, endpoints={WEB}, table=True)
 
 
 # Order
@@ -318,7 +329,7 @@ def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[
     for made in states:
         for batch in data.draw(batches(cluster)):
             for event in batch:
-                made.apply(event)
+                made.ingest(event)
     assert _contents(states[0]) == _contents(states[1])
 
 
@@ -329,7 +340,7 @@ def test_the_state_is_what_events_left(history: list[list[Event]]) -> None:
     made = ClusterState("node-a")
     for batch in history:
         for event in batch:
-            made.apply(event)
+            made.ingest(event)
     assert _contents(made) == _contents(state(*survivors(history)))
 
 
@@ -337,12 +348,12 @@ def _contents(made: ClusterState) -> object:
     slices = {name: {each.key: each for each in made.slices_of(name)} for name in SERVICES}
     places = [f"{place} {port}" for place in ("10.96.0.10", "203.0.113.7") for port in ("80/tcp", "53/udp")]
     owners = [made.claims.winner(claim(place)) for place in [*places, "30080/tcp", "32000/tcp"]]
-    last_node = structs.replace(made.node, is_deleted=False)  # that there was one is not forgotten, for /healthz
+    last_node = structs.replace(made.node, is_deleted=False)  # an earlier Node is remembered, for /healthz
     return made.services, slices, owners, last_node, made.host_addresses, made.service_cidrs
 
 
 def test_a_taint_touches_no_rule() -> None:
     """A Node that only gets a taint, or is to be deleted, makes nothing be compiled again."""
     made = state(node())
-    assert made.apply(Put(node(taints=("x",), is_deleted=True))) == NOTHING
+    assert made.ingest(Put(node(taints=("x",), is_deleted=True))) == NOTHING
     assert made.node.taints == ("x",)

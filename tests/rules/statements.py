@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from nftproxy.rules.ruleset import Block, Declaration, Element, Generation, Kind, Owner
+from nftproxy.rules.ruleset import Block, Declaration, Element, Generation, NftKind, Owner
 from tests.support.factories import IPV4
 
-SERVICES = Declaration(Kind.MAP, "services", ("typeof ip daddr : verdict",))
-VIPS = Declaration(Kind.SET, "vips", ("typeof ip daddr",))
-CLIENTS = Declaration(Kind.MAP, "clients", ("typeof ip saddr : ip daddr", "flags dynamic,timeout", "timeout 60s"))
-HOOK = Declaration(Kind.CHAIN, "nat", ("type nat hook prerouting priority -100", "ip daddr vmap @services"))
-DRAW = Declaration(Kind.CHAIN, "draw", ("goto refuse",), ("# above",))
-REFUSE = Declaration(Kind.CHAIN, "refuse", ("reject",))
+SERVICES = Declaration(NftKind.MAP, "services", ("typeof ip daddr : verdict",))
+VIPS = Declaration(NftKind.SET, "vips", ("typeof ip daddr",))
+CLIENTS = Declaration(NftKind.MAP, "clients", ("typeof ip saddr : ip daddr", "flags dynamic,timeout", "timeout 60s"))
+HOOK = Declaration(NftKind.CHAIN, "nat", ("type nat hook prerouting priority -100", "ip daddr vmap @services"))
+DRAW = Declaration(NftKind.CHAIN, "draw", ("goto refuse",), ("# above",))
+REFUSE = Declaration(NftKind.CHAIN, "refuse", ("reject",))
 A = Element("vips", "10.96.0.10", "")
 B = Element("vips", "10.96.0.20", "")
 TO_DRAW = Element("services", "10.96.0.10", "goto draw")
@@ -30,20 +30,20 @@ def block(*statements: Declaration | Element) -> Block:
 def generation(**blocks: Block) -> Generation:
     """An IPv4 generation with these blocks, each of the owner of its name."""
     made = Generation(IPV4)
-    made.update(dict(blocks.items()))
+    made.replace_blocks(dict(blocks.items()))
     return made
 
 
 def sticky(number: int) -> Block:
     """What comes with an affinity timeout: a map, and two chains, one of which leads to the other."""
-    follow = Declaration(Kind.CHAIN, f"follow-{number}", (f"ip daddr @clients-{number}",))
+    follow = Declaration(NftKind.CHAIN, f"follow-{number}", (f"ip daddr @clients-{number}",))
     draw = Declaration(
-        Kind.CHAIN,
+        NftKind.CHAIN,
         f"draw-{number}",
         (f"goto follow-{number}",),
         entries=(Element("services", f"10.97.{number // 250}.{number % 250}", f"goto draw-{number}"),),
     )
-    clients = Declaration(Kind.MAP, f"clients-{number}", ("typeof ip saddr : ip daddr", "flags dynamic,timeout"))
+    clients = Declaration(NftKind.MAP, f"clients-{number}", ("typeof ip saddr : ip daddr", "flags dynamic,timeout"))
     return block(clients, follow, draw)
 
 
@@ -51,7 +51,7 @@ _KEYS = st.sampled_from(["k1", "k2"])
 _VALUES = st.sampled_from(["", "v1", "v2"])
 _elements = st.builds(Element, st.sampled_from(["one", "two"]), _KEYS, _VALUES)
 _chains = st.builds(
-    Declaration, st.just(Kind.CHAIN), st.sampled_from(["c1", "c2"]), st.sampled_from([("accept",), ("drop",)])
+    Declaration, st.just(NftKind.CHAIN), st.sampled_from(["c1", "c2"]), st.sampled_from([("accept",), ("drop",)])
 )
 _blocks = st.builds(
     Block,

@@ -10,9 +10,9 @@ from msgspec import structs
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
-from nftproxy.policy.compile import compile_table
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.policy.numbers import as_address
+from nftproxy.policy.skeleton import compile_table
 from nftproxy.rules.render import (
     DRAW_TEMPLATE,
     ENDPOINTS_TEMPLATE,
@@ -24,7 +24,7 @@ from nftproxy.rules.render import (
     Renderer,
     read_statements,
 )
-from nftproxy.rules.ruleset import Block, Declaration, Element, Kind
+from nftproxy.rules.ruleset import Block, Declaration, Element, NftKind
 from tests.support.factories import IPV4, IPV6, addresses, node, pipeline, renderer, templates
 
 TABLE = "ip nftproxy"
@@ -98,8 +98,8 @@ def test_declarations_are_read_with_their_comments() -> None:
     )
     assert read_statements(text, TABLE, NAME) == Block(
         declarations=(
-            Declaration(Kind.SET, "vips", ("typeof ip daddr",), ("# first", "# second")),
-            Declaration(Kind.CHAIN, "refuse", ("reject",)),
+            Declaration(NftKind.SET, "vips", ("typeof ip daddr",), ("# first", "# second")),
+            Declaration(NftKind.CHAIN, "refuse", ("reject",)),
         )
     )
 
@@ -215,6 +215,7 @@ DRAW = DrawFacts(
     number="0.0.0.2",
     sticky=(),
     draw="numgen random mod 2",
+    how="draws one of 2 slots",
     slots=(),
 )
 STICKY = structs.replace(LIST, affinities=((60, "0.0.0.60"),))
@@ -319,7 +320,9 @@ def test_a_chain_is_named_for_what_it_does(tweaks: dict[str, object], names: lis
     """A chain's name tells its list, how many it draws from, and how."""
     draw = structs.replace(DRAW, **tweaks)
     declared = renderer().port(structs.replace(PORT, lists=(), draws=(draw,)), TABLE).declarations
-    assert [(declaration.kind, declaration.name) for declaration in declared] == [(Kind.CHAIN, name) for name in names]
+    assert [(declaration.kind, declaration.name) for declaration in declared] == [
+        (NftKind.CHAIN, name) for name in names
+    ]
 
 
 def test_a_port_is_its_elements_and_what_it_shares() -> None:
@@ -334,9 +337,25 @@ def test_a_port_is_its_elements_and_what_it_shares() -> None:
     key = "ct original ip daddr . tcp dport . ip daddr"
     dnat = f"meta l4proto tcp dnat ip addr . port to {key} map @tcp-endpoints"
     assert [(declaration.kind, declaration.name, declaration.body) for declaration in block.declarations] == [
-        (Kind.MAP, "tcp-endpoints", (f"typeof {key} : ip daddr . tcp dport",)),
-        (Kind.CHAIN, "translate-tcp-endpoints", (dnat, "ip daddr set 0.0.0.0", dnat, "drop")),
-        (Kind.CHAIN, "tcp-endpoints-of-2", ("ip daddr set numgen random mod 2", "goto translate-tcp-endpoints")),
+        (NftKind.MAP, "tcp-endpoints", (f"typeof {key} : ip daddr . tcp dport",)),
+        (
+            NftKind.CHAIN,
+            "translate-tcp-endpoints",
+            (
+                f'{dnat} comment "the slot has an endpoint: translates to it"',
+                'ip daddr set 0.0.0.0 comment "the slot was just deleted: takes slot 0"',
+                f'{dnat} comment "slot 0 has an endpoint: translates to it"',
+                'drop comment "the endpoints were just deleted: drops the packet"',
+            ),
+        ),
+        (
+            NftKind.CHAIN,
+            "tcp-endpoints-of-2",
+            (
+                'ip daddr set numgen random mod 2 comment "draws one of 2 slots: writes it over the packet\'s address"',
+                'goto translate-tcp-endpoints comment "goes to translate to the endpoint in this slot"',
+            ),
+        ),
     ]
 
 
@@ -353,7 +372,7 @@ def test_a_map_that_is_shared_comes_with_its_elements() -> None:
     """What a shared map holds whoever uses it is the map's own, and no Service port's."""
     draw = structs.replace(DRAW, slots=(("tcp-slots-2", (("tcp . 0", "::"), ("tcp . 1", "::1"))),))
     block = renderer().port(structs.replace(PORT, draws=(draw,)), TABLE)
-    (found,) = (each for each in block.declarations if each.kind is Kind.MAP and each.entries)
+    (found,) = (each for each in block.declarations if each.kind is NftKind.MAP and each.entries)
     assert (found.name, found.entries) == (
         "tcp-slots-2",
         (Element("tcp-slots-2", "tcp . 0", "::"), Element("tcp-slots-2", "tcp . 1", "::1")),
@@ -402,7 +421,7 @@ def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -
     """What service.nft.j2 adds elements to is declared by the skeleton, or by the chains of the same block."""
     block = renderer().table(facts(family))
     assert len({(declaration.kind, declaration.name) for declaration in block.declarations}) == len(block.declarations)
-    assert {declaration.name for declaration in block.declarations if declaration.kind is not Kind.CHAIN} == {
+    assert {declaration.name for declaration in block.declarations if declaration.kind is not NftKind.CHAIN} == {
         "cluster-ips",
         "nodeport-ips",
         "service-cidrs",
@@ -448,9 +467,9 @@ def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: st
 @pytest.mark.parametrize(
     ("name", "old", "new"),
     [
-        (TABLE_TEMPLATE, "    reject\n", "    counter reject\n"),
+        (TABLE_TEMPLATE, "    reject comment", "    counter reject comment"),
         (TABLE_TEMPLATE, "  # load balancer", "  # LB"),
-        (ENDPOINTS_TEMPLATE, "    {{ race }}\n", "    counter {{ race }}\n"),
+        (ENDPOINTS_TEMPLATE, "    {{ race }} comment", "    counter {{ race }} comment"),
         (DRAW_TEMPLATE, "    jump follow", "    counter jump follow"),
         (SERVICE_TEMPLATE, "cluster-ips { {{ address }} }", "cluster-ips { {{ address }} timeout 1s }"),
     ],

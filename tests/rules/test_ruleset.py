@@ -7,18 +7,18 @@ from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
+from nftproxy_conformance.strategies import quick
 
-from nftproxy.conformance.strategies import quick
 from nftproxy.rules.ruleset import (
     EMPTY,
     MAX_UNUSED,
     Block,
-    Change,
     Declaration,
     Disagreement,
     Element,
     Generation,
-    Kind,
+    GenerationChange,
+    NftKind,
     Owner,
 )
 from tests.rules.statements import (
@@ -40,7 +40,7 @@ from tests.rules.statements import (
 from tests.support.factories import IPV4
 
 
-def net(change: Change) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
+def net(change: GenerationChange) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
     """What a change removes and what it adds."""
     return change.removed, change.added
 
@@ -62,10 +62,10 @@ def test_an_element_is_written_as_nft_has_it(element: Element, text: str) -> Non
         (CLIENTS, True),
         (VIPS, False),
         (SERVICES, False),
-        (Declaration(Kind.SET, "some", ("typeof ip daddr", "flags interval")), False),
-        (Declaration(Kind.SET, "dynamic", ("typeof ip daddr", "size 10")), False),
-        (Declaration(Kind.SET, "told", ("typeof ip daddr", 'comment "not dynamic"')), False),
-        (Declaration(Kind.CHAIN, "tcp", ("tcp flags dynamic",)), False),
+        (Declaration(NftKind.SET, "some", ("typeof ip daddr", "flags interval")), False),
+        (Declaration(NftKind.SET, "dynamic", ("typeof ip daddr", "size 10")), False),
+        (Declaration(NftKind.SET, "told", ("typeof ip daddr", 'comment "not dynamic"')), False),
+        (Declaration(NftKind.CHAIN, "tcp", ("tcp flags dynamic",)), False),
     ],
     ids=lambda value: value.name if isinstance(value, Declaration) else "",
 )
@@ -80,9 +80,9 @@ def test_a_set_that_packets_write_is_dynamic(declaration: Declaration, expected:
 def test_a_block_contributes_its_statements() -> None:
     """The first block of an owner adds all that it has."""
     made = Generation(IPV4)
-    change = made.update({"web": block(VIPS, A)})
+    change = made.replace_blocks({"web": block(VIPS, A)})
     assert net(change) == ({}, {("vips", "10.96.0.10"): ""})
-    assert change.declared == {(Kind.SET, "vips"): VIPS}
+    assert change.declared == {(NftKind.SET, "vips"): VIPS}
     assert list(made.elements()) == [A]
     assert made.element_count() == 1
 
@@ -90,20 +90,20 @@ def test_a_block_contributes_its_statements() -> None:
 def test_the_same_block_again_changes_nothing() -> None:
     """Replacing a block by an equal one is no change."""
     made = generation(web=block(VIPS, A))
-    assert not made.update({"web": block(VIPS, A)})
+    assert not made.replace_blocks({"web": block(VIPS, A)})
 
 
 def test_a_new_block_changes_only_the_difference() -> None:
     """What a block has in common with the one before is neither removed nor added."""
     made = generation(web=block(VIPS, SERVICES, A, TO_DRAW))
-    change = made.update({"web": block(VIPS, SERVICES, B, TO_DRAW)})
+    change = made.replace_blocks({"web": block(VIPS, SERVICES, B, TO_DRAW)})
     assert net(change) == ({("vips", "10.96.0.10"): ""}, {("vips", "10.96.0.20"): ""})
 
 
 def test_a_removal_alone_is_a_change() -> None:
     """A block that loses an element, and gains none, has changed something."""
     made = generation(web=block(VIPS, A, B))
-    change = made.update({"web": block(VIPS, B)})
+    change = made.replace_blocks({"web": block(VIPS, B)})
     assert change
     assert net(change) == ({("vips", "10.96.0.10"): ""}, {})
 
@@ -111,7 +111,7 @@ def test_a_removal_alone_is_a_change() -> None:
 def test_a_new_value_is_a_removal_and_an_addition() -> None:
     """An element that gets another value goes and comes."""
     made = generation(web=block(TO_DRAW))
-    assert net(made.update({"web": block(TO_REFUSE)})) == (
+    assert net(made.replace_blocks({"web": block(TO_REFUSE)})) == (
         {("services", "10.96.0.10"): "goto draw"},
         {("services", "10.96.0.10"): "goto refuse"},
     )
@@ -120,24 +120,24 @@ def test_a_new_value_is_a_removal_and_an_addition() -> None:
 def test_an_empty_block_contributes_nothing() -> None:
     """An owner whose block is empty is forgotten, and its elements are removed; its declarations are kept."""
     made = generation(web=block(VIPS, A))
-    assert net(made.update({"web": EMPTY, "unknown": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
+    assert net(made.replace_blocks({"web": EMPTY, "unknown": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
     assert made.blocks == {}
-    assert made.declarations == {(Kind.SET, "vips"): VIPS}
+    assert made.declarations == {(NftKind.SET, "vips"): VIPS}
 
 
 def test_what_two_owners_share_stays_until_both_have_let_go() -> None:
     """An element is added with the first owner that has it, and removed with the last."""
     made = generation(web=block(A))
-    assert not made.update({"api": block(A), "cart": block(A)})
-    assert not made.update({"web": EMPTY})
-    assert not made.update({"api": EMPTY})
-    assert net(made.update({"cart": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
+    assert not made.replace_blocks({"api": block(A), "cart": block(A)})
+    assert not made.replace_blocks({"web": EMPTY})
+    assert not made.replace_blocks({"api": EMPTY})
+    assert net(made.replace_blocks({"cart": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
 
 
 def test_an_element_passes_from_owner_to_owner() -> None:
     """In one update an element may change hands without a change, and its value may go to another owner's."""
     made = generation(web=block(TO_DRAW, A))
-    assert net(made.update({"api": block(TO_REFUSE, A), "web": EMPTY})) == (
+    assert net(made.replace_blocks({"api": block(TO_REFUSE, A), "web": EMPTY})) == (
         {("services", "10.96.0.10"): "goto draw"},
         {("services", "10.96.0.10"): "goto refuse"},
     )
@@ -147,57 +147,57 @@ def test_two_values_for_one_element_are_a_disagreement() -> None:
     """Two owners that contribute different values for one key are refused, with the key and both values."""
     made = generation(web=block(TO_DRAW))
     with pytest.raises(Disagreement, match=r"^services: 10\.96\.0\.10 is given as both 'goto draw' and 'goto refuse'$"):
-        made.update({"api": block(TO_REFUSE)})
+        made.replace_blocks({"api": block(TO_REFUSE)})
 
 
 def test_two_declarations_of_one_set_are_a_disagreement() -> None:
     """A set has one declaration: the kernel changes none in place."""
     made = generation(web=block(VIPS))
     with pytest.raises(Disagreement, match=r"^set vips is declared in two ways$"):
-        made.update({"api": block(Declaration(Kind.SET, "vips", ("typeof ip6 daddr",)))})
+        made.replace_blocks({"api": block(Declaration(NftKind.SET, "vips", ("typeof ip6 daddr",)))})
 
 
 def test_a_set_and_a_chain_may_share_a_name() -> None:
     """The kernel names chains apart from sets and maps, and so does a generation."""
-    made = generation(web=block(SERVICES, Declaration(Kind.CHAIN, "services", ("accept",))))
-    assert made.declarations.keys() == {(Kind.MAP, "services"), (Kind.CHAIN, "services")}
+    made = generation(web=block(SERVICES, Declaration(NftKind.CHAIN, "services", ("accept",))))
+    assert made.declarations.keys() == {(NftKind.MAP, "services"), (NftKind.CHAIN, "services")}
 
 
 def test_a_chain_may_be_declared_anew() -> None:
     """A chain whose rules change is declared again, one whose rules don't isn't."""
     made = generation(node=block(REFUSE, DRAW))
-    drop = Declaration(Kind.CHAIN, "refuse", ("drop",))
-    assert made.update({"node": block(drop, DRAW)}).declared == {(Kind.CHAIN, "refuse"): drop}
+    drop = Declaration(NftKind.CHAIN, "refuse", ("drop",))
+    assert made.replace_blocks({"node": block(drop, DRAW)}).declared == {(NftKind.CHAIN, "refuse"): drop}
 
 
 def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
     """It is added where the chain is new, not where its rules change; it is no block's, and is kept like the chain."""
     entry = Element("services", "10.96.0.10", "goto draw")
-    chains = [Declaration(Kind.CHAIN, "draw", (rule,), entries=(entry,)) for rule in ("accept", "drop")]
+    chains = [Declaration(NftKind.CHAIN, "draw", (rule,), entries=(entry,)) for rule in ("accept", "drop")]
     made = generation(node=block(SERVICES))
-    assert made.update({"web": block(chains[0])}).entered == [entry]
-    assert made.update({"web": block(chains[1]), "api": block(chains[1])}).entered == []
+    assert made.replace_blocks({"web": block(chains[0])}).entered == [entry]
+    assert made.replace_blocks({"web": block(chains[1]), "api": block(chains[1])}).entered == []
     assert (list(made.elements()), made.element_count()) == ([entry], 1)
-    other = Declaration(Kind.CHAIN, "other", ("drop",), entries=(Element("services", "10.96.0.20", "goto other"),))
-    made.update({"api": block(chains[1], other, VIPS, A)})
+    other = Declaration(NftKind.CHAIN, "other", ("drop",), entries=(Element("services", "10.96.0.20", "goto other"),))
+    made.replace_blocks({"api": block(chains[1], other, VIPS, A)})
     assert list(made.elements()) == list(made.used_elements()) == [entry, *other.entries, A]
     assert made.element_count() == 3
-    made.update({"api": EMPTY})
+    made.replace_blocks({"api": EMPTY})
     assert list(made.used_elements()) == [entry]
-    made.update({"web": EMPTY})
+    made.replace_blocks({"web": EMPTY})
     assert (list(made.elements()), list(made.used_elements())) == ([entry, *other.entries], [])
-    made.forget_unused()
+    made.drop_unused()
     assert list(made.elements()) == []
-    assert made.update({"web": block(chains[0])}).entered == [entry]
+    assert made.replace_blocks({"web": block(chains[0])}).entered == [entry]
 
 
 @pytest.mark.parametrize(
     ("declaration", "expected"),
     [
         (HOOK, True),
-        (Declaration(Kind.CHAIN, "late", ('comment "x"', "type nat hook output priority -100")), True),
+        (Declaration(NftKind.CHAIN, "late", ('comment "x"', "type nat hook output priority -100")), True),
         (DRAW, False),
-        (Declaration(Kind.SET, "typed", ("type ipv4_addr",)), False),
+        (Declaration(NftKind.SET, "typed", ("type ipv4_addr",)), False),
     ],
     ids=["base chain", "its type in a later line", "chain", "set"],
 )
@@ -209,12 +209,12 @@ def test_base_chains_have_a_policy(declaration: Declaration, expected: bool) -> 
 def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
     """What no block declares any more stays declared, until a full transaction is about to delete it."""
     made = generation(node=block(REFUSE), web=block(DRAW))
-    made.update({"web": EMPTY})
-    assert made.declarations.keys() == {(Kind.CHAIN, "refuse"), (Kind.CHAIN, "draw")}
-    assert made.used_declarations().keys() == {(Kind.CHAIN, "refuse")}
-    made.forget_unused()
-    assert made.declarations.keys() == {(Kind.CHAIN, "refuse")}
-    assert made.update({"web": block(DRAW)}).declared == {(Kind.CHAIN, "draw"): DRAW}
+    made.replace_blocks({"web": EMPTY})
+    assert made.declarations.keys() == {(NftKind.CHAIN, "refuse"), (NftKind.CHAIN, "draw")}
+    assert made.used_declarations().keys() == {(NftKind.CHAIN, "refuse")}
+    made.drop_unused()
+    assert made.declarations.keys() == {(NftKind.CHAIN, "refuse")}
+    assert made.replace_blocks({"web": block(DRAW)}).declared == {(NftKind.CHAIN, "draw"): DRAW}
 
 
 # Changes
@@ -222,7 +222,7 @@ def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
 
 def test_a_change_is_net() -> None:
     """What is added and removed again, or removed and added again, is no change."""
-    change = Change()
+    change = GenerationChange()
     change.add(A)
     change.remove(A)
     change.remove(TO_DRAW)
@@ -232,7 +232,7 @@ def test_a_change_is_net() -> None:
 
 def test_a_change_keeps_what_the_kernel_holds() -> None:
     """However often a value changes, what is removed is what was there first, and what is added the last."""
-    change = Change()
+    change = GenerationChange()
     change.remove(TO_DRAW)
     change.add(TO_REFUSE)
     change.remove(TO_REFUSE)
@@ -263,7 +263,7 @@ def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block
         blocks |= update
         disagreeing = {key: values for key, values in _values(blocks).items() if len(values) > 1}
         try:
-            made.update(update)
+            made.replace_blocks(update)
         except Disagreement:
             assert disagreeing
             return
@@ -280,10 +280,10 @@ def test_changes_follow_the_generation(updates: list[dict[Owner, Block]]) -> Non
     """Whoever applies each change holds what the generation holds: removals are there, additions are not."""
     made = Generation(IPV4)
     held: dict[tuple[str, str], str] = {}
-    declared: dict[tuple[Kind, str], Declaration] = {}
+    declared: dict[tuple[NftKind, str], Declaration] = {}
     for update in updates:
         try:
-            change = made.update(update)
+            change = made.replace_blocks(update)
         except Disagreement:
             return
         for place, value in change.removed.items():
@@ -301,19 +301,19 @@ def test_what_is_unused_is_bounded() -> None:
     made = generation(node=block(SERVICES))
     discarded = 0
     for number in range(2 * MAX_UNUSED):
-        change = made.update({"web": sticky(number)})
+        change = made.replace_blocks({"web": sticky(number)})
         discarded += len(change.discarded)
         assert len(made.declarations) <= MAX_UNUSED + 1 + 6
     assert discarded + len(made.declarations) == 2 * MAX_UNUSED * 3 + 1
-    used = {(Kind.MAP, "services"), *((each.kind, each.name) for each in sticky(2 * MAX_UNUSED - 1).declarations)}
+    used = {(NftKind.MAP, "services"), *((each.kind, each.name) for each in sticky(2 * MAX_UNUSED - 1).declarations)}
     assert made.used_declarations().keys() == used
 
 
 def test_what_is_used_again_is_not_discarded() -> None:
     """A declaration that a block uses once more is kept when others go, and so is one that another block uses still."""
     made = generation(node=block(SERVICES), other=sticky(1))
-    made.update({"web": sticky(0)})
+    made.replace_blocks({"web": sticky(0)})
     for number in (1, 0, *range(2, MAX_UNUSED)):
-        made.update({"again": sticky(0), "web": sticky(number)})
-    assert made.declarations.keys() >= {(Kind.CHAIN, "draw-0"), (Kind.CHAIN, "draw-1")}
-    assert made.update({"again": EMPTY, "other": EMPTY, "web": EMPTY}).discarded == []
+        made.replace_blocks({"again": sticky(0), "web": sticky(number)})
+    assert made.declarations.keys() >= {(NftKind.CHAIN, "draw-0"), (NftKind.CHAIN, "draw-1")}
+    assert made.replace_blocks({"again": EMPTY, "other": EMPTY, "web": EMPTY}).discarded == []

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+from nftproxy_conformance.strategies import quick
 
-from nftproxy.conformance.strategies import quick
 from nftproxy.model.addresses import Family
-from nftproxy.rules.ruleset import MAX_UNUSED, Block, Change, Declaration, Disagreement, Generation, Kind, Owner
+from nftproxy.rules.ruleset import (
+    MAX_UNUSED,
+    Block,
+    Declaration,
+    Disagreement,
+    Generation,
+    GenerationChange,
+    NftKind,
+    Owner,
+)
 from nftproxy.rules.transaction import (
     Commit,
     Container,
@@ -15,12 +24,12 @@ from nftproxy.rules.transaction import (
     Installed,
     Size,
     Transaction,
-    begin_transaction,
     change_transaction,
     delete_transaction,
     hook_transaction,
     join,
     load_transaction,
+    unhooked_transaction,
 )
 from tests.rules.statements import (
     CLIENTS,
@@ -44,7 +53,7 @@ from tests.support.factories import IPV4, IPV6, Ledger
 def test_a_change_leads_to_its_new_chains() -> None:
     """The element that leads to a chain is added after it."""
     made = generation(node=block(SERVICES))
-    change = made.update({"web": block(Declaration(Kind.CHAIN, "draw", ("drop",), entries=(TO_DRAW,)))})
+    change = made.replace_blocks({"web": block(Declaration(NftKind.CHAIN, "draw", ("drop",), entries=(TO_DRAW,)))})
     assert change_transaction(IPV4, change).text == (
         "add chain ip nftproxy draw\nflush chain ip nftproxy draw\n"
         "table ip nftproxy {\n  chain draw {\n    drop\n  }\n}\n"
@@ -68,7 +77,7 @@ def test_the_size_of_a_transaction() -> None:
 def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
     """Sets and maps, empty chains, their rules, removals, additions; elements of one set go in one statement."""
     made = generation(node=block(SERVICES, REFUSE, VIPS, A), web=block(TO_REFUSE))
-    change = made.update({"node": block(SERVICES, REFUSE, VIPS, B), "web": block(CLIENTS, DRAW, HOOK, TO_DRAW)})
+    change = made.replace_blocks({"node": block(SERVICES, REFUSE, VIPS, B), "web": block(CLIENTS, DRAW, HOOK, TO_DRAW)})
     assert change_transaction(IPV4, change).text == (
         "table ip nftproxy {\n"
         "  map clients {\n"
@@ -99,13 +108,13 @@ def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
 
 def test_many_elements_are_one_statement() -> None:
     """A set's elements go in one statement, in the order in which they came."""
-    change = Generation(IPV6).update({"web": block(B, A)})
+    change = Generation(IPV6).replace_blocks({"web": block(B, A)})
     assert change_transaction(IPV6, change).text == "add element ip6 nftproxy vips { 10.96.0.20, 10.96.0.10 }\n"
 
 
 def test_no_change_is_no_transaction() -> None:
     """The transaction of an empty change is empty, which is no transaction."""
-    assert not change_transaction(IPV4, Change())
+    assert not change_transaction(IPV4, GenerationChange())
     assert not join([Transaction(), Transaction()])
 
 
@@ -140,19 +149,19 @@ HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
     [
         (None, HEAD),
         (Installed(), f"delete table ip nftproxy\n{HEAD}"),
-        (Installed("4567", (Container(Kind.SET, "vips"),)), f"delete table ip nftproxy\n{HEAD}"),
-        (Installed("0123", (Container(Kind.SET, "vips"),), has_hooks=False), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("4567", (Container(NftKind.SET, "vips"),)), f"delete table ip nftproxy\n{HEAD}"),
+        (Installed("0123", (Container(NftKind.SET, "vips"),), has_hooks=False), f"delete table ip nftproxy\n{HEAD}"),
         (Installed("0123"), "add table ip nftproxy\n"),
         (
             Installed(
                 "0123",
                 (
-                    Container(Kind.CHAIN, "refuse"),
-                    Container(Kind.MAP, "clients", is_dynamic=True),
-                    Container(Kind.MAP, "old-clients", is_dynamic=True),
-                    Container(Kind.MAP, "services"),
-                    Container(Kind.SET, "vips"),
-                    Container(Kind.CHAIN, "unused"),
+                    Container(NftKind.CHAIN, "refuse"),
+                    Container(NftKind.MAP, "clients", is_dynamic=True),
+                    Container(NftKind.MAP, "old-clients", is_dynamic=True),
+                    Container(NftKind.MAP, "services"),
+                    Container(NftKind.SET, "vips"),
+                    Container(NftKind.CHAIN, "unused"),
                 ),
             ),
             "add table ip nftproxy\n"
@@ -176,10 +185,10 @@ def test_loading_starts_from_what_is_there(installed: Installed | None, first: s
 def test_loading_gives_base_chains_their_policy_back() -> None:
     """An existing base chain gets nft's own policy, unless its declaration has one; a new one needs none."""
     made = Generation(IPV4)
-    closed = Declaration(Kind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
-    out = Declaration(Kind.CHAIN, "out", ("type nat hook output priority -100",))
-    made.update({"node": block(HOOK, closed, out, REFUSE)})
-    installed = Installed("0123", tuple(Container(Kind.CHAIN, name) for name in ("nat", "closed", "out", "refuse")))
+    closed = Declaration(NftKind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
+    out = Declaration(NftKind.CHAIN, "out", ("type nat hook output priority -100",))
+    made.replace_blocks({"node": block(HOOK, closed, out, REFUSE)})
+    installed = Installed("0123", tuple(Container(NftKind.CHAIN, name) for name in ("nat", "closed", "out", "refuse")))
     told = "add chain ip nftproxy nat { policy accept; }\nadd chain ip nftproxy out { policy accept; }\n"
     assert load_transaction(made, "0123", installed).text.count("policy") == 3
     assert told in load_transaction(made, "0123", installed).text
@@ -193,8 +202,8 @@ def test_a_table_grows_without_hooks(installed: Installed | None) -> None:
     ledger, whole = Ledger(), Ledger()
     if installed:
         ledger.apply(load_transaction(generation(node=block(VIPS, B)), "0123", None))
-    ledger.apply(begin_transaction(made, "0123", installed))
-    ledger.apply(change_transaction(IPV4, made.update({"web": block(DRAW, TO_DRAW)})))
+    ledger.apply(unhooked_transaction(made, "0123", installed))
+    ledger.apply(change_transaction(IPV4, made.replace_blocks({"web": block(DRAW, TO_DRAW)})))
     assert not ledger.installed(IPV4).has_hooks  # type: ignore[union-attr]
     ledger.apply(hook_transaction(made))
     whole.apply(load_transaction(made, "0123", None))
@@ -234,13 +243,13 @@ def test_a_commit_is_alone_if_the_generation_grew_by_one(before: int, after: int
 @given(updates)
 def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
     """The text of each transaction makes sense by itself, and a reader of all of them holds the generation."""
-    base = block(*(Declaration(Kind.MAP, name, ("typeof ip daddr : ip daddr",)) for name in ("one", "two")))
+    base = block(*(Declaration(NftKind.MAP, name, ("typeof ip daddr : ip daddr",)) for name in ("one", "two")))
     made = generation(node=base)
     ledger = Ledger()
     ledger.apply(load_transaction(made, "0123", None))
     for update in updates:
         try:
-            change = made.update(update)
+            change = made.replace_blocks(update)
         except Disagreement:
             return
         ledger.apply(change_transaction(IPV4, change))
@@ -252,8 +261,8 @@ def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -
 def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
     """The same transaction text loads one generation over another, and leaves none of it behind."""
     old, new = Generation(family), Generation(family)
-    old.update({"node": block(SERVICES, REFUSE, CLIENTS), "web": block(DRAW, TO_DRAW)})
-    new.update({"node": block(SERVICES, REFUSE, VIPS, A), "web": block(TO_REFUSE)})
+    old.replace_blocks({"node": block(SERVICES, REFUSE, CLIENTS), "web": block(DRAW, TO_DRAW)})
+    new.replace_blocks({"node": block(SERVICES, REFUSE, VIPS, A), "web": block(TO_REFUSE)})
     ledger = Ledger()
     for made in (old, new):
         ledger.apply(load_transaction(made, "0123", ledger.installed(family)))
@@ -264,8 +273,8 @@ def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
 def test_a_full_transaction_sends_what_is_known_to_differ() -> None:
     """Sets whose difference is known keep the rest; chains get their rules anew, and one that is led to can go."""
     old, new = Generation(IPV4), Generation(IPV4)
-    old.update({"node": block(SERVICES, REFUSE, HOOK, VIPS, A, B), "web": block(DRAW, TO_DRAW)})
-    new.update({"node": block(SERVICES, REFUSE, HOOK, VIPS, A), "web": block(TO_REFUSE)})
+    old.replace_blocks({"node": block(SERVICES, REFUSE, HOOK, VIPS, A, B), "web": block(DRAW, TO_DRAW)})
+    new.replace_blocks({"node": block(SERVICES, REFUSE, HOOK, VIPS, A), "web": block(TO_REFUSE)})
     ledger = Ledger()
     ledger.apply(load_transaction(old, "0123", None))
     installed = ledger.installed(IPV4)
@@ -283,8 +292,8 @@ def test_a_full_transaction_sends_what_is_known_to_differ() -> None:
 
 def test_a_chain_and_a_map_of_one_name_are_two() -> None:
     """A chain is emptied, though the difference of the map that has its name is known."""
-    made = generation(node=block(SERVICES, Declaration(Kind.CHAIN, "services", ("accept",))))
-    containers = Container(Kind.CHAIN, "services"), Container(Kind.MAP, "services")
+    made = generation(node=block(SERVICES, Declaration(NftKind.CHAIN, "services", ("accept",))))
+    containers = Container(NftKind.CHAIN, "services"), Container(NftKind.MAP, "services")
     text = load_transaction(made, "0123", Installed("0123", containers, differences={"services": Difference()})).text
     assert "flush chain ip nftproxy services\n" in text
     assert "flush map" not in text
@@ -297,7 +306,7 @@ def test_what_is_discarded_goes_in_an_order_that_the_kernel_accepts() -> None:
     ledger.apply(load_transaction(made, "0123", None))
     text = ""
     for number in range(MAX_UNUSED // 3 + 2):
-        text = change_transaction(IPV4, made.update({"web": sticky(number)})).text
+        text = change_transaction(IPV4, made.replace_blocks({"web": sticky(number)})).text
         ledger.apply(Transaction(text))
     assert ledger.declared(IPV4) == {(d.kind, d.name, d.body) for d in made.declarations.values()}
     assert ledger.held(IPV4) == set(made.elements())

@@ -17,7 +17,7 @@ from tests.support.config_map import ConfigMap
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 OLD, NEW = f"{HEAD}oomScoreAdj: 1\n", f"{HEAD}oomScoreAdj: 2\n"
 PATIENCE = 20.0
-"""Seconds to wait for what takes a tenth of one."""
+"""Seconds to wait for a notice that takes a tenth of a second."""
 QUIET = 0.5
 """Seconds in which nothing must be noticed: longer than noticing takes, and more only finds more."""
 
@@ -62,62 +62,62 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("change", [write, replace, delete_and_write])
-def test_changes_are_noticed(path: Path, change: Callable[[Path], None]) -> None:
-    """However a file is changed, that is noticed, and it says then what it holds."""
+async def test_changes_are_noticed(path: Path, change: Callable[[Path], None]) -> None:
+    """Every way to change a file is noticed, and its new contents are loaded."""
     file = ConfigFile(path, {"oom-score-adj": "7"} if change is replace else {})
-    assert asyncio.run(changed(file, lambda: change(path)))
+    assert await changed(file, lambda: change(path))
     assert file.load()[0].oom_score_adj == (7 if change is replace else 2)
 
 
-def test_a_config_map_that_changes_is_noticed_each_time(tmp_path: Path) -> None:
-    """Kubelet's renaming of a link is noticed, also the second time, when the directories are others."""
+async def test_a_config_map_that_changes_is_noticed_each_time(tmp_path: Path) -> None:
+    """Kubelet's renaming of a link is noticed, also the second time, when the directories differ."""
     mounted = ConfigMap(tmp_path / "etc", OLD)
     file = ConfigFile(mounted.path)
     for text in (NEW, OLD, NEW):
-        assert asyncio.run(changed(file, lambda text=text: mounted.update(text)))  # type: ignore[misc]
+        assert await changed(file, lambda text=text: mounted.update(text))  # type: ignore[misc]
 
 
-def test_a_link_to_elsewhere_is_followed(tmp_path: Path, path: Path) -> None:
+async def test_a_link_to_elsewhere_is_followed(tmp_path: Path, path: Path) -> None:
     """A file that is named by a link in another directory is noticed when it is written to where it is."""
     link = tmp_path / "sub" / "link.yaml"
     link.parent.mkdir()
     link.symlink_to(path)
-    assert asyncio.run(changed(ConfigFile(link), lambda: write(path)))
+    assert await changed(ConfigFile(link), lambda: write(path))
 
 
-def test_a_change_between_reading_and_watching_is_noticed(path: Path) -> None:
-    """What is written before anybody watches counts as a change."""
+async def test_a_change_between_reading_and_watching_is_noticed(path: Path) -> None:
+    """A write before the watch begins counts as a change."""
     file = ConfigFile(path)
     write(path)
-    assert asyncio.run(changed(file, lambda: None))
+    assert await changed(file, lambda: None)
 
 
-def test_the_same_content_is_no_change(path: Path) -> None:
-    """A file that is written with what it holds already, and files beside it, are no change."""
+async def test_the_same_content_is_no_change(path: Path) -> None:
+    """A file that is written with the same content, and files beside it, are no change."""
 
     def touch() -> None:
         path.write_text(OLD)
         path.with_name("other").write_text(NEW)
 
-    assert not asyncio.run(changed(ConfigFile(path), touch, QUIET))
+    assert not await changed(ConfigFile(path), touch, QUIET)
 
 
-def test_a_file_that_goes_is_a_change(path: Path) -> None:
+async def test_a_file_that_goes_is_a_change(path: Path) -> None:
     """A file that is deleted is noticed, and can't be loaded any more."""
     file = ConfigFile(path)
-    assert asyncio.run(changed(file, path.unlink))
+    assert await changed(file, path.unlink)
     with pytest.raises(BadInput, match="No such file"):
         file.load()
 
 
-def test_without_a_file_nothing_changes() -> None:
+async def test_without_a_file_nothing_changes() -> None:
     """A configuration of flags alone stays as it is."""
     file = ConfigFile(None, {"oom-score-adj": "3"})
     assert file.load()[0].oom_score_adj == 3
-    assert not asyncio.run(changed(file, lambda: None, QUIET))
+    assert not await changed(file, lambda: None, QUIET)
 
 
-def test_without_inotify_the_file_is_read_by_the_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_inotify_the_file_is_read_by_the_clock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no inotify can be had, a change is noticed when the time has come to read the file."""
 
     def fail() -> None:
@@ -125,4 +125,4 @@ def test_without_inotify_the_file_is_read_by_the_clock(path: Path, monkeypatch: 
 
     monkeypatch.setattr(config_file, "Inotify", fail)
     monkeypatch.setattr(config_file, "PERIOD", 0.05)
-    assert asyncio.run(changed(ConfigFile(path), lambda: write(path)))
+    assert await changed(ConfigFile(path), lambda: write(path))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
+import contextlib
 import os
 import shutil
 import subprocess
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -18,13 +18,13 @@ from nftproxy.model.objects import Service
 from nftproxy.sources.directory import LONGEST_WAIT, SILENCE, Directory
 
 PROMISE = 0.2
-"""Seconds within which rules follow an edit; what these tests report must come sooner still."""
+"""Seconds within which rules follow an edit.  The listings of these tests must come sooner still."""
 
 Names = frozenset[str]
 
 
 def manifest(*names: str) -> str:
-    """A Service of each name, in YAML documents that are valid one by one."""
+    """A Service of each name, in YAML documents that are each valid alone."""
     return "".join(
         f"---\napiVersion: v1\nkind: Service\nmetadata: {{name: {name}, namespace: shop}}\n"
         f"spec:\n  clusterIP: 10.96.0.{number}\n  ports:\n  - port: 80\n"
@@ -43,7 +43,7 @@ class Follower:
 
     async def collect(self) -> None:
         """Follow until cancelled."""
-        async for events in Directory(self.path).follow():
+        async for events in Directory(self.path).listings():
             listed = (each for event in events if isinstance(event, Listed) for each in event.objects)
             async with self._news:
                 self.listings.append(frozenset(each.key.name for each in listed if isinstance(each, Service)))
@@ -72,28 +72,24 @@ class Follower:
         assert self.listings[before:] == []
 
 
-def follow(path: Path, edit: Callable[[Follower], Awaitable[None]]) -> Follower:
-    """Follow a directory while it is edited, from its first listing on; what was told."""
-
-    async def run() -> Follower:
-        follower = Follower(path)
-        task = asyncio.create_task(follower.collect())
-        try:
-            await follower.first()
-            await edit(follower)
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
-        return follower
-
-    return asyncio.run(run())
+@contextlib.asynccontextmanager
+async def following(path: Path) -> AsyncIterator[Follower]:
+    """Follow a directory, from its first listing on, while it is edited."""
+    follower = Follower(path)
+    task = asyncio.create_task(follower.collect())
+    try:
+        await follower.first()
+        yield follower
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+    if not task.cancelled():
+        task.result()
 
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A directory with two Services in one file."""
+    """A directory with two Services in a file."""
     made = tmp_path / "manifests"
     made.mkdir()
     (made / "web.yaml").write_text(manifest("a", "b"))
@@ -106,74 +102,59 @@ AB, CD = frozenset("ab"), frozenset("cd")
 # ---- what is reported ----------------------------------------------------------------------------------------------
 
 
-def test_all_there_is_comes_first(directory: Path) -> None:
+async def test_all_there_is_comes_first(directory: Path) -> None:
     """The first listing comes at once and has everything."""
     (directory / "more.json").write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
     (directory / "more.yml").write_text(manifest("e"))
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         await follower.silence()
+    assert follower.listings == [frozenset("abe")]
 
-    assert follow(directory, edit).listings == [frozenset("abe")]
 
-
-def test_an_empty_directory_is_told(tmp_path: Path) -> None:
-    """A directory without manifests is a cluster without Services, not one that is not known yet."""
-
-    async def edit(follower: Follower) -> None:
+async def test_an_empty_directory_is_told(tmp_path: Path) -> None:
+    """A directory without manifests is a cluster without Services, not an unknown cluster."""
+    async with following(tmp_path) as follower:
         (tmp_path / "web.yaml").write_text(manifest("a"))
         await follower.until("a")
+    assert follower.listings == [frozenset(), frozenset("a")]
 
-    assert follow(tmp_path, edit).listings == [frozenset(), frozenset("a")]
 
-
-def test_new_files_count(directory: Path) -> None:
+async def test_new_files_count(directory: Path) -> None:
     """A file that is added adds its objects."""
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         (directory / "more.yaml").write_text(manifest("c"))
         await follower.until(*"abc")
+    assert follower.listings == [AB, frozenset("abc")]
 
-    assert follow(directory, edit).listings == [AB, frozenset("abc")]
 
-
-def test_deleted_files_take_their_objects_with_them(directory: Path) -> None:
-    """A file that is deleted, or renamed to what is no manifest, holds nothing any more."""
+async def test_deleted_files_take_their_objects_with_them(directory: Path) -> None:
+    """A file that is deleted, or renamed without a suffix of manifests, holds nothing any more."""
     (directory / "more.yaml").write_text(manifest("c"))
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         (directory / "more.yaml").unlink()
         await follower.until(*"ab")
         (directory / "web.yaml").rename(directory / "web.yaml.disabled")
         await follower.until()
+    assert follower.listings == [frozenset("abc"), AB, frozenset()]
 
-    assert follow(directory, edit).listings == [frozenset("abc"), AB, frozenset()]
 
-
-def test_other_files_are_nothing_to_tell_of(directory: Path) -> None:
-    """Hidden files, backups, directories and what is in them change nothing."""
+async def test_other_files_are_nothing_to_tell_of(directory: Path) -> None:
+    """Hidden files, backups, directories and their contents change nothing."""
     (directory / "below").mkdir()
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         for name in (".web.yaml.swp", "web.yaml~", "4913", "README.md", "below/more.yaml"):
             (directory / name).write_text(manifest("x"))
         (directory / "new.yaml").mkdir()
         await follower.silence()
 
-    follow(directory, edit)
 
-
-def test_an_object_in_two_files_is_reported_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of an object that two files give the later counts, and the log says so once, however often others change."""
-
-    async def edit(follower: Follower) -> None:
+async def test_an_object_in_two_files_is_reported_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If two files have an object, the later counts, and the log says so once, however often other files change."""
+    async with following(directory) as follower:
         (directory / "web2.yaml").write_text(manifest("b", "c"))
         await follower.until(*"abc")
         (directory / "more.yaml").write_text(manifest("d"))
         await follower.until(*"abcd")
-
-    with caplog.at_level(logging.WARNING):
-        follow(directory, edit)
     (warning,) = caplog.messages
     assert warning.startswith(f"{directory / 'web2.yaml'}: Service shop/b: ")
     assert f"{directory / 'web.yaml'} already" in warning
@@ -183,63 +164,60 @@ def test_an_object_in_two_files_is_reported_once(directory: Path, caplog: pytest
 
 
 @pytest.mark.parametrize("mode", ["w", "r+"], ids=["truncated first", "over the old contents"])
-def test_half_a_file_is_not_read(directory: Path, mode: str) -> None:
+async def test_half_a_file_is_not_read(directory: Path, mode: str) -> None:
     """A writer that pauses in the middle, where the half is valid YAML, is waited for until it closes the file."""
     text = manifest("c", "d")
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         with (directory / "web.yaml").open(mode) as file:
             for half in (text[: len(text) // 2], text[len(text) // 2 :]):
                 file.write(half)
                 file.flush()
                 await asyncio.sleep(0.5)
         await follower.until(*"cd")
-
-    assert follow(directory, edit).listings == [AB, CD]
+    assert follower.listings == [AB, CD]
 
 
 @pytest.mark.parametrize(("name", "then"), [("web.yaml", CD), ("new.yaml", AB | CD)], ids=["in place", "a new file"])
-def test_half_a_file_of_another_process_is_not_read(directory: Path, name: str, then: Names) -> None:
+async def test_half_a_file_of_another_process_is_not_read(directory: Path, name: str, then: Names) -> None:
     """The same when a shell writes, in place or into a new file."""
     script = '{ printf "%s" "$1"; sleep 0.5; printf "%s" "$2"; } > "$3"'
     text = manifest("c", "d")
     first, second = text[: len(text) // 2], text[len(text) // 2 :]
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         shell = await asyncio.create_subprocess_exec("sh", "-c", script, "sh", first, second, directory / name)
         await shell.wait()
         await follower.until(*then)
-
-    assert follow(directory, edit).listings == [AB, then]
+    assert follower.listings == [AB, then]
 
 
 @pytest.mark.parametrize("name", ["web.yaml", "web2.yaml"])
-def test_an_empty_file_that_is_open_is_not_read(directory: Path, name: str) -> None:
+async def test_an_empty_file_that_is_open_is_not_read(directory: Path, name: str) -> None:
     """A writer that thinks before its first byte is waited for, be the file new or truncated."""
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         with (directory / name).open("w") as file:
             await follower.silence()
             file.write(manifest("a", "b", "c"))
         await follower.until(*"abc")
+    assert follower.listings == [AB, frozenset("abc")]
 
-    assert follow(directory, edit).listings == [AB, frozenset("abc")]
 
-
-def test_a_file_that_is_emptied_is_empty(directory: Path) -> None:
+async def test_a_file_that_is_emptied_is_empty(directory: Path) -> None:
     """A file that is closed without contents holds nothing: that may be meant."""
-
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         (directory / "web.yaml").write_text("")
         await follower.until()
 
-    follow(directory, edit)
 
+async def test_a_busy_file_does_not_hold_others_back(directory: Path) -> None:
+    """While a file is written without a pause, a change of another file is listed in time, and not the busy file."""
 
-def test_a_busy_file_does_not_hold_others_back(directory: Path) -> None:
-    """While one file is written without a pause, another one's change is told in time, and the busy one not at all."""
+    async def write_for(descriptor: int, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            os.pwrite(descriptor, manifest("x").encode(), 0)
+            await asyncio.sleep(SILENCE / 3)
 
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         with (directory / "busy.yaml").open("w") as file:
             await write_for(file.fileno(), 0.1)
             (directory / "more.yaml").write_text(manifest("c"))
@@ -249,35 +227,24 @@ def test_a_busy_file_does_not_hold_others_back(directory: Path) -> None:
             assert follower.times[1] - closed < PROMISE
         await follower.until(*"abcx")
 
-    async def write_for(descriptor: int, seconds: float) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            os.pwrite(descriptor, manifest("x").encode(), 0)
-            await asyncio.sleep(SILENCE / 3)
 
-    follow(directory, edit)
-
-
-def test_no_edit_is_missed(directory: Path) -> None:
-    """However edits fall into the waiting for silence, the last one is told."""
-
-    async def edit(follower: Follower) -> None:
+async def test_no_edit_is_missed(directory: Path) -> None:
+    """The last edit is listed, however the edits fall into the wait for silence."""
+    async with following(directory) as follower:
         for number in range(60):
             (directory / "web.yaml").write_text(manifest(f"n{number}"))
             await asyncio.sleep(SILENCE + (number % 20 - 10) * 1e-4)
             if number % 5 == 4:
                 await follower.until(f"n{number}")
 
-    follow(directory, edit)
 
-
-def test_no_edit_is_missed_when_silence_ends(directory: Path) -> None:
-    """What happens in the very moment in which the waiting for silence ends is reported all the same."""
+async def test_no_edit_is_missed_when_silence_ends(directory: Path) -> None:
+    """An edit at the very end of the wait for silence is still listed."""
 
     def be_busy(seconds: float) -> None:
         time.sleep(seconds)
 
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         with (directory / "web.yaml").open("w") as file:
             file.write(manifest("c", "d"))
             file.flush()
@@ -285,8 +252,6 @@ def test_no_edit_is_missed_when_silence_ends(directory: Path) -> None:
             asyncio.get_running_loop().call_later(SILENCE, file.close)
             be_busy(2 * SILENCE)  # both the end of the silence and the closing are overdue, in this order
             await follower.until(*"cd")
-
-    follow(directory, edit)
 
 
 # ---- how editors and tools save ------------------------------------------------------------------------------------
@@ -305,7 +270,7 @@ def by_renaming(path: Path, text: str) -> None:
 
 
 def by_renaming_yaml(path: Path, text: str) -> None:
-    """The same where what is beside it looks like a manifest too."""
+    """The same with a temporary file that looks like a manifest too."""
     temporary = path.with_name("tmp.yaml")
     temporary.write_text(text)
     temporary.rename(path)
@@ -353,21 +318,19 @@ def by_sed(path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "save", [in_place, by_renaming, by_renaming_yaml, with_backup, by_deleting, by_linking, by_sed]
 )
-def test_a_file_is_saved(directory: Path, save: Callable[[Path, str], None]) -> None:
-    """However a file is saved, there is what it held before, and then what it holds now, within 200 ms."""
-
-    async def edit(follower: Follower) -> None:
+async def test_a_file_is_saved(directory: Path, save: Callable[[Path, str], None]) -> None:
+    """For every way to save, the old contents are listed, and then the new contents, within 200 ms."""
+    async with following(directory) as follower:
         await asyncio.to_thread(save, directory / "web.yaml", manifest("c", "d"))
         saved = time.monotonic()
         await follower.until(*"cd")
         assert follower.times[-1] - saved < PROMISE
         await follower.silence()
+    assert follower.listings == [AB, CD]
 
-    assert follow(directory, edit).listings == [AB, CD]
 
-
-def test_a_config_map_changes(tmp_path: Path) -> None:
-    """A mounted ConfigMap, whose files are links by way of ..data, changes all files at once; keys come and go."""
+async def test_a_config_map_changes(tmp_path: Path) -> None:
+    """A mounted ConfigMap, with links to files by way of ..data, changes all files at once.  Keys come and go."""
 
     def publish(version: int, **files: str) -> None:
         """Do as the kubelet's atomic writer does."""
@@ -386,7 +349,8 @@ def test_a_config_map_changes(tmp_path: Path) -> None:
         if version > 1:
             shutil.rmtree(tmp_path / f"..2026_01_0{version - 1}")
 
-    async def edit(follower: Follower) -> None:
+    publish(1, web=manifest("a", "b"))
+    async with following(tmp_path) as follower:
         publish(2, web=manifest("c", "d"))
         await follower.until(*"cd")
         publish(3, web=manifest("a", "b"), more=manifest("c"))
@@ -394,39 +358,30 @@ def test_a_config_map_changes(tmp_path: Path) -> None:
         publish(4, more=manifest("c", "d"))
         await follower.until(*"cd")
         await follower.silence()
-
-    publish(1, web=manifest("a", "b"))
-    assert follow(tmp_path, edit).listings == [AB, CD, frozenset("abc"), CD]
+    assert follower.listings == [AB, CD, frozenset("abc"), CD]
 
 
 # ---- what goes wrong -----------------------------------------------------------------------------------------------
 
 
-def test_a_broken_file_keeps_what_it_last_said(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that no longer parses keeps its objects and is reported; others go on, and so does it once repaired."""
-
-    async def edit(follower: Follower) -> None:
+async def test_a_broken_file_keeps_what_it_last_said(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that no longer parses keeps its objects and is reported.  Other files, and the repaired file, continue."""
+    async with following(directory) as follower:
         (directory / "web.yaml").write_text(manifest("c") + "---\nkind: [\n")
         (directory / "more.yaml").write_text(manifest("e"))
         await follower.until(*"abe")
         (directory / "web.yaml").write_text(manifest("c", "d"))
         await follower.until(*"cde")
-
-    with caplog.at_level(logging.WARNING):
-        assert follow(directory, edit).listings == [AB, frozenset("abe"), frozenset("cde")]
+    assert follower.listings == [AB, frozenset("abe"), frozenset("cde")]
     (warning,) = caplog.messages
     assert warning.startswith(f"{directory / 'web.yaml'}: line 10: is not YAML: ")
 
 
-def test_a_bad_object_costs_that_object_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A file that parses counts as it is, less what is bad in it, which is reported."""
-
-    async def edit(follower: Follower) -> None:
+async def test_a_bad_object_costs_that_object_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A file that parses counts without its bad parts, which are reported."""
+    async with following(directory) as follower:
         (directory / "web.yaml").write_text(manifest("a", "b", "c").replace("10.96.0.11", "10.96.0.011"))
         await follower.until(*"ac")
-
-    with caplog.at_level(logging.WARNING):
-        follow(directory, edit)
     (warning,) = caplog.messages
     assert warning.startswith(f"{directory / 'web.yaml'}: Service shop/b: spec.clusterIP: ")
 
@@ -442,10 +397,9 @@ def fill(directory: Path, *names: str) -> None:
 
 
 @pytest.mark.parametrize("go", [shutil.rmtree, move_away])
-def test_a_directory_that_goes_and_comes_back(directory: Path, go: Callable[[Path], None]) -> None:
-    """While the directory is gone everything stays; when it is back and filled, what it holds then counts."""
-
-    async def edit(follower: Follower) -> None:
+async def test_a_directory_that_goes_and_comes_back(directory: Path, go: Callable[[Path], None]) -> None:
+    """While the directory is gone everything stays.  When it is back and filled, its contents count."""
+    async with following(directory) as follower:
         go(directory)
         await follower.silence()
         await asyncio.to_thread(directory.mkdir)
@@ -454,12 +408,11 @@ def test_a_directory_that_goes_and_comes_back(directory: Path, go: Callable[[Pat
         await follower.until(*"cd")
         fill(directory, "a", "b")
         await follower.until(*"ab")
+    assert follower.listings == [AB, CD, AB]
 
-    assert follow(directory, edit).listings == [AB, CD, AB]
 
-
-def test_a_directory_that_is_replaced_at_once(directory: Path) -> None:
-    """A directory in whose place another one is put is followed there."""
+async def test_a_directory_that_is_replaced_at_once(directory: Path) -> None:
+    """A directory that is put in the place of another is watched there."""
     other = directory.with_name("other")
     other.mkdir()
     fill(other, "c", "d")
@@ -468,10 +421,9 @@ def test_a_directory_that_is_replaced_at_once(directory: Path) -> None:
         move_away(directory)
         other.rename(directory)
 
-    async def edit(follower: Follower) -> None:
+    async with following(directory) as follower:
         replace()
         await follower.until(*"cd")
         fill(directory, "a", "b")
         await follower.until(*"ab")
-
-    assert follow(directory, edit).listings == [AB, CD, AB]
+    assert follower.listings == [AB, CD, AB]

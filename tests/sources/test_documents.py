@@ -24,14 +24,14 @@ def read(text: str) -> list[tuple[int, object]]:
 
 
 def value(text: str) -> object:
-    """What one scalar is read as."""
+    """The value of a scalar."""
     ((_, found),) = read(f"a: {text}\n")
     assert isinstance(found, dict)
     return found["a"]
 
 
 def faults(text: str) -> list[tuple[int, str]]:
-    """What is wrong with YAML text, by line."""
+    """The faults of YAML text, by line."""
     return [(document.line, document.fault) for document in yaml_documents(text) if document.fault]
 
 
@@ -98,7 +98,7 @@ def test_documents(text: str, documents: list[tuple[int, object]]) -> None:
     ],
 )
 def test_scalars(text: str, expected: object) -> None:
-    """Scalars are what kubectl takes them for; times stay text."""
+    """Scalars have kubectl's values.  Times stay text."""
     found = value(text)
     assert (found, type(found)) == (expected, type(expected))
 
@@ -113,7 +113,7 @@ def test_scalars(text: str, expected: object) -> None:
     ],
 )
 def test_aliases(text: str, expected: object) -> None:
-    """Aliases and merge keys stand for what was anchored; what a mapping says itself comes first."""
+    """Aliases and merge keys stand for their anchors.  A mapping's own entries come first."""
     assert read(text) == [(1, expected)]
 
 
@@ -150,12 +150,12 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     ],
 )
 def test_faults(text: str, line: int, fault: str) -> None:
-    """What is no YAML, or has no place in a manifest, is a fault at its line."""
+    """Text that is no YAML, or has no place in a manifest, is a fault at its line."""
     assert (line, fault) in faults(text)
 
 
 def test_a_fault_costs_its_document_alone() -> None:
-    """The documents before and after one that doesn't parse are read."""
+    """The documents before and after a document that doesn't parse are read."""
     documents = list(yaml_documents("a: 1\n---\nb: [\n---\nc: 3\n"))
     assert [(document.line, document.value) for document in documents] == [(1, {"a": 1}), (3, None), (4, {"c": 3})]
 
@@ -181,7 +181,7 @@ def test_a_fault_costs_its_document_alone() -> None:
     ],
 )
 def test_json(text: str, documents: list[Document]) -> None:
-    """JSON texts may follow each other; the first that doesn't parse ends the file."""
+    """JSON texts may follow each other.  The first that doesn't parse ends the file."""
     assert list(json_documents(text)) == documents
 
 
@@ -225,7 +225,7 @@ yaml_like = st.lists(
 @settings(max_examples=500)
 @given(yaml_like | st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
 def test_any_text_at_all(text: str) -> None:
-    """Whatever the text, reading it never raises, and what it yields is of JSON's types."""
+    """Reading never raises for any text, and yields only JSON's types."""
     for document in [*yaml_documents(text), *json_documents(text)]:
         assert document.line >= 1
         assert document.fault.isprintable()
@@ -250,7 +250,7 @@ def assert_json(found: Any) -> None:
 
 
 def cpu(text: str, split: Callable[[str], Iterable[Document]]) -> float:
-    """Seconds of this thread's processor time to read a text: the fewest of several, which others disturb least."""
+    """Processor seconds of this thread to read a text: the fewest of several, which other processes disturb least."""
 
     def once() -> float:
         begin = time.thread_time()

@@ -1,4 +1,4 @@
-"""Manifests and configuration from files: which files count, in which formats, and what a fault costs."""
+"""Manifests and configuration from files: the files that count, their formats, and the cost of a fault."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Listed, key_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
-from nftproxy.sources.files import Manifests, load, load_config, merge, read_file
+from nftproxy.sources.config_documents import load_config
+from nftproxy.sources.files import Manifests, load, merge, read_file
 from tests.support.raw import CIDR, NODE, SERVICE, SLICE, changed
 
+ALL = [SERVICE, SLICE, NODE, CIDR]
+LIST = {"apiVersion": "v1", "kind": "List", "items": ALL}
 CONFIG = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
 
@@ -50,22 +53,22 @@ def problems(manifests: Manifests, directory: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("a.yaml", yaml.safe_dump_all([SERVICE, SLICE, NODE, CIDR])),
-        ("a.yaml", yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [SERVICE, SLICE, NODE, CIDR]})),
-        ("a.json", json.dumps({"apiVersion": "v1", "kind": "List", "items": [SERVICE, SLICE, NODE, CIDR]}, indent=2)),
-        ("a.json", "\n".join(map(json.dumps, [SERVICE, SLICE, NODE, CIDR]))),
+        ("a.yaml", yaml.safe_dump_all(ALL)),
+        ("a.yaml", yaml.safe_dump(LIST)),
+        ("a.json", json.dumps(LIST, indent=2)),
+        ("a.json", "\n".join(map(json.dumps, ALL))),
         (
             "a.yaml",
-            json.dumps({"apiVersion": "v1", "kind": "List", "items": [SERVICE, SLICE, NODE, CIDR]}, indent="\t"),
+            json.dumps(LIST, indent="\t"),
         ),
-        ("a.yaml", "".join(f"{json.dumps(each)}\n---\n" for each in [SERVICE, SLICE, NODE, CIDR])),
-        ("a.txt", "\n".join(map(json.dumps, [SERVICE, SLICE, NODE, CIDR]))),
-        ("a", "\ufeff" + yaml.safe_dump_all([SERVICE, SLICE, NODE, CIDR])),
-        ("a.json", "\ufeff" + json.dumps({"apiVersion": "v1", "kind": "List", "items": [SERVICE, SLICE, NODE, CIDR]})),
+        ("a.yaml", "".join(f"{json.dumps(each)}\n---\n" for each in ALL)),
+        ("a.txt", "\n".join(map(json.dumps, ALL))),
+        ("a", "\ufeff" + yaml.safe_dump_all(ALL)),
+        ("a.json", "\ufeff" + json.dumps(LIST)),
     ],
 )
 def test_formats(tmp_path: Path, name: str, text: str) -> None:
-    """The same objects are found in YAML and JSON, one by one or in a List, whatever the file's name."""
+    """The same objects are found in YAML and JSON, in documents or in a List, with any file name."""
     found = load([write(tmp_path / name, text)])
     assert problems(found, tmp_path) == []
     assert [type(value) for value in found.objects] == [Service, EndpointSlice, Node, ServiceCIDR]
@@ -95,7 +98,7 @@ def test_what_is_not_for_this_proxy_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    """The YAML and JSON files of a directory count, in the order of their names; hidden ones and deeper ones don't."""
+    """The YAML and JSON files of a directory count, in the order of their names, without hidden and deeper files."""
     for name in ("b.yaml", "a.yml", ".c.yaml", "d.txt", "e.yaml~"):
         write(tmp_path / name, node(name.strip(".~")))
     write(tmp_path / "c.json", json.dumps(yaml.safe_load(node("c.json"))))
@@ -126,7 +129,7 @@ def test_paths_in_their_order(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    """A file that can't be read is a problem, and the others are read."""
+    """An unreadable file is a problem, and the other files are read."""
     found = load([tmp_path / "gone.yaml", write(tmp_path / "a.yaml", node("a"))])
     assert names(found) == ["a"]
     assert problems(found, tmp_path) == ["gone.yaml: No such file or directory"]
@@ -165,7 +168,7 @@ def test_a_name_that_can_not_be_asked_for(tmp_path: Path) -> None:
     ],
 )
 def test_a_bad_document_is_lost_alone(tmp_path: Path, name: str, text: str, problem: str) -> None:
-    """A document that doesn't parse, or isn't right, is a problem with its line; the others are read."""
+    """A document that doesn't parse, or isn't right, is a problem with its line.  The other documents are read."""
     found = load([write(tmp_path / name, text)])
     assert names(found) == ["a", "b"]
     assert problems(found, tmp_path) == [problem]
@@ -184,7 +187,7 @@ def test_a_bad_document_is_lost_alone(tmp_path: Path, name: str, text: str, prob
     ],
 )
 def test_a_bad_file(tmp_path: Path, name: str, text: str | bytes, problem: str) -> None:
-    """What can't be read in a file is a problem with the file and the line."""
+    """A fault in a file is a problem with the file and the line."""
     found = load([write(tmp_path / name, text)])
     assert found.objects == []
     assert problems(found, tmp_path)[0] == problem
@@ -205,13 +208,13 @@ def test_a_bad_field_names_file_and_object(tmp_path: Path) -> None:
 
 
 def test_of_an_object_given_twice_the_later_one_counts(tmp_path: Path) -> None:
-    """The later one replaces the earlier one, even by what isn't for this proxy, and that is a problem."""
+    """The later version replaces the earlier, even if it isn't for this proxy, and that is a problem."""
     write(tmp_path / "a.json", json.dumps(SERVICE))
     write(tmp_path / "b.json", json.dumps(changed(SERVICE, "spec.type", "ExternalName")))
     found = load([tmp_path])
     assert found.objects == []
     assert found.ignored == [Ignored("Service shop/web", "its type is ExternalName")]
-    assert problems(found, tmp_path) == ["b.json: Service shop/web: was in a.json already: this one counts"]
+    assert problems(found, tmp_path) == ["b.json: Service shop/web: was in a.json already: this version counts"]
 
 
 @pytest.mark.parametrize(
@@ -219,12 +222,12 @@ def test_of_an_object_given_twice_the_later_one_counts(tmp_path: Path) -> None:
     [("a: [\n", True), (node("a") + "---\na: [\n", True), (node("A"), False), (node("a"), False), ("", False)],
 )
 def test_broken_files_are_told(tmp_path: Path, text: str, is_broken: bool) -> None:
-    """A file is broken if one of its documents doesn't parse, not if an object in it is bad."""
+    """A file is broken if a document in it doesn't parse, not if an object in it is bad."""
     assert read_file(write(tmp_path / "a.yaml", text)).is_broken is is_broken
 
 
 def test_a_listing_holds_every_kind(tmp_path: Path) -> None:
-    """A listing tells of each kind all objects that there are, so that what isn't there is gone."""
+    """A listing has all objects of each kind, so an object that isn't there is gone."""
     contents = read_file(write(tmp_path / "a.yaml", node("a")))
     counts = [(event.kind, len(event.objects)) for event in merge([contents]).listing() if isinstance(event, Listed)]
     assert counts == [(Node, 1), (ServiceCIDR, 0), (Service, 0), (EndpointSlice, 0)]
@@ -268,7 +271,7 @@ def test_configuration_warnings(tmp_path: Path) -> None:
     ],
 )
 def test_bad_configuration(tmp_path: Path, text: str | None, problem: str) -> None:
-    """A configuration that can't be read, or isn't one, is an error with the file and the place."""
+    """An unreadable or invalid configuration is an error with the file and the place."""
     path = tmp_path / "config.yaml"
     if text is not None:
         write(path, text)
@@ -282,7 +285,7 @@ def test_bad_configuration(tmp_path: Path, text: str | None, problem: str) -> No
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml"])
 def test_a_proxy_with_a_name_reads_what_is_labelled_with_it(tmp_path: Path, name: str) -> None:
-    """Files are read for the proxy that has the name, and those without a name have all the others."""
+    """A proxy with a name reads the objects with its label, and a proxy without a name all other objects."""
     labelled = changed(SERVICE, "metadata|labels|service.kubernetes.io/service-proxy-name", "canary")
     both = [changed(labelled, "metadata|name", "ours"), SERVICE]
     is_list = name == "a.json"

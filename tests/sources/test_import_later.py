@@ -1,4 +1,4 @@
-"""Modules that a library imports for what isn't used come when they are used."""
+"""Modules that a library imports for unused features are imported at their first use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from nftproxy.sources.import_later import call_later, import_later, never_import
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A library, `library_later`, that imports what is `heavy_later` in both ways."""
+    """A library, `library_later`, that imports `heavy_later` in both ways."""
     (tmp_path / "library_later.py").write_text(
         "import heavy_later\nfrom whole_later import inner\n"
         "def use(): return heavy_later.VALUE\n"
@@ -31,7 +31,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("package")
 def test_a_module_is_imported_when_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
-    """The library's import brings nothing; its use brings the whole module, once."""
+    """The library's import brings nothing.  Its use brings the whole module, once."""
     import_later("heavy_later", "whole_later.inner")
     library = __import__("library_later")
     assert capsys.readouterr().out == ""
@@ -41,7 +41,7 @@ def test_a_module_is_imported_when_it_is_used(capsys: pytest.CaptureFixture[str]
 
 @pytest.mark.usefixtures("package")
 def test_what_is_not_there_is_named() -> None:
-    """Whoever uses what a module doesn't have, or a module that isn't installed, gets the usual error."""
+    """A missing attribute, or a module that isn't installed, raises the usual error."""
     import_later("heavy_later", "missing_later")
     library = __import__("library_later")
     with pytest.raises(AttributeError, match="heavy_later"):
@@ -53,7 +53,7 @@ def test_what_is_not_there_is_named() -> None:
 
 @pytest.mark.usefixtures("package")
 def test_a_module_inside_is_imported_as_ever(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever imports a module inside a package that waits, gets both."""
+    """The import of a submodule imports the package too."""
     import_later("whole_later")
     inner = importlib.import_module("whole_later.inner")
     assert (inner.VALUE, sys.modules["whole_later"].inner, capsys.readouterr().out) == (2, inner, "loaded inner\n")
@@ -61,7 +61,7 @@ def test_a_module_inside_is_imported_as_ever(capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.usefixtures("package")
 def test_a_class_is_imported_when_it_is_called(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Importing it by name brings nothing; each call is one of the real class, whose module is there from then on."""
+    """Importing it by name brings nothing.  Each call is a call of the real class, and its module stays."""
     (tmp_path / "heavy_later.py").write_text("print('loaded')\nclass Heavy(list):\n    pass\n")
     call_later("heavy_later", "Heavy")
     stand_in = sys.modules["heavy_later"].Heavy

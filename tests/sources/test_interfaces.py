@@ -8,13 +8,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from nftproxy.kernel.netns import in_scratch_namespace
+from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.model.events import Event, HostAddresses, Put
-from nftproxy.sources.interfaces import follow_addresses, host_addresses
+from nftproxy.sources.interfaces import host_addresses, watch_addresses
 from tests.support.factories import host_addresses as these
 
 MANY = [f"10.{number // 250}.{number % 250}.1" for number in range(2_500)]
-"""More than the kernel puts into one part of an answer."""
+"""More addresses than the kernel puts into a part of an answer."""
 
 
 def _ip(*commands: str) -> None:
@@ -36,7 +36,7 @@ def _with_many() -> HostAddresses:
 
 @pytest.mark.usefixtures("namespace")
 def test_addresses_are_those_that_a_node_port_can_be_at() -> None:
-    """All of both families are found, of a point-to-point link our end; loopback and link-local addresses are not."""
+    """All addresses of both families are found, of a point-to-point link our end, except loopback and link-local."""
     wanted = these("192.0.2.1", "2001:db8::1", "203.0.113.9", *MANY)
     assert in_scratch_namespace(_with_many) == wanted
 
@@ -44,7 +44,7 @@ def test_addresses_are_those_that_a_node_port_can_be_at() -> None:
 def _followed() -> list[Sequence[Event]]:
     async def follow() -> list[Sequence[Event]]:
         seen: list[Sequence[Event]] = []
-        following = follow_addresses()
+        following = watch_addresses()
         async with asyncio.timeout(30):
             for change in (
                 "link add one type veth peer name two",
@@ -61,13 +61,13 @@ def _followed() -> list[Sequence[Event]]:
 
 @pytest.mark.usefixtures("namespace")
 def test_addresses_are_followed() -> None:
-    """What is there comes at once; whatever comes or goes leads to all that there are then."""
+    """All addresses are yielded at once, and again after each change."""
     both = these("192.0.2.1", "2001:db8::1")
     assert in_scratch_namespace(_followed) == [[Put(each)] for each in (these(), these("192.0.2.1"), both, these())]
 
 
 def test_an_error_of_the_kernel_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the kernel denies the listing, its error is raised, and no empty answer taken for one."""
+    """If the kernel denies the listing, its error is raised, and not taken for an empty answer."""
     monkeypatch.setattr("nftproxy.sources.interfaces._GET_ADDRESS", 250)  # no such message
     with pytest.raises(OSError, match="not supported"):
         host_addresses()

@@ -1,4 +1,4 @@
-"""Credential plugins, which are programs of others: bounded in time and output, killed as a whole, asked seldom."""
+"""Credential plugins, which are foreign programs: bounded in time and output, killed as a whole, run seldom."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 
 from nftproxy.sources.plugins import (
     LARGEST_OUTPUT,
-    Given,
     Plugin,
-    Plugins,
+    PluginCredentials,
+    PluginRunner,
     Variable,
     exec_info,
     kill_all,
@@ -28,11 +28,11 @@ from tests.support.waiting import wait_until
 V1: Final = "client.authentication.k8s.io/v1"
 SERVER = "https://192.0.2.1:6443"
 PATIENCE = 60.0
-"""Seconds to wait for what happens within one on an idle machine."""
+"""Seconds to wait for an event that takes less than a second on an idle machine."""
 
 
 def credential(**status: object) -> str:
-    """What a program writes."""
+    """A program's output."""
     return json.dumps({"apiVersion": V1, "kind": "ExecCredential", "status": status})
 
 
@@ -41,9 +41,9 @@ def shell(script: str, *args: str) -> Plugin:
     return Plugin("sh", V1, ("-c", script, "sh", *args))
 
 
-def asked(plugin: Plugin, longest: float = PATIENCE) -> Given:
-    """What a program gives when it is asked once."""
-    return asyncio.run(Plugins(longest, 0.0).ask(plugin, SERVER, b""))
+def asked(plugin: Plugin, longest: float = PATIENCE) -> PluginCredentials:
+    """A program's credentials, from a single run."""
+    return asyncio.run(PluginRunner(longest, 0.0).credentials(plugin, SERVER, b""))
 
 
 def counting(directory: Path, **status: object) -> tuple[Plugin, Callable[[], int]]:
@@ -54,7 +54,7 @@ def counting(directory: Path, **status: object) -> tuple[Plugin, Callable[[], in
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process doesn't run any more; who is its parent may not have looked yet."""
+    """Whether a process doesn't run any more.  Its parent may not have reaped it yet."""
     with contextlib.suppress(OSError):
         return ") Z " in Path(f"/proc/{pid}/stat").read_text()
     return True
@@ -69,14 +69,14 @@ def count_open_files() -> int:
 
 
 def test_gives_a_token() -> None:
-    """The token is what counts, without the newline that ends it, and without an end if none is said."""
-    assert asked(shell('printf %s "$1"', credential(token="abc\n"))) == Given("abc", b"", b"", float("inf"))
+    """The token counts without the newline that ends it, and never expires by default."""
+    assert asked(shell('printf %s "$1"', credential(token="abc\n"))) == PluginCredentials("abc", b"", b"", float("inf"))
 
 
 def test_gives_a_certificate_until_it_expires() -> None:
-    """A certificate comes with its key, and with the time at which it expires, in whatever zone that is written."""
+    """A certificate comes with its key, and with its time of expiration, in any time zone."""
     status = {"clientCertificateData": "C", "clientKeyData": "K", "expirationTimestamp": "2030-01-01T01:00:00+01:00"}
-    assert asked(shell('printf %s "$1"', credential(**status))) == Given("", b"C", b"K", 1893456000.0)
+    assert asked(shell('printf %s "$1"', credential(**status))) == PluginCredentials("", b"C", b"K", 1893456000.0)
 
 
 @pytest.mark.parametrize(
@@ -92,18 +92,19 @@ def test_gives_a_certificate_until_it_expires() -> None:
     ],
 )
 def test_what_is_no_credential(output: str, complaint: str) -> None:
-    """Output that is no ExecCredential of the version that is configured says what is wrong with it."""
+    """Output that is no ExecCredential of the configured version is an error with its fault."""
     with pytest.raises(ConnectionError, match=complaint):
         read_credential(output.encode(), shell(""))
 
 
 @pytest.mark.parametrize("wants_cluster", [True, False])
-def test_says_what_is_asked_for(wants_cluster: bool) -> None:
-    """The program finds its own variables, and what it is to give, in its environment; the cluster if it wants that."""
+async def test_says_what_is_asked_for(wants_cluster: bool) -> None:
+    """The program's environment has its own variables and the request, with the cluster if it asks for that."""
     plugin = Plugin(
         "sh", V1, ("-c", 'printf "%s %s" "$A" "$KUBERNETES_EXEC_INFO"'), (Variable("A", "b"),), wants_cluster
     )
-    own, _, info = asyncio.run(run(plugin, exec_info(plugin, SERVER, b"PEM"), PATIENCE)).decode().partition(" ")
+    said = await run(plugin, exec_info(plugin, SERVER, b"PEM"), PATIENCE)
+    own, _, info = said.decode().partition(" ")
     spec = {"interactive": False}
     cluster = {"cluster": {"server": SERVER, "certificate-authority-data": "UEVN"}} if wants_cluster else {}
     assert own == "b"
@@ -113,54 +114,42 @@ def test_says_what_is_asked_for(wants_cluster: bool) -> None:
 # How often it is run
 
 
-def test_is_run_once_for_all(tmp_path: Path) -> None:
-    """All who ask at the same time, or later, get what one run gave."""
+async def test_is_run_once_for_all(tmp_path: Path) -> None:
+    """All requests, concurrent or later, get the credentials of a single run."""
     plugin, count = counting(tmp_path, token="a")
-
-    async def ask() -> None:
-        plugins = Plugins(PATIENCE, 0.0)
-        await asyncio.gather(*(plugins.ask(plugin, SERVER, b"") for _ in range(9)))
-        await plugins.ask(plugin, SERVER, b"")
-
-    asyncio.run(ask())
+    plugins = PluginRunner(PATIENCE, 0.0)
+    await asyncio.gather(*(plugins.credentials(plugin, SERVER, b"") for _ in range(9)))
+    await plugins.credentials(plugin, SERVER, b"")
     assert count() == 1
 
 
-def test_is_run_again_when_denied_or_expired(tmp_path: Path) -> None:
-    """What was denied is asked for again at once, and what has expired, or will soon, when it is needed."""
+async def test_is_run_again_when_denied_or_expired(tmp_path: Path) -> None:
+    """Denied credentials are renewed at once, and expired credentials when they are needed."""
     plugin, count = counting(tmp_path, token="a", expirationTimestamp="2020-01-01T00:00:00Z")
-
-    async def ask() -> None:
-        plugins = Plugins(PATIENCE, 3600.0)
-        given = await plugins.ask(plugin, SERVER, b"")
-        await plugins.ask(plugin, SERVER, b"")
-        assert count() == 1, "not again so soon, though it has expired"
-        assert not plugins.gave("b", b"")
-        assert plugins.gave(given.token, given.certificate)
-        plugins.forget()
-        await plugins.ask(plugin, SERVER, b"")
-        assert count() == 2
-        eager = Plugins(PATIENCE, 0.0)
-        for _ in range(2):
-            await eager.ask(plugin, SERVER, b"")
-        assert count() == 4
-
-    asyncio.run(ask())
+    plugins = PluginRunner(PATIENCE, 3600.0)
+    given = await plugins.credentials(plugin, SERVER, b"")
+    await plugins.credentials(plugin, SERVER, b"")
+    assert count() == 1, "not again so soon, though it has expired"
+    assert not plugins.has_printed("b", b"")
+    assert plugins.has_printed(given.token, given.certificate)
+    plugins.invalidate()
+    await plugins.credentials(plugin, SERVER, b"")
+    assert count() == 2
+    eager = PluginRunner(PATIENCE, 0.0)
+    for _ in range(2):
+        await eager.credentials(plugin, SERVER, b"")
+    assert count() == 4
 
 
 @pytest.mark.parametrize(("again", "runs"), [(3600.0, 1), (0.0, 3)])
-def test_a_failure_lasts_for_a_while(tmp_path: Path, again: float, runs: int) -> None:
-    """A program that has failed isn't run again at once, whoever asks; all hear why it failed, its last words too."""
+async def test_a_failure_lasts_for_a_while(tmp_path: Path, again: float, runs: int) -> None:
+    """A program that has failed isn't run again at once.  All requests get its error, with its last output."""
     runs_file = tmp_path / "runs"
     plugin = shell('echo >> "$1"; echo "no network" >&2; exit 3', str(runs_file))
-
-    async def ask() -> None:
-        plugins = Plugins(PATIENCE, again)
-        for _ in range(3):
-            with pytest.raises(ConnectionError, match="plugin 'sh' failed: it ended with status 3: 'no network'"):
-                await plugins.ask(plugin, SERVER, b"")
-
-    asyncio.run(ask())
+    plugins = PluginRunner(PATIENCE, again)
+    for _ in range(3):
+        with pytest.raises(ConnectionError, match="plugin 'sh' failed: it ended with status 3: 'no network'"):
+            await plugins.credentials(plugin, SERVER, b"")
     assert runs_file.read_text().count("\n") == runs
 
 
@@ -183,7 +172,7 @@ def test_a_failure_lasts_for_a_while(tmp_path: Path, again: float, runs: int) ->
     ],
 )
 def test_a_program_that_does_not_run(plugin: Plugin, complaint: str) -> None:
-    """One that can't be started, or dies, is a lost connection like others."""
+    """A program that can't be started, or dies, is a lost connection like any other."""
     with pytest.raises(ConnectionError, match=complaint):
         asked(plugin)
 
@@ -203,7 +192,7 @@ def test_one_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
 
 
 def test_a_child_that_is_left_holds_nobody_up(tmp_path: Path) -> None:
-    """What a program leaves behind in its group, with its output open, goes when the program ends."""
+    """A child that a program leaves behind in its group, with its output open, is killed when the program ends."""
     pid = tmp_path / "pid"
     given = asked(shell('sleep 3600 & echo $! > "$1"; printf %s "$2"', str(pid), credential(token="a")))
     assert given.token == "a"
@@ -223,7 +212,7 @@ def test_one_that_hangs_goes_with_who_asks(tmp_path: Path) -> None:
 
     async def ask() -> None:
         asking = asyncio.create_task(
-            Plugins(3600.0, 0.0).ask(shell('echo $$ > "$1"; exec sleep 3600', str(pid)), SERVER, b"")
+            PluginRunner(3600.0, 0.0).credentials(shell('echo $$ > "$1"; exec sleep 3600', str(pid)), SERVER, b"")
         )
         await asyncio.to_thread(wait_until, lambda: pid.exists() and pid.read_text().endswith("\n"))
         asking.cancel()
@@ -232,43 +221,35 @@ def test_one_that_hangs_goes_with_who_asks(tmp_path: Path) -> None:
     wait_until(lambda: is_gone(int(pid.read_text())))
 
 
-def test_leaves_no_file_open() -> None:
+async def test_leaves_no_file_open() -> None:
     """Runs that succeed, fail and hang leave no file descriptor behind."""
-
-    async def ask() -> list[int]:
-        counts = []
-        for _ in range(4):
-            for script in ('printf %s "$1"', "exit 1", "exec sleep 3600", "exec yes"):
-                with contextlib.suppress(ConnectionError):
-                    await Plugins(0.3, 0.0).ask(shell(script, credential(token="a")), SERVER, b"")
-            counts.append(await asyncio.to_thread(count_open_files))
-        return counts
-
-    counts = asyncio.run(ask())
+    counts = []
+    for _ in range(4):
+        for script in ('printf %s "$1"', "exit 1", "exec sleep 3600", "exec yes"):
+            with contextlib.suppress(ConnectionError):
+                await PluginRunner(0.3, 0.0).credentials(shell(script, credential(token="a")), SERVER, b"")
+        counts.append(await asyncio.to_thread(count_open_files))
+    counts = counts
     assert counts[-1] <= counts[0]
 
 
 def test_says_when_it_was_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Each run that succeeds is one line in the log, without what it gave."""
+    """Each successful run is a single line in the log, without the credentials."""
     caplog.set_level(logging.INFO)
     plugin, _ = counting(tmp_path, token="secret")
     asked(plugin)
     assert [record.getMessage() for record in caplog.records if record.name.startswith("nftproxy")] == [
-        "the credential plugin 'sh' has given credentials for as long as they are taken"
+        "the credential plugin 'sh' returned credentials, valid until the API denies them"
     ]
 
 
-def test_all_that_run_are_killed_at_once(tmp_path: Path) -> None:
+async def test_all_that_run_are_killed_at_once(tmp_path: Path) -> None:
     """A process that has no time left ends its programs with their children, from any thread."""
     pids = tmp_path / "pids"
     plugin = shell("trap '' TERM; sleep 3600 & echo $$ $! > \"$1\"; wait", str(pids))
-
-    async def ask() -> None:
-        running = asyncio.create_task(run(plugin, b"{}", 3600.0))
-        await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"))
-        await asyncio.to_thread(kill_all)
-        with pytest.raises(ConnectionError, match="it ended with status -9"):
-            await running
-
-    asyncio.run(ask())
+    running = asyncio.create_task(run(plugin, b"{}", 3600.0))
+    await asyncio.to_thread(wait_until, lambda: pids.exists() and pids.read_text().endswith("\n"))
+    await asyncio.to_thread(kill_all)
+    with pytest.raises(ConnectionError, match="it ended with status -9"):
+        await running
     wait_until(lambda: all(is_gone(int(pid)) for pid in pids.read_text().split()))

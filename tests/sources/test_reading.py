@@ -1,4 +1,4 @@
-"""Files are read up to a bound, whatever they are, and what would have to be waited for is none."""
+"""Files of any kind are read up to a bound, and a file that could block counts as none."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from nftproxy.model.errors import BadInput
+from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.credentials import read_credentials
-from nftproxy.sources.files import load, load_config
+from nftproxy.sources.files import load
 from nftproxy.sources.reading import LARGEST_CONFIG, LARGEST_MANIFEST, read_bounded
 
 TERABYTE = 2**40
@@ -31,7 +32,7 @@ def sparse(path: Path) -> Path:
 @pytest.mark.parametrize(("size", "is_good"), [(0, True), (1, True), (99, True), (100, True), (101, False)])
 @pytest.mark.parametrize("may_wait", [True, False])
 def test_the_bound(tmp_path: Path, size: int, is_good: bool, may_wait: bool) -> None:
-    """A file of just that size is read whole, and one byte more is too many."""
+    """A file of exactly that size is read whole, and another byte is too many."""
     path = tmp_path / "file"
     path.write_bytes(b"x" * size)
     if is_good:
@@ -43,7 +44,7 @@ def test_the_bound(tmp_path: Path, size: int, is_good: bool, may_wait: bool) -> 
 
 
 def test_a_device_without_end() -> None:
-    """What has no size is read until the bound."""
+    """A device without a size is read until the bound."""
     with pytest.raises(OSError, match="has more than 5000000 bytes"):
         read_bounded(Path("/dev/zero"), 5_000_000, may_wait=True)
 
@@ -62,7 +63,7 @@ def test_a_pipe(tmp_path: Path) -> None:
 
 
 def test_a_sparse_manifest(tmp_path: Path) -> None:
-    """A manifest of a terabyte is a Problem that names it, and is not read; others are loaded."""
+    """A manifest of a terabyte is a Problem that names it, and is not read.  Other files are loaded."""
     path = sparse(tmp_path / "sparse.yaml")
     (tmp_path / "good.json").write_text('{"kind": "Node", "apiVersion": "v1", "metadata": {"name": "a"}}')
     tracemalloc.start()
@@ -77,7 +78,7 @@ def test_a_sparse_manifest(tmp_path: Path) -> None:
 
 
 def test_a_sparse_configuration(tmp_path: Path) -> None:
-    """So is a configuration, a kubeconfig, and what a kubeconfig names."""
+    """So is a configuration, a kubeconfig, and a file that a kubeconfig names."""
     path = sparse(tmp_path / "token")
     with pytest.raises(BadInput, match=f"has more than {LARGEST_CONFIG} bytes"):
         load_config(path)

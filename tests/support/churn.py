@@ -1,11 +1,11 @@
-"""Rules that keep changing while connections are tried, and what may be said of a connection that was tried meanwhile.
+"""Rules that keep changing while connections are tried, and the worlds that a connection may have met.
 
     with Churn(lab, world, cycle(lab, pipeline, worlds)) as churn:
         tries = churn.try_all(probes, 1000, at_once=1)
     for each in tries:
         assert each.outcome in expected(churn.in_force(each.began, each.ended))
 
-A *world* is whatever a test needs to know of a generation.  The time of a commit is known from both sides: it is after
+A *world* is a test's description of a generation.  The time of a commit is known from both sides: it is after
 the call began and before it returned.  So a connection may have met every world that could have been in force at some
 moment between its own beginning and end, and no other.
 """
@@ -24,16 +24,17 @@ from operator import attrgetter
 from types import TracebackType
 from typing import Generic, NamedTuple, Self, TypeVar
 
+from nftproxy_conformance.lab import Lab, LabError, Outcome, Probe
+
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Lab, LabError, Outcome, Probe
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 
 SWITCH_INTERVAL = 50e-6
-"""Seconds after which one thread must let another one run.  With Python's own 5 ms, the thread that connects would keep
-the one that commits waiting most of the time: 200 transactions a second, where this makes it 1,500."""
+"""Seconds after which a thread must yield to another.  With Python's own 5 ms, the connecting thread would keep
+the committing thread waiting most of the time: 200 transactions a second, where this makes it 1,500."""
 
 W = TypeVar("W")
 
@@ -54,7 +55,7 @@ class Try(NamedTuple):
 
 
 class _Commit(Generic[W]):
-    """One commit: when its call began and returned (`time.monotonic`), and the world that it brought."""
+    """A commit: when its call began and returned (`time.monotonic`), and the world that it brought."""
 
     def __init__(self, world: W, began: float, returned: float = math.inf) -> None:
         self.world = world
@@ -63,14 +64,14 @@ class _Commit(Generic[W]):
 
 
 class Churn(Generic[W]):
-    """Lets transactions happen on a lab's node, one after the other, in a thread of its own while it is entered.
+    """Applies transactions to a lab's node one after the other, in a thread of its own, while it is entered.
 
-    What that thread raises is raised when it is left.
+    An error of that thread is raised at the exit.
 
     Args:
         lab: on whose node.
-        world: what is in force already.
-        steps: what is to happen, endless; drawn in the thread.
+        world: the world that is in force already.
+        steps: endless; drawn in the thread.
         pause: seconds between two transactions, on average.  Where worlds alternate, some pause is needed: else threads
             and kernel fall into step, and connections are tried in one world only.
     """
@@ -160,23 +161,23 @@ def node_kernel(lab: Lab) -> Kernel:
 
 
 def loaded(lab: Lab, pipeline: Pipeline) -> Kernel:
-    """A kernel side for the lab's node, which has loaded what the pipeline has."""
+    """A kernel side for the lab's node, on which the rules of the pipeline are loaded."""
     kernel = node_kernel(lab)
     kernel.apply(full_transaction(lab, kernel, pipeline))
     return kernel
 
 
 def full_transaction(lab: Lab, kernel: Kernel, pipeline: Pipeline) -> Transaction:
-    """What brings the lab's node to what the pipeline has, whatever it holds."""
+    """The transaction that replaces the rules of the lab's node by those of the pipeline."""
     return pipeline.full_transaction({family: lab.node.call(kernel.read_back, family) for family in Family})
 
 
 def cycle(lab: Lab, pipeline: Pipeline, worlds: Sequence[tuple[W, Sequence[Event]]]) -> Iterator[Step[W]]:
-    """Steps that lead from the last world through all of them, again and again; the last one is in force on return.
+    """Steps that lead from the last world through all of them, again and again.  The last world is in force on return.
 
     All transactions are made beforehand, so that they can follow each other as fast as the kernel takes them.
     """
     kernel = loaded(lab, pipeline)
     for _, events in worlds:  # a first round, after which there are no more chains to be made
-        kernel.apply(pipeline.apply(events))
-    return itertools.cycle([Step(pipeline.apply(events), world) for world, events in worlds])
+        kernel.apply(pipeline.ingest(events))
+    return itertools.cycle([Step(pipeline.ingest(events), world) for world, events in worlds])

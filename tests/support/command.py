@@ -14,7 +14,7 @@ from nftproxy.commands import cli
 
 
 class Done(NamedTuple):
-    """What a command exits with, and what it prints."""
+    """The exit status of a command, and its output."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""Services with many endpoints in several EndpointSlices, and what happens to them one after the other."""
+"""Services with many endpoints in several EndpointSlices, and sequences of changes to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NODES, ZONES = ("node-a", "node-b", "node-c"), ("a", "b")
 
 
 def pod(number: int) -> Endpoint:
-    """A ready endpoint in one of the zones; one in twenty is on this node, node-a."""
+    """A ready endpoint in either zone.  Every twentieth is on this node, node-a."""
     address = Address(f"10.{number >> 8 & 255}.{number & 255}.{number % 97}")
     return Endpoint(address, node_name=NODES[1 + number % 2 if number % 20 else 0], zone=ZONES[number % 2])
 
@@ -32,7 +32,7 @@ def slices_of(count: int, per_slice: int = 50, name: str = "shop/web") -> list[E
 
 
 class Crowd:
-    """The EndpointSlices of one Service, and this node; each method changes something, and returns the events."""
+    """The EndpointSlices of a Service, and this node.  Each method changes something and returns the events."""
 
     def __init__(self, count: int, per_slice: int = 50) -> None:
         self.slices = slices_of(count, per_slice)
@@ -45,13 +45,13 @@ class Crowd:
         return [Put(self.node), *map(Put, self.slices)]
 
     def change(self, step: tuple[str, int, int]) -> list[Event]:
-        """Make a change by its name; numbers choose a slice, and an endpoint in it."""
+        """Make a change by its name.  Numbers choose a slice, and an endpoint in it."""
         name, at, number = step
         at %= len(self.slices)
         return CHANGES[name](self, at, number)
 
     def endpoint(self, at: int, number: int, edit: Callable[[Endpoint], Iterable[Endpoint]]) -> list[Event]:
-        """Put others in the place of one endpoint."""
+        """Replace an endpoint by the endpoints that `edit` returns."""
         had = self.slices[at].endpoints
         number %= max(1, len(had))
         made = [new for each in had[number : number + 1] for new in edit(each)]
@@ -81,7 +81,7 @@ class Crowd:
         return [Put(self.node)]
 
     def ghost(self, at: int, number: int) -> list[Event]:
-        """Let an endpoint of a slice be in the next one too, and terminate there."""
+        """Copy an endpoint to the next slice, where it terminates."""
         had = self.slices[at].endpoints
         first = number % max(1, len(had))
         copied = [replace(each, terminating=True, ready=bool(number % 2)) for each in had[first : first + 1]]
@@ -118,7 +118,7 @@ CHANGES: dict[str, Callable[[Crowd, int, int], list[Event]]] = {
     "zone of the node": lambda crowd, _, number: crowd.move(zone=("", *ZONES)[number % 3]),
     "touched": lambda crowd, at, number: crowd.put(at, triggered=float(number)),
 }
-"""What may happen, by name."""
+"""All changes, by name."""
 
 OFTEN = ("gone", "come", "replaced", "unready", "draining", "moved")
 
@@ -127,4 +127,4 @@ steps = st.lists(
     min_size=1,
     max_size=12,
 )
-"""Changes one after the other, mostly of single endpoints."""
+"""Sequences of changes, mostly of single endpoints."""

@@ -8,7 +8,8 @@ import msgspec
 
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.sources.files import load, load_config
+from nftproxy.sources.config_documents import load_config
+from nftproxy.sources.files import load
 from tests.support.factories import renderer
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -27,5 +28,5 @@ def example_pipeline(name: str, *, wide_maps: bool = False, **tweaks: object) ->
     where = CHECKOUT / "examples" / name
     config = msgspec.structs.replace(load_config(where / "config.yaml")[0], **tweaks)
     made = Pipeline(NODE, Settings(config, Capabilities(wide_maps=wide_maps)), renderer())
-    made.apply(load([where / "manifests"]).listing())
+    made.ingest(load([where / "manifests"]).listing())
     return made

@@ -5,23 +5,35 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from nftproxy.conformance.oracle import INTERFACES, World
-from nftproxy.conformance.probes import probes
-from nftproxy.conformance.rendered import events
+from nftproxy_conformance.lab import (
+    DROPPED,
+    NODE,
+    PORT_UNREACHABLE,
+    TCP_RESET,
+    UNTOUCHED,
+    Origin,
+    Outcome,
+    Probe,
+    endpoint,
+)
+from nftproxy_conformance.lab.topology import INTERFACES
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.subjects.rendered import events
+
 from nftproxy.explanation.answer import Case, Fate
-from nftproxy.explanation.explain import explain
-from nftproxy.explanation.question import Kind, Question, Source, ToAddress
-from nftproxy.lab import DROPPED, NODE, PORT_UNREACHABLE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe, endpoint
+from nftproxy.explanation.answering import explain
+from nftproxy.explanation.question import Question, Source, SourceKind, ToAddress
 from nftproxy.model.addresses import Address, Protocol
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import renderer
 
 KINDS = {
-    Origin.POD: Kind.POD,
-    Origin.NODE: Kind.NODE,
-    Origin.REMOTE_POD: Kind.REMOTE_POD,
-    Origin.OUTSIDE: Kind.OUTSIDE,
+    Origin.POD: SourceKind.POD,
+    Origin.NODE: SourceKind.NODE,
+    Origin.REMOTE_POD: SourceKind.REMOTE_POD,
+    Origin.OUTSIDE: SourceKind.OUTSIDE,
 }
 _REJECTED = {"tcp reset": TCP_RESET, "icmp port-unreachable": PORT_UNREACHABLE}
 _OTHERS = {Fate.DROPPED: DROPPED, Fate.PASSED: UNTOUCHED, Fate.NODE: NODE}
@@ -30,7 +42,7 @@ _OTHERS = {Fate.DROPPED: DROPPED, Fate.PASSED: UNTOUCHED, Fate.NODE: NODE}
 def pipeline_of(world: World, capabilities: Capabilities = Capabilities()) -> Pipeline:  # noqa: B008  # a value
     """A pipeline that has seen a world."""
     made = Pipeline(world.node.name, Settings(world.config, capabilities), renderer())
-    made.apply(events(world))
+    made.ingest(events(world))
     return made
 
 

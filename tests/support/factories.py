@@ -1,12 +1,12 @@
 """Small makers of model values: sensible defaults, and tweaks by keyword.
 
-Whatever has a short notation is given in it:
+Short notations:
 
     service("shop/web", ports=["http:80:30080/tcp", "dns:53/udp"])      name:port:nodePort/protocol, only port is needed
     slice_of("shop/web", ["10.1.0.4@node-a", "10.1.1.4@node-b draining zone=a,b"], ports=["http:8080"])
     pipeline(service("shop/web"), slice_of("shop/web", ["10.1.0.4@node-a"]), masquerade_all=True)
 
-The node is node-a (zone a, 192.168.0.2, fd00:c0a8::2); the cluster's pods are in 10.1.0.0/16 and fd00:1::/48.
+The node is node-a (zone a, 192.168.0.2, fd00:c0a8::2).  The cluster's pods are in 10.1.0.0/16 and fd00:1::/48.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
+from nftproxy_conformance.strategies.notation import (
+    addresses as addresses,  # for the tests, beside the rest of the notation
+)
+from nftproxy_conformance.strategies.notation import key as key
+from nftproxy_conformance.strategies.notation import networks as networks
 
 from nftproxy.api import schema
-from nftproxy.api.annotations import service_options
-from nftproxy.api.config import EMPTY_CONFIG, parse_config
-from nftproxy.conformance.notation import addresses as addresses  # for the tests, beside the rest of the notation
-from nftproxy.conformance.notation import key as key
-from nftproxy.conformance.notation import networks as networks
+from nftproxy.api.annotation_parsers import service_options
+from nftproxy.config.parse import EMPTY_CONFIG, parse_config
 from nftproxy.model.addresses import (
     TABLE,
     Address,
@@ -53,7 +55,7 @@ from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodeP
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
-from nftproxy.rules.ruleset import Element, Generation, Kind
+from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
 from nftproxy.templates_dir import templates_dir
 
@@ -67,12 +69,12 @@ _CONDITIONS: Mapping[str, Mapping[str, bool]] = {
     "serving": {"ready": False},
     "draining": {"ready": False, "terminating": True},
     "stopped": {"ready": False, "serving": False, "terminating": True},
-    # publishNotReadyAddresses: ready whatever the pod says of itself
+    # publishNotReadyAddresses: ready even if the pod itself is not
     "published": {"serving": False},
     "published-draining": {"terminating": True},
     "published-stopped": {"serving": False, "terminating": True},
 }
-"""What an endpoint's word says of its conditions; without one it is ready."""
+"""The conditions that each word of an endpoint stands for.  Without a word it is ready."""
 
 
 def _port_parts(text: str) -> tuple[str, Protocol, int, int]:
@@ -115,7 +117,7 @@ def service(
     annotations: Mapping[str, str] = {},
     **tweaks: Any,
 ) -> Service:
-    """A ClusterIP Service with one port, http 80/tcp; `tweaks` are fields of `Service` as they are.
+    """A ClusterIP Service with the port http 80/tcp.  `tweaks` are fields of `Service` as they are.
 
     `annotations` are nftproxy's own, without the prefix.
     """
@@ -135,9 +137,9 @@ def service(
 
 
 def options(annotations: Mapping[str, str]) -> ServiceOptions:
-    """What annotations of nftproxy's own ask for, given without the prefix; none of them may be bad."""
+    """The options in annotations of nftproxy's own, given without the prefix.  A bad one is an error."""
     metadata = schema.ObjectMeta(annotations={f"{PREFIX}{name}": value for name, value in annotations.items()})
-    return service_options(schema.Service(metadata=metadata), _fail)
+    return service_options(schema.RawService(metadata=metadata), _fail)
 
 
 def _fail(field: str, message: str, _code: Code | None = None, /) -> None:
@@ -147,8 +149,8 @@ def _fail(field: str, message: str, _code: Code | None = None, /) -> None:
 def endpoint(text: str = "10.1.0.4@node-a", **tweaks: Any) -> Endpoint:
     """An endpoint from "address@node", then words: a condition (`_CONDITIONS`), in=a, zone=a,b, node=node-a,node-b.
 
-    It is ready if no word says otherwise, and on no node without "@node".  It is in the zone after "in="; the others
-    are hints.
+    It is ready if no word says otherwise, and on no node without "@node".  It is in the zone after "in=".  "zone="
+    and "node=" are hints.
     """
     where, *words = text.split()
     address, _, node_name = where.partition("@")
@@ -172,7 +174,7 @@ def slice_of(
     triggered: float = 0.0,
     weight: int | None = None,
 ) -> EndpointSlice:
-    """An EndpointSlice of the Service `name`, named like it with a suffix; its family is its first endpoint's."""
+    """An EndpointSlice of the Service `name`, named like it with a suffix.  Its family is its first endpoint's."""
     made = tuple(each if isinstance(each, Endpoint) else endpoint(each) for each in endpoints)
     own = key(name)
     return EndpointSlice(
@@ -205,18 +207,18 @@ def service_cidr(*cidrs: str, name: str = "kubernetes") -> ServiceCIDR:
 
 
 def host_addresses(*texts: str) -> HostAddresses:
-    """What is on the machine's interfaces."""
+    """The addresses of the machine's interfaces."""
     return HostAddresses(frozenset(addresses(texts)))
 
 
 def node_port_addresses(*given: str) -> NodePortAddresses:
-    """What nodePortAddresses of a configuration file means: CIDRs and words."""
+    """The value of nodePortAddresses in a configuration file: CIDRs and words."""
     config, _ = parse_config({**EMPTY_CONFIG, "nodePortAddresses": list(given)}, "a test")
     return config.node_port_addresses
 
 
 def settings(*, wide_maps: bool = True, **tweaks: Any) -> Settings:
-    """Settings with the cluster's pod CIDRs; `tweaks` are fields of `Config`, networks and words as texts."""
+    """Settings with the cluster's pod CIDRs.  `tweaks` are fields of `Config`, networks and words as texts."""
     fields: dict[str, Any] = {"cluster_cidrs": CLUSTER_CIDRS} | tweaks
     fields["cluster_cidrs"] = networks(fields["cluster_cidrs"])
     if "node_port_addresses" in fields:
@@ -234,7 +236,7 @@ def templates() -> Mapping[str, str]:
 
 @functools.cache
 def renderer() -> Renderer:
-    """A renderer of the project's templates, the same one at each call."""
+    """The renderer of the project's templates, which is cached."""
     return Renderer(templates())
 
 
@@ -246,12 +248,12 @@ def pipeline(
     renderer: Renderer | None = None,
     **tweaks: Any,
 ) -> Pipeline:
-    """A pipeline on `node` that has seen these objects; `tweaks` are those of `settings()`.
+    """A pipeline on `node` that has seen these objects.  `tweaks` are those of `settings()`.
 
     With a `node` of None the pipeline is for node-a, but has not seen it yet.
     """
     made = Pipeline(node.name if node else "node-a", settings or _settings(**tweaks), renderer or _renderer(), families)
-    made.apply([Put(each) for each in (*((node,) if node else ()), *objects)])
+    made.ingest([Put(each) for each in (*((node,) if node else ()), *objects)])
     return made
 
 
@@ -259,7 +261,7 @@ _settings, _renderer = settings, renderer  # `pipeline` has parameters of these 
 
 
 def elements(pipeline: Pipeline, family: Family, container: str) -> dict[str, str]:
-    """What a set or map holds: values by key, which in a set are "". Empty if there is none of that name."""
+    """The elements of a set or map: values by key, "" in a set. Empty if there is none of that name."""
     return {
         element.key: element.value
         for element in pipeline.generations[family].elements()
@@ -268,22 +270,22 @@ def elements(pipeline: Pipeline, family: Family, container: str) -> dict[str, st
 
 
 def leads_to_a_chain(element: Element) -> bool:
-    """Whether it comes with a chain, as what leads to that for a number of endpoints does: kept once it was needed."""
+    """Whether an element leads to a chain for a number of endpoints, which stays once it was needed."""
     return re.search(r"^(nodeport-)?draws$|-timeouts$|^remembering$|^\w+-slots-", element.container) is not None
 
 
 class Ledger:
-    """What a kernel would hold after these transactions, by name: it reads nft text, and refuses what makes no sense.
+    """The tables of a kernel after some transactions.  It reads nft text, and refuses inconsistent statements.
 
-    Stricter than the kernel is: a removal must remove something and an addition add something, a chain that gets its
-    rules must be empty, and whatever a statement refers to must be there before it.  Of rules it knows the names only.
+    It is stricter than the kernel: a removal must remove something and an addition add something, a chain that gets its
+    rules must be empty, and the target of a reference must be there before.  Of rules it knows the names only.
     Chains are named apart from sets and maps, as in the kernel.
     """
 
     def __init__(self) -> None:
         self.comments: dict[str, str] = {}
         self.chains: dict[str, dict[str, tuple[str, ...]]] = {}
-        self.sets: dict[str, dict[str, tuple[Kind, tuple[str, ...]]]] = {}
+        self.sets: dict[str, dict[str, tuple[NftKind, tuple[str, ...]]]] = {}
         self.elements: dict[str, dict[str, dict[str, str]]] = {}
 
     def apply(self, transaction: Transaction) -> None:
@@ -307,30 +309,32 @@ class Ledger:
                 case ["add" | "delete" as verb, "element", ip, name, rest]:
                     self._change_elements(f"{ip} {name}", verb, *rest.removesuffix(" }").split(" { "))
                 case ["flush" | "delete" as verb, kind, ip, name, container]:
-                    self._empty(f"{ip} {name}", Kind(kind), container)
+                    self._empty(f"{ip} {name}", NftKind(kind), container)
                     if verb == "delete":
-                        self._delete(f"{ip} {name}", Kind(kind), container)
+                        self._delete(f"{ip} {name}", NftKind(kind), container)
                 case _:
                     raise AssertionError(f"no such statement: {line}")
 
     def installed(self, family: Family) -> Installed | None:
-        """What reading back a family's table would tell."""
+        """The state that reading back a family's table would return."""
         table = family.table
         if table not in self.comments:
             return None
-        containers = [Container(Kind.CHAIN, name) for name in self.chains[table]]
+        containers = [Container(NftKind.CHAIN, name) for name in self.chains[table]]
         containers += [Container(kind, name, _is_dynamic(body)) for name, (kind, body) in self.sets[table].items()]
         has_hooks = any(line.startswith("type ") for body in self.chains[table].values() for line in body)
         return Installed(self.comments[table].removeprefix(TABLE).strip(), tuple(containers), has_hooks)
 
     def compared(self, installed: Installed, generation: Generation) -> Installed:
-        """The same with what differs in each set that no packet writes, and that a generation declares."""
+        """The same with the differences in each set that a generation declares and no packet writes."""
         held = self.held(generation.family)
         wanted = set(generation.elements())
         names = {
             each.name
             for each in installed.containers
-            if (each.kind, each.name) in generation.declarations and each.kind is not Kind.CHAIN and not each.is_dynamic
+            if (each.kind, each.name) in generation.declarations
+            and each.kind is not NftKind.CHAIN
+            and not each.is_dynamic
         }
         found = {
             name: Difference(
@@ -345,9 +349,9 @@ class Ledger:
         """Every element of a family's table."""
         return {Element(name, *item) for name, held in self.elements[family.table].items() for item in held.items()}
 
-    def declared(self, family: Family) -> set[tuple[Kind, str, tuple[str, ...]]]:
+    def declared(self, family: Family) -> set[tuple[NftKind, str, tuple[str, ...]]]:
         """Every set, map and chain of a family's table, with its body."""
-        chains = {(Kind.CHAIN, name, body) for name, body in self.chains[family.table].items()}
+        chains = {(NftKind.CHAIN, name, body) for name, body in self.chains[family.table].items()}
         return chains | {(kind, name, body) for name, (kind, body) in self.sets[family.table].items()}
 
     def _add_table(self, table: str) -> None:
@@ -356,7 +360,7 @@ class Ledger:
             held.setdefault(table, {})
 
     def _read_table(self, table: str, lines: Iterator[str]) -> None:
-        """Read a `table` block: within one, chains may refer to each other in any order."""
+        """Read a `table` block, in which chains may refer to each other in any order."""
         self._add_table(table)
         chains, sets = self.chains[table], self.sets[table]
         for line in itertools.takewhile(lambda line: line != "}", lines):
@@ -367,7 +371,7 @@ class Ledger:
                     assert not chains.get(name), f"chain {name} has rules already"
                     chains[name] = _body(lines)
                 case ["set" | "map" as kind, name, "{"]:
-                    wanted = Kind(kind), _body(lines)
+                    wanted = NftKind(kind), _body(lines)
                     assert sets.setdefault(name, wanted) == wanted, f"{name} is declared in another way already"
                 case _:
                     raise AssertionError(f"no such statement in a table: {line}")
@@ -381,16 +385,16 @@ class Ledger:
             for name in re.findall(r"@([a-z][\w-]*)", text):
                 assert name in self.sets[table], f"set {name} is not there yet: {text}"
 
-    def _empty(self, table: str, kind: Kind, name: str) -> None:
-        if kind is Kind.CHAIN:
+    def _empty(self, table: str, kind: NftKind, name: str) -> None:
+        if kind is NftKind.CHAIN:
             assert name in self.chains[table], f"chain {name} is not there"
             self.chains[table][name] = ()
         else:
             assert self.sets[table][name][0] is kind, f"{name} is no {kind.value}"
             self.elements[table].pop(name, None)
 
-    def _delete(self, table: str, kind: Kind, name: str) -> None:
-        del (self.chains if kind is Kind.CHAIN else self.sets)[table][name]
+    def _delete(self, table: str, kind: NftKind, name: str) -> None:
+        del (self.chains if kind is NftKind.CHAIN else self.sets)[table][name]
         self._check_references(table, *itertools.chain.from_iterable(self.chains[table].values()))
         for held in self.elements[table].values():
             self._check_references(table, *held.values())

@@ -1,6 +1,6 @@
 """nftproxy with faults, as a process: `python -m tests.support.flawed FAULT,... run --config FILE`.
 
-Each fault is one that a service proxy may have.  It is made where objects come in, so that all else is the real thing.
+Each is a fault that a service proxy may have.  It is made where objects come in, so that all else is the real thing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Edit = Callable[[Any], Any]
 
 
 def _of(kind: type[Service | EndpointSlice], **fields: Callable[[Any], object]) -> Edit:
-    """What gives objects of a kind other values in some fields."""
+    """An edit that gives objects of a kind other values in some fields."""
 
     def edit(given: Any) -> Any:
         if not isinstance(given, kind):
@@ -44,7 +44,7 @@ FAULTS: dict[str, Edit] = {
         EndpointSlice, endpoints=lambda pods: tuple(structs.replace(pod, ready=True) for pod in pods)
     ),
 }
-"""What is wrong with each object that comes in."""
+"""The edit that each fault makes to each object that comes in."""
 
 
 class _Hoarder:
@@ -83,16 +83,16 @@ def edited(happened: Iterable[Event], edit: Edit) -> list[Event]:
 def _with(real: Callable[..., Any], edits: Sequence[Edit]) -> Callable[..., Any]:
     """The way in of events, behind these edits."""
 
-    def applying(self: ClusterState, happened: Iterable[Event]) -> Any:
+    def ingest_in_steps(self: ClusterState, happened: Iterable[Event]) -> Any:
         return real(self, functools.reduce(edited, edits, list(happened)))
 
-    return applying
+    return ingest_in_steps
 
 
 def main() -> NoReturn:
     """Run the command line with the faults that its first argument names."""
     edits = [FAULTS[name] for name in sys.argv.pop(1).split(",")]
-    with mock.patch.object(ClusterState, "applying", _with(ClusterState.applying, edits)):
+    with mock.patch.object(ClusterState, "ingest_in_steps", _with(ClusterState.ingest_in_steps, edits)):
         cli.main()
 
 

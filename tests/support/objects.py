@@ -1,10 +1,10 @@
-"""Objects as the API has them: the one place where tests and tools write down what a Service or an EndpointSlice is.
+"""Objects as the API has them: the only place where tests and tools write Services and EndpointSlices down.
 
 service("web", {"type": "NodePort"}, vips=["10.96.0.10"], ports=["http:80:30080/TCP"])     name:port:nodePort/protocol
 endpoint_slice("web-1", "10.1.0.4@node-a", "10.1.1.4@node-b draining zone=a,b", service="web", ports=["http:8080"])
 
-Nothing is filled in that isn't asked for: what a field means where it is absent is for the parser to say.  What stands
-for a port or an endpoint in short may be given in full instead, as a dict.
+No defaults are filled in: the parser decides the meaning of an absent field.  A port or an endpoint may be given in
+full, as a dict.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CONDITIONS: Mapping[str, Mapping[str, bool]] = {
     "unready": {"ready": False, "serving": False, "terminating": False},
     "draining": {"ready": False, "serving": True, "terminating": True},
     "stopped": {"ready": False, "serving": False, "terminating": True},
-    # what the controller makes of an unready and of a terminating pod with publishNotReadyAddresses
+    # as the controller writes an unready and a terminating pod with publishNotReadyAddresses
     "published": {"ready": True, "serving": False, "terminating": False},
     "published-draining": {"ready": True, "serving": True, "terminating": True},
 }
-"""The conditions of an endpoint, by what its pod is."""
+"""The conditions of an endpoint, by the state of its pod."""
 
 _PORT = re.compile(r"(?:(?P<name>[a-z][a-z0-9-]*):)?(?P<port>\d+)(?::(?P<node_port>\d+))?(?:/(?P<protocol>\w+))?")
 
@@ -42,7 +42,7 @@ _PORT = re.compile(r"(?:(?P<name>[a-z][a-z0-9-]*):)?(?P<port>\d+)(?::(?P<node_po
 def api_object(
     kind: str, name: str, namespace: str = "", labels: Mapping[str, str] | None = None, **metadata: Any
 ) -> Object:
-    """An object with nothing but its metadata; without labels if these are None."""
+    """An object with only its metadata, without labels if these are None."""
     own: Object = {"name": name} | ({"namespace": namespace} if namespace else {})
     own |= {} if labels is None else {"labels": dict(labels)}
     return {"apiVersion": API_VERSIONS[kind], "kind": kind, "metadata": own | metadata}
@@ -59,7 +59,7 @@ def service(
     status: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] = {},
 ) -> Object:
-    """A Service at these ClusterIPs with these ports; what `spec` says goes before both."""
+    """A Service at these ClusterIPs with these ports.  `spec` overrides both."""
     addresses = list(vips)
     plain: Object = {"clusterIP": addresses[0], "clusterIPs": addresses} if addresses else {}
     plain["ports"] = [_port(each) for each in ports]
@@ -92,13 +92,13 @@ def endpoint_slice(
 
 
 def endpoint(address: str, node: str = "", condition: str = "", **more: Any) -> Object:
-    """An endpoint of one address, without conditions if none is named."""
+    """An endpoint of one address, without conditions if no word is given."""
     made: Object = {"addresses": [address]} | ({"conditions": dict(CONDITIONS[condition])} if condition else {})
     return made | ({"nodeName": node} if node else {}) | more
 
 
 def node(name: str, *addresses: str, zone: str = "", **fields: Any) -> Object:
-    """A Node with its InternalIPs; `fields` are beside them."""
+    """A Node with its InternalIPs.  `fields` are further fields."""
     own = api_object("Node", name, labels={ZONE: zone} if zone else None)
     listed = [{"type": "InternalIP", "address": address} for address in addresses]
     return own | fields | ({"status": {"addresses": listed}} if listed else {})

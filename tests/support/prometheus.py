@@ -18,16 +18,16 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import yaml
+from nftproxy_conformance.lab import Namespace
+from nftproxy_conformance.lab.topology import NODE_NAME
 
-from nftproxy.lab import Namespace
-from nftproxy.lab.topology import NODE_NAME
 from tests.support.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 TREE = CHECKOUT / ".trees" / "prometheus"
 MONITORING = CHECKOUT / "examples" / "monitoring"
 PATIENCE = 120.0
-"""Seconds for what takes some, on a machine that has other things to do."""
+"""Seconds for something that takes a few on an idle machine."""
 
 PORT = 9090
 SCRAPE = "1s"
@@ -117,12 +117,12 @@ class Prometheus:
         self._process.wait()
 
     def query(self, expr: str) -> list[Any]:
-        """What a query in PromQL yields now; nothing while the server starts."""
+        """The result of a query in PromQL, empty while the server starts."""
         found: list[Any] = self._ask("query", query=expr).get("result", [])
         return found
 
     def alerts(self) -> dict[str, str]:
-        """The alerts that are "pending" or "firing", by name; "firing" if any of a name is."""
+        """The alerts that are "pending" or "firing", by name: "firing" if any alert of a name is."""
         found = self._ask("alerts").get("alerts", [])
         return {
             each["labels"]["alertname"]: each["state"]

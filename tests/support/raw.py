@@ -1,4 +1,4 @@
-"""API objects as they come in, and what parsing makes of them.
+"""API objects as they come in, and the values that parsing returns.
 
 Every example goes both ways in, as decoded JSON and as bytes, which must agree.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from typing import Any
 
 from nftproxy.api.parse import Outcome, parse_json, parse_object
@@ -66,7 +67,7 @@ WEB = ObjectKey("shop", "web")
 
 
 def read(raw: object) -> tuple[Outcome, list[str]]:
-    """What an object is read as, and the problems with it; both ways in must agree."""
+    """The value that an object is parsed to, and the problems with it.  Both ways in must agree."""
     problems: list[Problem] = []
     outcome = parse_object(raw, "", problems)
     from_bytes: list[Problem] = []
@@ -76,7 +77,7 @@ def read(raw: object) -> tuple[Outcome, list[str]]:
 
 
 def changed(raw: Raw, path: str, value: object) -> Raw:
-    """The object with the value at a dotted path replaced; "-" as the last step appends to a list."""
+    """The object with the value at a dotted path replaced.  "-" as the last step appends to a list."""
     made = copy.deepcopy(raw)
     *way, last = (int(step) if step.isdigit() else step for step in path.split("|" if "|" in path else "."))
     inner: Any = made
@@ -89,15 +90,20 @@ def changed(raw: Raw, path: str, value: object) -> Raw:
     return made
 
 
+def shown(path: str) -> str:
+    """Return a path that `changed` takes as problems show it."""
+    return re.sub(r"\.(\d+)\b", r"[\1]", path.replace("|", "."))
+
+
 def service(path: str = "", value: object = None) -> tuple[Service, list[str]]:
-    """SERVICE with one value changed, and the problems."""
+    """SERVICE with a single value changed, and the problems."""
     outcome, problems = read(changed(SERVICE, path, value) if path else SERVICE)
     assert isinstance(outcome, Service)
     return outcome, problems
 
 
 def endpoint_slice(path: str = "", value: object = None) -> tuple[EndpointSlice, list[str]]:
-    """SLICE with one value changed, and the problems."""
+    """SLICE with a single value changed, and the problems."""
     outcome, problems = read(changed(SLICE, path, value) if path else SLICE)
     assert isinstance(outcome, EndpointSlice)
     return outcome, problems

@@ -1,4 +1,4 @@
-"""There is one builder of objects as the API has them, and what it builds is what the parser reads."""
+"""There is a single builder of objects as the API has them, and the parser reads its objects as they were meant."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def built_by_hand(source: str) -> list[int]:
     return found
 
 
-BY_HAND = {"tests/lab/apiserver/test_watches.py": 1, "tests/api/test_pods.py": 1}
-"""What is written down all the same: the empty object of a bookmark, and a slice of which names of pods count."""
+BY_HAND = {"tests/conformance/apiserver/test_watches.py": 1, "tests/api/test_pod_addresses.py": 1}
+"""Exceptions: the empty object of a bookmark, and a slice of which the names of pods count."""
 
 
 def test_no_object_is_built_by_hand() -> None:
-    """Neither tests nor tools write an object down themselves, but for those that are explained."""
+    """Neither tests nor tools write an object down themselves, but for the exceptions above."""
     files = (path for folder in ("tests", "tools") for path in (CHECKOUT / folder).rglob("*.py"))
     found = {str(path.relative_to(CHECKOUT)): len(built_by_hand(path.read_text())) for path in files}
     assert {name: count for name, count in found.items() if count} == BY_HAND
@@ -49,7 +49,7 @@ def test_an_object_built_by_hand_is_found() -> None:
 
 
 def read(raw: objects.Object) -> object:
-    """What an object is read as, without a complaint."""
+    """The value that an object is parsed to, without a problem."""
     problems: list[Problem] = []
     outcome = parse_object(raw, "", problems)
     assert problems == []

@@ -1,4 +1,4 @@
-"""A small cluster with a Service of each kind, and what becomes of connections in it.
+"""A small cluster with a Service of each kind, and the outcomes of connections in it.
 
 kernel = loaded(lab, town())
 outcomes = lab.connect_many(islice(everywhere(), 300))
@@ -12,14 +12,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
+from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe
+from nftproxy_conformance.lab import endpoint as to
+
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, Probe
-from nftproxy.lab import endpoint as to
 from nftproxy.model.addresses import Family
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, service_cidr, slice_of
-from tests.system.packets.cluster import IP, IP6, Ip
 
 
 def web(protocol: str = "tcp", **tweaks: object) -> Service:
@@ -34,7 +35,7 @@ def web(protocol: str = "tcp", **tweaks: object) -> Service:
 
 
 def endpoints(addresses: Iterable[str], protocol: str = "tcp", ip: Ip = IP, name: str = "shop/web") -> EndpointSlice:
-    """A slice that makes these addresses a Service's endpoints; they are on other nodes, unless this node has them."""
+    """A slice that makes these addresses a Service's endpoints.  They are on other nodes, unless this node has them."""
     here = (ip.here, ip.here2)
     texts = [f"{each}@{'node-a' if each in here else 'node-b'}" for each in addresses]
     family = Family.IPV6 if ip.is_ipv6 else Family.IPV4
@@ -42,7 +43,7 @@ def endpoints(addresses: Iterable[str], protocol: str = "tcp", ip: Ip = IP, name
 
 
 def remote(ip: Ip, number: int) -> str:
-    """The address of one of many pods of other nodes."""
+    """The address of a pod of another node, by its number."""
     return f"fd00:1:0:1::{number + 1:x}" if ip.is_ipv6 else f"10.1.{1 + number // 250}.{number % 250 + 1}"
 
 
@@ -68,7 +69,7 @@ class Front(NamedTuple):
 
 
 def reaching(*addresses: str, masqueraded: bool = False) -> frozenset[Outcome]:
-    """The outcomes of connections that reach one of these."""
+    """The outcomes of connections that reach these addresses."""
     return frozenset(to(each, 8080, masqueraded=masqueraded) for each in addresses)
 
 

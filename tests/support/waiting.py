@@ -1,4 +1,4 @@
-"""Waiting for what is so sooner or later, where nothing announces it."""
+"""Waiting for conditions that nothing announces."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 PATIENCE = 60.0
-"""Seconds for what takes a moment, on a machine that has other things to do."""
+"""Seconds for something that takes a moment on an idle machine."""
 
 
 def wait_until(
@@ -17,16 +17,16 @@ def wait_until(
     patience: float = PATIENCE,
     pause: float = 0.01,
 ) -> None:
-    """Wait for something to be so.
+    """Wait until a condition is true.
 
     Args:
-        condition: whether it is.
-        report: what to say if it isn't in time.
+        condition: looked at again and again.
+        report: the message if it isn't true in time.
         patience: seconds to wait.
         pause: seconds between two looks.
 
     Raises:
-        AssertionError: it isn't, after so many seconds.
+        AssertionError: it isn't true after so many seconds.
     """
     end = time.monotonic() + patience
     while not condition():
@@ -49,9 +49,9 @@ async def until(
 
 
 def wait_until_seen_to_stay(look: Callable[[], object], pauses: Iterable[float], timeout: float) -> None:
-    """See that something stays through pauses that are together longer than its timeout, but not one by one.
+    """Assert that a value stays through pauses whose sum is longer than its timeout, though each is shorter.
 
-    A busy machine may take longer than the timeout between two looks; then nothing can be said, and all begins anew.
+    A busy machine may take longer than the timeout between two looks.  Then all begins anew.
     """
 
     def has_stayed() -> bool:

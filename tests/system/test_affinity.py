@@ -1,6 +1,7 @@
-"""Session affinity ClientIP over many connections and while rules change; packets/test_affinity.py has the rest.
+"""Session affinity ClientIP over many connections and while rules change.  packets/test_affinity.py has the rest.
 
-IPv6 clients are remembered where this machine's nft can write wide maps; elsewhere a hash of their address chooses.
+IPv6 clients are remembered if this machine's nft can write wide maps.  If not, a hash of the client's address chooses
+the endpoint.
 NFTPROXY_TESTS=long tries five times as many connections (`tox run -e race`).
 """
 
@@ -11,15 +12,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from nftproxy_conformance.lab import Address, Kind, Lab, Origin, Probe, obstacle
 
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import Address, Kind, Lab, Origin, Probe, obstacle
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.rules.render import ENDPOINTS_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, cycle, full_transaction, loaded
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, slice_of, templates
-from tests.system.packets.cluster import IP, IP6, Ip, each_ip, each_protocol
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -48,33 +49,31 @@ def sticky(ip: Ip, protocol: str = "tcp", **tweaks: Any) -> Service:
 
 
 def endpoints(ip: Ip, *addresses: str, name: str = "shop/web", protocol: str = "tcp") -> EndpointSlice:
-    """A slice that makes these addresses a Service's endpoints; they are on other nodes, unless this node has them."""
+    """Return a slice with these addresses as endpoints, each on this node if it is this node's, else on another."""
     texts = [f"{each}@{'node-a' if each in (ip.here, ip.here2) else 'node-b'}" for each in addresses]
     return slice_of(name, texts, ports=[f"http:8080/{protocol}"])
 
 
 def pod(ip: Ip, number: int) -> str:
-    """The address of one of this node's pods."""
+    """Return the address of a pod of this node."""
     return f"fd00:1::{number:x}" if ip.is_ipv6 else f"10.1.0.{number}"
 
 
 def pods(ip: Ip, count: int) -> list[str]:
-    """The addresses of some of this node's pods, none of which is an endpoint."""
+    """Return the addresses of some of this node's pods that are no endpoints."""
     return [pod(ip, number) for number in range(10, 10 + count)]
 
 
 def reached(lab: Lab, ip: Ip, sources: list[str], address: str = "", port: int = 80) -> dict[str, Address | None]:
-    """Where a new connection of each of these pods ends, none of which may be lost."""
+    """Return the endpoint that a new connection of each pod reaches.  No connection may be lost."""
     outcomes = lab.connect_many(Probe(Origin.POD, address or ip.vip, port, "tcp", source) for source in sources)
     assert {outcome.kind for outcome in outcomes} == {Kind.ENDPOINT}
     return {source: outcome.endpoint for source, outcome in zip(sources, outcomes, strict=True)}
 
 
-@each_ip
-@each_protocol
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_a_hundred_connections_of_a_client_reach_one_endpoint(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
-    """From a pod, the node or outside, at any kind of address, a client's connections all go where its first did."""
+    """From a pod, the node or outside, to any kind of address, all connections of a client reach a single endpoint."""
     addresses = [ip.here, ip.here2, ip.away, ip.away2]
     given = sticky(ip, protocol, external_policy=policy, internal_policy=policy)
     wide_maps = probe().capabilities.wide_maps
@@ -88,7 +87,7 @@ def test_a_hundred_connections_of_a_client_reach_one_endpoint(lab: Lab, ip: Ip, 
 
 
 def test_clients_stay_while_other_endpoints_come_and_go(lab: Lab, remembered: Ip) -> None:
-    """While endpoints change as fast as the kernel takes it, clients of one that stays stay too, and none is lost."""
+    """While endpoints change at full speed, clients of a staying endpoint stay too, and no connection is lost."""
     ip, rng = remembered, random.Random(1)
     staying, others = [ip.here, ip.away], [pod(ip, number) for number in range(230, 238)]
     first = [*staying, *others]
@@ -112,10 +111,11 @@ def test_clients_stay_while_other_endpoints_come_and_go(lab: Lab, remembered: Ip
 
 
 def test_a_client_of_a_lost_endpoint_loses_no_connection(lab: Lab, remembered: Ip) -> None:
-    """The first connection after a client's endpoint has gone reaches another one, each time, whichever goes.
+    """The first connection after a client's endpoint has gone reaches another endpoint, each time.
 
-    Clients take turns: the kernel keeps what a rule deletes until its collector comes by, all entries of one key in one
-    bucket, and while it resizes the table for more than 16 of these it may refuse the next (rhashtable, Linux 6.18).
+    Clients take turns.  The kernel keeps the entries that a rule deletes until its garbage collector runs, and all
+    entries of a key share a bucket.  If a bucket has more than 16 entries, the kernel resizes the table, and may refuse
+    the next entry meanwhile (rhashtable, Linux 6.18).
     """
     ip = remembered
     all_of_them = [ip.here, ip.here2, ip.away, ip.away2]
@@ -125,15 +125,15 @@ def test_a_client_of_a_lost_endpoint_loses_no_connection(lab: Lab, remembered: I
         home = reached(lab, ip, [source])[source]
         assert home is not None
         left = [each for each in all_of_them if each != home.ip]
-        kernel.apply(made.apply([Put(endpoints(ip, *left))]))
+        kernel.apply(made.ingest([Put(endpoints(ip, *left))]))
         after = reached(lab, ip, [source])[source]
         assert after in {(each, 8080) for each in left}
-        kernel.apply(made.apply([Put(endpoints(ip, *all_of_them))]))
+        kernel.apply(made.ingest([Put(endpoints(ip, *all_of_them))]))
         assert reached(lab, ip, [source])[source] == after
 
 
 def test_a_pod_of_another_sticky_service_is_not_followed(lab: Lab, remembered: Ip) -> None:
-    """A pod that leaves a Service, but still serves another one with affinity, gets clients of the other one only."""
+    """A pod that leaves a sticky Service, but still serves another, gets clients of the second Service only."""
     ip = remembered
     other = sticky(
         ip, name="shop/other", cluster_ips=[ip.vip2], load_balancer_ips=[], type="ClusterIP", ports=["http:80"]
@@ -143,7 +143,7 @@ def test_a_pod_of_another_sticky_service_is_not_followed(lab: Lab, remembered: I
     kernel = loaded(lab, made)
     sources = pods(ip, 60)
     at_first, at_other = reached(lab, ip, sources), reached(lab, ip, sources, ip.vip2)
-    kernel.apply(made.apply([Put(endpoints(ip, ip.here, ip.here2))]))
+    kernel.apply(made.ingest([Put(endpoints(ip, ip.here, ip.here2))]))
     now = reached(lab, ip, sources)
     assert {home.ip for home in now.values() if home} == {ip.here, ip.here2}
     assert all(now[source] == home for source, home in at_first.items() if home and home.ip != ip.away)
@@ -151,7 +151,7 @@ def test_a_pod_of_another_sticky_service_is_not_followed(lab: Lab, remembered: I
 
 
 def test_entries_outlive_full_loads_and_changes_of_others(lab: Lab, remembered: Ip) -> None:
-    """Clients stay where they are while everything is loaded anew again and again and other Services come and go."""
+    """Clients keep their endpoints during repeated full loads and while other Services come and go."""
     ip = remembered
     made = pipeline(sticky(ip), endpoints(ip, ip.here, ip.here2, ip.away))
     kernel = loaded(lab, made)
@@ -162,7 +162,7 @@ def test_entries_outlive_full_loads_and_changes_of_others(lab: Lab, remembered: 
         for number in itertools.count():
             name = f"crowd/s{number}"
             objects = service(name, cluster_ips=[ip.vip2], ports=["http:81"], created=number, affinity_timeout=3600)
-            yield Step(made.apply([Put(objects), Put(endpoints(ip, ip.here, name=name))]), None)
+            yield Step(made.ingest([Put(objects), Put(endpoints(ip, ip.here, name=name))]), None)
             yield Step(full_transaction(lab, kernel, made), None)
 
     probes = (Probe(Origin.POD, ip.vip, 80, "tcp", source) for source in itertools.cycle(sources))
@@ -173,7 +173,7 @@ def test_entries_outlive_full_loads_and_changes_of_others(lab: Lab, remembered: 
 
 
 def test_a_full_map_keeps_whom_it_has_and_lets_all_others_through(lab: Lab, remembered: Ip) -> None:
-    """With room for few clients, those stay where they are, even through a full load, and no connection is stopped."""
+    """Clients in a full map keep their endpoints, even through a full load, and all other clients are served."""
     ip = remembered
     text = templates()[ENDPOINTS_TEMPLATE]
     assert "    size 1048576\n" in text

@@ -1,8 +1,8 @@
-"""Updates are atomic as a client sees them: while rules change, each connection has an outcome that some world had.
+"""Updates are atomic for a client: while rules change, each connection has an outcome of a world of its time.
 
-The design leaves one opening: a commit happens at once, but two lookups of one packet may be on either side of it
-(templates/draw.nft.j2).  So connections are tried by the hundred thousand while transactions go in as fast as the
-kernel takes them, and the trial must find losses in rules that don't close the opening.
+The design leaves a gap.  A commit is atomic, but two lookups of a packet may be on either side of it
+(templates/draw.nft.j2).  So hundreds of thousands of connections are tried while transactions are committed as fast as
+the kernel accepts them.  With rules that don't close the gap, the trial must find losses.
 
 NFTPROXY_TESTS=long makes it 250,000 connections for the first test, five times the default (`tox run -e race`).
 """
@@ -15,15 +15,16 @@ from itertools import count, islice
 from typing import Any, NamedTuple
 
 import pytest
+from nftproxy_conformance.lab import DROPPED, UNTOUCHED, Kind, Lab, Origin, Outcome, obstacle
+from nftproxy_conformance.lab import endpoint as to
 
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import DROPPED, UNTOUCHED, Kind, Lab, Origin, Outcome, obstacle
-from nftproxy.lab import endpoint as to
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import ENDPOINTS_TEMPLATE, TABLE_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, Try, cycle, full_transaction, loaded
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service_cidr, templates
 from tests.support.town import (
     DELIVERED,
@@ -40,12 +41,11 @@ from tests.support.town import (
     town,
     web,
 )
-from tests.system.packets.cluster import IP, IP6, Ip
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 SCALE = 5 if os.environ.get("NFTPROXY_TESTS") == "long" else 1
-"""How many times as many connections are tried as by default."""
+"""The factor by which more connections are tried than by default."""
 
 Outcomes = frozenset[Outcome]
 
@@ -54,10 +54,10 @@ def report(what: str, tries: Sequence[Try], churn: Churn[Any]) -> None:
     """Print how many connections and transactions there were."""
     seconds = tries[-1].ended - tries[0].began
     text = f"{what}: {len(tries):,} connections and {churn.count:,} transactions in {seconds:.1f} s"
-    print(text)  # noqa: T201 -- figures for whoever reads the test's output
+    print(text)  # noqa: T201 -- figures for readers of the test's output
 
 
-# ---- endpoints that come and go, as fast as the kernel takes it ---------------------------------------------------
+# ---- endpoints that come and go, as fast as the kernel commits ----------------------------------------------------
 
 
 FRONTS = {
@@ -75,7 +75,7 @@ FRONTS = {
 
 @pytest.mark.parametrize("what", FRONTS)
 def test_no_connection_is_lost_while_endpoints_come_and_go(lab: Lab, what: str) -> None:
-    """While a Service's endpoints change a thousand times a second, every connection reaches one of them."""
+    """While a Service's endpoints change a thousand times a second, every connection reaches an endpoint."""
     front = FRONTS[what]
     pods = [remote(front.ip, number) for number in range(8)]
     rng = random.Random(1)
@@ -90,7 +90,7 @@ def test_no_connection_is_lost_while_endpoints_come_and_go(lab: Lab, what: str) 
 
 
 def without(template: str, *texts: str) -> Renderer:
-    """A renderer of our templates, less the lines of one that have one of these texts in them."""
+    """Return a renderer of our templates that leaves out a template's lines with any of these texts."""
     changed = "".join(
         line for line in templates()[template].splitlines(keepends=True) if not any(text in line for text in texts)
     )
@@ -102,13 +102,13 @@ UNSAFE = {
     "without slot 0": ["set {{ first }}"],
     "without slot 0 and what follows": ["set {{ first }}", "    {{ race }}\n"],
 }
-"""What is in the lines that are left out."""
+"""Texts of the template lines that are left out."""
 
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("unsafe", UNSAFE)
 def test_the_trial_finds_losses_where_there_are_any(lab: Lab, unsafe: str) -> None:
-    """With chains that look for the drawn slot only, connections get lost while endpoints come and go, and it shows."""
+    """With chains that look up the drawn slot only, connections are lost while endpoints change, which is noticed."""
     front = FRONTS["pod to ClusterIP"]
     pods = [remote(IP, number) for number in range(5)]
     made = pipeline(web(), endpoints(pods), renderer=without(ENDPOINTS_TEMPLATE, *UNSAFE[unsafe]))
@@ -123,11 +123,11 @@ def test_the_trial_finds_losses_where_there_are_any(lab: Lab, unsafe: str) -> No
     assert any(each.outcome not in served for each in tries), "the trial proves nothing on this machine"
 
 
-# ---- connections that know what came before them -------------------------------------------------------------------
+# ---- connections after or during a commit --------------------------------------------------------------------------
 
 
 def fresh_endpoints(made: Pipeline, most: int = 4) -> Iterator[Step[frozenset[str]]]:
-    """Endpoints come and go in turn, up to `most`; none of them ever comes back."""
+    """Yield steps that add or remove an endpoint, up to `most` at once.  No endpoint ever comes back."""
     rng = random.Random(2)
     pods = [remote(IP, 0)]
     for number in count(1):
@@ -135,16 +135,16 @@ def fresh_endpoints(made: Pipeline, most: int = 4) -> Iterator[Step[frozenset[st
             pods.append(remote(IP, number))
         else:
             pods.pop(rng.randrange(len(pods)))
-        yield Step(made.apply([Put(endpoints(pods))]), frozenset(pods))
+        yield Step(made.ingest([Put(endpoints(pods))]), frozenset(pods))
 
 
 def test_no_connection_goes_to_an_endpoint_that_was_removed_before_it_began(lab: Lab) -> None:
-    """While endpoints change, each connection reaches one that may have been there at some moment of it."""
+    """While endpoints change, each connection reaches an endpoint that may have existed at some moment of it."""
     made = pipeline(web(), endpoints([remote(IP, 0)]))
     loaded(lab, made)
     front = FRONTS["pod to ClusterIP"]
     tries: list[Try] = []
-    alone = 0  # how many met one world only: few, where a commit takes long
+    alone = 0  # connections that met a single world: few, if a commit takes long
     with Churn(lab, frozenset([remote(IP, 0)]), fresh_endpoints(made), pause=0.001) as churn:
         while alone < 200 * SCALE:
             tries += churn.try_all(front.probes, 4_000 * SCALE, at_once=1, transactions=100)
@@ -156,7 +156,7 @@ def test_no_connection_goes_to_an_endpoint_that_was_removed_before_it_began(lab:
 
 
 def test_a_connection_that_follows_a_commit_knows_its_world_only(lab: Lab) -> None:
-    """What begins after a commit has returned, with none under way, reaches an endpoint of that very generation."""
+    """A connection after a commit, with no other commit under way, reaches an endpoint of that very generation."""
     made = pipeline(web(), endpoints([remote(IP, 0)]))
     kernel = loaded(lab, made)
     for transaction, pods in islice(fresh_endpoints(made), 500 * SCALE):
@@ -164,11 +164,11 @@ def test_a_connection_that_follows_a_commit_knows_its_world_only(lab: Lab) -> No
         assert lab.connect(Origin.POD, IP.vip, 80) in {to(pod, 8080) for pod in pods}
 
 
-# ---- Services that change what they are ----------------------------------------------------------------------------
+# ---- Services whose kind or policy changes -------------------------------------------------------------------------
 
 
 class World(NamedTuple):
-    """Some events, and every outcome that the connections of a trial may have after them."""
+    """Some events, and every outcome that connections may have after them."""
 
     events: Sequence[Event]
     outcomes: Outcomes
@@ -178,10 +178,10 @@ class World(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """Connections and the worlds that they meet, one after the other and again from the first.
+    """Connections and the worlds that they meet in turn, again and again.
 
-    `between` has what may also happen to a connection that meets two worlds.  What draws in one and has come there in
-    another finds no endpoint if these have none in common, and is dropped.
+    `between` has the further outcomes of a connection that meets two worlds.  A packet whose two lookups are in
+    different worlds finds no endpoint if these worlds have no endpoint in common, and is dropped.
     """
 
     what: str
@@ -195,7 +195,7 @@ GONE = Removed(Service, key_of(web()))
 
 
 def trials(ip: Ip) -> Iterator[Trial]:
-    """Each way in which a Service can change what it is, and the fronts that it matters for."""
+    """Yield a trial for each way in which a Service can change, and each front that the change affects."""
     vip = Front(0, Origin.POD, ip.vip)
     balancer, node_port = Front(0, Origin.OUTSIDE, ip.balanced), Front(0, Origin.OUTSIDE, ip.node, 30080)
     here, away = ip.here, ip.away
@@ -220,9 +220,9 @@ def trials(ip: Ip) -> Iterator[Trial]:
     worlds = [World([GONE], LET_THROUGH), World([both, guarded], LOST)]
     yield Trial("deleted and added with source ranges", balancer, worlds, between=frozenset())
     yield Trial("deleted and added", node_port, [World([GONE], DELIVERED), World(back, hidden)])
-    # what was not known as a Service's before a commit may be known as a ClusterIP after it, and so be refused
+    # an address that is no Service's before a commit may be a ClusterIP after it, and so its packet may be refused
     yield Trial("deleted and added", vip, [World([GONE], LOST), World(back, kept)], between=REFUSED)
-    # the same addresses become another Service's: of one that takes the place, or of one that has waited to
+    # the same addresses become another Service's, which is added with the same commit or has waited for them
     there = [
         Put(web(name="shop/next", created=1)),
         Put(endpoints([ip.here2, ip.away2], ip=ip, name="shop/next")),
@@ -244,9 +244,9 @@ TRIALS = {
 
 
 def has_its_place(outcome: Outcome, worlds: Sequence[World], between: Outcomes) -> bool:
-    """Whether a connection that may have met these worlds may end like this.
+    """Return whether a connection that may have met these worlds may have this outcome.
 
-    If they are two, it may be masqueraded as in the one and sent to where the other wants it.
+    With two worlds, it may be masqueraded as in the first world and reach an endpoint of the second, or vice versa.
     """
     if len(worlds) == 1:
         return outcome in worlds[0].outcomes
@@ -256,7 +256,7 @@ def has_its_place(outcome: Outcome, worlds: Sequence[World], between: Outcomes) 
 
 @pytest.mark.parametrize("what", TRIALS)
 def test_no_connection_gets_past_a_service_while_it_changes(lab: Lab, what: str) -> None:
-    """While a Service changes what it is, each connection has an outcome of its time, and none is let through."""
+    """While a Service changes, each connection has an outcome of a world of its time, and none is let through."""
     ip, trial = TRIALS[what]
     wide_maps = probe().capabilities.wide_maps
     made = pipeline(web(), endpoints([ip.here, ip.away], ip=ip), service_cidr(), wide_maps=wide_maps)
@@ -274,11 +274,11 @@ def test_no_connection_gets_past_a_service_while_it_changes(lab: Lab, what: str)
     assert seen >= {outcome for world in trial.worlds for outcome in world.outcomes}
 
 
-# ---- everything loaded anew ----------------------------------------------------------------------------------------
+# ---- full loads ----------------------------------------------------------------------------------------------------
 
 
 def test_loading_everything_again_disturbs_no_connection(lab: Lab) -> None:
-    """While the whole table is emptied and filled again and again, each connection goes where it should."""
+    """While the whole table is flushed and filled again and again, each connection has its right outcome."""
     made = town()
     kernel = loaded(lab, made)
     steps = (Step(full_transaction(lab, kernel, made), None) for _ in count())
@@ -291,11 +291,11 @@ def test_loading_everything_again_disturbs_no_connection(lab: Lab) -> None:
 
 
 def test_replacing_a_table_of_another_shape_sends_no_connection_astray(lab: Lab) -> None:
-    """While the table is deleted and made in another shape, a connection in that very moment may be lost, no other.
+    """While the table is replaced by a table of another shape, only connections in that very moment may be lost.
 
-    A new set with ranges shows what is in it a moment after the new rules that ask it are in force (Linux 6.18), and so
-    a source that is allowed seems not to be: about one connection in 10,000, at one replacement every 10 ms.  On a busy
-    machine that moment can last, as the thread that commits may have to wait in the middle of it.
+    The elements of a new set with ranges become visible a moment after the new rules that look them up (Linux 6.18).
+    So an allowed source seems to be outside the ranges.  This affects about 1 connection in 10,000, with a replacement
+    every 10 ms.  On a busy machine that moment can last, as the committing thread may be preempted in the middle of it.
     """
     text = templates()[TABLE_TEMPLATE]
     another = "  set another {\n    typeof meta l4proto\n  }\n"

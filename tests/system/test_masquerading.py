@@ -1,7 +1,7 @@
-"""Whole connections, masqueraded and not, to servers that close first: whose handshakes need a second SYN.
+"""Count the handshakes that need a second SYN, for masqueraded and other connections to servers that close first.
 
-The servers' ends stay in TIME_WAIT.  Clients use few ports again and again, so that most of these are of connections
-whose entry in connection tracking is gone: as many as else take minutes.
+The servers' ends stay in TIME_WAIT.  Clients use few ports again and again.  So most sockets in TIME_WAIT belong to
+connections without an entry in connection tracking, a state that would otherwise take minutes to reach.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from contextlib import ExitStack
 from typing import NamedTuple
 
 import pytest
+from nftproxy_conformance.lab import Namespace, RealHost, RealNetwork, RealNode, obstacle
 
-from nftproxy.lab import Namespace, RealHost, RealNetwork, RealNode, obstacle
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, slice_of
-from tests.system.packets.cluster import IP, IP6, Ip, each_ip
 from tools.masquerade.client import resent
 from tools.masquerade.scene import serving
 
@@ -32,7 +32,9 @@ DIRECTLY, SERVICE = "directly", "through a Service"
 
 
 class Scene(NamedTuple):
-    """A node with a pod that serves, and where the clients are: their network, addresses, and what they connect to."""
+    """A node with a pod that serves, and the clients: their network, their addresses, and the addresses they connect
+    to.
+    """
 
     node: RealNode
     pod: RealHost
@@ -41,7 +43,7 @@ class Scene(NamedTuple):
     addresses: dict[str, tuple[str, int]]
 
     def connect(self, way: str, sources: Iterator[tuple[str, int]], count: int) -> Counter[str]:
-        """Make connections, one after the other: how many there were, and how many whose SYN was sent again."""
+        """Make connections in turn, and return how many were made and how many needed a retransmitted SYN."""
         return self.clients.call(_connect, self.addresses[way], sources, count)
 
 
@@ -68,7 +70,7 @@ def _connect(address: tuple[str, int], sources: Iterator[tuple[str, int]], count
 
 @pytest.fixture(params=["outside", "node"])
 def scene(request: pytest.FixtureRequest, ip: Ip) -> Iterator[Scene]:
-    """Two clients outside, or one on the node itself."""
+    """A scene with two clients outside, or with a client on the node itself."""
     with RealNetwork() as network, ExitStack() as stack:
         node = network.node()
         pod = node.pod("web", IP.here, IP6.here)
@@ -84,23 +86,23 @@ def scene(request: pytest.FixtureRequest, ip: Ip) -> Iterator[Scene]:
 
 
 def load(scene: Scene, ip: Ip, *, fully_random: bool) -> None:
-    """Let the node serve a Service with the pod."""
+    """Load the rules of a Service with the pod on the node."""
     told = service(cluster_ips=[ip.vip], type="LoadBalancer", load_balancer_ips=[ip.balanced])
     made = pipeline(told, slice_of(endpoints=[f"{ip.here}@node-a"]), masquerade_fully_random=fully_random)
     scene.node.load(made.full_transaction({}).text)
 
 
 def each_port(scene: Scene) -> Iterator[tuple[str, int]]:
-    """The clients' addresses and ports, in turn and again and again."""
+    """Yield the clients' addresses and ports in turn, endlessly."""
     clients = list(zip(scene.sources, FIRST_PORTS, strict=False))
     return itertools.cycle([(source, first + number) for number in range(PORTS) for source, first in clients])
 
 
-@each_ip
 def test_masquerading_loses_no_handshake(scene: Scene, ip: Ip) -> None:
-    """As few handshakes need a second SYN through a Service that masquerades as directly, of 3,000 by turns.
+    """Of 3,000 handshakes each way, as few need a second SYN through a masquerading Service as directly.
 
-    With random ports some 35 would: half of those that meet one of up to 3,000 TIME_WAITs among 64,512 ports.
+    With random ports some 35 handshakes would: half of the handshakes that hit a port among up to 3,000 in TIME_WAIT,
+    of 64,512 ports.
     """
     load(scene, ip, fully_random=False)
     found = {way: Counter[str]() for way in (DIRECTLY, SERVICE)}
@@ -112,7 +114,6 @@ def test_masquerading_loses_no_handshake(scene: Scene, ip: Ip) -> None:
     assert found[SERVICE]["again"] <= found[DIRECTLY]["again"] + 5
 
 
-@each_ip
 def test_a_server_on_the_node_may_be_its_own_client(ip: Ip) -> None:
     """The node reaches a server of its own through a ClusterIP, whether masquerading changes its source or not."""
     with RealNetwork() as network:
@@ -123,10 +124,9 @@ def test_a_server_on_the_node_may_be_its_own_client(ip: Ip) -> None:
         assert [node.ask(ip.vip, 80).name for _ in range(4)] == ["node-a"] * 4
 
 
-@each_ip
 @pytest.mark.parametrize("scene", ["outside"], indirect=True)
 def test_random_ports_lose_handshakes(scene: Scene, ip: Ip) -> None:
-    """With masqueradeFullyRandom some handshakes need a second SYN: what the test above looks for can be seen here."""
+    """With masqueradeFullyRandom some handshakes need a second SYN, so the test above can find losses."""
     load(scene, ip, fully_random=True)
     found, ports = Counter[str](), each_port(scene)
     while found["again"] <= 5 and found["made"] < 30_000:

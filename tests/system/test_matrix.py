@@ -1,4 +1,4 @@
-"""Every combination of what decides about a connection, sent through the kernel and compared with the specification.
+"""Every combination of the facts that decide about a connection, sent through the kernel and held to the specification.
 
 The specification is `conformance.oracle`.  The world is made of one Service per policy and endpoint case, each with all
 kinds of addresses, both families and all protocols; so one load of rules covers the whole matrix.  What is not covered
@@ -13,17 +13,18 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import pytest
+from nftproxy_conformance.lab import DROPPED, TCP_RESET, Lab, Origin, Outcome, Probe, obstacle
+from nftproxy_conformance.lab.topology import DEFAULT_SOURCES
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import World
 
-from nftproxy.conformance.oracle import Oracle, World
-from nftproxy.lab import DROPPED, TCP_RESET, Lab, Origin, Outcome, Probe, obstacle
-from nftproxy.lab.topology import DEFAULT_SOURCES
 from nftproxy.model.addresses import Protocol
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.model.settings import DetectLocalMode
+from tests.support.cluster import IP, IP6, Cluster, Ip
 from tests.support.factories import addresses, node, service, settings, slice_of
-from tests.system.packets.cluster import IP, IP6, Cluster, Ip
 
-# ---- what decides --------------------------------------------------------------------------------------------------
+# ---- the facts that decide -----------------------------------------------------------------------------------------
 
 
 class Front(Enum):
@@ -55,7 +56,7 @@ class Case(Enum):
 
 
 class Cell(NamedTuple):
-    """One combination."""
+    """A combination of the facts."""
 
     front: Front
     policy: TrafficPolicy
@@ -115,7 +116,7 @@ CONDITIONS: Mapping[Case, Mapping[Place, str]] = {
 
 
 def virtual(is_ipv6: bool, front: Front, policy: TrafficPolicy, case: Case) -> str:
-    """The address of a front, each Service's its own; node ports are all on the node's."""
+    """The address of a front.  Each Service has its own, but node ports are all on the node's."""
     number = POLICIES[policy] * 10 + CASES[case]
     if is_ipv6:
         of_kind = {Front.CLUSTER_IP: "fd00:96::", Front.EXTERNAL_IP: "2001:db8:113::e:"}
@@ -182,37 +183,37 @@ def fronts_of(made: Service, policy: TrafficPolicy, case: Case) -> Iterator[tupl
 
 
 def source_from(origin: Origin, is_ipv6: bool) -> str:
-    """The usual source; the node's is another address than masquerading gives to what leaves through the uplink."""
+    """The usual source.  The node's differs from the address that masquerading gives to connections on the uplink."""
     ip: Ip = IP6 if is_ipv6 else IP
     return ip.own if origin is Origin.NODE else DEFAULT_SOURCES[origin][is_ipv6]
 
 
 def make_world() -> dict[tuple[TrafficPolicy, Case], Service]:
-    """The Services, one for each policy and case."""
+    """The Services, by policy and case."""
     return {(policy, case): make_service(policy, case) for policy in TrafficPolicy for case in Case}
 
 
 def oracle_of(tweaks: Mapping[str, Any]) -> Oracle:
-    """What says how the connections of all cells must go in a configuration."""
+    """The oracle for the connections of all cells in a configuration."""
     made = make_world()
     slices = tuple(each for policy, case in made for each in make_slices(policy, case))
     return Oracle(World(node(), settings(**tweaks).config, tuple(made.values()), slices, interfaces=OWN))
 
 
 class Tried(NamedTuple):
-    """What must become of the connections of a cell, and what did."""
+    """The expected and the found outcomes of the connections of a cell."""
 
     expected: frozenset[Outcome]
     found: set[Outcome]
 
 
 def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
-    """What becomes of the connections of every cell."""
+    """The outcomes of the connections of every cell."""
     oracle = oracle_of(tweaks)
     Cluster(lab, *oracle.world.services, *oracle.world.slices, **tweaks)
     cells = {cell: probe for key, made in make_world().items() for cell, probe in fronts_of(made, *key)}
     tried = {cell: Tried(oracle.expected(probe), set()) for cell, probe in cells.items()}
-    # With two endpoints, 40 connections miss one of them once in 500 thousand million times.
+    # With two endpoints, 40 connections miss an endpoint once in 500 thousand million times.
     probes = [each for each in cells.items() for _ in range(40 if len(tried[each[0]].expected) > 1 else 3)]
     for (cell, _), outcome in zip(probes, lab.connect_many(probe for _, probe in probes), strict=True):
         tried[cell].found.add(outcome)
@@ -220,7 +221,7 @@ def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
 
 
 def differences(tried: Mapping[Cell, Tried]) -> list[str]:
-    """Where what was found is not what is specified, in words."""
+    """The cells whose outcomes differ from the specification, in words."""
     return [
         f"{cell}: {sorted(map(repr, found))}, not {sorted(map(repr, expected))}"
         for cell, (expected, found) in tried.items()
@@ -233,7 +234,7 @@ def differences(tried: Mapping[Cell, Tried]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def matrix_lab() -> Iterator[Lab]:
-    """One lab for all configurations; skips them where there can be none."""
+    """A lab for all configurations.  Skips them where there can be none."""
     if why := obstacle():
         pytest.skip(why)
     with Lab() as lab:
@@ -242,7 +243,7 @@ def matrix_lab() -> Iterator[Lab]:
 
 @pytest.fixture(scope="module", params=SETUPS)
 def tried(request: pytest.FixtureRequest, matrix_lab: Lab) -> dict[Cell, Tried]:
-    """What becomes of the connections of every cell in one configuration."""
+    """The outcomes of the connections of every cell in a configuration."""
     matrix_lab.reset()
     for ip in (IP, IP6):
         matrix_lab.add_address(ip.own)
@@ -268,7 +269,7 @@ def test_a_cell_that_is_left_out_is_named() -> None:
 
 
 def test_a_cell_that_behaves_otherwise_is_named() -> None:
-    """The comparison names a cell whose outcome isn't the specified one, and both outcomes."""
+    """The comparison names a cell whose outcome isn't as specified, and both outcomes."""
     cell = Cell(Front.CLUSTER_IP, TrafficPolicy.CLUSTER, Origin.POD, False, Protocol.TCP, Case.NOWHERE)
     assert differences({cell: Tried(frozenset({TCP_RESET}), {DROPPED})}) == [
         "ClusterIP, policy Cluster, from pod, IPv4 TCP, endpoints none that is usable: "

@@ -1,7 +1,7 @@
 """docs/troubleshooting.md keeps its word: for each row of its tables the fault is made, and the commands lead there.
 
-The commands and the rows are those of the page.  Of its table a row must be the first one whose words are in what the
-commands print, as the page says.  All is on one node with one agent, a real kernel, packets, and an API server.
+The commands and the rows are read from the page.  A row must be the first of its table whose words are in the output of
+the commands.  All is on a single node with an agent, a real kernel, packets, and an API server.
 """
 
 from __future__ import annotations
@@ -10,20 +10,22 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import yaml
+from nftproxy_conformance.apiserver.faults import Fault, Respond
+from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, obstacle
 
 from nftproxy.api.services import PROXY_NAME
-from nftproxy.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, obstacle
-from nftproxy.lab.apiserver.faults import Fault, Respond
+from tests.support.cluster import IP, IP6, at
 from tests.support.command import nftproxy
 from tests.support.objects import Object
+from tests.support.waiting import wait_until
 from tests.system.e2e.agent import World, ask_http, eventually
 from tests.system.e2e.objects import node, service, slice_of
-from tests.system.packets.cluster import IP, IP6, at
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "troubleshooting.md"
 LISTED = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
@@ -40,7 +42,7 @@ SLOW, MOMENT, WITHOUT = "Slow, or old pods, after a rollout", "Services stop for
 
 
 class Row(NamedTuple):
-    """A row of a table: under which heading, by which commands, its words, and those of the rows above it."""
+    """A row of a table: its heading, its commands, its words, and the words of the rows above it."""
 
     heading: str
     commands: str
@@ -50,7 +52,7 @@ class Row(NamedTuple):
 
 def rows_of_page() -> Iterator[Row]:
     """Every row of every symptom."""
-    for section in PAGE.read_text().partition("\n## Codes")[0].split("\n## ")[1:]:
+    for section in PAGE.read_text().split("\n## ")[1:]:
         for found in SYMPTOM.finditer(section):
             words = re.findall(r"^\| `([^`]+)`", found["rows"], re.MULTILINE)
             for index, each in enumerate(words):
@@ -80,7 +82,7 @@ class Scene:
         assert next((each for each in (*row.above, words) if each in answer), "none") == words, answer
 
     def answer(self, commands: str) -> str:
-        """What commands print, run one after the other on the node, where the cluster's objects are a file."""
+        """The output of commands, run in a row on the node, where the cluster's objects are a file."""
         listed = [each for kind in LISTED for each in self.server.objects(kind)]
         cluster = {"apiVersion": "v1", "kind": "List", "items": listed}
         (self._directory / "cluster.yaml").write_text(yaml.safe_dump(cluster))
@@ -101,10 +103,22 @@ class Scene:
         self.agent.config.write_text(yaml.safe_dump(yaml.safe_load(self.agent.config.read_text()) | fields))
 
     def ask(self, path: str) -> str:
-        """What the agent answers at a path of its ports, "" while it doesn't."""
+        """The answer of the agent at a path of its ports, "" without an answer."""
         port = 10249 if path == "/metrics" else 10256
         answer = ask_http(self.node, f"http://127.0.0.1:{port}{path}")
         return answer.body if answer else ""
+
+    @contextmanager
+    def counting(self, code: str) -> Iterator[None]:
+        """Wait at the end of the context until the agent has counted a further warning of a code."""
+        before = self.warnings(code)
+        yield
+        wait_until(lambda: self.warnings(code) > before)
+
+    def warnings(self, code: str) -> float:
+        """How many warnings of a code the agent has logged."""
+        found = re.search(rf'^nftproxy_warnings_total{{code="{code}"}} (.*)$', self.ask("/metrics"), re.MULTILINE)
+        return float(found[1]) if found else 0.0
 
     def wait_for(self, words: str, path: str) -> None:
         """Wait until an answer of the agent has some words."""
@@ -112,7 +126,9 @@ class Scene:
 
 
 class Case(NamedTuple):
-    """A row whose fault is in the cluster's objects, and what becomes of connections with it, as far as that shows."""
+    """A row whose fault is in the cluster's objects, and the outcomes of connections with it, as far as they show
+    it.
+    """
 
     heading: str
     words: str
@@ -263,7 +279,7 @@ GONE = ONE, "and has nothing"
 
 
 def test_every_row_is_tried() -> None:
-    """The page has rows, and for each one here makes the fault."""
+    """The page has rows, and a test here makes the fault of each."""
     tried = [(case.heading, case.words) for case in CASES]
     assert sorted(
         [
@@ -290,7 +306,7 @@ def test_the_cluster_is_written_as_it_is_here() -> None:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    """A node with its agent; the tests follow each other on it, as they stand here."""
+    """A node with its agent."""
     if why := obstacle():
         pytest.skip(why)
     directory = tmp_path_factory.mktemp("node")
@@ -307,7 +323,7 @@ def test_a_fault_in_the_cluster(scene: Scene, case: Case) -> None:
 
 
 def test_session_affinity(scene: Scene) -> None:
-    """A client that stays with one pod is explained by session affinity."""
+    """A client that stays with a pod is explained by session affinity."""
     scene.has(service(sessionAffinity="ClientIP"), slice_of(HERE, AWAY))
     assert len(scene.world.outcomes(POD, IP.vip)) == 1
     scene.find(*AFFINITY)
@@ -321,10 +337,10 @@ def test_open_connections_are_counted(scene: Scene) -> None:
 
 
 def test_another_program_deletes_the_rules(scene: Scene) -> None:
-    """Once the agent has repaired what another program has deleted, its metrics name the reason."""
+    """Once the agent has repaired rules that another program deleted, its metrics name the reason."""
     scene.has(*FINE)
-    scene.node.run(["nft", "delete", "table", "ip", "nftproxy"])
-    scene.wait_for('code="NFT408"', "/metrics")
+    with scene.counting("NFT408"):
+        scene.node.run(["nft", "delete", "table", "ip", "nftproxy"])
     scene.find(*FLUSHED)
     scene.has(*FINE)
 
@@ -340,7 +356,7 @@ def test_a_node_that_does_not_forward(scene: Scene) -> None:
 
 
 def test_a_bad_configuration(scene: Scene) -> None:
-    """A configuration that the agent doesn't take is in what its health says, as long as it is there."""
+    """A configuration that the agent doesn't take is in its health, as long as it is there."""
     scene.configure(oomScoreAdj=5000)
     scene.wait_for("NFT105", "/healthz")
     scene.find(*MISCONFIGURED)
@@ -351,8 +367,8 @@ def test_a_bad_configuration(scene: Scene) -> None:
 def test_the_api_server_is_away(scene: Scene) -> None:
     """While the API server is away, the agent's metrics say so, and its rules don't follow the cluster."""
     scene.has(*FINE)
-    scene.server.stop()
-    scene.wait_for('code="NFT501"', "/metrics")
+    with scene.counting("NFT501"):
+        scene.server.stop()
     for each in API_AWAY:
         scene.find(*each)
     scene.server.put(slice_of(HERE))
@@ -361,8 +377,17 @@ def test_the_api_server_is_away(scene: Scene) -> None:
     scene.has(*FINE)
 
 
-def test_an_agent_that_has_ended(scene: Scene) -> None:
+@pytest.fixture
+def ending(scene: Scene) -> Iterator[Scene]:
+    """A node whose agent is stopped by the test, and runs again at the end."""
+    yield scene
+    scene.agent.kill()
+    scene.agent.start()
+
+
+def test_an_agent_that_has_ended(ending: Scene) -> None:
     """Rules that nobody keeps differ from the cluster, and UDP flows to pods that have gone stay."""
+    scene = ending
     scene.has(service(ports=["a:80/TCP", "b:80/UDP"]), slice_of(HERE, AWAY, ports=["a:8080/TCP", "b:8080/UDP"]))
     assert scene.world.outcomes(POD, IP.vip, protocol="udp") == BOTH
     scene.agent.stop()
@@ -371,20 +396,28 @@ def test_an_agent_that_has_ended(scene: Scene) -> None:
         scene.find(*each)
 
 
-def test_an_agent_that_can_not_start(scene: Scene) -> None:
-    """An agent that may not list everything says what it waits for, and names another proxy that has left rules."""
-    scene.server.put(*FINE)
+def test_an_agent_that_can_not_start(ending: Scene) -> None:
+    """An agent that may not list everything names the resources that it waits for, and names another proxy that has
+    left rules.
+    """
+    scene = ending
+    scene.has(*FINE)
+    scene.agent.stop()
     scene.server.faults.add(Fault(Respond(403), verb="list", resource="endpointslices", count=None))
     scene.node.run(["nft", "add", "table", "ip", "kube-proxy"])
-    scene.agent.launch()
-    scene.wait_for('code="NFT503"', "/metrics")
+    with scene.agent.logging("NFT503"):
+        scene.agent.launch()
     scene.wait_for("NFT007", "/livez")
     for each in STARTING:
         scene.find(*each)
+    scene.server.faults.clear()
+    scene.node.run(["nft", "delete", "table", "ip", "kube-proxy"])
+
+
+def test_rules_that_are_gone(ending: Scene) -> None:
+    """Where neither rules nor an agent are, the kernel has none of the rules that it must have."""
+    scene = ending
+    scene.has(*FINE)
     scene.agent.stop()
-
-
-def test_rules_that_are_gone(scene: Scene) -> None:
-    """Where neither rules nor an agent are, the kernel has nothing of what it must have."""
     scene.node.run(["nft", "delete", "table", "ip", "nftproxy"])
     scene.find(*GONE)

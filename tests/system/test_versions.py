@@ -1,7 +1,7 @@
-"""Two versions of nft take turns with one table: this machine's, and those of other Debians in their trees (debian.sh).
+"""Two versions of nft take turns with a table: this machine's, or a version in another Debian's tree (debian.sh).
 
-A node's image may be updated or rolled back at any time.  So whichever version finds a table that the other one wrote
-must read it, load it anew and change it, and no client may notice.  Each turn is a process of its own, as in life.
+A node's image may be updated or rolled back at any time.  So each version must read a table that the other version
+wrote, load it anew and change it, and no client may notice.  Each turn is a separate process, as on a real node.
 """
 
 import sys
@@ -10,15 +10,15 @@ from itertools import islice, permutations
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance.lab import Lab, Origin, Outcome, obstacle
 
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Lab, Origin, Outcome, obstacle
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, Put
 from nftproxy.pipeline import Pipeline
+from tests.support.cluster import IP, IP6
 from tests.support.factories import leads_to_a_chain
 from tests.support.town import STICKY_VIPS, endpoints, everywhere, goes_right, town
-from tests.system.packets.cluster import IP, IP6
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SCRIPT = CHECKOUT / "tools" / "debian" / "debian.sh"
@@ -31,7 +31,7 @@ COMMANDS = {
 
 
 def is_prepared(release: str) -> bool:
-    """Whether the tree of a release is there, and of late."""
+    """Return whether the tree of a release exists and is up to date."""
     stamp = CHECKOUT / ".trees" / release / "venv" / ".nftproxy-setup"
     return stamp.exists() and stamp.stat().st_mtime > (CHECKOUT / "pyproject.toml").stat().st_mtime
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def take_turn() -> None:
-    """Be one version: see what is there, load it anew, change it, and print the version."""
+    """Read the present table, load it anew, change it, and print the version of nft."""
     kernel = Kernel()
     made = town()
     installed = {family: kernel.read_back(family) for family in Family}
@@ -52,15 +52,15 @@ def take_turn() -> None:
         [Put(endpoints([IP.here, IP.away])), Put(endpoints([IP6.here, IP6.away], ip=IP6))],
     ]
     for events in changes:
-        kernel.apply(made.apply(events))
+        kernel.apply(made.ingest(events))
         assert all(holds(kernel, made, family) for family in Family)
-    print(kernel.version())  # noqa: T201 -- the answer to the process that started this one
+    print(kernel.version())  # noqa: T201 -- the answer to the parent process
 
 
 def holds(kernel: Kernel, made: Pipeline, family: Family) -> bool:
-    """Whether the kernel has the sets, maps, chains and elements that the pipeline has, as this version reads them.
+    """Return whether the kernel has the pipeline's sets, maps, chains and elements, as this version reads them.
 
-    Beyond these it may have chains for numbers of endpoints, and what leads there: they are kept once they were needed.
+    The kernel may also have chains for past numbers of endpoints, and the elements that lead there, as these are kept.
     """
     installed, generation = kernel.read_back(family), made.generations[family]
     assert installed is not None
@@ -72,21 +72,21 @@ def holds(kernel: Kernel, made: Pipeline, family: Family) -> bool:
 
 @pytest.fixture
 def lab() -> Iterator[Lab]:
-    """A lab of its own."""
+    """A lab for a single test."""
     with Lab() as lab:
         yield lab
 
 
 @pytest.mark.parametrize("pair", list(permutations(COMMANDS, 2)), ids=", then ".join)
 def test_versions_take_turns_with_a_table(lab: Lab, pair: tuple[str, str]) -> None:
-    """Each version reads, loads anew and changes what the other one left, and connections go where they should."""
+    """Each version reads, reloads and changes the other version's table, and connections keep their right outcomes."""
     for release in set(pair) - {"here"}:
         if not is_prepared(release):
             pytest.skip(f"no tree of Debian {release} here, or none of late: run tools/debian/debian.sh {release}")
     homes: set[Outcome] = set()
     for where in pair * 2:
         version = lab.node.run(COMMANDS[where]).strip()
-        print(f"{where}: nft {version}")  # noqa: T201 -- for whoever reads the test's output
+        print(f"{where}: nft {version}")  # noqa: T201 -- for readers of the test's output
         outcomes = lab.connect_many(islice(everywhere(), 300))
         assert [outcome for outcome in outcomes if not goes_right(outcome)] == []
         homes.add(lab.connect(Origin.POD, STICKY_VIPS[0], 80))

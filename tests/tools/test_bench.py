@@ -1,4 +1,4 @@
-"""The bench's own parts: what they make of figures, of messages and of a trace.  What it measures is no test."""
+"""The bench's parts: their treatment of figures, messages and traces.  The bench's measurements aren't tested."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance.apiserver.documents import documents
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab.node import Node
 
-from nftproxy.lab import obstacle
-from nftproxy.lab.apiserver.manifests import documents
-from nftproxy.lab.node import Node
 from tools.bench import cluster, figures, offline, report
 from tools.bench.cluster import Size
 from tools.bench.dumps import dumped
@@ -39,29 +39,37 @@ def test_a_distribution_is_noted_by_its_ranks() -> None:
     ],
 )
 def test_a_row_tells_how_far_a_target_is_met(value: float, shown: str, verdict: str) -> None:
-    """A figure at its limit meets it; beyond, the row tells by how much it is missed."""
+    """A figure up to its limit meets the target, and for a figure above it the row shows the excess."""
     row = Target("a change", "a", 0.005, MILLISECONDS).row({"a": value})
     assert row == ("a change", "<= 5 ms", shown, verdict)
 
 
 def test_a_ratio_needs_both_figures() -> None:
-    """A row that compares two figures isn't there while one is missing."""
+    """A row that compares two figures is left out if either figure is missing."""
     target = Target("growth", "many", 1.5, RATIO, "few")
     assert target.row({"many": 3.0}) is None
     assert target.row({"many": 3.0, "few": 2.0}) == ("growth", "<= 1.50 x", "1.50 x", "met")
 
 
 def test_tables_are_written_between_their_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table takes the place of the one before; all else stays, and so does the table of what wasn't measured."""
+    """A new table replaces the previous table, and all else on the page stays, also a table without measurements."""
     page = tmp_path / "page.md"
-    names = ("machine", "targets", "kinds", "stages", "shapes")
+    names = ("machine", "growth")
     page.write_text("".join(f"# {name}\n<!-- bench: {name} -->\nold\n<!-- end: {name} -->\n" for name in names))
     monkeypatch.setattr(report, "DOCUMENT", page)
     for _ in range(2):
         report.write({"start/10000": 1.5})
     sections = page.read_text().split("# ")
-    assert "| process start to complete rules, cold, 10,000 x 10 | <= 2 s | 1.50 s | met |" in sections[2]
-    assert sections[3] == "kinds\n<!-- bench: kinds -->\nold\n<!-- end: kinds -->\n"
+    assert "| 10,000 x 10 |  |  | 1.50 s |  |\n<!-- end" in sections[2]
+    report.write({"render/10000/JSON": 1.0})
+    assert page.read_text().split("# ")[2] == sections[2]
+
+
+def test_targets_are_printed_only() -> None:
+    """Targets are printed beside their figures, but not written to any page."""
+    row = "| process start to complete rules, cold, 10,000 x 10 | <= 2 s | 1.50 s | met |"
+    assert row in report.sections({"start/10000": 1.5})["targets"]
+    assert "targets" not in report.WRITTEN
 
 
 def test_a_cluster_has_no_address_twice() -> None:
@@ -73,14 +81,14 @@ def test_a_cluster_has_no_address_twice() -> None:
 
 
 def test_both_formats_are_the_same_cluster(tmp_path: Path) -> None:
-    """What is rendered from YAML is what is rendered from JSON."""
+    """YAML and JSON have the same objects."""
     as_json = cluster.write(SMALL, tmp_path / "cluster.json")
     as_yaml = offline.write_yaml(SMALL, tmp_path / "cluster.yaml")
     assert list(documents(as_json)) == list(documents(as_yaml)) == list(cluster.objects(SMALL))
 
 
 def test_a_stage_has_only_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a stage inside another takes is not the other's; the steps of a generator are its own."""
+    """The time of an inner stage isn't counted for the outer stage, and a generator's steps count for its own stage."""
     clock = itertools.count()
     monkeypatch.setattr("tools.bench.stages.time.perf_counter", lambda: next(clock))
     stopwatch = Stopwatch()
@@ -110,13 +118,13 @@ def test_a_stage_has_only_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_dump_is_known_in_a_trace(line: str, message: str | None) -> None:
-    """A request for a dump is known by name, whether strace can name it or not; others are none."""
+    """A request for a dump is recognized by name, even if strace can't name it, and other requests are ignored."""
     assert list(dumped(line)) == ([message] if message else [])
 
 
 @needs_root
 def test_a_commit_is_heard_with_all_that_it_did() -> None:
-    """The listener tells of each commit once, with how many elements and rules it touched, and their bytes."""
+    """The listener reports each commit once, with the numbers of its elements and rules."""
     with Node("heard") as node, Listener(node) as listener:
         node.load("table ip t { set s { type ipv4_addr; }\nchain c { accept\n}\n}\n")
         node.load("add element ip t s { 10.1.2.3, 10.1.2.4 }")

@@ -1,17 +1,17 @@
-"""The tool that measures what objects cost at a bound: that it measures what it says."""
+"""The tool that measures the cost of objects at a bound measures as documented."""
 
 from __future__ import annotations
 
 import pytest
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
 from tools.bench.bounds import CASES, Case, fronts, measure, ranges, rows, run
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def test_what_is_within_bounds_gets_into_the_kernel() -> None:
-    """A Service of each kind that is small gets its elements, and is not quarantined."""
+    """A small Service of each kind gets its elements, and is not quarantined."""
     costs = [measure(objects) for objects in (fronts(3, 4), rows(2, 5), ranges(2, 3))]
     assert [cost.reason for cost in costs] == ["", "", ""]
     assert [cost.elements > 10 for cost in costs] == [True, True, True]
@@ -19,7 +19,7 @@ def test_what_is_within_bounds_gets_into_the_kernel() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=[case.what for case in CASES])
 def test_a_hundred_times_a_bound_gets_nothing(case: Case) -> None:
-    """What is a hundred times as large as a bound is quarantined, and no element of it gets into the kernel."""
+    """An object a hundred times as large as a bound is quarantined, and no element of it gets into the kernel."""
     cost = measure(case.hundred_times())
     assert "are allowed" in cost.reason
     assert cost.elements == 0
@@ -27,5 +27,5 @@ def test_a_hundred_times_a_bound_gets_nothing(case: Case) -> None:
 
 @pytest.mark.parametrize(("count", "stay"), [(10, 10), (300, 127)])
 def test_silent_connections_stay_up_to_the_bound(count: int, stay: int) -> None:
-    """Of connections that say nothing as many stay open as the port may have, except the one that a probe takes."""
+    """Silent connections stay open up to the port's bound, less the connection of a probe."""
     assert run("--crowd", str(count)).decode().startswith(f"| {count} | {stay} | ")

@@ -1,4 +1,4 @@
-"""Chaos: what is drawn is the seed's, what connections may become is known, and a run finds what goes wrong."""
+"""Chaos: the seed determines the draws, the allowed outcomes of connections are known, and a run finds violations."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from typing import Any
 
 import httpx
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, Lab, Origin, Probe, endpoint, obstacle
 
-from nftproxy.lab import DROPPED, NODE, TCP_RESET, Lab, Origin, Probe, endpoint, obstacle
-from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.addresses import parse_network
 from nftproxy.model.settings import Config
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tools.chaos import session
 from tools.chaos.agent import PATIENCE
 from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, Histories, node_port
-from tools.chaos.faults import FAULTS, Row, Scene
+from tools.chaos.faults import FAULTS, ChaosFault, Scene
 from tools.chaos.session import Session, drawn
 
 CONFIG = Config(cluster_cidrs=(parse_network("10.1.0.0/16"),))
 
 
 def test_the_seed_draws_the_faults() -> None:
-    """The same seed has the same faults in the same order, and another seed others."""
+    """The same seed has the same faults in the same order, and another seed other faults."""
     first, again, other = (list(itertools.islice(drawn(seed), 100)) for seed in ("a", "a", "b"))
     assert first == again != other
 
 
 def test_every_fault_has_its_turn() -> None:
-    """No fault comes again before all have come, and what happens at once is of different groups."""
+    """No fault comes again before all have come, and faults at once are of different groups."""
     seen: list[str] = []
     for names in drawn("a"):
         assert len({FAULTS[name].group for name in names}) == len(names)
@@ -47,7 +47,7 @@ def test_every_fault_has_its_turn() -> None:
 
 
 def objects_after(seed: str, changes: int) -> list[Any]:
-    """Services and slices after some changes, without what the server adds."""
+    """Return the Services and slices after some changes, without the fields that the server adds."""
     with ApiServer() as server:
         cluster = Cluster(server, CONFIG, seed)
         cluster.furnish(0.0)
@@ -58,7 +58,7 @@ def objects_after(seed: str, changes: int) -> list[Any]:
 
 
 def test_the_seed_draws_the_changes() -> None:
-    """The same seed has the same objects after as many changes; those that never change are there all the time."""
+    """The same seed has the same objects after the same number of changes, and some objects never change."""
     first, again, other = (objects_after(seed, 120) for seed in ("a", "a", "b"))
     assert first == again != other
     names = {each["name"] for each in first}
@@ -67,7 +67,7 @@ def test_the_seed_draws_the_changes() -> None:
 
 
 def test_what_an_object_may_be() -> None:
-    """Until the kernel is known to have it an object may be what it was; a connection from before may still say so."""
+    """Until the kernel is known to have an object's new state, connections may meet an earlier state."""
     histories = Histories()
     for now, name in ((1.0, "a"), (2.0, "b"), (3.0, "c")):
         histories.note("Service", 7, {"is": name}, now)
@@ -81,7 +81,7 @@ def test_what_an_object_may_be() -> None:
 
 
 def test_what_a_connection_may_become() -> None:
-    """A Service of one time with the endpoints of another, or lost in between; one thing once all is settled."""
+    """An old Service with new endpoints, or a loss in between, is allowed until all is settled."""
     number = CHANGING[0]
     with ApiServer() as server:
         cluster = Cluster(server, CONFIG, "a")
@@ -98,7 +98,7 @@ def test_what_a_connection_may_become() -> None:
 
 
 class Restoring:
-    """A lock for changes; whoever takes it for the second time finds the server restored from a backup."""
+    """A lock for changes.  When it is taken for the second time, the server is restored from a backup."""
 
     def __init__(self, server: ApiServer) -> None:
         self._server = server
@@ -116,7 +116,7 @@ class Restoring:
 
 @pytest.mark.parametrize("fault", ["hostile objects", "contested addresses"])
 def test_objects_that_a_restore_loses(fault: str) -> None:
-    """A server that is restored while objects come and go may have lost those that are to go."""
+    """A server that is restored while objects come and go may have lost the objects that are to go."""
     with ApiServer() as server:
         before = server.objects("Service")
         changing: Any = Restoring(server)
@@ -131,7 +131,9 @@ needs_a_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 @needs_a_lab
 def test_a_run_without_violations(tmp_path: Path) -> None:
-    """An agent that is killed while its watches expire costs no connection, and ends with what `render` prints."""
+    """An agent that is killed while its watches expire costs no connection, and ends with the rules that `render`
+    prints.
+    """
     said: list[str] = []
     with Session("test", tmp_path, said.append) as chaos:
         chaos.run(6.0, ["killed", "410"])
@@ -143,7 +145,7 @@ def test_a_run_without_violations(tmp_path: Path) -> None:
 
 @needs_a_lab
 def test_a_run_finds_connections_that_go_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rules that are harmed without its knowledge are violations of connections, named one by one."""
+    """If the rules are damaged behind its back, a run reports each wrong connection as a violation."""
     with Session("test", tmp_path, lambda _: None) as chaos:
 
         def sabotage(scene: Scene, _rng: Random) -> None:
@@ -153,7 +155,7 @@ def test_a_run_finds_connections_that_go_wrong(tmp_path: Path, monkeypatch: pyte
             scene.agent.wait_until(lambda: chaos.traffic.judged >= enough, 60)
             scene.agent.resume()
 
-        monkeypatch.setattr(session, "FAULTS", {"sabotage": Row("kernel", sabotage)})
+        monkeypatch.setattr(session, "FAULTS", {"sabotage": ChaosFault("kernel", sabotage)})
         chaos.run(1.0, ["sabotage"])
     assert chaos.traffic.wrong
     assert any(text.startswith("a connection: Probe(") for text in chaos.violations)
@@ -167,7 +169,7 @@ def test_a_run_finds_an_agent_that_ends(tmp_path: Path, monkeypatch: pytest.Monk
         os.kill(scene.agent.process_id, signal.SIGKILL)
         scene.agent.wait_until(lambda: scene.agent.has_died)
 
-    monkeypatch.setattr(session, "FAULTS", {"death": Row("agent", die)})
+    monkeypatch.setattr(session, "FAULTS", {"death": ChaosFault("agent", die)})
     with Session("test", tmp_path, lambda _: None) as chaos:
         chaos.run(1.0, ["death"])
     assert [text for text in chaos.violations if text.startswith("death: the agent has ended by itself")]
@@ -175,9 +177,9 @@ def test_a_run_finds_an_agent_that_ends(tmp_path: Path, monkeypatch: pytest.Monk
 
 @needs_a_lab
 def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Elements aren't all: the agent must be ready, no chain empty, and a configuration that has changed in force.
+    """A run waits until the agent is ready, all chains are filled, and a changed configuration is in force.
 
-    Whatever else a fault waits for in vain is a violation, and the run goes on.
+    If another wait of a fault fails, this is a violation, and the run goes on.
     """
     seen: list[tuple[bool, bool]] = []
 
@@ -197,7 +199,7 @@ def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         agent.renew_configuration()
         raise AssertionError("in vain")
 
-    monkeypatch.setattr(session, "FAULTS", {"look": Row("agent", look)})
+    monkeypatch.setattr(session, "FAULTS", {"look": ChaosFault("agent", look)})
     with Session("test", tmp_path, lambda _: None) as chaos:
         chaos.run(1.0, ["look"])
         assert "starting anew over the rules that are there" in chaos.agent.log()
@@ -207,7 +209,7 @@ def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @needs_a_lab
 def test_a_server_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections to it are refused, or nothing comes back from it; then it is there again."""
+    """Connections to a stopped API server are refused or time out, until the server is there again."""
     with Lab() as lab, ApiServer(make_socket=lab.node.socket) as server:
 
         def connect() -> str:

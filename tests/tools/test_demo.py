@@ -1,4 +1,4 @@
-"""The demo keeps its promises, with nobody watching."""
+"""The demo keeps its promises, also without a terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
 from tests.conftest import Run
 from tools.demo import EXAMPLE, Report, manifests, pods_of
 
@@ -59,7 +59,7 @@ def test_the_demo_shows_what_nftproxy_does() -> None:
 
 
 def test_a_broken_promise_is_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
-    """One promise that isn't kept is marked, and makes the exit status 1."""
+    """A promise that isn't kept is marked, and makes the exit status 1."""
     report = Report()
     report.promise(kept=True, text="this holds")
     assert report.end() == 0
@@ -69,17 +69,17 @@ def test_a_broken_promise_is_the_exit_status(capsys: pytest.CaptureFixture[str])
 
 
 def test_without_root_the_demo_says_what_it_needs(as_nobody: Run) -> None:
-    """A user who may not make namespaces reads why, and the exit status is 2."""
+    """Without the right to make namespaces the demo prints the reason, and the exit status is 2."""
     code = (
         "import contextlib, io, tools.demo as demo\n"
         "with contextlib.redirect_stderr(io.StringIO()) as said: status = demo.main()\n"
         "print(status, said.getvalue(), end='')"
     )
-    assert as_nobody(code) == "2 the demo needs root, for network namespaces and raw sockets\n"
+    assert as_nobody(code) == "2 root is needed, for network namespaces and raw sockets\n"
 
 
 def test_every_endpoint_of_the_example_is_a_pod() -> None:
-    """The demo's pods are those of the manifests, at their addresses of both families."""
+    """The demo's pods are the pods of the manifests, at their addresses of both families."""
     pods = {pod.name: pod for pod in pods_of(each for each in manifests(EXAMPLE / "manifests") if "endpoints" in each)}
     assert pods["web-3"][1:4] == ("node-b", "10.1.1.4", "fd00:1:0:1::4")
     addresses = {pod.address for pod in pods.values()} | {pod.address6 for pod in pods.values()}

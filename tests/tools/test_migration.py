@@ -1,4 +1,4 @@
-"""A node goes from kube-proxy's rules to nftproxy and back without a loss; and the tool would see one.
+"""A node goes from kube-proxy's rules to nftproxy and back without a loss, and the tool would report a loss.
 
 NFTPROXY_TESTS=long tries every shape of kube-proxy's rules, with more connections (`tox run -e race`).
 """
@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance.lab import RealNetwork, RealNode, obstacle
 
-from nftproxy.lab import RealNetwork, RealNode, obstacle
+from tests.support.processes import AgentProcess
 from tools.migration import switch as switching
 from tools.migration import traffic
-from tools.migration.__main__ import COLUMNS, lines, main
-from tools.migration.switch import SHAPES, Account, Agent, Row, Shape, Step, switch
-from tools.migration.traffic import Front, Traffic, Try
+from tools.migration.__main__ import TOTALS, main, tables
+from tools.migration.switch import SHAPES, Account, Row, Shape, Step, switch
+from tools.migration.traffic import Front, Try, asking, await_tries
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 TRIES, KEPT = (1000, 25) if IS_LONG else (40, 5)
@@ -36,7 +37,7 @@ pytestmark = [
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", SHAPES if IS_LONG else ["iptables (nft)"])
 def test_no_connection_is_lost(name: str) -> None:
-    """Through each step there and back, every new connection is served, and every one that is kept goes on."""
+    """Through each step there and back, every new connection is served, and every kept connection goes on."""
     account = switch(name, tries=TRIES, kept=KEPT)
     rows = list(account.rows())
     assert [(row.step, row.new_lost, row.ended) for row in rows if row.new_lost or row.ended] == []
@@ -44,10 +45,10 @@ def test_no_connection_is_lost(name: str) -> None:
 
 
 def test_a_gap_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without any rules new connections are lost and kept ones end, and the account says in which step."""
+    """Without any rules new connections are lost and kept connections end, and the account says in which step."""
 
-    def hasty(node: RealNode, _shape: Shape, _agent: Agent) -> Iterator[tuple[str, Callable[[], object]]]:
-        """What nobody should do: remove the old rules when there are no new ones."""
+    def hasty(node: RealNode, _shape: Shape, _agent: AgentProcess) -> Iterator[tuple[str, Callable[[], object]]]:
+        """Steps with a gap: remove the old rules before there are new rules."""
 
         def remove() -> None:
             monkeypatch.setattr(traffic, "PATIENCE", 0.2)
@@ -65,7 +66,7 @@ def test_a_gap_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_try_counts_for_the_step_in_which_it_began() -> None:
-    """A step's row has what began from its beginning until the next step's, whenever that ended."""
+    """A step's row has the tries that began from its beginning until the next step's, whenever they ended."""
     steps = (Step("first", 1.0, 1.5), Step("second", 3.0, 3.5))
     tries = (
         Try(0.5, 0.1, is_new=True, fault="before"),
@@ -81,22 +82,29 @@ def test_a_try_counts_for_the_step_in_which_it_began() -> None:
 
 
 def test_nobody_is_there() -> None:
-    """A front at which nobody answers is a loss, of whatever protocol."""
+    """A front that doesn't answer is a loss, with either protocol."""
     with RealNetwork() as network:
         node = network.node()
-        with Traffic([Front("nobody", node, node.address, 9, protocol) for protocol in ("tcp", "udp")], 0) as clients:
-            clients.await_tries(2)
-        assert all(each.fault for client in clients.clients for each in client.tries)
+        with asking([Front("nobody", node, node.address, 9, protocol) for protocol in ("tcp", "udp")], 0) as clients:
+            await_tries(clients, 2)
+        assert all(each.fault for client in clients for each in client.tries)
 
 
 def test_the_table_is_that_of_the_page() -> None:
-    """docs/migrate.md has a row for each step of each shape, under the tool's columns."""
+    """docs/migrate.md has the totals of each shape, under the tool's columns."""
     text = MIGRATE.read_text()
-    assert f"| {' | '.join(COLUMNS)} |" in text
-    shown = re.findall(r"^\| ([^|]+) \| ([^|]+) \| [\d.]+ \|", text, re.MULTILINE)
-    assert {shape for shape, _ in shown} == set(SHAPES)
+    assert f"| {' | '.join(TOTALS)} |" in text
+    assert set(re.findall(r"^\| ([^|]+)(?: \| [\d,]+){5} \|$", text, re.MULTILINE)) == set(SHAPES)
     (command,) = re.findall(r"^    python -m tools\.migration (.*)$", text, re.MULTILINE)
     assert main.make_context("migration", command.split()).params["tries"] == 1000
-    (line,) = lines(Account("nftables", (Step("cleanup", 1.0, 3.5),), ()))
-    assert line == "| nftables | cleanup | 2.50 | 0 | 0 | 0 | 0 | 0 |"
-    assert ("nftables", "cleanup") in shown
+
+
+def test_steps_and_totals() -> None:
+    """The tool prints a row for each step, and for each shape a row of sums."""
+    steps = [Row("first", 2.5, 1000, 1, 2, 30, 0), Row("second", 0.25, 500, 0, 1, 10, 4)]
+    lines = tables({"nftables": steps}).splitlines()
+    assert lines[2:4] == [
+        "| nftables | first | 2.50 | 1,000 | 1 | 2 | 30 | 0 |",
+        "| nftables | second | 0.25 | 500 | 0 | 1 | 10 | 4 |",
+    ]
+    assert lines[-1] == "| nftables | 1,500 | 1 | 3 | 40 | 4 |"

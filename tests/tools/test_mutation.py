@@ -1,4 +1,4 @@
-"""The mutation check itself: what is damaged, by which name, and what is said of what lives."""
+"""The mutation check itself: the damage to code, the names of mutants, and the report of survivors."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.test_imports import PURE_ELSEWHERE
 from tools.mutation import python, template
-from tools.mutation.__main__ import Explanation, Report, all_mutants, chosen, explanations, judged
+from tools.mutation.__main__ import Report, all_mutants, chosen, explanations
 from tools.mutation.campaign import Campaign
-from tools.mutation.killers import PACKETS, STAGES, TARGETS
+from tools.mutation.killers import CHECKOUT, PACKETS, STAGES, TARGETS
 from tools.mutation.mutant import Fault, Identity, Mutant, mutants_of
-from tools.mutation.trials import CHECKOUT, Result, Tree, Trial, wait_for_any
+from tools.mutation.trials import Result, Tree, Trial, wait_for_any
 
 
 def python_faults(source: str) -> dict[str, str]:
-    """What can be done to some code, by name, and what it then is."""
+    """Return the damaged texts of some code, by the names of the faults."""
     text = source.encode()
     made = mutants_of("x.py", text, python.faults(text))
     assert all(ast.parse(each.applied(text)) for each in made)
@@ -66,7 +67,7 @@ def python_faults(source: str) -> dict[str, str]:
     ],
 )
 def test_code_is_damaged(source: str, change: str, result: str) -> None:
-    """Each kind of fault is made, and the result is still Python."""
+    """Each kind of fault is made, and the damaged code is still Python."""
     assert python_faults(source)[change] == result
 
 
@@ -85,12 +86,12 @@ def test_code_is_damaged(source: str, change: str, result: str) -> None:
     ],
 )
 def test_what_only_a_reader_or_the_interpreter_would_notice_is_left_alone(source: str) -> None:
-    """Documentation, annotations, decorators, imports and names that are bound once are not damaged."""
+    """Documentation, annotations, decorators, imports and names with a single binding are not damaged."""
     assert python_faults(source) == {}
 
 
 def template_faults(line: str) -> dict[str, str]:
-    """What can be done to a rule, by name, and what it then is."""
+    """Return the damaged texts of a rule, by the names of the faults."""
     text = f"table {{{{ table }}}} {{\n  chain x {{\n    {line}\n  }}\n}}\n"
     sets = "".join(f"  set {name} {{\n    typeof ip daddr\n  }}\n" for name in ("one", "other"))
     chains = "".join(f"  chain {name} {{\n    drop\n  }}\n" for name in ("first", "second"))
@@ -126,12 +127,12 @@ def template_faults(line: str) -> dict[str, str]:
     ],
 )
 def test_templates_are_damaged(line: str, change: str, result: str) -> None:
-    """Each kind of fault is made in a line."""
+    """Each kind of fault is made in a line of a template."""
     assert template_faults(line)[change] == result
 
 
 def test_rules_change_places() -> None:
-    """Two rules of a chain that follow on each other are swapped, a rule and a loop aren't."""
+    """Two adjacent rules of a chain are swapped, but a rule and a loop aren't."""
     text = "table t {\n  chain x {\n    accept\n    drop\n{% for a in b %}\n    reject\n{% endfor %}\n  }\n}\n"
     made = mutants_of("x", text.encode(), template.faults(text, template.Names({"x": text})))
     (swapped,) = (each for each in made if each.identity.change == "swapped with the next")
@@ -139,7 +140,7 @@ def test_rules_change_places() -> None:
 
 
 def test_a_mutant_keeps_its_name_when_it_moves() -> None:
-    """Its identity is the line and what surrounds it: lines before it don't count, and it is one of a kind."""
+    """A mutant's identity is unique, and doesn't change if lines are added before its function."""
     source = b"def f():\n    g(1, 1)\n    g(1)\n"
     moved = b"# comment\n\n" + source
     one, other = (mutants_of("x.py", text, python.faults(text)) for text in (source, moved))
@@ -149,7 +150,7 @@ def test_a_mutant_keeps_its_name_when_it_moves() -> None:
 
 
 def test_every_explanation_is_of_a_mutant() -> None:
-    """What explained.toml explains can be done to the code as it stands; after an edit the entry must follow."""
+    """Each entry of explained.toml is the identity of a mutant of the present code."""
     mutants = [each.identity for each in all_mutants()]
     assert len(mutants) == len(set(mutants))
     assert [str(each) for each in explanations() if each not in set(mutants)] == []
@@ -158,40 +159,46 @@ def test_every_explanation_is_of_a_mutant() -> None:
 ONE, OTHER, GONE = (Identity("x.py", "f", line, "dropped") for line in ("one", "other", "gone"))
 
 
+def test_every_place_of_a_decision_is_damaged() -> None:
+    """Every template, every module of policy and rules, the pipeline and the agent's pure modules are targets."""
+    folders = [("templates", "*.nft.j2"), ("nftproxy/policy", "**/*.py"), ("nftproxy/rules", "**/*.py")]
+    present = {path.relative_to(CHECKOUT).as_posix() for at, names in folders for path in (CHECKOUT / at).glob(names)}
+    elsewhere = {f"nftproxy/{name}.py" for name in ("pipeline", *PURE_ELSEWHERE)}
+    assert present | elsewhere <= set(TARGETS)
+    assert {"templates/watch.nft.j2", "nftproxy/policy/choosing/choice.py", "nftproxy/policy/limits.py"} <= present
+
+
 def test_all_that_may_kill_is_there() -> None:
-    """A file of tests that has gone or has another name would kill whatever it is tried on."""
+    """All named test files and targets exist, as a missing test file would kill every mutant."""
     named = [path for stage in STAGES for path in stage.paths] + list(TARGETS)
     assert [path for path in named if not (CHECKOUT / path).exists()] == []
 
 
-def test_what_lives_must_be_explained() -> None:
-    """Of the living, those without a reason are named; of the reasons, those of the killed and of the unknown."""
-    results = {ONE: Result("passed"), OTHER: Result("failed", "test")}
-    assert judged(results, {}, {ONE, OTHER}) == Report(results, {}, [])
-    assert judged(results, {}, {ONE, OTHER}).unexplained == [ONE]
-    why = Explanation("why")
-    assert judged(results, {ONE: why}, {ONE, OTHER}).unexplained == []
-    assert judged(results, {ONE: why, OTHER: why, GONE: why}, {ONE, OTHER}).stale == [OTHER, GONE]
-
-
-def test_what_is_killed_now_and_then_may_be_explained() -> None:
-    """A race may be lost or won, but must be one."""
-    race = Explanation("why", is_race=True)
-    assert judged({ONE: Result("failed", "test")}, {ONE: race, GONE: race}, {ONE}).stale == [GONE]
-
-
-def test_what_could_not_be_tried_counts_as_living() -> None:
-    """A mutant of which the machine was too busy to tell is one to look at."""
-    assert judged({ONE: Result("unknown")}, {}, {ONE}).unexplained == [ONE]
-
-
-def test_what_was_not_tried_may_be_explained() -> None:
-    """A sample tells nothing of the explanations of others."""
-    assert judged({}, {ONE: Explanation("why")}, {ONE}).stale == []
+@pytest.mark.parametrize(
+    ("results", "explained", "known", "unexplained", "stale"),
+    [
+        ({ONE: "passed", OTHER: "failed"}, (), {ONE, OTHER}, [ONE], []),
+        ({ONE: "passed", OTHER: "failed"}, [ONE], {ONE, OTHER}, [], []),
+        ({ONE: "passed", OTHER: "failed"}, [ONE, OTHER, GONE], {ONE, OTHER}, [], [OTHER, GONE]),
+        ({ONE: "unknown"}, (), {ONE}, [ONE], []),
+        ({}, [ONE], {ONE}, [], []),
+    ],
+    ids=["unexplained", "explained", "killed or gone", "machine too busy", "not tried"],
+)
+def test_a_mutant_lives_exactly_if_it_is_explained(
+    results: dict[Identity, str],
+    explained: list[Identity],
+    known: set[Identity],
+    unexplained: list[Identity],
+    stale: list[Identity],
+) -> None:
+    """The report names survivors without a reason, and reasons for killed or missing mutants."""
+    report = Report({identity: Result(status) for identity, status in results.items()}, explained, known)
+    assert (report.unexplained, report.stale) == (unexplained, stale)
 
 
 def test_a_sample_keeps_its_mutants() -> None:
-    """Whether a mutant is drawn depends on itself: of others that come or go only those that are drawn take a place."""
+    """A sample keeps its mutants if mutants outside of it are removed, and another seed draws another sample."""
     options = argparse.Namespace(lived=None, sample=10, seed=1)
     known = all_mutants("policy/claims")
     drawn = chosen(known, options)
@@ -201,12 +208,12 @@ def test_a_sample_keeps_its_mutants() -> None:
     assert chosen(known, argparse.Namespace(lived=None, sample=10, seed=2)) != drawn
 
 
-ENTRY = "[[mutant]]\nfile = 'a'\nline = 'b'\nchanges = ['c']\nreason = "
+ENTRY = "[[explained]]\nmutants = [['a', '', 'b', 'c']]\nreason = "
 
 
 @pytest.mark.parametrize("entries", [f"{ENTRY}''\n", f"{ENTRY}'x'\n{ENTRY}'y'\n"])
 def test_an_explanation_has_one_reason(entries: str, tmp_path: Path) -> None:
-    """An entry without a reason, and one for what is explained already, are refused."""
+    """An entry without a reason and a second entry for the same mutant are refused."""
     path = tmp_path / "explained.toml"
     path.write_text(entries)
     with pytest.raises(ValueError, match="explained twice, or without a reason"):
@@ -214,17 +221,17 @@ def test_an_explanation_has_one_reason(entries: str, tmp_path: Path) -> None:
 
 
 def checkout(directory: Path, tests: str, text: str) -> Path:
-    """A project of one function that returns 1, with one file of tests."""
+    """Make a project with a single function, which returns 1, and a single test file."""
     root = directory / "checkout"
     for path, content in (("nftproxy/x.py", "def f():\n    return 1\n"), (tests, text)):
         (root / path).parent.mkdir(parents=True)
         (root / path).write_text(content)
-    shutil.copy(CHECKOUT / "pyproject.toml", root)  # the options of pytest that trials must go with
+    shutil.copy(CHECKOUT / "pyproject.toml", root)  # pytest's options, which trials must work with
     return root
 
 
 def mutant_of_x(body: str) -> Mutant:
-    """That function with another body."""
+    """Return a mutant of that function with another body."""
     return Mutant(Identity("nftproxy/x.py", "f", "return 1", "body"), Fault(13, 21, body, "body", "f", (2, 2)))
 
 
@@ -243,10 +250,10 @@ TEST = "from nftproxy.x import f\n\n\ndef test_it() -> None:\n    assert f() == 
     ],
 )
 def test_a_trial_tells_what_became_of_a_mutant(body: str, result: Result, tmp_path: Path) -> None:
-    """In a copy of the code its tests pass or fail, crash or don't end, and then it is as it was."""
+    """A trial reports whether the tests of a mutant pass, fail, crash or hang, and then restores the file."""
     tree = Tree(tmp_path / "copy", checkout(tmp_path, "tests/test_x.py", TEST))
     with tree.damaged(mutant_of_x(body)):
-        limit = 2 if result.status == "timed out" else 60  # what ends by itself may take its time on a busy machine
+        limit = 2 if result.status == "timed out" else 60  # a trial that ends by itself may take long on a busy machine
         trial = Trial(tree, ["tests/test_x.py"], ["tests/test_x.py::test_it"], limit)
         while not trial.has_ended():
             wait_for_any([trial], 1)
@@ -294,7 +301,7 @@ def test_a_failure_by_chance_is_no_kill(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What kills a mutant that should live must do so twice; what doesn't is noted as flaky, and the others follow."""
+    """A test must fail twice to kill an explained mutant, or else it is noted as flaky and later tests are run."""
     file = PACKETS.paths[0]
     monkeypatch.setattr("tools.mutation.campaign.CHECKOUT", checkout(tmp_path, file, CHANCY))
     mutant = mutant_of_x(body)

@@ -1,11 +1,11 @@
-"""What packets of established flows cost: the bench measures packets that arrive, by nodes that differ in rules."""
+"""The cost of packets of established flows: the bench measures arriving packets on nodes with different rules."""
 
 from __future__ import annotations
 
 import pytest
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab.namespace import LabError
 
-from nftproxy.lab import obstacle
-from nftproxy.lab.namespace import LabError
 from tools.bench.packets import BATCH, BATCHES, DIRECT, Flow, Found, flows, measure, report
 
 needs_lab = pytest.mark.skipif(obstacle() != "", reason=obstacle())
@@ -13,7 +13,7 @@ needs_lab = pytest.mark.skipif(obstacle() != "", reason=obstacle())
 
 @needs_lab
 def test_each_flow_is_measured() -> None:
-    """Each flow is established through its rules, and has as many bursts as turns; all of its packets arrive."""
+    """Each flow is established through its rules, has a burst for each turn, and loses no packet."""
     given = list(flows())
     found = measure(given, turns=2)
     assert [(each.name, len(each.bursts)) for each in found] == [(flow.name, 2) for flow in given]
@@ -22,7 +22,7 @@ def test_each_flow_is_measured() -> None:
 
 @needs_lab
 def test_lost_packets_are_no_measurement() -> None:
-    """Where rules drop packets of the flow, there is an error in place of a time."""
+    """If rules drop packets of the flow, there is an error instead of a time."""
     rule = "type filter hook forward priority 0; limit rate over 5/hour burst 5 packets drop;"
     limited = f"table ip t {{ chain c {{ {rule} }}; }}"
     with pytest.raises(LabError, match=rf"^limited: of {BATCH * BATCHES} packets \d+ arrived$"):
@@ -30,7 +30,7 @@ def test_lost_packets_are_no_measurement() -> None:
 
 
 def test_the_table_says_what_is_above_no_table() -> None:
-    """Each row has the fastest bursts, and what they take more than those of the first row."""
+    """Each row has the range of the fastest bursts, and the difference from the first row."""
     rows = list(report([Found("none", [1000.0] * 40), Found("ours", [1500.0] * 40)]))
     assert rows[2:] == [
         "| none | 1,000,000 | 1.00 us | 0.00 us | 1.00 to 1.00 us |",

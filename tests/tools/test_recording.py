@@ -1,4 +1,4 @@
-"""The recording shows what commands print, in a picture that any page can have."""
+"""The recording shows the output of commands, in a picture for any page."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
-from tools.recording.__main__ import PICTURE, SCENES
+from tools.recording.__main__ import COMMANDS, PICTURE
 from tools.recording.screen import COLUMNS, PROMPT, Screen, svg
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 SVG = "{http://www.w3.org/2000/svg}"
 MOST_BYTES = 40_000
-"""What a page has to fetch for it at most."""
+"""The most bytes that a page has to fetch for it."""
 
 
 def shown(picture: str) -> list[list[str]]:
@@ -27,7 +27,7 @@ def shown(picture: str) -> list[list[str]]:
 
 
 def test_screens_follow_each_other() -> None:
-    """Each screen is seen for its time, one after the other, and one stays where nothing may move."""
+    """Each screen is seen for its time, in turn, and the marked screen stays where nothing may move."""
     picture = svg([Screen((f"{PROMPT}a",), 1), Screen((f"{PROMPT}a", "printed"), 3, stays=True)])
     assert shown(picture) == [[f"{PROMPT}a"], [f"{PROMPT}a", "printed"]]
     assert re.findall(r"([\d.]+)% { visibility: visible } ([\d.]+)%", picture) == [
@@ -45,13 +45,12 @@ def test_what_is_printed_is_only_text() -> None:
 
 
 def test_the_recording_in_the_docs_is_of_these_commands() -> None:
-    """docs/terminal.svg shows each command with what it printed, and is small."""
+    """docs/terminal.svg shows each command with its output, and is small."""
     picture = PICTURE.read_text()
     asked = list(dict.fromkeys(lines[0] for lines in shown(picture)))
-    assert asked == [f"{PROMPT}nftproxy {scene.command}" for scene in SCENES]
-    for scene in SCENES:
-        printed = [lines for lines in shown(picture) if lines[0].endswith(scene.command) and len(lines) > 3]
-        assert len(printed) == scene.times
+    assert asked == [f"{PROMPT}nftproxy {command}" for command in COMMANDS]
+    for command in COMMANDS:
+        (_,) = (lines for lines in shown(picture) if lines[0].endswith(command) and len(lines) > 3)
     assert len(picture.encode()) < MOST_BYTES
 
 
@@ -68,7 +67,7 @@ def test_a_recording_can_be_made(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stderr) == (0, "")
     asked, printed = shown(file.read_text())
-    assert asked == [f"{PROMPT}nftproxy {SCENES[0].command}"]
+    assert asked == [f"{PROMPT}nftproxy {COMMANDS[0]}"]
     assert printed[0] == asked[0]
     assert printed[-1] == PROMPT
     assert len(printed) > 5
@@ -85,7 +84,7 @@ with stage() as node:
 
 @pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_a_node_with_an_agent_traces_what_its_kernel_holds() -> None:
-    """Without manifests the agent says what to send, and it goes through a copy of what the node's kernel holds."""
+    """Without manifests the agent plans the packets, which go through a copy of the rules in the node's kernel."""
     done = subprocess.run([sys.executable, "-c", LIVE], cwd=CHECKOUT, capture_output=True, text=True, check=False)
     lines = done.stdout.splitlines()
     assert (done.returncode, lines[-1:]) == (0, ["  as explained"]), done.stderr

@@ -1,17 +1,18 @@
-"""What users see of the agent's speed, measured against the test API server: `python -m tools.bench`, as root.
+"""The speed of the agent as its users see it, measured against the test API server: `python -m tools.bench`, as root.
 
-rows.py        what can be measured, and in which order
-cluster.py     the objects of a cluster of any size, as the API has them
-world.py       a scratch node with an API server and the agent, each a process of its own (processes.py)
-listener.py    hears every commit in the node's namespace
-dumps.py       counts what the agent has the kernel list
-changes.py     the kinds of single changes, written and timed
-latency.py startup.py loads.py connections.py offline.py     rows about the agent as a process
-stages.py shapes.py                                          rows about its parts, and about another shape of rules
-figures.py     what was measured, by name
-targets.py     what was promised, beside it
-report.py plot.py                                            tables and picture for docs/
-quick.py       what CI asserts
-bounds.py      what one Service costs at its limits, and one a hundred times as large, by itself
-forwarding.py  what the forwarder of node ports at localhost costs, by itself
+figures.py    the measured figures by name; tables, stopwatches, progress
+cluster.py    the objects of a cluster of any size, as the API has them
+rig.py        a scratch node with an API server and the agent, each a process of its own
+listener.py   receives every commit in the node's namespace
+dumps.py      counts the kernel's lists that the agent asks for
+changes.py    the kinds of single changes, made and timed
+startup.py loads.py connections.py offline.py    rows about the agent as a process
+stages.py shapes.py steering.py                  rows about its parts, another shape of rules, and algorithms
+targets.py    the targets, and how far figures meet them
+report.py plot.py                                tables and pictures for docs/
+quick.py      the assertions of CI
+
+These run by themselves, as `python -m tools.bench.NAME`: bounds.py (objects at their limits and beyond), counts.py
+(counting connections), forwarding.py (node ports at localhost), outages.py (an API server that goes and comes back),
+packets.py (established flows), paper.py (5,000 nodes), silence.py (the death of a node).
 """

@@ -1,19 +1,83 @@
-"""`python -m tools.bench`: measures, and prints a table."""
+"""`python -m tools.bench`: measures, and prints tables."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 import click
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
+from tools.bench import changes, connections, loads, offline, plot, quick, report, shapes, stages, startup, steering
 from tools.bench import figures as records
-from tools.bench import plot, quick, report
-from tools.bench.rows import ALL_SIZES, ROWS, Session
+from tools.bench.cluster import ALL_SIZES, FORTY_THOUSAND, HUNDRED, TEN_THOUSAND, THOUSAND, Size
+from tools.bench.figures import Figures
+from tools.bench.rig import Rig, assembled
 
+Place = TypeVar("Place", Rig, Size)
+
+
+class Row(NamedTuple, Generic[Place]):
+    """Something to measure in clusters of these sizes."""
+
+    name: str
+    sizes: Sequence[Size]
+    measure: Callable[[Place, Figures], None]
+
+
+# Rows that need no rig, or a rig of their own kind.
+OWN: tuple[Row[Size], ...] = (
+    Row("render", (TEN_THOUSAND,), offline.measure_render),
+    Row("stages", (TEN_THOUSAND,), stages.measure_stages),
+    Row("shapes", (HUNDRED, THOUSAND, TEN_THOUSAND), shapes.measure_shapes),
+    Row("connections", (HUNDRED, TEN_THOUSAND), connections.measure_connections),
+    Row("steering", (HUNDRED,), steering.measure_steering),
+    Row("restart", (TEN_THOUSAND,), startup.measure_restart),
+    Row("bystanders", (TEN_THOUSAND,), startup.measure_bystanders),
+)
+# Rows of the same size share a rig whose agent runs.  Rows that leave the cluster changed, or memory used, come last.
+SHARED: tuple[Row[Rig], ...] = (
+    Row("start", ALL_SIZES, startup.measure_start),
+    Row("latency", ALL_SIZES, changes.measure),
+    Row("stages", (TEN_THOUSAND,), stages.measure_arrival),
+    Row("new counts", (HUNDRED, TEN_THOUSAND, FORTY_THOUSAND), loads.measure_new_counts),
+    Row("large", (TEN_THOUSAND,), loads.measure_large),
+    Row("burst", (TEN_THOUSAND,), loads.measure_burst),
+    Row("sustained", (TEN_THOUSAND,), loads.measure_sustained),
+    Row("soak", (TEN_THOUSAND,), loads.measure_soak),
+)
+NAMES = list(dict.fromkeys([*(row.name for row in OWN), *(row.name for row in SHARED)]))
 SIZES = {str(size.services): size for size in ALL_SIZES}
-NAMES = list(dict.fromkeys(row.name for row in ROWS))
+
+
+def run(
+    figures: Figures,
+    names: Collection[str],
+    sizes: Collection[str],
+    path: Path | None = None,
+    profile: Path | None = None,
+) -> None:
+    """Measure the rows of these names in clusters of these sizes, and write the figures to a file after each row."""
+
+    def measure(row: Row[Place], size: Size, place: Place) -> None:
+        records.progress(f"{row.name}, {size}")
+        figures[f"others/{row.name}/{size.services}"] = records.load_by_others()
+        row.measure(place, figures)
+        if path:
+            records.save(figures, path)
+
+    for size in (SIZES[name] for name in sizes):
+        for own in OWN:
+            if own.name in names and size in own.sizes:
+                measure(own, size, size)
+        if shared := [row for row in SHARED if row.name in names and size in row.sizes]:
+            with assembled(size, profile=profile) as rig:
+                rig.start_agent()
+                rig.settle()
+                for each in shared:
+                    measure(each, size, rig)
+                rig.stop_agent()
 
 
 @click.command()
@@ -31,7 +95,7 @@ def main(
     path: Path | None,
     profile: Path | None,
 ) -> None:
-    """Measure the agent as its users see it, and print what was promised beside what was found."""
+    """Measure the agent as its users see it, and print the targets beside the figures."""
     if why := obstacle():
         raise click.ClickException(why)
     if is_quick:
@@ -39,9 +103,7 @@ def main(
         click.echo("\n".join(map(str, checks)))
         raise SystemExit(not all(check.is_good for check in checks))
     figures = records.load(path)
-    chosen = [row for row in ROWS if not names or row.name in names]
-    keep = partial(records.save, figures, path) if path else lambda: None
-    Session(figures, keep, profile).run(chosen, [size for name, size in SIZES.items() if not sizes or name in sizes])
+    run(figures, names or NAMES, sizes or SIZES, path, profile)
     if is_to_write:
         report.write(figures)
         plot.draw(figures)

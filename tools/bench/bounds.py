@@ -1,11 +1,11 @@
-"""What something costs at a bound, and what a hundred times as much costs: `python -m tools.bench.bounds`.
+"""The cost of objects at a bound, and at a hundred times the bound: `python -m tools.bench.bounds`.
 
-Each case is an agent's pure part and a kernel: beside 1,000 ordinary Services comes the hostile one.  Measured are the
-time until the kernel has what it asks for, what the peak of memory grows by beyond the object itself, and how many
-elements get into the kernel.  Each case has a process of its own, as a peak never goes down.
+Each case is an agent's pure part and a kernel: a hostile Service comes beside 1,000 ordinary
+Services.  Measured are the time until the kernel has its rules, the growth of the peak of memory beyond the object
+itself, and the elements that get into the kernel.  Each case has a process of its own, as a peak never goes down.
 
 Then come connections to the health port that say nothing, as many as the port may have and a hundred times as many:
-how many stay open, what memory grows by, and how long a probe waits for its answer.
+how many stay open, the growth of memory, and how long a probe waits for its answer.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from typing import NamedTuple
 
 import click
 import msgspec
+from nftproxy_conformance.lab.node import Node
 
-from nftproxy.agent.connections import MOST
-from nftproxy.agent.health import Health
-from nftproxy.agent.metrics import Metrics
-from nftproxy.agent.servers import Servers
-from nftproxy.agent.vitals import Vitals
+from nftproxy.agent.http.connection_limits import MOST
+from nftproxy.agent.http.listeners import Listeners
+from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab.node import Node
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import HEALTHZ_PORT
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import pipeline, service, slice_of
-from tools.bench.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
 
 BYSTANDERS = 1_000
 """Ordinary Services that are there before."""
@@ -44,7 +44,7 @@ Objects = tuple[Service | EndpointSlice, ...]
 
 
 class Cost(msgspec.Struct):
-    """What an object has cost: seconds, bytes, elements; why it is quarantined, "" if it isn't."""
+    """The cost of an object: seconds, bytes, elements, and the reason of its quarantine ("" if it is in none)."""
 
     seconds: float
     memory: int
@@ -53,7 +53,7 @@ class Cost(msgspec.Struct):
 
 
 class Case(NamedTuple):
-    """What is multiplied, and the objects at the bound and a hundred times as large."""
+    """A kind of object, at the bound and a hundred times as large."""
 
     what: str
     at_the_bound: Callable[[], Objects]
@@ -68,7 +68,7 @@ def hosts(count: int, start: str = "172.16") -> Iterator[str]:
 
 
 def fronts(ports: int, addresses: int) -> Objects:
-    """A Service of some ports at so many external addresses and one ClusterIP."""
+    """A Service of some ports at so many external addresses and a ClusterIP."""
     numbers = [f"p{number}:{number}" for number in range(1, ports + 1)]
     return (service("evil/one", cluster_ips=["10.97.0.1"], ports=numbers, external_ips=hosts(addresses - 1)),)
 
@@ -115,7 +115,7 @@ def measure(objects: Objects) -> Cost:
         gc.collect()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.monotonic()
-        node.call(kernel.apply, agent.apply([Put(each) for each in objects]))
+        node.call(kernel.apply, agent.ingest([Put(each) for each in objects]))
         seconds = time.monotonic() - began
         memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
         after = sum(generation.element_count() for generation in agent.generations.values())
@@ -148,10 +148,10 @@ sys.stdin.read()
 
 
 async def measure_crowd(count: int) -> str:
-    """Let so many clients connect to the health port and say nothing; a row of the second table."""
+    """Let so many clients connect to the health port and say nothing.  Returns a row of the second table."""
     made = pipeline(healthz_bind_address=f"127.0.0.1:{HEALTHZ_PORT}", metrics_bind_address="127.0.0.1:0")
-    vitals = Vitals(Health(30.0), Metrics(made.generations))
-    async with Servers(made.settings.config, lambda: made.state.node, vitals, lambda _: None):
+    reporter = SyncReporter(Health(30.0), Metrics())
+    async with Listeners(made.settings.config, lambda: made.state.node, reporter, lambda _: None):
         files, peak = open_files(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         command = [sys.executable, "-c", CROWD, str(HEALTHZ_PORT), str(count)]
         crowd = await asyncio.create_subprocess_exec(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -181,7 +181,7 @@ def open_files() -> int:
 @click.option("--hundred", is_flag=True, hidden=True)
 @click.option("--crowd", type=int, hidden=True)
 def main(chosen: int | None, hundred: bool, crowd: int | None) -> None:
-    """Print a row for each bound, and one for what is a hundred times as large."""
+    """Print a row for each bound, and for a hundred times the bound."""
     if crowd is not None:
         with Node("node") as node:
             click.echo(node.call(lambda: asyncio.run(measure_crowd(crowd))))
@@ -213,7 +213,7 @@ def ask(number: int, *, hundred: bool) -> Cost:
 
 
 def run(*arguments: str) -> bytes:
-    """What a process of its own prints that measures one thing."""
+    """The output of a process of its own that measures a single case."""
     command = [sys.executable, "-m", "tools.bench.bounds", *arguments]
     return subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE).stdout
 

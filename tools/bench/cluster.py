@@ -1,7 +1,7 @@
-"""The objects of a cluster of any size, as an API server has them: with the metadata that real ones carry.
+"""The objects of a cluster of any size, as an API server has them: with the metadata that real objects carry.
 
-Service `s7` is at the eighth address of 10.96.0.0/13, its pods are at addresses of 10.0.0.0/10, and its one
-EndpointSlice is `s7-1`.  The pods are on a thousand nodes in turn, and the one that is measured is the first.
+Service `s7` is at the eighth address of 10.96.0.0/13, its pods are at addresses of 10.0.0.0/10, and its
+EndpointSlice is `s7-1`.  The pods are on a thousand nodes in turn.  The measured node is the first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nftproxy.kernel.capabilities import probe
+from nftproxy.model.settings import Config, Settings
+from nftproxy.pipeline import Pipeline
 from tests.support import objects as api
+from tests.support.factories import renderer
 
 Object = dict[str, Any]
 
@@ -40,6 +44,12 @@ class Size(NamedTuple):
         return f"{self.services:,} x {self.endpoints:,}"
 
 
+HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND = Size(100, 10), Size(1_000, 10), Size(10_000, 10), Size(40_000, 5)
+HUNDRED_THOUSAND = Size(100_000, 2)
+"""A look ahead: there is no target for it."""
+ALL_SIZES = (HUNDRED, THOUSAND, TEN_THOUSAND, FORTY_THOUSAND, HUNDRED_THOUSAND)
+
+
 class Pod(NamedTuple):
     """An endpoint: the number determines address and node."""
 
@@ -48,7 +58,7 @@ class Pod(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Its IPv4 address; those of a Service have no order, as pods of all nodes have none."""
+        """Its IPv4 address.  The addresses of a Service have no order, as pods of all nodes have none."""
         return _address(0, self.number * STEP % ADDRESSES + 256)
 
 
@@ -76,13 +86,18 @@ def objects(size: Size) -> Iterator[Object]:
 
 
 def write(size: Size, path: Path) -> Path:
-    """Write a cluster to a file of JSON, a List; returns its path."""
+    """Write a cluster to a file of JSON, a List.  Returns its path."""
     with path.open("w") as file:
         file.write('{"apiVersion": "v1", "kind": "List", "items": [\n')
         for number, each in enumerate(objects(size)):
             file.write(",\n" * bool(number) + json.dumps(each))
         file.write("\n]}\n")
     return path
+
+
+def new_pipeline(**config: Any) -> Pipeline:
+    """The pipeline of the node that is measured, before any event.  `config` are fields of its configuration."""
+    return Pipeline(NODE, Settings(Config(**config), probe().capabilities), renderer())
 
 
 def service(number: int) -> Object:
@@ -109,7 +124,7 @@ def service(number: int) -> Object:
 
 
 def slice_of(number: int, endpoints: Sequence[Pod], part: int = 1) -> Object:
-    """An EndpointSlice of a Service; the API allows 1,000 endpoints in one (discovery.k8s.io/v1, maxEndpoints)."""
+    """An EndpointSlice of a Service.  The API allows up to 1,000 endpoints (discovery.k8s.io/v1, maxEndpoints)."""
     name = f"s{number}"
     slice_name = f"{name}-{part}"
     owner = {"apiVersion": "v1", "blockOwnerDeletion": True, "controller": True, "kind": "Service", "name": name}
@@ -157,7 +172,7 @@ def _managed(manager: str, api_version: str, fields: Object) -> Object:
     }
 
 
-# What API servers of today send with every object, and a proxy has to read past.
+# Fields that API servers send with every object, and a proxy skips.
 _SERVICE_FIELDS = _managed(
     "kubectl-create",
     "v1",

@@ -1,4 +1,4 @@
-"""How long a new connection takes through a Service, and directly to the same pods: real sockets on one node."""
+"""How long a new connection takes through a Service, and directly to the same pods: real sockets on a node."""
 
 from __future__ import annotations
 
@@ -8,31 +8,32 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from nftproxy.lab import RealHost, RealNetwork
+from nftproxy_conformance.lab import RealHost, RealNetwork
+
 from tools.bench import cluster
 from tools.bench.cluster import SERVICES, SLICES, Size
 from tools.bench.figures import Figures, note
-from tools.bench.world import World
+from tools.bench.rig import Rig, assembled
 
 PODS = 5
 CONNECTIONS = 6_000  # of each way
-BATCH = 500  # connections that nobody accepts yet; net.core.somaxconn is 4096
+BATCH = 500  # connections that nobody accepts yet: net.core.somaxconn is 4096
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a client that resets leaves no state behind
 DIRECT, SERVICE = "directly", "through a Service"
 Server = tuple[str, int]
 
 
 def measure_connections(size: Size, figures: Figures) -> None:
-    """Connect from one pod to others, directly and through a Service of theirs, by turns."""
+    """Connect from a pod to other pods, directly and through their Service, by turns."""
     with RealNetwork() as network, ExitStack() as stack:
         node = network.node()
         client = node.pod("client", "10.1.0.10", "fd00:1::10")
         servers = [node.pod(f"web-{each}", f"10.1.0.{20 + each}", f"fd00:1::{20 + each}") for each in range(PODS)]
         listening = [stack.enter_context(_listening(each)) for each in servers]
-        with World(size, node.node) as world:
-            world.start_agent()
-            _serve(world, [each.address for each in servers])
-            world.settle()
+        with assembled(size, node.node) as rig:
+            rig.start_agent()
+            _serve(rig, [each.address for each in servers])
+            rig.settle()
             ways: dict[str, list[Server]] = {
                 DIRECT: [(each.address, 8080) for each in servers],
                 SERVICE: [(cluster.vip(size.services + 2), 80)],
@@ -47,17 +48,17 @@ def measure_connections(size: Size, figures: Figures) -> None:
 
 
 def name(services: int, way: str) -> str:
-    """What the figures of connections are called."""
+    """The name of the figures of connections."""
     return f"connection/{services}/{way}"
 
 
-def _serve(world: World, addresses: Sequence[str]) -> None:
-    number = world.size.services + 2
-    body = cluster.slice_of(number, cluster.pods(world.size, number)[: len(addresses)])
+def _serve(rig: Rig, addresses: Sequence[str]) -> None:
+    number = rig.size.services + 2
+    body = cluster.slice_of(number, cluster.pods(rig.size, number)[: len(addresses)])
     for endpoint, address in zip(body["endpoints"], addresses, strict=True):
         endpoint["addresses"] = [address]
-    world.write("POST", SERVICES, cluster.service(number))
-    world.write("POST", SLICES, body)
+    rig.write("POST", SERVICES, cluster.service(number))
+    rig.write("POST", SLICES, body)
 
 
 def _listening(host: RealHost) -> socket.socket:

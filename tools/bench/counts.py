@@ -1,10 +1,10 @@
-"""What counting Services' connections costs: `python -m tools.bench.counts`, as root.
+"""The cost of counting Services' connections: `python -m tools.bench.counts`, as root.
 
 Packets: the node itself sends the first packet of a connection, a UDP datagram from an address and port of its own, to
-one Service after the other; what counts is the time of the processor that sends, in turns between the ways to count, so
-that whatever else the machine does falls on all of them.  Beside what counts.nft.j2 does, these were tried:
+each Service in turn.  The processor time of the sender is measured, in turns between the ways to count, so that other
+work of the machine falls on all of them.  Beside counts.nft.j2, these ways were tried:
 
-* `in services`: the elements of the map `services` have a counter, so there is no lookup more;
+* `in services`: the elements of the map `services` have a counter, so there is no further lookup.
 * `a set of fronts`: a set with a counter in each element has all fronts, written by us and not by packets.
 
 Scrapes: every Service has been used, and the agent's own reading is timed, with the time for which the loop waited.
@@ -22,18 +22,20 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 import click
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab.node import Node
 
-from nftproxy.agent.counts import ServiceCounts
+from nftproxy.agent.reporting.service_counts import ServiceCounts
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import obstacle
-from nftproxy.lab.node import Node
+from nftproxy.kernel.nfnetlink.count_reader import CountReader
 from nftproxy.model.events import Event, Put
 from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, service, slice_of
 from tools.bench.cluster import vip
+from tools.bench.figures import timed
 
 OFF, ON, IN_SERVICES, OF_FRONTS = "off", "on", "in services", "a set of fronts"
 SOURCES, TURNS, SCRAPES, CHANGES = 3, 7, 10, 60
@@ -47,12 +49,12 @@ SET = """
 
 
 class Setting:
-    """A namespace with the rules of a cluster, with connections counted in one of these ways."""
+    """A namespace with the rules of a cluster, with connections counted in a given way."""
 
     def __init__(self, services: int, way: str) -> None:
         config = Config(service_counts=way == ON)
         self.pipeline = Pipeline("node-a", Settings(config, probe().capabilities), renderer())
-        self.pipeline.apply(_objects(services))
+        self.pipeline.ingest(_objects(services))
         self.kernel = Kernel()
         self.node = Node("counts")
         self.node.ip("link add out type bridge", "addr add 192.168.0.2/24 dev out", "link set out up")
@@ -60,11 +62,11 @@ class Setting:
         self.load_seconds = self.apply(_counted(self.pipeline.full_transaction({}).text, way, services))
 
     def apply(self, text: str) -> float:
-        """Apply a transaction; the seconds that it took."""
-        return self.node.call(_timed, lambda: self.kernel.apply(Transaction(text)))
+        """Apply a transaction.  Returns the seconds that it took."""
+        return self.node.call(timed, lambda: self.kernel.apply(Transaction(text)))[1]
 
     def send(self, packets: list[tuple[bytes, str]]) -> float:
-        """Send packets; the seconds of processor time for each."""
+        """Send packets.  Returns the seconds of processor time for each."""
         self.node.flush_conntrack()
         return self.node.call(_send, packets) / len(packets)
 
@@ -89,7 +91,7 @@ def _counted(text: str, way: str, services: int) -> str:
 
 
 def _packets(services: int) -> list[tuple[bytes, str]]:
-    """First packets of connections to each Service, from ports and addresses that each have one of their own."""
+    """First packets of connections to each Service, each from a port and address of its own."""
     made = []
     for source in range(SOURCES):
         for number in range(services):
@@ -108,18 +110,12 @@ def _send(packets: list[tuple[bytes, str]]) -> float:
         return time.thread_time() - began
 
 
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
 def _changes(setting: Setting, services: int) -> list[float]:
     """The seconds of changes: each replaces a Service's endpoint."""
     found = []
     for number in range(CHANGES):
         changed = slice_of(f"crowd/s{number % services}", [f"10.1.1.{number + 1}"], ports=["dns:53/udp"])
-        found.append(setting.apply(setting.pipeline.apply([Put(changed)]).text))
+        found.append(setting.apply(setting.pipeline.ingest([Put(changed)]).text))
     return found
 
 
@@ -150,7 +146,7 @@ class Watch:
 
 
 class Scrapes(NamedTuple):
-    """What scrapes took, in seconds, how long their text is, and how late the loop was meanwhile, and without them."""
+    """Seconds of each scrape, CPU, bytes of text, and the lateness of the loop with scrapes and without."""
 
     took: list[float]
     cpu: float
@@ -191,7 +187,7 @@ def measure(services: int, turns: int = TURNS, scrapes: int = SCRAPES) -> Iterat
 
 
 def _scrapes(setting: Setting, services: int, scrapes: int) -> Iterator[str]:
-    counts = ServiceCounts(setting.pipeline.counted, setting.pipeline.generations, now=_always_later())
+    counts = ServiceCounts(setting.pipeline.counted, setting.pipeline.generations, CountReader(), now=_always_later())
     setting.send(_packets(services))
 
     found = setting.node.call(lambda: asyncio.run(_scrape(counts, scrapes)))
@@ -211,7 +207,7 @@ def _always_later() -> Callable[[], float]:
 @click.command()
 @click.option("--services", default=10_000, help="How many Services there are, each of which is used.")
 def main(services: int) -> None:
-    """Compare the ways to count, and print what a scrape costs."""
+    """Compare the ways to count, and print the cost of a scrape."""
     if why := obstacle():
         raise click.ClickException(why)
     for line in measure(services):

@@ -1,17 +1,16 @@
-"""What a process asks the kernel to list: its netlink requests as strace sees them."""
+"""The lists that a process asks the kernel for: its netlink requests as strace sees them."""
 
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 # Of a socket that it hasn't seen opened, strace prints numbers: NFNL_SUBSYS_NFTABLES << 8 | message, and NLM_F_DUMP.
 DUMP = re.compile(
@@ -19,6 +18,7 @@ DUMP = re.compile(
     r"nlmsg_flags=[^,]*(?:NLM_F_DUMP|0x300)"
 )
 WAIT = re.compile(r"\bepoll_p?wait\(")
+CALLS = "trace=sendto,sendmsg,/^epoll_p?wait$"
 NAMES = {
     0x01: "GETTABLE",
     0x04: "GETCHAIN",
@@ -32,44 +32,35 @@ NAMES = {
 ATTACHING = 60.0  # seconds
 
 
-def is_possible() -> bool:
-    """Whether there is strace."""
-    return shutil.which("strace") is not None
+@dataclass
+class Traced:
+    """How many dumps a process asked for, by message, its netlink requests, and the turns of its event loop."""
+
+    dumps: Counter[str] = field(default_factory=Counter)
+    requests: int = 0
+    waits: int = 0
 
 
-class Dumps:
-    """Counts what a running process has listed, by message, all its netlink requests, and how often it waits for news.
-
-    Args:
-        pid: the process; all its threads count.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self.counts = Counter[str]()
-        self.requests = 0
-        self.waits = 0
-        self._directory = tempfile.TemporaryDirectory(prefix="nftproxy-bench-")
-        self._output = Path(self._directory.name, "strace")
-        calls = "trace=sendto,sendmsg,/^epoll_p?wait$"
-        command = ["strace", "-f", "-p", str(pid), "-e", calls, "-s", "64", "-o", str(self._output)]
-        self._strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-
-    def __enter__(self) -> Self:
-        assert self._strace.stderr is not None
-        assert "attached" in self._strace.stderr.readline()
-        time.sleep(0.1)  # it says so of the first thread
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._strace.terminate()
-        self._strace.communicate(timeout=ATTACHING)
-        seen = self._output.read_text()
-        self.requests = seen.count("AF_NETLINK")
-        self.waits = len(WAIT.findall(seen))
-        self.counts.update(dumped(seen))
-        self._directory.cleanup()
+@contextmanager
+def traced(process_id: int) -> Iterator[Traced]:
+    """Trace a running process with all its threads.  The counts are there at the end."""
+    found = Traced()
+    with tempfile.TemporaryDirectory(prefix="nftproxy-bench-") as directory:
+        output = Path(directory, "strace")
+        command = ["strace", "-f", "-p", str(process_id), "-e", CALLS, "-s", "64", "-o", str(output)]
+        strace = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            assert strace.stderr is not None
+            assert "attached" in strace.stderr.readline()
+            time.sleep(0.1)  # strace prints that when it has the first thread
+            yield found
+        finally:
+            strace.terminate()
+            strace.communicate(timeout=ATTACHING)
+        seen = output.read_text()
+    found.dumps.update(dumped(seen))
+    found.requests = seen.count("AF_NETLINK")
+    found.waits = len(WAIT.findall(seen))
 
 
 def dumped(trace: str) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""What was measured, by name: times in seconds, sizes in bytes, all else as counts and ratios.
+"""The measured figures by name: times in seconds, sizes in bytes, all else as counts and ratios.
 
     latency/10000/endpoint removed/p50
     start/40000
 
-A file keeps them from run to run, so that rows that were measured one by one make one table.
+A file keeps the figures from run to run, so that rows of several runs make a single table.
 """
 
 from __future__ import annotations
@@ -11,14 +11,20 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Figures = dict[str, float]
+LOOKING = 1.0  # seconds
 
 
 def load(path: Path | None) -> Figures:
-    """The figures in a file; none if there is no file."""
+    """The figures in a file, none if there is no file."""
     return dict(json.loads(path.read_text())) if path and path.exists() else {}
 
 
@@ -28,10 +34,42 @@ def save(figures: Figures, path: Path) -> None:
 
 
 def note(figures: Figures, name: str, values: Iterable[float]) -> None:
-    """Note the distribution of a quantity: how many, the least, the median, the 99th percentile and the greatest."""
+    """Note the distribution of a quantity: count, minimum, median, 99th percentile and maximum."""
     ordered = sorted(values)
     figures[f"{name}/count"] = len(ordered)
     figures[f"{name}/min"] = ordered[0]
     figures[f"{name}/p50"] = statistics.median(ordered)
     figures[f"{name}/p99"] = ordered[math.ceil(0.99 * len(ordered)) - 1]
     figures[f"{name}/max"] = ordered[-1]
+
+
+def timed(work: Callable[[], T], clock: Callable[[], float] = time.perf_counter) -> tuple[T, float]:
+    """The result of a call, and the seconds that it took by a clock."""
+    began = clock()
+    return work(), clock() - began
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table, "" without rows."""
+    lines = [f"| {' | '.join(row)} |\n" for row in rows]
+    return "".join([f"| {' | '.join(header)} |\n", f"|{' --- |' * len(header)}\n", *lines]) if lines else ""
+
+
+def progress(text: str) -> None:
+    """Print the current row on a terminal, and nothing into a pipe."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{text}\n")
+
+
+def load_by_others() -> float:
+    """How much of this machine's processors other programs use, 0 to 1, while the agent and its API server idle."""
+    before = _processor_time()
+    time.sleep(LOOKING)
+    idle, total = (after - earlier for after, earlier in zip(_processor_time(), before, strict=True))
+    return 1 - idle / total
+
+
+def _processor_time() -> tuple[int, int]:
+    """Ticks of idling, and of everything, since the machine's start (proc(5), /proc/stat)."""
+    ticks = [int(each) for each in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return ticks[3] + ticks[4], sum(ticks)

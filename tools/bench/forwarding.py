@@ -1,7 +1,8 @@
-"""What the forwarder of node ports at localhost costs: `python -m tools.bench.forwarding`, as root.
+"""The cost of the forwarder of node ports at localhost: `python -m tools.bench.forwarding`, as root.
 
-Client, forwarder and server are a process each in one namespace.  The same client takes turns between the server itself
-and the forwarder before it, so that whatever else the machine does falls on both; what counts is the ratio of the two.
+Client, forwarder and server are processes in a shared namespace.  The same client takes turns between the server itself
+and the forwarder before it, so that other work of the
+machine falls on both.  The ratio of the two is the figure that counts.
 """
 
 from __future__ import annotations
@@ -13,19 +14,18 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import click
+from nftproxy_conformance.lab import Namespace, obstacle
 
-from nftproxy.agent import relay
-from nftproxy.agent.forwarder import Forwarder
-from nftproxy.agent.metrics import Metrics
-from nftproxy.lab import Namespace, obstacle
+from nftproxy.agent.localhost import relay
+from nftproxy.agent.localhost.forwarder import LocalhostForwarder
+from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.model.addresses import LOCALHOST, Address, Family
 from nftproxy.model.objects import ObjectKey
 from nftproxy.policy.localhost import Forwarding, LocalPort
-from tools.bench.processes import TICKS, start
+from tests.support.processes import cpu_seconds, start_module
 
 SERVER = LocalPort(Address("10.1.0.4"), 8080)
 FORWARDER = LocalPort(LOCALHOST[Family.IPV4], 30080)
@@ -38,7 +38,7 @@ CONNECTIONS = 500
 @click.option("--megabytes", default=1024, help="How much is sent in each turn.")
 @click.pass_context
 def main(context: click.Context, megabytes: int) -> None:
-    """Compare connections through the forwarder with direct ones, and print a table."""
+    """Compare connections through the forwarder with direct connections, and print a table."""
     if context.invoked_subcommand:
         return
     if why := obstacle():
@@ -54,7 +54,7 @@ def main(context: click.Context, megabytes: int) -> None:
 
 @main.command()
 def serve() -> None:
-    """Be the server: read all that a client sends, and then answer with one byte."""
+    """Be the server: read all that a client sends, and then answer with a byte."""
     with socket.create_server(SERVER) as listener:
         click.echo("ready")
         buffer = bytearray(1 << 20)
@@ -80,16 +80,16 @@ def copy() -> None:
 
 
 async def _forward() -> None:
-    forwarder = Forwarder(Metrics(Family))
-    forwarder.follow({FORWARDER: Forwarding(ObjectKey("bench", "bench"), (SERVER,), None)})
+    forwarder = LocalhostForwarder(Metrics())
+    forwarder.serve({FORWARDER: Forwarding(ObjectKey("bench", "bench"), (SERVER,), None)})
     click.echo("ready")
     await asyncio.Event().wait()
 
 
 @contextmanager
 def _running(namespace: Namespace, command: str) -> Iterator[subprocess.Popen[Any]]:
-    """One of the commands above as a process, once it is ready."""
-    process = start(namespace, ["tools.bench.forwarding", command], stdout=subprocess.PIPE, text=True)
+    """A command of this module as a process, once it is ready."""
+    process = start_module(namespace, "tools.bench.forwarding", command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     try:
@@ -100,17 +100,17 @@ def _running(namespace: Namespace, command: str) -> Iterator[subprocess.Popen[An
 
 
 def _compare(megabytes: int, forwarder: int) -> list[str]:
-    """The table's lines; runs in the namespace."""
-    before = _cpu(forwarder)
+    """The table's lines, measured in the namespace."""
+    before = cpu_seconds(forwarder)
     direct, forwarded = _by_turns(lambda place: megabytes / _send(place, megabytes))
-    seconds = (_cpu(forwarder) - before) / (TURNS * megabytes / 1024)
+    seconds = (cpu_seconds(forwarder) - before) / (TURNS * megabytes / 1024)
     lines = [
         f"throughput: {direct:,.0f} MB/s direct, {forwarded:,.0f} MB/s forwarded, ratio {forwarded / direct:.2f}",
         f"CPU of the forwarder: {seconds:.2f} s for each GB",
     ]
-    before = _cpu(forwarder)
+    before = cpu_seconds(forwarder)
     direct, forwarded = _by_turns(lambda place: CONNECTIONS / sum(_send(place, 0) for _ in range(CONNECTIONS)))
-    milliseconds = (_cpu(forwarder) - before) * 1000 / (TURNS * CONNECTIONS)
+    milliseconds = (cpu_seconds(forwarder) - before) * 1000 / (TURNS * CONNECTIONS)
     return [
         *lines,
         f"connections, one after the other: {direct:,.0f}/s direct, {forwarded:,.0f}/s forwarded",
@@ -119,7 +119,7 @@ def _compare(megabytes: int, forwarder: int) -> list[str]:
 
 
 def _by_turns(measure: Callable[[LocalPort], float]) -> tuple[float, float]:
-    """The medians of what is measured, directly and through the forwarder."""
+    """The medians of a measurement, directly and through the forwarder."""
     turns = [(measure(SERVER), measure(FORWARDER)) for _ in range(TURNS)]
     return statistics.median(turn[0] for turn in turns), statistics.median(turn[1] for turn in turns)
 
@@ -133,12 +133,6 @@ def _send(place: LocalPort, megabytes: int) -> float:
         end.shutdown(socket.SHUT_WR)
         assert end.recv(1) == b"."
     return time.perf_counter() - began
-
-
-def _cpu(pid: int) -> float:
-    """User and system time of a process so far, in seconds."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 if __name__ == "__main__":

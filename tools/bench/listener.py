@@ -1,8 +1,8 @@
-"""Hears every commit in a network namespace, with the time at which a program could know of it.
+"""Receives every commit in a network namespace, with the time at which a program could know of it.
 
 The kernel notifies the group NFNLGRP_NFTABLES of everything that a commit has done, and last of the new generation
-(nf_tables_commit in net/netfilter/nf_tables_api.c).  A listener costs it the writing of these messages, so while
-everything is loaded none should be there.
+(nf_tables_commit in net/netfilter/nf_tables_api.c).  It writes these messages only while somebody listens, so there
+should be no listener while everything is loaded.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import struct
 import threading
 import time
 from collections import deque
-from types import TracebackType
 from typing import NamedTuple, Self
 
-from nftproxy.lab import Namespace
+from nftproxy_conformance.lab import Namespace
 
 NETLINK_NETFILTER, NFNLGRP_NFTABLES = 12, 7  # linux/netlink.h, linux/netfilter/nfnetlink.h
 SOL_NETLINK, NETLINK_ADD_MEMBERSHIP = 270, 1  # linux/netlink.h
@@ -26,7 +25,7 @@ HEADER = struct.Struct("=IHHII")
 
 
 class Commit(NamedTuple):
-    """One commit: when it was heard of, by the monotonic clock, and the messages about it."""
+    """A commit: when its last message came, by the monotonic clock, the elements and rules in it, and its messages."""
 
     time: float
     elements: int
@@ -35,40 +34,30 @@ class Commit(NamedTuple):
 
 
 class Listener:
-    """Listens until it is closed.
-
-    Args:
-        namespace: where.
-    """
+    """Listens in a namespace while it is entered."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._socket = namespace.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER)
         self._socket.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
-        self._socket.bind((0, 0))  # what has no number of its own gets no message
+        self._socket.bind((0, 0))  # a socket without a number of its own gets no message
         self._socket.setsockopt(SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)
         self._socket.settimeout(0.2)  # to see that it is to end
         self._commits: deque[Commit] = deque()
         self._heard = threading.Condition()
         self._is_closed = False
         self._thread = threading.Thread(target=self._listen, name="commits", daemon=True)
-        self._thread.start()
 
     def __enter__(self) -> Self:
+        self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Listen no more."""
+    def __exit__(self, *_: object) -> None:
         self._is_closed = True
         self._thread.join()
         self._socket.close()
 
     def take(self) -> list[Commit]:
-        """All commits that were heard and not asked for yet."""
+        """The commits that came since the last look."""
         with self._heard:
             taken = list(self._commits)
             self._commits.clear()
@@ -78,7 +67,7 @@ class Listener:
         """Wait for a commit whose messages have all these bytes.
 
         Returns:
-            It, after those that were heard before it and not asked for yet.
+            That commit, after the commits that came before it and since the last look.
 
         Raises:
             TimeoutError: there is none in so many seconds.
@@ -95,30 +84,23 @@ class Listener:
                     raise TimeoutError(f"no such commit within {timeout} s, of {len(passed)}")
 
     def _listen(self) -> None:
-        given: list[bytes] = []
+        given, kinds = bytearray(), list[int]()
         while not self._is_closed:
             try:
                 data = self._socket.recv(1 << 17)
             except TimeoutError:
                 continue
             now = time.monotonic()
-            given.append(data)
-            if _ends_commit(data):
-                commit = _commit(now, b"".join(given))
-                given.clear()
+            given += data
+            kinds += (arrived := _kinds(data))
+            if NEW_GENERATION in arrived:
+                elements = kinds.count(NEW_ELEMENT) + kinds.count(DELETE_ELEMENT)
+                rules = kinds.count(NEW_RULE) + kinds.count(DELETE_RULE)
                 with self._heard:
-                    self._commits.append(commit)
+                    self._commits.append(Commit(now, elements, rules, bytes(given)))
                     self._heard.notify_all()
-
-
-def _ends_commit(data: bytes) -> bool:
-    return any(kind == NEW_GENERATION for kind in _kinds(data))
-
-
-def _commit(now: float, given: bytes) -> Commit:
-    kinds = list(_kinds(given))
-    elements, rules = ((NEW_ELEMENT, DELETE_ELEMENT), (NEW_RULE, DELETE_RULE))
-    return Commit(now, sum(kind in elements for kind in kinds), sum(kind in rules for kind in kinds), given)
+                given.clear()
+                kinds.clear()
 
 
 def _kinds(data: bytes) -> list[int]:

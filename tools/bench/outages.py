@@ -4,7 +4,7 @@ Many nodes are simulated: each has the reflectors that the agent has, with a clo
 them stands a model of client-go's reflector (tools/cache/reflector.go of 1.36, with list and watch), as kube-proxy has
 four of them too.  The server answers at once and to everybody, but it has no history from before: each watch gets 410.
 
-One node is real: the agent as a process, its rules in a kernel, and the tests' API server, with which the same is done.
+A last node is real: the agent as a process, its rules in a kernel, and the tests' API server, which goes and comes too.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab, obstacle
 
-from nftproxy.api.pauses import Times
-from nftproxy.api.reflector import Reflector, Request
+from nftproxy.api.pauses import ReflectorTimes
+from nftproxy.api.reflector import ApiRequest, Reflector
 from nftproxy.api.resources import Resource, resources
-from nftproxy.lab import Lab, obstacle
-from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, furnish, service
 
 NODES = 5_000
 AWAY = (2.0, 12.0, 60.0)
-"""Seconds: a restart, an outage after which client-go's pauses are long, and one after which they are longest."""
+"""Seconds: a restart, and outages after which client-go's pauses are long and longest."""
 LATENCY = 0.005  # seconds from a request to its answer
 BACKUP, KNOWN, LATER = 900, 1_000, 2_000  # versions: of a backup, as the nodes know it, and when the server is back
 SERVICES = 200  # of the real node
@@ -39,7 +39,7 @@ PATIENCE = 120.0  # seconds
 
 
 class Step(NamedTuple):
-    """What one client does next: after so many seconds, or as soon as another one of its node has an answer."""
+    """The next step of a client: after so many seconds, or as soon as another client of its node has an answer."""
 
     seconds: float
     awaits_server: bool = False
@@ -48,7 +48,7 @@ class Step(NamedTuple):
 class Ours:
     """Our own reflector, fed with the bytes that a server would send."""
 
-    def __init__(self, resource: Resource, chance: Callable[[], float], times: Times) -> None:
+    def __init__(self, resource: Resource, chance: Callable[[], float], times: ReflectorTimes) -> None:
         self.is_right = False
         self._chance = chance
         self._kind = resource.kind.name
@@ -62,11 +62,11 @@ class Ours:
 
     @property
     def first(self) -> Step:
-        """What follows the loss of the watch."""
+        """The step that follows the loss of the watch."""
         return self._next()
 
     def attempt(self, now: float, version: int | None) -> tuple[str, Step | None]:
-        """Make one request."""
+        """Make a request."""
         request = self._reflector.request(now, self._chance())
         if version is None:
             self._reflector.receive_failure("refused", now)
@@ -89,7 +89,7 @@ class Ours:
         return Step(pause.seconds(self._chance()), pause.awaits_server)
 
 
-def _verb(request: Request) -> str:
+def _verb(request: ApiRequest) -> str:
     if request.is_watch:
         return "watch"
     return "question" if request.params.get("limit") == "1" else "list"
@@ -99,10 +99,10 @@ _GONE = b'{"type":"ERROR","object":{"kind":"Status","code":410,"reason":"Expired
 
 
 class ClientGo:
-    """client-go's: it watches until it is answered, and lists after the pause that its failures have come to.
+    """client-go's: it watches until it is answered, and lists after a backoff.
 
     wait.NewExponentialBackoffManager(800 ms, 30 s, 2 min, 2.0, 1.0): doubled each time, up to as much again by chance,
-    forgotten after two minutes without one.
+    reset after two minutes without a failure.
     """
 
     def __init__(self, chance: Callable[[], float]) -> None:
@@ -114,7 +114,7 @@ class ClientGo:
         self._last = 0.0
 
     def attempt(self, now: float, version: int | None) -> tuple[str, Step | None]:
-        """Make one request."""
+        """Make a request."""
         if version is None:
             return "", self._backoff(now)
         verb = next(self._verbs)
@@ -132,7 +132,7 @@ class ClientGo:
 
 
 class Result(NamedTuple):
-    """What many nodes came to: seconds from the server's return until each was right, and the requests it took.
+    """The result for many nodes: seconds from the server's return until each was right, and the requests that it took.
 
     `peak` is the most of them in a second, `attempts` how many connections a node tried in vain in a second.
     """
@@ -151,7 +151,7 @@ Fleet = Sequence[Sequence[Ours | ClientGo]]
 
 
 class Simulation:
-    """Nodes and a server that is away from 0 on; the nodes' next requests, in the order of their times.
+    """Nodes and a server that is away from time 0 on, and the nodes' next requests in the order of their times.
 
     Args:
         fleet: each node's clients.
@@ -204,7 +204,7 @@ class Simulation:
             self._right.setdefault(node, now - self._away)
 
     def _wake(self, now: float, node: int) -> None:
-        """Whoever waits for the server on this node goes on, as its `Cluster` does it."""
+        """Wake the clients of this node that wait for the server, as its `Cluster` does it."""
         for client in self._fleet[node]:
             if self._planned[client][1].awaits_server:
                 self._plan(now, node, client, Step(0.0))
@@ -215,10 +215,10 @@ def simulate(nodes: int, away: float, make: Callable[[], Sequence[Ours | ClientG
     return Simulation([make() for _ in range(nodes)], away, version).run()
 
 
-def ours(seed: int, times: Times | None = None) -> Callable[[], list[Ours]]:
+def ours(seed: int, times: ReflectorTimes | None = None) -> Callable[[], list[Ours]]:
     """Makes a node of ours."""
     chance = random.Random(seed).random
-    return lambda: [Ours(resource, chance, times or Times()) for resource in resources("node")]
+    return lambda: [Ours(resource, chance, times or ReflectorTimes()) for resource in resources("node")]
 
 
 def client_go(seed: int) -> Callable[[], list[ClientGo]]:
@@ -227,11 +227,11 @@ def client_go(seed: int) -> Callable[[], list[ClientGo]]:
     return lambda: [ClientGo(chance) for _ in resources("node")]
 
 
-# One real node
+# A real node
 
 
 class Real(NamedTuple):
-    """What one node came to: seconds from the server's return until its rules were right, and what it asked."""
+    """The result for a node: seconds from the server's return until its rules were right, and its requests."""
 
     seconds: float
     requests: Counter[str]
@@ -253,7 +253,7 @@ def measure(away: Sequence[float]) -> Iterator[tuple[str, Real]]:
 
 def _outage(bench: Bench, away: float, number: int) -> Real:
     """A server that loses its history, and changes meanwhile."""
-    time.sleep(Times().healthy)
+    time.sleep(ReflectorTimes().healthy)
     bench.server.stop()
     bench.server.put(service(3_000 + number), endpoints(3_000 + number))
     bench.server.delete("Service", "shop", f"s{1_000 + number}")
@@ -268,7 +268,7 @@ def _restore(bench: Bench, away: float) -> Real:
     for number in range(4_000, 4_031):
         bench.server.put(service(number), endpoints(number))
     bench.wait_until_right()
-    time.sleep(Times().healthy)
+    time.sleep(ReflectorTimes().healthy)
     bench.server.stop()
     bench.server.restore(backup)
     time.sleep(away)

@@ -1,15 +1,15 @@
-"""What tables cost a packet of an established flow: `python -m tools.bench.packets`, as root.
+"""The cost of tables for a packet of an established flow: `python -m tools.bench.packets`, as root.
 
 A client sends UDP datagrams to a pod that has answered once, through a node in between: three network namespaces,
-joined by veth.  The kernel carries each packet within the system call that sends it, up to the pod's socket, so what
-counts is the time of the processor that sends.  Each kind of node has namespaces of its own, and all take turns with
-short bursts, so that whatever else the machine does falls on all of them.  The nodes have
+joined by veth.  The kernel carries each packet within the system call that sends it, up to the pod's socket, so the
+processor time of the sender is measured.  Each kind of node has namespaces of its own, and all take turns with short
+bursts, so that other work of the machine falls on all of them.  The nodes have
 
 * no table, and so no connection tracking either;
-* connection tracking, which one rule asks for;
-* connection tracking and NAT, and nothing else: what every proxy pays that translates addresses;
-* our rules, and the rules of kube-proxy in nftables mode, for one Service; neither is longer for an established packet
-  where there are more Services.
+* connection tracking, which a single rule asks for;
+* connection tracking and NAT, and nothing else, which every proxy pays that translates addresses;
+* our rules, and the rules of kube-proxy in nftables mode, for a Service.  More Services make neither longer for an
+  established packet.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 import click
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab.namespace import LabError, Namespace
+from nftproxy_conformance.lab.node import Node
 
-from nftproxy.lab import obstacle
-from nftproxy.lab.links import add_addresses, join
-from nftproxy.lab.namespace import LabError, Namespace
-from nftproxy.lab.node import Node
 from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
 from nftproxy.templates_dir import templates_dir
+from nftproxy.trace.links import add_addresses, join
 from tests.support.factories import pipeline, service, slice_of
-from tools.bench.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
 
 CLIENT, PODS = "10.1.0.9", ("10.1.0.4", "10.1.0.5")
 DIRECT, SERVICE = (PODS[0], 5353), ("10.96.0.10", 53)
@@ -57,7 +57,7 @@ table ip floor {
 """
 
 BATCH, BATCHES = 100, 4
-"""Packets in a system call, which the kernel carries one by one, and calls in a burst of about 2 milliseconds."""
+"""Packets in a system call, which the kernel carries in turn, and calls in a burst of about 2 milliseconds."""
 TURNS = 1_000
 PAYLOAD = 64  # bytes
 ENOUGH = 0.999
@@ -66,7 +66,7 @@ PATIENCE = 5.0  # seconds
 
 
 class Flow(NamedTuple):
-    """Packets to one place through one node."""
+    """Packets to a place through a node."""
 
     name: str
     rules: str
@@ -74,19 +74,19 @@ class Flow(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a packet of a flow takes: nanoseconds, of bursts by turns."""
+    """The nanoseconds of a packet of a flow, of bursts by turns."""
 
     name: str
     bursts: list[float]
 
     @property
     def nanoseconds(self) -> float:
-        """That of the fastest bursts, one in twenty: what the others take more is other programs' doing."""
+        """The time in the fastest twentieth of the bursts: slower bursts were disturbed by other programs."""
         return statistics.quantiles(self.bursts, n=20)[0]
 
 
 def flows(*others: Path) -> Iterator[Flow]:
-    """All that are compared, also with other directories of templates; the first has no table."""
+    """All flows that are compared, also with other directories of templates.  The first has no table."""
     kube_proxy = KUBE_PROXY.read_text(encoding="utf-8")
     yield Flow("no table", "", DIRECT)
     yield Flow("connection tracking alone", CONNTRACK, DIRECT)
@@ -97,7 +97,7 @@ def flows(*others: Path) -> Iterator[Flow]:
 
 
 def ours(templates: Path) -> str:
-    """The rules of a node with one Service."""
+    """The rules of a node with a single Service."""
     made = pipeline(
         service("shop/web", cluster_ips=[SERVICE[0]], ports=["dns:53/udp"]),
         slice_of("shop/web", PODS, ports=["dns:5353/udp"]),
@@ -116,7 +116,7 @@ class Message(ctypes.Structure):
         ("part_count", ctypes.c_size_t),
         ("control", ctypes.c_void_p),
         ("control_length", ctypes.c_size_t),
-        ("flags", ctypes.c_size_t),  # an int, and what it is padded by
+        ("flags", ctypes.c_size_t),  # an int and its padding
         ("sent", ctypes.c_size_t),
     )
 
@@ -138,7 +138,7 @@ class Sender:
         self._call = ctypes.CDLL(None, use_errno=True).sendmmsg
 
     def burst(self, to: socket.socket) -> float:
-        """The nanoseconds of this thread that a packet of a burst takes, what the kernel does with it included.
+        """The nanoseconds of this thread that a packet of a burst takes, with the work of the kernel.
 
         Raises:
             LabError: the kernel didn't take all of them.
@@ -186,7 +186,7 @@ class Way:
         self.socket.settimeout(None)
 
     def arrived(self) -> int:
-        """How many datagrams have come to the pod's socket so far; most find it full, and the others are read here."""
+        """How many datagrams have come to the pod's socket so far.  Most find it full.  The rest is read here."""
         while readable := select.select(self._servers, [], [], 0)[0]:
             readable[0].recv(PAYLOAD)
         names, values = (
@@ -257,7 +257,7 @@ def report(found: list[Found]) -> Iterator[str]:
     help="Other templates to compare with these; can be repeated.",
 )
 def main(turns: int, templates: tuple[Path, ...]) -> None:
-    """Measure, on one processor."""
+    """Measure on a single processor."""
     if why := obstacle():
         raise click.ClickException(why)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})

@@ -1,7 +1,7 @@
 """A cluster of 5,000 nodes, on paper: `python -m tools.bench.paper`.
 
-There is no such cluster to measure, so this process does what one node does, at full size: it reads, compiles, renders
-and loads into a scratch node's kernel what the API server would send.  What many nodes come to is multiplied.
+There is no such cluster to measure, so this process does the work of a single node, at full size: it reads, compiles,
+renders and loads the answers of the API server into a scratch node's kernel.  The figures of many nodes are multiples.
 """
 
 from __future__ import annotations
@@ -14,35 +14,33 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 import click
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.lab.node import Node
 
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import obstacle
-from nftproxy.lab.node import Node
-from nftproxy.model.addresses import Family, parse_network
+from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event
-from nftproxy.model.settings import Config, Settings
-from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
-from nftproxy.templates_dir import templates_dir
+from tests.support.factories import networks
 from tools.bench import cluster
 from tools.bench.cluster import Object, Pod, Size
+from tools.bench.figures import markdown, timed
 
 NODES, SIZE = 5_000, Size(50_000, 3)
 CHANGES = 500  # events that are measured
 ROLLED = 0.1  # of all pods, in a rolling update
 ROLLING = 600.0  # seconds that it takes
-WRITES = 4  # of an EndpointSlice for one pod replaced: one comes, gets ready, another terminates, is gone
+WRITES = 4  # of an EndpointSlice for a replaced pod: the new pod comes, gets ready, the old pod terminates, is gone
 GZIP_LEVEL = 1  # of kube-apiserver's answers (apiserver/pkg/endpoints/handlers/responsewriters)
 LARGE = 100  # endpoints in a full slice (--max-endpoints-per-slice)
 MEGA = 1e6
 
-Result = TypeVar("Result")
+T = TypeVar("T")
 
 
 class Costs(NamedTuple):
-    """What was measured on one node: bytes of JSON, and seconds of CPU."""
+    """The figures of a node: bytes of JSON, and seconds of CPU."""
 
     service_bytes: float
     slice_bytes: float
@@ -60,7 +58,7 @@ class Costs(NamedTuple):
 
 
 def measure(size: Size = SIZE, changes: int = CHANGES) -> Costs:
-    """What a node pays for a cluster of this size, and for one change in it."""
+    """The costs of a node for a cluster of this size, and for a change in it."""
     services = [cluster.service(number) for number in range(size.services)]
     slices = [cluster.slice_of(number, cluster.pods(size, number)) for number in range(size.services)]
     bodies = [_list_body("v1", "Service", services), _list_body("discovery.k8s.io/v1", "EndpointSlice", slices)]
@@ -68,12 +66,12 @@ def measure(size: Size = SIZE, changes: int = CHANGES) -> Costs:
     compression = sum(map(len, bodies)) / sum(len(zlib.compress(body, GZIP_LEVEL)) for body in bodies)
     del services, slices
     with Node(cluster.NODE) as node:
-        pipeline = _pipeline()
+        pipeline = cluster.new_pipeline(cluster_cidrs=networks([cluster.CLUSTER_CIDR]))
         kernel = node.call(Kernel)
         reflectors = [Reflector(each) for each in resources(cluster.NODE)[-2:]]
         events, reading = _timed(lambda: [list(_listed(*pair)) for pair in zip(reflectors, bodies, strict=True)])
         bodies.clear()
-        _, compiling = _timed(lambda: pipeline.apply(each for batch in events for each in batch))
+        _, compiling = _timed(lambda: pipeline.ingest(each for batch in events for each in batch))
         transaction, writing = _timed(lambda: pipeline.full_transaction(dict.fromkeys(Family)))
         _, loading = _timed(lambda: node.call(kernel.apply, transaction))
         lines = [_changed(size, number) for number in random.Random(1).sample(range(size.services), changes)]
@@ -81,7 +79,7 @@ def measure(size: Size = SIZE, changes: int = CHANGES) -> Costs:
 
         def follow() -> None:
             for line in lines:
-                node.call(kernel.apply, pipeline.apply(reflectors[1].receive_data(line, 0.0)))
+                node.call(kernel.apply, pipeline.ingest(reflectors[1].receive_data(line, 0.0)))
 
         _, following = _timed(follow)
     return Costs(
@@ -96,11 +94,6 @@ def measure(size: Size = SIZE, changes: int = CHANGES) -> Costs:
     )
 
 
-def _pipeline() -> Pipeline:
-    renderer = Renderer({name: (templates_dir() / name).read_text() for name in TEMPLATE_NAMES})
-    return Pipeline(cluster.NODE, Settings(Config(cluster_cidrs=(parse_network(cluster.CLUSTER_CIDR),))), renderer)
-
-
 def _list_body(api_version: str, kind: str, items: Iterable[Object]) -> bytes:
     head = {"apiVersion": api_version, "kind": f"{kind}List", "metadata": {"resourceVersion": "1"}}
     return _compact(head | {"items": list(items)})
@@ -113,7 +106,7 @@ def _listed(reflector: Reflector, body: bytes) -> Iterator[Event]:
 
 
 def _changed(size: Size, service: int) -> bytes:
-    """A watch event: one pod of a Service replaced."""
+    """A watch event: a pod of a Service replaced."""
     pods = [*cluster.pods(size, service)[1:], Pod(cluster.SPARE + service)]
     return _compact({"type": "MODIFIED", "object": cluster.slice_of(service, pods)}) + b"\n"
 
@@ -122,14 +115,13 @@ def _compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _timed(call: Callable[[], Result]) -> tuple[Result, float]:
-    """What a call returns, and the seconds of CPU that it took, in all threads and in the kernel."""
-    began = time.process_time()
-    return call(), time.process_time() - began
+def _timed(call: Callable[[], T]) -> tuple[T, float]:
+    """The result of a call, and the seconds of CPU that it took, in all threads and in the kernel."""
+    return timed(call, time.process_time)
 
 
 def table(costs: Costs) -> str:
-    """What it comes to, as Markdown."""
+    """The costs of a cluster as Markdown."""
     pods = SIZE.services * SIZE.endpoints
     writes = pods * ROLLED * WRITES / ROLLING
     event = writes * costs.slice_bytes
@@ -155,12 +147,12 @@ def table(costs: Costs) -> str:
         (f"a Service of {NODES:,} endpoints, one of them replaced: sent to all nodes, at {WRITES} writes",
          f"{costs.large_slice_bytes * WRITES * NODES / 1e9:,.1f} GB"),
     ]  # fmt: skip
-    return "\n".join(("| | |", "| --- | --- |", *(f"| {text} | {figure} |" for text, figure in rows))) + "\n"
+    return markdown(("", ""), rows)
 
 
 @click.command()
 def main() -> None:
-    """Measure one node, and print what a cluster of many comes to."""
+    """Measure a node, and print the costs of a cluster of many."""
     if why := obstacle():
         raise click.ClickException(why)
     click.echo(table(measure()), nl=False)

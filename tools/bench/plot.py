@@ -1,19 +1,19 @@
-"""Figures as pictures: docs/change-latency.svg, the time of a change; docs/algorithms.svg, where connections go."""
+"""Figures as pictures: docs/change-latency.svg, the time of a change, and docs/algorithms.svg, where connections go."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from nftproxy.model.annotations import Algorithm
-from tools.bench import latency, steering
+from tests.support.processes import CHECKOUT
+from tools.bench import changes, steering
 from tools.bench.figures import Figures
-from tools.bench.processes import CHECKOUT
 
 PICTURE = CHECKOUT / "docs" / "change-latency.svg"
 OTHER_SHAPE = "a chain per Service: libnftables and kernel alone, p50"
 SIZES = (100, 1_000, 10_000, 40_000)
 QUOTED = {1_000: 0.2, 10_000: 7.5}
-"""kube-proxy 1.36.2 in nftables mode with a real API server, p50 in seconds; measured before, and quoted."""
+"""kube-proxy 1.36.2 in nftables mode with a real API server, p50 in seconds.  Measured before, and quoted."""
 
 
 ALGORITHMS = CHECKOUT / "docs" / "algorithms.svg"
@@ -24,7 +24,10 @@ def draw(figures: Figures) -> None:
     import matplotlib as mpl  # of the extra `bench`, which only this needs
 
     mpl.use("svg")
-    mpl.rcParams |= {"svg.hashsalt": "nftproxy", "svg.fonttype": "none"}  # the same figures make the same bytes; text
+    mpl.rcParams |= {
+        "svg.hashsalt": "nftproxy",
+        "svg.fonttype": "none",
+    }  # the same figures make the same bytes, and text stays text
     if any(name.startswith("latency/") for name in figures):
         _draw_latency(figures)
     if any(name.startswith("steering/") for name in figures):
@@ -66,8 +69,8 @@ def _draw_latency(figures: Figures) -> None:
     for label, style, colour, points in (
         ("kube-proxy 1.36.2, nftables mode, p50 (quoted)", "s:", "tab:gray", QUOTED),
         (OTHER_SHAPE, "^-.", "tab:orange", _found(figures, "shape/{}/per Service/change/p50")),
-        ("nftproxy, p99", "o--", "tab:blue", _found(figures, f"latency/{{}}/{latency.ALL}/p99")),
-        ("nftproxy, p50", "o-", "tab:blue", _found(figures, f"latency/{{}}/{latency.ALL}/p50")),
+        ("nftproxy, p99", "o--", "tab:blue", _found(figures, f"latency/{{}}/{changes.ALL}/p99")),
+        ("nftproxy, p50", "o-", "tab:blue", _found(figures, f"latency/{{}}/{changes.ALL}/p50")),
     ):
         axes.plot(list(points), [1e3 * seconds for seconds in points.values()], style, color=colour, label=label)
     axes.set(xscale="log", yscale="log", xlabel="Services (10 endpoints each; 40,000: 5)")

@@ -1,4 +1,4 @@
-"""The figures as Markdown: three tables, which `--write` puts between the markers in docs/performance.md."""
+"""The figures as Markdown tables.  `--write` puts the table of growth into docs/performance.md, between its markers."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from nftproxy.kernel.libnftables import Kernel
-from tools.bench import changes, latency, stages
-from tools.bench.figures import Figures
-from tools.bench.processes import CHECKOUT
+from tests.support.processes import CHECKOUT
+from tools.bench import changes, stages
+from tools.bench.cluster import ALL_SIZES
+from tools.bench.figures import Figures, markdown
 from tools.bench.targets import COUNT, MEBIBYTES, MILLISECONDS, SECONDS, TARGETS, Unit, show
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
+WRITTEN = ("machine", "growth")
+"""The tables that the document has.  Other tables are printed only."""
 
 
 def sections(figures: Figures) -> dict[str, str]:
-    """The text between the markers, by their names; without those of which nothing was measured."""
+    """The text between the markers, by their names, as far as anything was measured for them."""
     found = {
         "targets": _targets(figures),
+        "growth": _growth(figures),
         "kinds": _kinds(figures),
         "stages": _stages(figures),
         "shapes": _shapes(figures),
@@ -30,7 +33,7 @@ def sections(figures: Figures) -> dict[str, str]:
 
 
 def machine(figures: Figures) -> str:
-    """What the figures were measured on, and how much of it others used just before each of them was."""
+    """The machine of the figures, and how much of it other programs used before each of them."""
     shares = [share for name, share in figures.items() if name.startswith("others/")]
     busy = (
         f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
@@ -43,15 +46,31 @@ def machine(figures: Figures) -> str:
     )
 
 
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(row)} |" for row in rows]
-    if not lines:
-        return ""
-    return "\n".join([f"| {' | '.join(header)} |", f"|{' --- |' * len(header)}", *lines]) + "\n"
-
-
 def _targets(figures: Figures) -> str:
-    return _markdown(("", "target", "measured", ""), filter(None, (each.row(figures) for each in TARGETS)))
+    return markdown(("", "target", "measured", ""), filter(None, (each.row(figures) for each in TARGETS)))
+
+
+def _growth(figures: Figures) -> str:
+    """The costs of a change, a cold start and memory, by the size of the cluster."""
+    header = ("Services x endpoints", "a change, p50; p99", "CPU of a change", "cold start", "memory: settled; peak")
+    rows = [
+        (
+            str(size),
+            _cells(
+                figures, MILLISECONDS, *(f"latency/{size.services}/{changes.ALL}/{part}" for part in ("p50", "p99"))
+            ),
+            _cells(figures, MILLISECONDS, f"cpu/{size.services}/{changes.REPLACED}"),
+            _cells(figures, SECONDS, f"start/{size.services}"),
+            _cells(figures, MEBIBYTES, *(f"memory/{size.services}/{part}" for part in ("settled", "peak"))),
+        )
+        for size in ALL_SIZES
+    ]
+    return markdown(header, [row for row in rows if any(row[1:])])
+
+
+def _cells(figures: Figures, unit: Unit, *names: str) -> str:
+    """The measured figures in a cell."""
+    return "; ".join(show(figures[name], unit) for name in names if name in figures)
 
 
 def _kinds(figures: Figures) -> str:
@@ -66,7 +85,7 @@ def _kinds(figures: Figures) -> str:
         for kind in changes.KINDS
     ]
     header = ("p50 of", "elements touched, p50", *(f"{size:,} Services" for size in sizes))
-    return _markdown(header, rows) if any(f"latency/{size}/{latency.ALL}/p50" in figures for size in sizes) else ""
+    return markdown(header, rows) if any(f"latency/{size}/{changes.ALL}/p50" in figures for size in sizes) else ""
 
 
 def _stages(figures: Figures) -> str:
@@ -75,11 +94,11 @@ def _stages(figures: Figures) -> str:
         return ""
     columns = [_stage_times(figures, kind) for kind in kinds]
     rows = [(stage, *(show(column[stage], MILLISECONDS) for column in columns)) for stage in columns[0]]
-    return _markdown(("stage", *kinds), rows)
+    return markdown(("stage", *kinds), rows)
 
 
 def _stage_times(figures: Figures, kind: str) -> dict[str, float]:
-    """Each stage's time, their sum, and what is missing to the time that the agent takes as a process."""
+    """Each stage's time, their sum, and the difference to the time that the agent takes as a process."""
     found = {stage: figures.get(f"stages/{kind}/{stage}", 0.0) for stage in stages.NAMES}
     found[stages.API] = figures.get(f"stages/{stages.API}", 0.0)
     total = sum(found.values())
@@ -104,7 +123,7 @@ def _shapes(figures: Figures) -> str:
             cells = [_cell(figures, f"shape/{size}/{shape}/{name}", unit) for shape in ("ours", "per Service")]
             if any(cells):
                 rows.append((f"{text}, {size:,} x 10", *cells))
-    return _markdown(("libnftables and kernel alone", "shared maps", "a chain for each Service"), rows)
+    return markdown(("libnftables and kernel alone", "shared maps", "a chain for each Service"), rows)
 
 
 def _cell(figures: Figures, name: str, unit: Unit) -> str:
@@ -112,9 +131,11 @@ def _cell(figures: Figures, name: str, unit: Unit) -> str:
 
 
 def write(figures: Figures) -> None:
-    """Put the tables into the document, each between its markers; those that weren't measured stay."""
+    """Put the tables for which the document has markers between these.  A table that wasn't measured stays."""
     text = DOCUMENT.read_text()
     for name, section in sections(figures).items():
+        if name not in WRITTEN:
+            continue
         begin, end = f"<!-- bench: {name} -->\n", f"<!-- end: {name} -->\n"
         before, found, rest = text.partition(begin)
         assert found, f"{DOCUMENT} has no marker {begin!r}"

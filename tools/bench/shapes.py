@@ -1,7 +1,7 @@
 """The same cluster in two shapes, by libnftables alone: ours, and a chain, a rule and a map for each Service.
 
-The other shape is what kube-proxy's nftables mode makes of a Service without affinity or policies, in as few rules as
-can be: one chain, which marks what is to be masqueraded and draws an endpoint from an anonymous map.
+The other shape is that of kube-proxy's nftables mode for a Service without affinity or policies, in as few rules as
+possible: a chain that marks connections for masquerading and draws an endpoint from an anonymous map.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from nftproxy_conformance.lab.node import Node
+
 from nftproxy.api.parse import parse_object
-from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab.node import Node
 from nftproxy.model.events import Event, Put
 from nftproxy.model.objects import Ignored
-from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Generation, Kind
+from nftproxy.rules.ruleset import Generation, NftKind
 from nftproxy.rules.transaction import Transaction
-from tests.support.factories import renderer
 from tools.bench import changes, cluster
 from tools.bench.cluster import CLUSTER_CIDR, Size
-from tools.bench.figures import Figures, note
+from tools.bench.figures import Figures, note, timed
 
 CHANGES = 20
 QUIET, STILL = 20.0, 256 * 1024  # seconds to wait at the most until slab changes by no more bytes in half a second
 
 
 class Shape(NamedTuple):
-    """A way to write a cluster down: all of it, and changes to Services one after the other."""
+    """A way to write a cluster down: all of it, and changes to Services in turn."""
 
     name: str
     everything: str
@@ -57,13 +55,11 @@ def _measure(node: Node, shape: Shape, name: str, figures: Figures) -> None:
 
 
 def _apply(kernel: Kernel, text: str) -> float:
-    began = time.perf_counter()
-    kernel.apply(Transaction(text))
-    return time.perf_counter() - began
+    return timed(lambda: kernel.apply(Transaction(text)))[1]
 
 
 def _slab() -> int:
-    """The kernel's slab, of the whole machine, in bytes, once it no longer changes; it leaves out large hash tables."""
+    """The slab of the machine's kernel in bytes, once it no longer changes.  It leaves out large hash tables."""
     last, now = -1, _slab_now()
     deadline = time.monotonic() + QUIET
     while abs(now - last) > STILL and time.monotonic() < deadline:
@@ -81,21 +77,21 @@ def _slab_now() -> int:
 
 
 def _ours(size: Size) -> Shape:
-    pipeline = Pipeline(cluster.NODE, Settings(capabilities=probe().capabilities), renderer())
-    pipeline.apply([_put(each) for each in cluster.objects(size)])
+    pipeline = cluster.new_pipeline()
+    pipeline.ingest([_put(each) for each in cluster.objects(size)])
     rules = sum(_rule_count(generation) for generation in pipeline.generations.values())
     return Shape("ours", pipeline.full_transaction({}).text, rules, _our_changes(size, pipeline))
 
 
 def _rule_count(generation: Generation) -> int:
-    chains = (each for each in generation.declarations.values() if each.kind is Kind.CHAIN)
+    chains = (each for each in generation.declarations.values() if each.kind is NftKind.CHAIN)
     return sum(not line.startswith("type ") for chain in chains for line in chain.body)
 
 
 def _our_changes(size: Size, pipeline: Pipeline) -> Iterator[str]:
     for change in changes.replacements(size, CHANGES):
         assert change.body is not None
-        yield pipeline.apply([_put(change.body)]).text
+        yield pipeline.ingest([_put(change.body)]).text
 
 
 def _put(document: cluster.Object) -> Event:

@@ -1,27 +1,27 @@
-"""What the death of a node costs clients, and what watching for it costs: `python -m tools.bench.silence`, as root.
+"""The cost of a node's death for clients, and of watching for it: `python -m tools.bench.silence`, as root.
 
-Every 20 ms a client begins a connection to a Service with two pods, one of them on a node that has just died without a
-word; one Service leaves out who doesn't answer, the other doesn't.  Then the agent's processor time is taken while a
+Every 20 ms a client begins a connection to a Service with two pods.  The node of a pod has just died silently.
+One Service leaves silent endpoints out, the other doesn't.  Then the agent's processor time is taken while a
 Service with 5,000 endpoints and no traffic asks for it and doesn't, by turns.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import click
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
 from tests.support import objects
+from tests.support.cluster import IP, IP6, Ip
+from tests.support.processes import cpu_seconds
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.objects import slice_of
 from tests.system.e2e.silent_town import ANNOTATION, PLAIN, Connections, Town, town
-from tests.system.packets.cluster import IP, IP6, Ip
 
 BEGUN, EVERY = 400, 0.02
 PATIENCE = 10.0
@@ -53,19 +53,13 @@ def outage(world: Town, ip: Ip, address: str) -> Outage:
     return found
 
 
-def cpu_seconds(process: int) -> float:
-    """The processor time that a process has taken, in seconds (proc(5), stat: utime and stime)."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def idle(world: Town, *, leaves_out: bool) -> float:
     """Seconds of the agent's processor time while nothing happens, with so many endpoints."""
     metadata = ANNOTATION if leaves_out else {}
     vips = (IP.vip, IP6.vip)
     world.server.put(objects.service("web", {"type": "ClusterIP"}, vips=vips, ports=["80"], metadata=metadata))
     time.sleep(3)
-    process = world.agent.process
+    process = world.agent.process_id
     before = cpu_seconds(process)
     time.sleep(IDLE)
     return cpu_seconds(process) - before

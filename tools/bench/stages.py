@@ -1,4 +1,4 @@
-"""Where the time of one change goes: the agent's own modules in this process, with a stopwatch around each stage."""
+"""Where the time of a change goes: the agent's own modules in this process, with a stopwatch around each stage."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
+from nftproxy_conformance.lab.node import Node
+
 from nftproxy import pipeline
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.kernel.capabilities import probe
-from nftproxy.kernel.element_batch import ElementWriter
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab.node import Node
+from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Flows
@@ -35,12 +36,12 @@ from tools.bench import changes, cluster
 from tools.bench.changes import Change
 from tools.bench.cluster import Size
 from tools.bench.figures import Figures
-from tools.bench.world import World
+from tools.bench.rig import Rig
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-COUNT, FIRST = 400, 20  # changes that are timed, after the first ones, which make chains
+COUNT, FIRST = 400, 20  # timed changes, after the first changes, which make chains
 ARRIVALS = 50
 COUNTED = "endpoint removed or added"
 API, MESSAGES, KERNEL, COMMIT = "API server to socket", "netlink messages", "kernel", "messages and kernel"
@@ -49,13 +50,13 @@ OTHER_PIPELINE, OTHER_KERNEL = "the rest of the pipeline", "around the messages:
 # In the order in which a change passes them.  Each has its own time only, without that of stages inside it.
 STAGES: tuple[tuple[str, Any, str], ...] = (
     ("decode and parse", Reflector, "receive_data"),
-    ("state", ClusterState, "apply"),
+    ("state", ClusterState, "ingest"),
     ("compile", pipeline, "compile_service"),
     ("render", Renderer, "port"),
-    ("diff", Generation, "update"),
+    ("diff", Generation, "replace_blocks"),
     ("transaction", pipeline, "change_transaction"),
-    ("UDP flows", Flows, "update"),
-    (OTHER_PIPELINE, Pipeline, "apply"),
+    ("UDP flows", Flows, "refresh"),
+    (OTHER_PIPELINE, Pipeline, "ingest"),
     (COMMIT, ElementWriter, "apply"),
     (OTHER_KERNEL, Kernel, "apply"),
 )
@@ -72,7 +73,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self, stage: str) -> Iterator[None]:
-        """Count what happens inside as this stage's."""
+        """Count the time inside as this stage's."""
         self._note()
         self._running.append(stage)
         try:
@@ -114,13 +115,13 @@ class Stopwatch:
         return seconds
 
 
-def measure_arrival(world: World, figures: Figures) -> None:
-    """How long after its answer to a write the API server's event is at the socket of one who watches."""
-    with Watcher(world) as watcher, world.listener() as listener:
+def measure_arrival(rig: Rig, figures: Figures) -> None:
+    """How long after its answer to a write the API server's event is at the socket of a watcher."""
+    with Watcher(rig) as watcher, rig.listener() as listener:
         delays = []
-        for change in changes.replacements(world.size, ARRIVALS):
+        for change in changes.replacements(rig.size, ARRIVALS):
             watcher.arrived.clear()
-            sample = changes.make(world, listener, change)
+            sample = changes.make(rig, listener, change)
             assert watcher.arrived.wait(5)
             delays.append(watcher.time - sample.answered)
             time.sleep(changes.PAUSE[1])
@@ -130,12 +131,12 @@ def measure_arrival(world: World, figures: Figures) -> None:
 class Watcher:
     """A watch of all EndpointSlices beside the agent's."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, rig: Rig) -> None:
         self.arrived = threading.Event()
         self.time = 0.0
-        self._end = world.node.socket(socket.AF_INET, socket.SOCK_STREAM)
-        self._end.connect(("127.0.0.1", world.api.port))
-        path = f"{cluster.SLICES}?watch=1&resourceVersion={world.revision()}"
+        self._end = rig.node.socket(socket.AF_INET, socket.SOCK_STREAM)
+        self._end.connect(("127.0.0.1", rig.port))
+        path = f"{cluster.SLICES}?watch=1&resourceVersion={rig.revision()}"
         self._end.sendall(f"GET {path} HTTP/1.1\r\nHost: api\r\n\r\n".encode())
         self._end.recv(1 << 16)  # the headers
         self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
@@ -196,7 +197,7 @@ class _Middle:
             body = {"kind": f"{name}List", "metadata": {"resourceVersion": "1"}, "items": by_kind[name]}
             body["apiVersion"] = resource_.kind.api_versions[0]
             for events in reflector.receive_list(json.dumps(body).encode(), 0.0):
-                self.pipeline.apply(events)
+                self.pipeline.ingest(events)
             assert not reflector.pause.reason, reflector.pause
             if name == "EndpointSlice":
                 self.slices = reflector
@@ -207,7 +208,7 @@ class _Middle:
         self.kernel.apply(self.pipeline.full_transaction({}))
 
     def line(self, change: Change) -> bytes:
-        """What a watch sends about a change."""
+        """The line of a watch about a change."""
         assert change.body is not None
         self.revision += 1
         change.body["metadata"]["resourceVersion"] = str(self.revision)
@@ -215,16 +216,16 @@ class _Middle:
 
     def follow(self, line: bytes) -> Transaction:
         """From the socket to the transaction."""
-        return self.pipeline.apply(self.slices.receive_data(line, 0.0))
+        return self.pipeline.ingest(self.slices.receive_data(line, 0.0))
 
 
 def _time(node: Node, made: _Middle, stopwatch: Stopwatch, each: Iterable[Change], name: str, figures: Figures) -> None:
-    """Time changes.  The node's thread does nothing but commit, so what it does for itself is the messages'."""
+    """Time changes.  The node's thread does nothing but commit, so its own time is that of the messages."""
     times: dict[str, list[float]] = defaultdict(list)
     own = 0.0
     for number, change in enumerate(each):
         line = made.line(change)
-        time.sleep(0.01)  # what a commit has left to be freed is freed
+        time.sleep(0.01)  # the kernel frees the remains of a commit
         if number == FIRST:
             times.clear()
             own = node.call(_own_time)
@@ -241,5 +242,5 @@ def _time(node: Node, made: _Middle, stopwatch: Stopwatch, each: Iterable[Change
 
 
 def _own_time() -> float:
-    """Seconds that this thread has spent outside the kernel; counted by ticks, so good for many changes together."""
+    """Seconds that this thread has spent outside the kernel, counted by ticks, so good for many changes together."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_utime

@@ -1,14 +1,14 @@
-"""What was promised, and how far what was measured meets it."""
+"""The targets, and how far the figures meet them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tools.bench import bystanders, changes, connections, latency, loads
-from tools.bench.bystanders import COLD, QUIET, RELOAD
+from tools.bench import changes, connections, loads, startup
 from tools.bench.connections import DIRECT, SERVICE
 from tools.bench.figures import Figures
+from tools.bench.startup import COLD, QUIET, RELOAD
 
 Unit = tuple[str, float]
 MILLISECONDS, MICRO, SECONDS, MEBIBYTES = ("ms", 1e3), ("us", 1e6), ("s", 1.0), ("MB", 1 / (1 << 20))
@@ -18,7 +18,7 @@ NO_GROWTH = 1.1
 
 
 class Target(NamedTuple):
-    """A figure, or the ratio of two, and what it should at most be; None for what nothing was promised of."""
+    """A figure, or the ratio of two, and its limit, None without a target."""
 
     text: str
     figure: str
@@ -27,7 +27,7 @@ class Target(NamedTuple):
     base: str = ""
 
     def row(self, figures: Figures) -> tuple[str, str, str, str] | None:
-        """What it is, the target, what was found, and how far that meets it; None if it wasn't measured."""
+        """Its text, the target, the figure, and how far that meets it.  None if it wasn't measured."""
         value = figures.get(self.figure)
         base = figures.get(self.base) if self.base else 1.0
         if value is None or base is None:
@@ -56,13 +56,13 @@ def show(value: float, unit: Unit) -> str:
 
 
 def _latencies() -> Iterator[Target]:
-    for what in (latency.ALL, *changes.KINDS):
+    for what in (changes.ALL, *changes.KINDS):
         for part, limit in (("p50", 0.0015), ("p99", 0.003)):
             yield Target(f"{what}: to the commit, 10,000 x 10, {part}", f"latency/10000/{what}/{part}", limit)
     for size in (100, 1_000, 40_000):
         for part in ("p50", "p99"):
-            name, base = (f"latency/{each}/{latency.ALL}/{part}" for each in (size, 10_000))
-            yield Target(f"{latency.ALL}: to the commit, {size:,} Services, {part}", name, None)
+            name, base = (f"latency/{each}/{changes.ALL}/{part}" for each in (size, 10_000))
+            yield Target(f"{changes.ALL}: to the commit, {size:,} Services, {part}", name, None)
             yield Target(f"the same, to that at 10,000, {part}", name, None if size == 100 else 1.5, RATIO, base)
     few = f"latency/100/{changes.CREATED}/p50"
     for size in (10_000, 40_000):
@@ -79,14 +79,14 @@ def _costs() -> Iterator[Target]:
         yield Target(f"{kind}, of a Service of 1,000, p50", f"large/{kind}/p50", 0.004)
         yield Target("elements that this touches, p50", f"large elements/{kind}/p50", None, COUNT)
     for size in (100, 1_000, 10_000, 40_000):
-        for what in (changes.REPLACED, latency.OTHERS):
+        for what in (changes.REPLACED, changes.OTHERS):
             limit = 0.002 if size == 10_000 else None
             yield Target(f"CPU per change, {size:,} Services, {what}", f"cpu/{size}/{what}", limit)
 
 
 DIRECTLY, THROUGH = (f"{connections.name(10_000, way)}/p50" for way in (DIRECT, SERVICE))
 THROUGH_OF_FEW = f"{connections.name(100, SERVICE)}/p50"
-PING_QUIET, PING_COLD, PING_RELOAD = (bystanders.name(10_000, when) for when in (QUIET, COLD, RELOAD))
+PING_QUIET, PING_COLD, PING_RELOAD = (startup.ping(10_000, when) for when in (QUIET, COLD, RELOAD))
 
 _OTHERS = (
     Target("process start to complete rules, cold, 10,000 x 10", "start/10000", 2.0, SECONDS),

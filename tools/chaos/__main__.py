@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 import click
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
 from tools.chaos.faults import FAULTS
 from tools.chaos.session import Session
 
@@ -34,7 +34,7 @@ def main(minutes: float, seed: str, only: tuple[str, ...], directory: Path | Non
 
 
 def report(session: Session) -> None:
-    """Print what happened, and what was wrong."""
+    """Print the faults, the connections and the violations."""
     for name, count in sorted(session.faults.items()):
         click.echo(f"{name:30} {count:4} times, right after {session.slowest[name]:5.1f} s at the most")
     traffic = session.traffic

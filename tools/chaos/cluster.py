@@ -1,8 +1,9 @@
-"""The cluster: Services that never change, Services that change at random, and what connections to them may become.
+"""The cluster: Services that never change, Services that change at random, and the allowed outcomes of connections to
+them.
 
 A change is put on the API server as objects.  From then on until the kernel is known to hold it (`settled`) a
-connection may meet the old objects or the new ones, a Service of one time with the endpoints of another included, as
-they come by different watches.  What a Service and its endpoints mean for a connection is the oracle's to say.
+connection may meet the old objects or the new, also an old Service with new endpoints, as they come by different
+watches.  The oracle says which outcome a Service and its endpoints mean for a connection.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from random import Random
 from typing import Any, NamedTuple
 
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import DROPPED, Origin, Outcome, Probe
+from nftproxy_conformance.lab.topology import NODE_IP, NODE_NAME
+from nftproxy_conformance.specification.oracle import REJECTED, Oracle
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies.probes import NODE_ADDRESSES, SOURCES
+
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
-from nftproxy.conformance.oracle import REJECTED, Oracle, World
-from nftproxy.conformance.probes import INTERFACES, SOURCES
-from nftproxy.lab import DROPPED, Origin, Outcome, Probe
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.topology import NODE_IP, NODE_NAME
 from nftproxy.model.addresses import Address, Protocol, family_of
 from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
 from nftproxy.model.settings import Config
@@ -29,7 +32,7 @@ from tests.system.faults.bench import endpoints, node, service, service_cidr, vi
 ANCHORS = range(1, 6)
 """Numbers of the Services that never change."""
 CHANGING = range(100, 130)
-"""Numbers of those that do."""
+"""Numbers of the Services that change."""
 _KINDS = {resource.kind.name: resource.kind for resource in resources(NODE_NAME)}
 
 Manifest = dict[str, Any]
@@ -46,11 +49,11 @@ def external_ip(number: int) -> str:
 
 
 KEPT = 60.0
-"""Seconds for which is known what the kernel no longer has: longer than a connection takes to be judged."""
+"""Seconds for which past objects are kept: longer than a connection takes to be judged."""
 
 
 class Past(NamedTuple):
-    """An object, and from when until when the kernel may have it, by `time.monotonic`; None if it wasn't there."""
+    """An object, None if it wasn't there, and from when until when the kernel may have it, by `time.monotonic`."""
 
     since: float
     manifest: Manifest | None
@@ -58,7 +61,7 @@ class Past(NamedTuple):
 
 
 class Histories:
-    """What the Services and slices have been, as far back as the kernel may still have it.  For several threads."""
+    """The past of the Services and slices, as far back as the kernel may still have it.  For several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -78,19 +81,19 @@ class Histories:
                 self._pasts[key] = [past for past in older if past.until > now - KEPT] + pasts[last:]
 
     def between(self, kind: str, number: int, began: float, ended: float) -> list[Manifest | None]:
-        """What the object may have been for the kernel between two times, the oldest first."""
+        """The states of an object that the kernel may have had between two times, the oldest first."""
         with self._lock:
             pasts = self._pasts.get((kind, number), [Past(0.0, None)])
             return [past.manifest for past in pasts if past.since <= ended and began <= past.until]
 
     def latest(self) -> dict[tuple[str, int], Manifest | None]:
-        """What was put last, by kind and number."""
+        """The last state of each object, by kind and number."""
         with self._lock:
             return {key: pasts[-1].manifest for key, pasts in self._pasts.items()}
 
 
 class Cluster:
-    """The objects on an API server, how they change, and what that means for connections.
+    """The objects on an API server, their changes, and the allowed outcomes of connections.
 
     Args:
         server: where they are put.
@@ -161,12 +164,12 @@ class Cluster:
     def _expected(self, probe: Probe, given: Manifest | None, slice_given: Manifest | None) -> frozenset[Outcome]:
         services = tuple(parsed(filter(None, [given]), Service))
         slices = tuple(parsed(filter(None, [slice_given]), EndpointSlice))
-        world = World(self._node, self._config, services, slices, self._cidrs, INTERFACES, knows_interfaces=False)
+        world = World(self._node, self._config, services, slices, self._cidrs, NODE_ADDRESSES, knows_interfaces=False)
         return Oracle(world).expected(probe)
 
 
 def parsed(manifests: Iterable[Manifest], model: type[Any]) -> Iterator[Any]:
-    """Manifests as the agent reads them, those that are of a type."""
+    """Manifests as the agent reads them, if they are of a type."""
     for manifest in manifests:
         found = parse_object(manifest, "", [], kind=_KINDS[manifest["kind"]])
         if isinstance(found, model) and not isinstance(found, Ignored):
@@ -177,7 +180,7 @@ def parsed(manifests: Iterable[Manifest], model: type[Any]) -> Iterator[Any]:
 
 
 def anchor(number: int) -> Manifest:
-    """A Service that never changes: older than all others, with a node port and an external address."""
+    """A Service that never changes: older than all other Services, with a node port and an external address."""
     made = service(
         number,
         type="NodePort",
@@ -230,7 +233,7 @@ def changing_slice(number: int, rng: Random) -> Manifest:
 
 
 def probe(number: int, rng: Random) -> Probe:
-    """A connection to one of the places where a Service is, or may be, reached."""
+    """A connection to a front that a Service has, or may have."""
     origins = list(Origin)
     origin, (address, port) = rng.choice(
         [

@@ -1,6 +1,6 @@
-"""What goes wrong: a function for each fault, which lets it happen, waits as long as it lasts, and puts an end to it.
+"""The faults: a function for each makes the fault, waits as long as it lasts, and ends it.
 
-Whatever a fault is, afterwards the kernel must hold what the API server says, without anybody's help.  Meanwhile all
+After any fault the kernel must hold the rules of the API server's objects, without anybody's help.  Meanwhile all
 connections must go on, except where the fault harms the rules themselves.
 """
 
@@ -10,16 +10,15 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from random import Random
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import yaml
+from nftproxy_conformance.apiserver import ApiServer, faults
+from nftproxy_conformance.lab import LabError
+from nftproxy_conformance.lab.topology import NODE_IP
 
-from nftproxy.lab import LabError
-from nftproxy.lab.apiserver import ApiServer, faults
-from nftproxy.lab.topology import NODE_IP
 from tests.system.faults.bench import PERMISSIONS, PLURALS, endpoints, node, service, vip
 from tools.chaos.agent import PATIENCE, ChaosAgent
 from tools.chaos.cluster import ANCHORS, Cluster, external_ip, node_port
@@ -44,7 +43,7 @@ table ip silence {{
 
 
 class Scene(NamedTuple):
-    """Who takes part; `harm` is called before a fault does something to the rules, `changing` held to stop changes."""
+    """The parts of a run.  `harm` is called before a fault damages the rules, `changing` is held to stop changes."""
 
     agent: ChaosAgent
     server: ApiServer
@@ -53,48 +52,71 @@ class Scene(NamedTuple):
     harm: Callable[[], None]
 
 
-class Row(NamedTuple):
-    """A fault; two of different groups may happen at once."""
+Strike = Callable[[Scene, Random], None]
+
+
+class ChaosFault(NamedTuple):
+    """A fault.  Two faults of different groups may happen at once."""
 
     group: str
-    strike: Callable[[Scene, Random], None]
+    strike: Strike
+
+
+FAULTS: dict[str, ChaosFault] = {}
+"""All faults, by the names that `--only` takes."""
+
+
+def fault(name: str, group: str) -> Callable[[Strike], Strike]:
+    """Decorate a function that is a fault of a group."""
+
+    def register(strike: Strike) -> Strike:
+        FAULTS[name] = ChaosFault(group, strike)
+        return strike
+
+    return register
 
 
 def _wait(rng: Random, longest: float = 2.0) -> None:
     time.sleep(rng.uniform(0.2, longest))
 
 
+def _last(rng: Random, end: Callable[[], object], longest: float = 2.0) -> None:
+    """Let a fault last for a while, and then end it, even if an error comes meanwhile."""
+    try:
+        _wait(rng, longest)
+    finally:
+        end()
+
+
 # The API server
 
 
+@fault("API server down", "api")
 def api_down(scene: Scene, rng: Random) -> None:
     """The server is gone for a while: nobody listens, or its host is cut off and all packets are lost."""
-    is_cut_off = rng.random() < 0.5
-    if is_cut_off:
+    if rng.random() < 0.5:
         scene.agent.lab.load(CUT_OFF.format(port=scene.server.port))
+        _last(rng, lambda: _drop(scene, "silence"), 4.0)
     else:
         scene.server.stop()
-    try:
-        _wait(rng, 4.0)
-    finally:
-        if is_cut_off:
-            _drop(scene, "silence")
-        else:
-            scene.server.start()
+        _last(rng, scene.server.start, 4.0)
 
 
+@fault("API server without history", "api")
 def api_forgets(scene: Scene, rng: Random) -> None:
     """The server restarts, and has no history."""
-    scene.server.stop()
-    try:
-        _wait(rng)
-    finally:
+
+    def start() -> None:
         scene.server.compact()
         scene.server.start()
 
+    scene.server.stop()
+    _last(rng, start)
 
+
+@fault("API server restored", "api")
 def api_restored(scene: Scene, rng: Random) -> None:
-    """The server's objects and versions go back to what they were a while ago, as from a backup of etcd.
+    """The server's objects and versions go back to an earlier state, as from a backup of etcd.
 
     Nothing is written before the agent has asked: as much as was lost, written again by then, would hide the loss from
     everybody (docs/architecture.md), and here only a few seconds are lost.
@@ -104,7 +126,7 @@ def api_restored(scene: Scene, rng: Random) -> None:
     _wait(rng, 3.0)
     with scene.changing:
         scene.server.stop()
-        restored = time.time()  # what was asked before was asked of the server as it was
+        restored = time.time()  # earlier requests met the server as it was
         scene.cluster.restore(revision, objects, time.monotonic())
         scene.agent.forget_wanted()
         _wait_until_asked(scene.server, restored)
@@ -124,6 +146,7 @@ def _end_watches(server: ApiServer) -> None:
     server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
 
 
+@fault("410", "api")
 def expired(scene: Scene, rng: Random) -> None:
     """All watches get the error that their version has expired."""
     scene.server.compact()
@@ -153,6 +176,7 @@ ANSWERS: tuple[faults.Action, ...] = (
 )
 
 
+@fault("broken streams", "api")
 def streams(scene: Scene, rng: Random) -> None:
     """Watches break in all ways."""
     for plural in PLURALS:
@@ -160,12 +184,14 @@ def streams(scene: Scene, rng: Random) -> None:
     _wait(rng)
 
 
+@fault("wrong answers", "api")
 def answers(scene: Scene, rng: Random) -> None:
     """Lists are asked for, and answered by errors and nonsense a few times."""
     scene.server.faults.add(*(faults.Fault(rng.choice(ANSWERS), verb="list") for _ in range(rng.randint(2, 6))))
     expired(scene, rng)
 
 
+@fault("slow answers", "api")
 def slow(scene: Scene, rng: Random) -> None:
     """Lists and watches are slow to come."""
     before, during = rng.uniform(0.2, 1.0), rng.uniform(0.0, 1.0)
@@ -177,75 +203,65 @@ def slow(scene: Scene, rng: Random) -> None:
 # Credentials and permissions
 
 
+@fault("token rotated", "api")
 def token_rotated(scene: Scene, rng: Random) -> None:
-    """The token is replaced; the old one is good no more."""
+    """The token is replaced, and the old token is no longer valid."""
     scene.server.rotate_token()
     _end_watches(scene.server)
     _wait(rng)
 
 
+@fault("token expired", "api")
 def token_expired(scene: Scene, rng: Random) -> None:
-    """The token expires, and only later there is another one."""
+    """The token expires, and only later there is another token."""
     scene.server.expire_token()
     _end_watches(scene.server)
-    try:
-        _wait(rng, 3.0)
-    finally:
-        scene.server.rotate_token()
+    _last(rng, scene.server.rotate_token, 3.0)
 
 
+@fault("forbidden", "api")
 def forbidden(scene: Scene, rng: Random) -> None:
     """A resource may not be read for a while."""
     plural = rng.choice(sorted(PLURALS))
     scene.server.rbac = [each for each in PERMISSIONS if each[1] != plural]
     _end_watches(scene.server)
-    try:
-        _wait(rng, 3.0)
-    finally:
-        scene.server.rbac = PERMISSIONS
+    _last(rng, lambda: setattr(scene.server, "rbac", PERMISSIONS), 3.0)
 
 
 # The agent
 
 
+@fault("killed", "agent")
 def killed(scene: Scene, rng: Random) -> None:
     """The agent is killed, and started again after a while."""
     scene.agent.kill()
-    try:
-        _wait(rng)
-    finally:
-        scene.agent.start()
+    _last(rng, scene.agent.start)
 
 
+@fault("restarted", "agent")
 def restarted(scene: Scene, rng: Random) -> None:
     """The agent is stopped as the kubelet does, and started again."""
     scene.agent.stop(may_be_starting=True)
-    try:
-        _wait(rng, 1.0)
-    finally:
-        scene.agent.start()
+    _last(rng, scene.agent.start, 1.0)
 
 
+@fault("suspended", "agent")
 def suspended(scene: Scene, rng: Random) -> None:
     """The agent gets no CPU for a while."""
     scene.agent.suspend()
-    try:
-        _wait(rng, 4.0)
-    finally:
-        scene.agent.resume()
+    _last(rng, scene.agent.resume, 4.0)
 
 
+@fault("configuration changed", "agent")
 def configuration(scene: Scene, rng: Random) -> None:
-    """The configuration changes to another, or to one that can't be used, and then to a good one."""
+    """The configuration changes to another, or to an invalid configuration, and then to a good configuration."""
     good = yaml.safe_dump(scene.agent.configuration)
     other = yaml.safe_dump(scene.agent.configuration | {"nftables": {"syncPeriod": "2s", "minSyncPeriod": "50ms"}})
     scene.agent.config_map.update(rng.choice([other, other, "mode: [", good.replace("10.1.0.0/16", "10.1.0.0/99")]))
-    try:
-        _wait(rng, 5.0)
-    finally:
-        scene.agent.renew_configuration()
+    _last(rng, scene.agent.renew_configuration, 5.0)
 
 
+@fault("full disk", "agent")
 def disk_full(scene: Scene, rng: Random) -> None:
     """No temporary file can be written, while connections to the API have to be made anew."""
     scene.agent.fill_disk()
@@ -255,6 +271,7 @@ def disk_full(scene: Scene, rng: Random) -> None:
         scene.agent.empty_disk()
 
 
+@fault("file descriptors", "agent")
 def file_descriptors(scene: Scene, rng: Random) -> None:
     """The agent may open next to no more files, while connections have to be made anew and rules are loaded."""
     limits = scene.agent.limit_files(rng.randint(0, 3))
@@ -264,31 +281,30 @@ def file_descriptors(scene: Scene, rng: Random) -> None:
         scene.agent.allow_files(limits)
 
 
+@fault("silent clients", "agent")
 def clients(scene: Scene, rng: Random) -> None:
     """Many clients of the health port say nothing."""
-    ends = [scene.agent.lab.node.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(rng.randint(50, 300))]
-    try:
-        for end in ends:
+    with contextlib.ExitStack() as stack:
+        for _ in range(rng.randint(50, 300)):
+            end = stack.enter_context(scene.agent.lab.node.socket(socket.AF_INET, socket.SOCK_STREAM))
             end.settimeout(2.0)
             end.connect_ex(("127.0.0.1", 10256))
         _wait(rng)
-    finally:
-        for end in ends:
-            end.close()
 
 
+@fault("second agent", "agent")
 def second_agent(scene: Scene, rng: Random) -> None:
-    """Another agent is started on the same node; after a while one of the two goes, the first or the second."""
-    other = scene.agent.start_another()
+    """Another agent is started on the same node.  After a while either of the two goes."""
+    other = scene.agent.start_another(*scene.agent.options)
     time.sleep(rng.uniform(2.0, 5.0))
     if rng.random() < 0.5:
-        scene.agent.take_over(other)
+        scene.agent.replace_by(other)
     else:
         other.terminate()
         other.wait(PATIENCE)
 
 
-# The kernel, and others who write to it
+# The kernel, and other programs that write to it
 
 
 def _harm(scene: Scene, text: str) -> None:
@@ -298,12 +314,14 @@ def _harm(scene: Scene, text: str) -> None:
         scene.agent.lab.load(text)
 
 
+@fault("flushed", "kernel")
 def flushed(scene: Scene, rng: Random) -> None:
     """A host firewall starts anew, and takes all rules along."""
     _harm(scene, rng.choice(["flush ruleset", "delete table ip nftproxy", "delete table ip6 nftproxy"]))
     _wait(rng, 1.0)
 
 
+@fault("altered", "kernel")
 def altered(scene: Scene, rng: Random) -> None:
     """Somebody empties a map, adds an element, or turns a hook off."""
     number = rng.choice(ANCHORS)
@@ -321,6 +339,7 @@ def altered(scene: Scene, rng: Random) -> None:
     _wait(rng, 1.0)
 
 
+@fault("others' commits", "kernel")
 def others_commits(scene: Scene, rng: Random) -> None:
     """Another program commits to a table of its own, again and again."""
     for number in range(rng.randint(20, 100)):
@@ -329,7 +348,7 @@ def others_commits(scene: Scene, rng: Random) -> None:
 
 
 def _fill(scene: Scene, table: str, addresses: str) -> None:
-    """Commit addresses to a set of a table that isn't ours, whatever another fault has left of it."""
+    """Commit addresses to a set of a table that isn't ours, even if another fault has removed it."""
     made = f"add table ip {table}\nadd set ip {table} noise {{ typeof ip saddr ; }}"
     scene.agent.lab.load(f"{made}\nadd element ip {table} noise {{ {addresses} }}")
 
@@ -338,6 +357,7 @@ def _drop(scene: Scene, table: str) -> None:
     scene.agent.lab.load(f"add table ip {table}\ndelete table ip {table}")
 
 
+@fault("notifications lost", "agent")
 def overrun(scene: Scene, rng: Random) -> None:
     """So much is committed while the agent gets no CPU that the kernel drops notifications (ENOBUFS)."""
     addresses = ", ".join(f"198.{18 + each // 65536}.{each // 256 % 256}.{each % 256}" for each in range(NOISE))
@@ -358,7 +378,7 @@ def overrun(scene: Scene, rng: Random) -> None:
 
 
 def _hostile() -> list[Manifest]:
-    """Objects that are not what they should be, each in another way."""
+    """Invalid objects, each in another way."""
     odd = "x\ny; } flush ruleset; #"
     return [
         service(9000, ports="80"),
@@ -376,7 +396,7 @@ def _hostile() -> list[Manifest]:
 
 
 def _thieves() -> list[Manifest]:
-    """Services that claim what older ones have: their addresses and node ports, and the node's own."""
+    """Services that claim the addresses and node ports of older Services, and the node's own."""
     return [
         service(
             9100 + number,
@@ -388,30 +408,34 @@ def _thieves() -> list[Manifest]:
     ]
 
 
+@fault("hostile objects", "objects")
 def hostile_objects(scene: Scene, rng: Random) -> None:
-    """Objects come that are not what they should be, and go again."""
+    """Invalid objects come, and go again."""
     _come_and_go(scene, rng, _hostile())
 
 
+@fault("contested addresses", "objects")
 def thieves(scene: Scene, rng: Random) -> None:
-    """Services come that claim what others have, and go again."""
+    """Services come that claim addresses of other Services, and go again."""
     _come_and_go(scene, rng, _thieves())
 
 
 def _come_and_go(scene: Scene, rng: Random, objects: list[Manifest]) -> None:
-    rng.shuffle(objects)
-    with scene.changing:
-        scene.server.put(*objects)
-    try:
-        _wait(rng)
-    finally:
+
+    def delete() -> None:
         with scene.changing:
             for each in objects:
                 name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
                 if scene.server.get(*name) is not None:  # a server that was restored meanwhile may have lost it
                     scene.server.delete(*name)
 
+    rng.shuffle(objects)
+    with scene.changing:
+        scene.server.put(*objects)
+    _last(rng, delete)
 
+
+@fault("node changes", "objects")
 def node_changes(scene: Scene, rng: Random) -> None:
     """The Node moves through zones, is tainted, and all that depends on it is decided anew each time."""
     for zone in rng.choices("abcd", k=5):
@@ -420,35 +444,3 @@ def node_changes(scene: Scene, rng: Random) -> None:
         time.sleep(rng.uniform(0.0, 0.3))
     with scene.changing:
         scene.server.put(node())
-
-
-FAULTS: Mapping[str, Row] = MappingProxyType(
-    {
-        "API server down": Row("api", api_down),
-        "API server without history": Row("api", api_forgets),
-        "API server restored": Row("api", api_restored),
-        "410": Row("api", expired),
-        "broken streams": Row("api", streams),
-        "wrong answers": Row("api", answers),
-        "slow answers": Row("api", slow),
-        "token rotated": Row("api", token_rotated),
-        "token expired": Row("api", token_expired),
-        "forbidden": Row("api", forbidden),
-        "killed": Row("agent", killed),
-        "restarted": Row("agent", restarted),
-        "suspended": Row("agent", suspended),
-        "configuration changed": Row("agent", configuration),
-        "full disk": Row("agent", disk_full),
-        "file descriptors": Row("agent", file_descriptors),
-        "silent clients": Row("agent", clients),
-        "second agent": Row("agent", second_agent),
-        "flushed": Row("kernel", flushed),
-        "altered": Row("kernel", altered),
-        "others' commits": Row("kernel", others_commits),
-        "notifications lost": Row("agent", overrun),
-        "hostile objects": Row("objects", hostile_objects),
-        "contested addresses": Row("objects", thieves),
-        "node changes": Row("objects", node_changes),
-    }
-)
-"""All of them, by the names that `--only` takes."""

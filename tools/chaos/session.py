@@ -1,9 +1,9 @@
-"""One run: objects change, connections are tried and faults happen at once, and after each fault all must be right.
+"""A run: objects change, connections are tried and faults happen at once, and after each fault all must be right.
 
-Right is: the kernel holds what a pipeline makes of the API server's objects, none of its chains is empty, every
-resource is watched, and the agent says that it is healthy.  Changes rest while that is looked at, so that there is a
-moment at which it can be so.  At the end the kernel is held against what `nftproxy render` prints for the same objects,
-loaded into a namespace of its own.
+All is right if the kernel holds the rules that a pipeline makes of the API server's objects, none of its chains is
+empty, every resource is watched, and the agent says that it is healthy.  Changes rest while that is looked at, so that
+there is a moment at which it can be so.  At the end the kernel is held against the output of `nftproxy render` for the
+same objects, loaded into a namespace of its own.
 """
 
 from __future__ import annotations
@@ -20,22 +20,25 @@ from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
-from nftproxy.conformance.probes import MORE_IPS
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab
+from nftproxy_conformance.lab.node import Node
+from nftproxy_conformance.lab.topology import NODE_NAME
+from nftproxy_conformance.strategies.probes import MORE_IPS
+
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Lab
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.node import Node
-from nftproxy.lab.topology import NODE_NAME
 from nftproxy.model.addresses import Family
 from nftproxy.rules.ruleset import Element
-from nftproxy.sources.files import load_config
+from nftproxy.sources.config_documents import load_config
+from tests.support.background import repeating
 from tests.support.factories import leads_to_a_chain
-from tests.system.faults.bench import PERMISSIONS, RESOURCES, ROOT
+from tests.support.processes import CHECKOUT
+from tests.system.faults.bench import PERMISSIONS, RESOURCES
 from tests.system.faults.hasty import BOOKMARKS
 from tools.chaos.agent import PATIENCE, ChaosAgent
 from tools.chaos.cluster import Cluster
-from tools.chaos.faults import FAULTS, Row, Scene
-from tools.chaos.traffic import Traffic
+from tools.chaos.faults import FAULTS, Scene
+from tools.chaos.traffic import REST, Traffic
 
 PAUSE = (0.02, 0.15)
 """Seconds between two changes of objects."""
@@ -58,7 +61,7 @@ class Session:
         say: takes lines for people.
 
     Attributes:
-        violations: what was not as it must be.
+        violations: a sentence for each violation.
         faults: how often each fault has happened.
         slowest: the most seconds that it took until all was right after each fault.
     """
@@ -71,7 +74,7 @@ class Session:
         self._say = say
         self._directory = directory
         self._changing = threading.Lock()
-        self._is_over = threading.Event()
+        self._pauses = Random(f"{seed}/pauses")
         with ExitStack() as stack:
             self._lab = stack.enter_context(Lab())
             for address in MORE_IPS:
@@ -98,33 +101,27 @@ class Session:
         return self._cluster.changes
 
     def run(self, seconds: float, only: Collection[str] = ()) -> None:
-        """Let faults happen for so long, by default all of them in turns; and then compare with `render`."""
+        """Let faults happen for so long, by default all faults in turns, and then compare with `render`."""
         self._cluster.furnish(time.monotonic())
         self.agent.start()
         self._settle("start")
         first = self.agent.resident
         end = time.monotonic() + seconds
-        with self.traffic, ThreadPoolExecutor(1, "changes") as executor:
-            changes = executor.submit(self._change)
-            try:
-                for number, names in enumerate(drawn(self._seed, only)):
-                    if time.monotonic() >= end:
-                        break
-                    self._happen(number, names)
-            finally:
-                self._is_over.set()
-                changes.result()
+        with repeating(self.traffic.try_some, REST), repeating(self._change):
+            for number, names in enumerate(drawn(self._seed, only)):
+                if time.monotonic() >= end:
+                    break
+                self._happen(number, names)
         self._settle("end")
         self._judge(first)
 
     def _change(self) -> None:
-        rng = Random(f"{self._seed}/pauses")
-        while not self._is_over.wait(rng.uniform(*PAUSE)):
-            with self._changing:
-                self._cluster.change(time.monotonic())
+        time.sleep(self._pauses.uniform(*PAUSE))
+        with self._changing:
+            self._cluster.change(time.monotonic())
 
     def _happen(self, number: int, names: tuple[str, ...]) -> None:
-        """Let one fault happen, or two at once, and wait until all is right."""
+        """Let a fault happen, or two at once, and wait until all is right."""
         self._say(f"{number}: {' and '.join(names)}")
         scene = Scene(self.agent, self._server, self._cluster, self._changing, self.traffic.harmed)
         began = time.monotonic()
@@ -136,7 +133,7 @@ class Session:
             for name, each in striking.items():
                 try:
                     each.result()
-                except AssertionError as error:  # the agent isn't there, doesn't end, or doesn't do what it should
+                except AssertionError as error:  # the agent isn't there, doesn't end, or misbehaves
                     self._violation(f"{name}: {error}")
         struck = time.monotonic() - began
         self.faults.update(names)
@@ -146,7 +143,7 @@ class Session:
         self._say(f"   {struck:.1f} s, and right after {took:.1f} s more")
 
     def _settle(self, what: str) -> float:
-        """Wait until all is right, with objects at rest; the seconds that it took."""
+        """Wait until all is right, with objects at rest.  Returns the seconds that it took."""
         began = time.monotonic()
         if self.agent.has_died:
             self._violation(f"{what}: the agent has ended by itself: {self.agent.log()[-2000:]}")
@@ -163,7 +160,7 @@ class Session:
         return now - began
 
     def _judge(self, first: int) -> None:
-        """What is to be said at the end."""
+        """Judge the run at its end."""
         self.violations += [f"a connection: {each}" for each in self.traffic.wrong]
         if missing := FEWEST * self.faults.total() - self.traffic.judged:
             self.violations += [f"{missing} connections too few were judged"] if missing > 0 else []
@@ -178,7 +175,7 @@ class Session:
         self.violations.append(text)
 
     def _differences(self) -> Iterator[str]:
-        """How the kernel differs from what `nftproxy render` prints for the API server's objects."""
+        """The differences between the kernel and the output of `nftproxy render` for the API server's objects."""
         with Node("rendered") as node:
             node.load(self._rendered())
             for family in Family:
@@ -197,30 +194,26 @@ class Session:
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
         command = [sys.executable, "-m", "nftproxy", "render", str(path), "--node", NODE_NAME]
         command += ["--config", str(self.agent.config_map.path)]
-        return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _elements(node: Node, family: Family) -> frozenset[Element]:
-    """What a kernel's sets and maps hold, less what leads to chains: these are kept once they were needed."""
+    """The elements of a kernel, less those that lead to chains, which stay once they were needed."""
     found = node.call(lambda: Kernel().elements(family))
     return frozenset(each for each in found if not leads_to_a_chain(each))
 
 
 def drawn(seed: str, only: Collection[str] = ()) -> Iterator[tuple[str, ...]]:
-    """Faults without end, one at a time or two of different groups; all have had their turn before one has another."""
+    """Faults without end, single or two of different groups.  Each has its turn before any has another."""
     rng = Random(f"{seed}/faults")
     while True:
         deck = sorted(only or FAULTS)
         rng.shuffle(deck)
         while deck:
             name = deck.pop()
-            others = [each for each in deck if _may_go_together(FAULTS[name], FAULTS[each])]
+            others = [each for each in deck if FAULTS[each].group != FAULTS[name].group]
             if others and rng.random() < AT_ONCE:
                 deck.remove(others[-1])
                 yield name, others[-1]
             else:
                 yield (name,)
-
-
-def _may_go_together(one: Row, other: Row) -> bool:
-    return one.group != other.group

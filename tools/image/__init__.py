@@ -1,6 +1,6 @@
 """The container image: built by buildah, started by containerd and runc as a kubelet would start it.
 
-`python -m tools.image` builds what examples/deploy/Containerfile says and leaves it, with its bill of materials, in
-.trees/.  `containerfile` reads the recipe, `build` builds, `cri` speaks to a container runtime, `containerd` is one,
-and `kubelet` turns a pod's template into what the runtime is asked for.
+`python -m tools.image` builds examples/deploy/Containerfile, and leaves the image with its bill of materials in
+.trees/.  `containerfile` reads the recipe, `build` builds, `cri` speaks to a container runtime, `containerd` starts
+such a runtime, and `kubelet` turns a pod's template into requests.
 """

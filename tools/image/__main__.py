@@ -1,6 +1,6 @@
-"""`python -m tools.image`: build the image, and say how large it is."""
+"""`python -m tools.image`: build the image, and print its size."""
 
-from tools.image.build import ARCHIVE, BILL, build, size
+from tools.image.build import ARCHIVE, BILL, build
 
 build()
-print(f"{ARCHIVE}: {size() / 1e6:.0f} MB unpacked; {BILL} lists what is in it")  # noqa: T201
+print(f"{ARCHIVE}: {ARCHIVE.stat().st_size / 1e6:.0f} MB unpacked; {BILL} lists what is in it")  # noqa: T201

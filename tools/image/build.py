@@ -2,8 +2,8 @@
 
 No registry is asked: the base image is made once, by mmdebstrap, under the name that FROM asks for.  buildah keeps a
 layer for each line, so a change of the package costs the last few lines only.  Its storage is .trees/buildah, apart
-from the machine's own.  What comes out is .trees/nftproxy-image.tar, an archive that `docker load` and `ctr images
-import` take, and .trees/nftproxy-image.cdx.json, what is in it.  Needs root, and a network at the first time.
+from the machine's own.  The output is .trees/nftproxy-image.tar, an archive for `docker load` and `ctr images
+import`, and .trees/nftproxy-image.cdx.json, its bill of materials.  Needs root, and a network at the first time.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
 TREES = CHECKOUT / ".trees"
 ARCHIVE = TREES / "nftproxy-image.tar"
+"""The image, not compressed."""
 BILL = TREES / "nftproxy-image.cdx.json"
 NAME = f"docker.io/library/nftproxy:{__version__}"
 IGNORED = Path(__file__).with_name("containerignore")
@@ -34,7 +35,7 @@ NEEDED = ("buildah", "containerd", "runc")
 
 
 def install_programs() -> None:
-    """Install what building and starting the image takes, as far as it isn't there.
+    """Install the missing programs for building and starting the image.
 
     Raises:
         subprocess.CalledProcessError: apt can't install it.
@@ -70,16 +71,6 @@ def build() -> None:
         write_bill(BILL, _inside)
 
 
-def size() -> int:
-    """Bytes that the image takes unpacked: the archive isn't compressed."""
-    return ARCHIVE.stat().st_size
-
-
-def is_built() -> bool:
-    """Whether there is an archive."""
-    return ARCHIVE.exists()
-
-
 def _provide_base(name: str) -> None:
     """Make Debian under the name that FROM asks for, as small as the "slim" images are."""
     full = f"docker.io/library/{name}"
@@ -97,7 +88,7 @@ def _provide_base(name: str) -> None:
 
 
 def _network_settings() -> list[str | Path]:
-    """Let the lines that install something trust what this machine trusts; nothing of it stays in the image."""
+    """Let pip and apt trust this machine's certificates, without leaving them in the image."""
     if not CERTIFICATES.exists():
         return []
     settings = TREES / "pip.conf"
@@ -106,7 +97,7 @@ def _network_settings() -> list[str | Path]:
 
 
 def _inside(*command: str) -> str:
-    """What a command prints in a container of the image."""
+    """The output of a command in a container of the image."""
     container = _buildah("from", "--pull-never", NAME)
     try:
         return _buildah("run", "--isolation=chroot", "--user=0", container, "--", *command)
@@ -115,7 +106,7 @@ def _inside(*command: str) -> str:
 
 
 def _buildah(*arguments: str | Path) -> str:
-    """What buildah prints; what it says of its progress goes where ours goes."""
+    """Run buildah and return its output.  Its progress goes to our standard error."""
     storage: list[str | Path] = ["--root", TREES / "buildah", "--runroot", TREES / "buildah-run"]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         ["buildah", *storage, *arguments],

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import grpc
+from nftproxy_conformance.lab.namespace import Namespace
 
-from nftproxy.lab.namespace import Namespace
 from tools.image.build import ARCHIVE, NAME
 from tools.image.cri import Runtime
 
@@ -31,7 +31,7 @@ START = 60.0
 
 
 class Containerd:
-    """containerd, its runc, and our image in it; ends at the end of the block, when all pods have been stopped."""
+    """containerd with runc and our image, until the end of the block, when all pods have been stopped."""
 
     def __init__(self, node: Namespace) -> None:
         self._node = node

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Line(NamedTuple):
-    """An instruction of a Containerfile, and what follows it."""
+    """An instruction of a Containerfile, and its arguments."""
 
     instruction: str
     text: str
@@ -17,7 +17,7 @@ Stage = list[Line]
 
 
 def stages(text: str) -> list[Stage]:
-    """The instructions of each stage of a Containerfile, FROM first; comments left out, continued lines joined."""
+    """Return the instructions of each stage, FROM first, without comments, and with continued lines joined."""
     kept = "\n".join(line for line in text.splitlines() if not line.startswith("#")).replace("\\\n", " ")
     found: list[Stage] = []
     for line in kept.splitlines():
@@ -29,12 +29,12 @@ def stages(text: str) -> list[Stage]:
 
 
 def packages(stage: Stage) -> set[str]:
-    """What a stage installs with apt."""
+    """Return the packages that a stage installs with apt."""
     commands = "\n".join(line.text for line in stage if line.instruction == "RUN")
     lists: list[str] = re.findall(r"apt-get install((?: [-\w.+]+)+)", commands)
     return {name for names in lists for name in names.split() if not name.startswith("-")}
 
 
 def setting(stage: Stage, instruction: str) -> str:
-    """What follows the last line of a stage with an instruction."""
+    """Return the arguments of the last line of a stage with an instruction."""
     return [line.text for line in stage if line.instruction == instruction][-1]

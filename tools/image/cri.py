@@ -1,7 +1,7 @@
 """Speaks to a container runtime as a kubelet does: the Container Runtime Interface, runtime.v1, over gRPC.
 
-The messages are described here as far as they are used, field by field with their numbers in
-k8s.io/cri-api/pkg/apis/runtime/v1/api.proto; a runtime passes over what isn't given.
+The messages have the fields that are used here, with their numbers in
+k8s.io/cri-api/pkg/apis/runtime/v1/api.proto.  A runtime skips missing fields.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ NODE_NAMESPACE, CONTAINER_NAMESPACE, POD_NAMESPACE = 2, 1, 0
 """enum NamespaceMode."""
 RUNTIME_DEFAULT = 0
 """enum SecurityProfile.ProfileType."""
-RUNNING, EXITED = 1, 2
-"""enum ContainerState."""
+EXITED = 2
+"""Of enum ContainerState."""
 
 MESSAGES = {
     "Int64Value": "value:int64=1",
@@ -63,7 +63,7 @@ MESSAGES = {
     "VersionRequest": "version:string=1",
     "VersionResponse": "runtime_name:string=2 runtime_version:string=3",
 }
-"""Fields as `name:type=number`, with a star after the type of a repeated one."""
+"""Fields as `name:type=number`, with a star after the type of a repeated field."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -104,7 +104,7 @@ class Runtime:
         self._channel = grpc.insecure_channel(f"unix://{socket}")
 
     def call(self, method: str, *, seconds: float = 60.0, **fields: Any) -> Any:
-        """The runtime's answer to a method, whose request has these fields.
+        """Return the runtime's answer to a method with these fields in the request.
 
         Raises:
             grpc.RpcError: the runtime refuses, or gives no answer for so long.
@@ -118,7 +118,7 @@ class Runtime:
         return ask(request(**fields), timeout=seconds)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._channel.close()
 
 

@@ -1,8 +1,8 @@
-"""Starts the containers of a pod's template as a kubelet does: what the template says, in the runtime's words.
+"""Start the containers of a pod's template as a kubelet does, by requests to the runtime.
 
 The rules are those of pkg/kubelet/kuberuntime in Kubernetes 1.36: `allowPrivilegeEscalation: false` sets
 no_new_privs, a container's seccomp profile is the pod's if it has none, cpu requests become shares of 1,024 a core, and
-what isn't privileged gets the default masked and read-only paths.
+unprivileged containers get the default masked and read-only paths.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MASKED = (
 READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 WRITABLE = ("/tmp", "/run/nftproxy")
-"""Where the template has an emptyDir."""
+"""The paths of the template's emptyDirs."""
 
 SYSTEM_NODE_CRITICAL = -997
 """The oom score of pods of that class (pkg/kubelet/qos)."""
@@ -33,7 +33,7 @@ _UNITS = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
 class Pod:
-    """A pod on the node's network, whose containers are started one by one."""
+    """A pod on the node's network, whose containers are started in turn."""
 
     def __init__(self, engine: Containerd, template: dict[str, Any], name: str) -> None:
         self._runtime = engine.runtime
@@ -57,7 +57,7 @@ class Pod:
     def start(
         self, container: dict[str, Any], *, args: list[str], mounts: dict[str, Path], env: dict[str, str] | None = None
     ) -> Container:
-        """Start a container of the template with these arguments; `mounts` are read-only, except emptyDirs."""
+        """Start a container of the template with these arguments.  `mounts` are read-only, except for emptyDirs."""
         config = {
             "metadata": {"name": container["name"]},
             "image": {"image": NAME},
@@ -78,7 +78,7 @@ class Pod:
         return Container(self._runtime, made.container_id, self._logs / f"{container['name']}.log")
 
     def stop(self) -> None:
-        """End every container; they are removed with the runtime."""
+        """End every container.  They are removed with the runtime."""
         self._runtime.call("StopPodSandbox", pod_sandbox_id=self._id)
 
     def _security(self, container: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Container:
         self._log = log
 
     def log(self) -> str:
-        """What it has written, without the runtime's time stamps."""
+        """Return its output, without the runtime's time stamps."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return "\n".join(line.split(" ", 3)[3] for line in lines)
 
@@ -140,12 +140,12 @@ class Container:
         return int(status.exit_code)
 
     def run(self, *command: str) -> tuple[int, str]:
-        """The exit status of a command in it, and what that prints."""
+        """Run a command in it, and return its exit status and output."""
         done = self._runtime.call("ExecSync", container_id=self._id, cmd=command, timeout=60)
         return done.exit_code, (done.stdout + done.stderr).decode()
 
     def stop(self, seconds: int) -> int:
-        """Tell it to end, by force after so many seconds; its exit status."""
+        """Stop it, by force after some seconds, and return its exit status."""
         self._runtime.call("StopContainer", container_id=self._id, timeout=seconds)
         return self.await_end()
 

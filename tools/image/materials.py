@@ -19,7 +19,7 @@ PYTHON = ("/venv/bin/python", "-c", LIST_PYTHON)
 
 
 def write_bill(file: Path, run: Callable[..., str]) -> None:
-    """Write what the image holds; `run` gives what a command prints in it."""
+    """Write the image's contents.  `run` returns the output of a command in it."""
     components = sorted([*_debian(run(*DEBIAN)), *_python(run(*PYTHON))], key=lambda each: each["purl"])
     subject = {"type": "container", "name": "nftproxy", "version": __version__}
     bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}}

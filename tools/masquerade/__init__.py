@@ -1,11 +1,11 @@
-"""What masquerading loses, measured: `python -m tools.masquerade`, as root.
+"""Measure the connections that masquerading loses: `python -m tools.masquerade`, as root.
 
 Real clients make new connections at a steady rate to two real pods whose servers close first, by turns directly and
-through a Service, with each way that nft has to masquerade.  Each run has a network of its own, so that no run meets
-what another one has left behind.
+through a Service, with each of nft's ways to masquerade.  Each run has its own network, so that no run is affected by
+leftovers of another run.
 
-client.py      asks at a rate, and counts what becomes of it
+client.py      asks at a steady rate, and counts the outcomes
 server.py      answers, and closes first
-scene.py       the network, the rules, and one run in it
-counters.py    what the kernel counts meanwhile
+scene.py       the network, the rules, and a run in it
+counters.py    the kernel's counters of a run
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 
 import click
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
 from tools.masquerade.scene import FRONTS, WAYS, Outcome, Run, measure
 from tools.masquerade.server import SERVE
 
@@ -33,13 +33,13 @@ def main(
     protocol: str,
     seconds: float,
 ) -> None:
-    """Make connections by turns in each way, and print what was lost, and what the kernel counted."""
+    """Make connections by turns in each way, and print the losses and the kernel's counters."""
     if why := obstacle():
         raise click.ClickException(why)
     click.echo(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
     for origin, count, rate, way in itertools.product(origins, counts, rates, ways):
         if origin == "node" and count > 1:
-            continue  # a node asks from one address
+            continue  # a node has a single source address
         run = Run(origin, count, protocol, rate, way, seconds)
         click.echo(f"| {' | '.join(map(str, _row(run, measure(run))))} |")
 

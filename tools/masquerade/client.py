@@ -1,7 +1,7 @@
 """A client that asks at a steady rate: `python -m tools.masquerade.client`, with its orders on standard input.
 
-It asks when the next question is due, whether or not earlier ones have been answered, as many clients together do.
-What it prints is what became of its questions.
+It asks when the next question is due, whether or not earlier questions have been answered, as many clients together do.
+It prints the outcomes of its questions.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TOTAL_RETRANS = 100  # where struct tcp_info has tcpi_total_retrans
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """What to do: questions from each of `sources` in turn (the kernel's choice if there is none) to one of `servers`.
+    """The questions: from each of `sources` in turn (the kernel's choice if there is none) to each of `servers`.
 
     `rate` is questions a second, for `seconds`.
     """
@@ -39,10 +39,10 @@ class Orders(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct):
-    """What became of the questions.
+    """The outcomes of the questions.
 
-    `late` are those answered whose SYN had to be sent again, `lost` those without an answer, `failed` those refused by
-    somebody.  `seconds` is how long all took to be asked.
+    `late` counts answers after a retransmitted SYN, `lost` questions without an answer, and `failed` refused questions.
+    `seconds` is the time in which all were asked.
     """
 
     asked: int = 0
@@ -54,7 +54,7 @@ class Result(msgspec.Struct):
 
 
 def total(results: Sequence[Result]) -> Result:
-    """What became of the questions of several clients that asked at the same time."""
+    """Add up the outcomes of clients that asked at the same time."""
     sums = {name: sum(getattr(each, name) for each in results) for name in Result.__struct_fields__}
     return Result(**sums | {"seconds": max(each.seconds for each in results)})
 
@@ -133,7 +133,7 @@ class Client:
 
 
 def resent(end: socket.socket) -> int:
-    """How many segments the kernel has sent again; of one who only listens, the first."""
+    """Return the number of segments that the kernel has sent again."""
     info = end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
     (count,) = struct.unpack_from("=I", info, TOTAL_RETRANS)
     return int(count)

@@ -1,4 +1,4 @@
-"""The network in which one run takes place, and the run itself."""
+"""The network of a run, and the run itself."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from subprocess import PIPE
 from typing import NamedTuple
 
 import msgspec
+from nftproxy_conformance.lab import Namespace, RealHost, RealNetwork, RealNode
 
-from nftproxy.lab import Namespace, RealHost, RealNetwork, RealNode
 from tests.support.factories import pipeline, service, slice_of
-from tools.bench.processes import start
+from tests.support.processes import start_module
 from tools.masquerade import counters
 from tools.masquerade.client import Orders, Result, total
 
@@ -27,7 +27,7 @@ WAYS = (DIRECTLY, "masquerade", "masquerade random", "masquerade fully-random")
 
 
 class Run(NamedTuple):
-    """What is tried: the clients (how many, where), how they ask, and how they are masqueraded."""
+    """The setup of a run: the clients (number, place), how they ask, and how they are masqueraded."""
 
     origin: str
     clients: int
@@ -38,7 +38,7 @@ class Run(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a run: for the clients, and what the kernel counted: both ends' TCP, and connection tracking."""
+    """The outcome of a run: the clients' results, and the kernel's counters of TCP and connection tracking."""
 
     result: Result
     clients: Counter[str]
@@ -71,11 +71,11 @@ def rules(run: Run, pods: Sequence[str]) -> str:
     text = made.full_transaction({}).text
     if run.way == DIRECTLY:
         return text
-    return re.sub(r"\bmasquerade(?: fully-random)?$", run.way, text, flags=re.MULTILINE)
+    return re.sub(r"\bmasquerade(?: fully-random)?(?= comment)", run.way, text)
 
 
 def _clients(network: RealNetwork, node: RealNode, run: Run) -> tuple[Namespace, tuple[str, ...]]:
-    """Where the clients are, and their addresses; none where the kernel is to choose."""
+    """Return the clients' namespace and addresses, none where the kernel is to choose."""
     if run.origin == "node":
         return node.node, ()
     if run.origin == "pod":
@@ -91,9 +91,9 @@ def _clients(network: RealNetwork, node: RealNode, run: Run) -> tuple[Namespace,
 
 @contextmanager
 def serving(pod: RealHost, protocol: str, address: str) -> Iterator[None]:
-    """Have a server listen on `POD_PORT` of one of a pod's addresses."""
-    arguments = ["tools.masquerade.server", protocol, address, str(POD_PORT)]
-    server = start(pod.namespace, arguments, stdout=PIPE, bufsize=0)
+    """Have a server listen on `POD_PORT` of an address of a pod."""
+    arguments = (protocol, address, str(POD_PORT))
+    server = start_module(pod.namespace, "tools.masquerade.server", *arguments, stdout=PIPE, bufsize=0)
     with server:
         try:
             assert server.stdout is not None
@@ -107,7 +107,7 @@ def _ask(namespace: Namespace, orders: Orders) -> Result:
     """Have the orders carried out: by two processes, if there are two clients, as only these may meet in the kernel."""
     parts = [orders.sources[::2], orders.sources[1::2]] if len(orders.sources) > 1 else [orders.sources]
     each = [msgspec.structs.replace(orders, sources=part, rate=orders.rate / len(parts)) for part in parts]
-    clients = [(order, start(namespace, ["tools.masquerade.client"], stdin=PIPE, stdout=PIPE)) for order in each]
+    clients = [(order, start_module(namespace, "tools.masquerade.client", stdin=PIPE, stdout=PIPE)) for order in each]
     with ThreadPoolExecutor() as threads:
         answers = threads.map(lambda pair: pair[1].communicate(msgspec.json.encode(pair[0]))[0], clients)
     return total([msgspec.json.decode(answer, type=Result) for answer in answers])

@@ -1,13 +1,17 @@
-"""`python -m tools.migration`: switches a node there and back in each shape, and prints a table."""
+"""`python -m tools.migration`: switches a node there and back in each shape, and prints the fate of connections."""
 
 from __future__ import annotations
 
 import click
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
-from tools.migration.switch import SHAPES, Account, Row, switch
+from tools.bench.figures import markdown
+from tools.migration.switch import SHAPES, Row, switch
+from tools.migration.traffic import LATE
 
-COLUMNS = ("kube-proxy", "step", "s", "new connections", "lost", "late", "questions over kept ones", "ended")
+COUNTS = ("new connections", "lost", f"later than {LATE} s", "questions over kept connections", "ended")
+STEPS = ("kube-proxy's mode", "step", "s", *COUNTS)
+TOTALS = ("kube-proxy's mode", *COUNTS)
 
 
 @click.command()
@@ -15,23 +19,22 @@ COLUMNS = ("kube-proxy", "step", "s", "new connections", "lost", "late", "questi
 @click.option("--tries", type=int, default=2000, show_default=True, help="Of each client after each step.")
 @click.option("--kept", type=int, default=25, show_default=True, help="Connections that each client keeps.")
 def main(shapes: tuple[str, ...], tries: int, kept: int) -> None:
-    """Switch a node from kube-proxy's rules to nftproxy and back under traffic; says what became of connections."""
+    """Switch a node from kube-proxy's rules to nftproxy and back under traffic, and print each step and the totals."""
     if why := obstacle():
         raise click.ClickException(why)
-    click.echo(f"| {' | '.join(COLUMNS)} |\n|{' --- |' * len(COLUMNS)}")
-    for shape in shapes:
-        for line in lines(switch(shape, tries=tries, kept=kept)):
-            click.echo(line)
+    rows = {shape: list(switch(shape, tries=tries, kept=kept).rows()) for shape in shapes}
+    click.echo(tables(rows), nl=False)
 
 
-def lines(account: Account) -> list[str]:
-    """The rows of an account."""
-    return [f"| {' | '.join([account.shape, *_cells(row)])} |" for row in account.rows()]
+def tables(rows: dict[str, list[Row]]) -> str:
+    """The steps of each shape, and the totals."""
+    steps = [(shape, row.step, f"{row.seconds:.2f}", *_counts(row)) for shape, each in rows.items() for row in each]
+    totals = [(shape, *_counts(*each)) for shape, each in rows.items()]
+    return f"{markdown(STEPS, steps)}\n{markdown(TOTALS, totals)}"
 
 
-def _cells(row: Row) -> list[str]:
-    counts = (row.new, row.new_lost, row.late, row.asked, row.ended)
-    return [row.step, f"{row.seconds:.2f}", *(f"{count:,}" for count in counts)]
+def _counts(*rows: Row) -> list[str]:
+    return [f"{sum(counts):,}" for counts in zip(*(row[2:] for row in rows), strict=True)]
 
 
 if __name__ == "__main__":

@@ -1,18 +1,21 @@
-"""A node that changes its proxy, step by step, and what became of the connections that began in each step."""
+"""A node that changes its proxy, step by step, and the fate of the connections that began in each step."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
+from subprocess import PIPE, STDOUT
 from typing import NamedTuple
 
-from nftproxy.lab import RealNetwork, RealNode
-from tools.bench.processes import CHECKOUT, start
-from tools.migration.traffic import LATE, Front, Traffic, Try
+from nftproxy_conformance.lab import RealNetwork, RealNode
+
+from tests.support.processes import CHECKOUT, AgentProcess, start_module
+from tests.support.waiting import wait_until
+from tools.migration.traffic import LATE, Front, Try, asking, await_tries
 
 EXAMPLE = CHECKOUT / "examples" / "migrate"
 VIP = "10.96.0.10"
@@ -25,7 +28,7 @@ PATH = {"PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"}
 class Shape(NamedTuple):
     """The form of kube-proxy's rules: its mode, the commands that write them, each with its input, and a caveat.
 
-    `serves` says whether this kernel translates connections by them; without IPVS in it those of IPVS mode don't.
+    `serves` says whether this kernel translates connections by them.  Without IPVS in it the rules of IPVS mode don't.
     """
 
     mode: str
@@ -46,7 +49,7 @@ SHAPES = {
 
 
 class Step(NamedTuple):
-    """What was done, and when it began and was done, by `time.monotonic`."""
+    """A step of the switch, and when it began and was done, by `time.monotonic`."""
 
     name: str
     began: float
@@ -61,14 +64,14 @@ class Account(NamedTuple):
     tries: tuple[Try, ...]
 
     def rows(self) -> Iterator[Row]:
-        """A row for each step: the tries that began from its beginning until the next one's."""
+        """A row for each step: the tries that began from its beginning until the next step's."""
         ends = [step.began for step in self.steps[1:]] + [float("inf")]
         for step, end in zip(self.steps, ends, strict=True):
             yield Row.of(step, [each for each in self.tries if step.began <= each.began < end])
 
 
 class Row(NamedTuple):
-    """What became of the connections of one step."""
+    """The fate of the connections of a step."""
 
     step: str
     seconds: float
@@ -111,19 +114,20 @@ def switch(name: str, *, tries: int, kept: int) -> Account:
             made.serve(8080)
             made.serve(5353, "udp")
         fronts = _fronts(network, node)
-        agent = Agent(node)
-        stack.callback(agent.close)
+        log = Path(stack.enter_context(tempfile.TemporaryDirectory()), "log")
+        agent = AgentProcess(node.node, log)
+        stack.callback(agent.kill)
         _write(node, shape)
-        before = [] if shape.serves else [_timed("nftproxy starts", agent.start)]
-        with Traffic(fronts, kept) as traffic:
+        before = [] if shape.serves else [_timed("nftproxy starts", lambda: _start(agent))]
+        with asking(fronts, kept) as clients:
 
             def step(what: str, action: Callable[[], object]) -> Step:
                 done = _timed(what, action)
-                traffic.await_tries(tries)
+                await_tries(clients, tries)
                 return done
 
             steps = [*before, *(step(what, action) for what, action in _steps(node, shape, agent))]
-        found = sorted(each for client in traffic.clients for each in client.tries)
+        found = sorted(each for client in clients for each in client.tries)
         return Account(name, tuple(steps), tuple(found))
 
 
@@ -133,14 +137,14 @@ def _timed(what: str, action: Callable[[], object]) -> Step:
     return Step(what, began, time.monotonic())
 
 
-def _steps(node: RealNode, shape: Shape, agent: Agent) -> Iterator[tuple[str, Callable[[], object]]]:
-    """What is done one after the other, under traffic; where kube-proxy's rules don't serve, only between ours."""
+def _steps(node: RealNode, shape: Shape, agent: AgentProcess) -> Iterator[tuple[str, Callable[[], object]]]:
+    """The steps under traffic in their order.  Where kube-proxy's rules don't serve, all are between ours."""
     if shape.serves:
         yield "kube-proxy's rules", lambda: None
-        yield "nftproxy starts", agent.start
+        yield "nftproxy starts", lambda: _start(agent)
     yield "cleanup --kube-proxy", lambda: _nftproxy(node, "cleanup", "--kube-proxy", shape.mode)
     yield "kube-proxy's rules again", lambda: _write(node, shape)
-    yield "nftproxy ends", agent.close
+    yield "nftproxy ends", agent.stop
     if shape.serves:
         yield "cleanup", lambda: _nftproxy(node, "cleanup")
 
@@ -156,47 +160,21 @@ def _fronts(network: RealNetwork, node: RealNode) -> list[Front]:
     ]
 
 
+def _start(agent: AgentProcess) -> None:
+    """Start the agent, and wait until its rules are loaded."""
+    agent.launch("--source", str(EXAMPLE / "node"), "--config", str(EXAMPLE / "config.yaml"))
+    wait_until(lambda: agent.has_died or "loaded the rules" in agent.log(), agent.log, patience=STARTING, pause=0.005)
+    assert not agent.has_died, agent.log()
+
+
 def _write(node: RealNode, shape: Shape) -> None:
-    """Write kube-proxy's rules, as it does itself when it starts: what is there already is written anew."""
+    """Write kube-proxy's rules, as it does itself when it starts: existing rules are written anew."""
     for command, file in shape.commands:
-        _run(node, command.split(), (EXAMPLE / file).read_text())
+        node.node.run(["env", f"PATH={PATH['PATH']}", *command.split()], (EXAMPLE / file).read_text())
 
 
 def _nftproxy(node: RealNode, *arguments: str) -> None:
-    _run(node, [sys.executable, "-m", "nftproxy", *arguments])
-
-
-def _run(node: RealNode, command: list[str], text: str = "") -> None:
-    pipe = subprocess.PIPE
-    environment = os.environ | PATH | {"PYTHONPATH": str(CHECKOUT)}
-    process = node.node.popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment)
-    out, error = process.communicate(text)
+    process = start_module(node.node, "nftproxy", *arguments, stdout=PIPE, stderr=STDOUT, text=True, env=PATH)
+    out, _ = process.communicate()
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {error or out}")
-
-
-class Agent:
-    """`nftproxy run` on the node."""
-
-    def __init__(self, node: RealNode) -> None:
-        self._node = node
-        self._process: subprocess.Popen[str] | None = None
-
-    def start(self) -> None:
-        """Start it, and wait until its rules are loaded."""
-        files = ["--source", str(EXAMPLE / "node"), "--config", str(EXAMPLE / "config.yaml")]
-        self._process = start(self._node.node, ["nftproxy", "run", *files], stderr=subprocess.PIPE, text=True)
-        assert self._process.stderr
-        log: list[str] = []
-        for line in self._process.stderr:
-            log.append(line)
-            if "loaded the rules" in line:
-                return
-        raise RuntimeError("".join(log))
-
-    def close(self) -> None:
-        """End it, if it runs; its rules stay."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.terminate()
-            process.communicate(timeout=STARTING)
+        raise RuntimeError(f"nftproxy {' '.join(arguments)}: {out}")

@@ -1,29 +1,34 @@
-"""Clients that connect all the time, and others that keep their connections; each try is noted with its time."""
+"""Clients that connect all the time and keep other connections.  Each try is noted with its time."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Sequence
-from types import TracebackType
-from typing import NamedTuple, Self
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
-from nftproxy.lab import RealHost
-from nftproxy.lab.echo import Conversation
+from nftproxy_conformance.lab import RealHost
+from nftproxy_conformance.lab.echo import Conversation
+
+from tests.support.background import repeating
 
 PATIENCE = 5.0  # seconds for a connection and for an answer: a SYN is sent again after 1 and 3
-LATE = 0.9  # seconds: who took longer has sent its first packet again, unless the machine was that busy
-PAUSE = 0.002  # seconds between two tries of one client: traffic is not to be what keeps the machine busy
+LATE = 0.9  # seconds: a client that took longer has sent its first packet again, unless the machine was that busy
+PAUSE = 0.002  # seconds between two tries of one client: traffic itself must not keep the machine busy
 
 
 class Front(NamedTuple):
-    """Who connects to what."""
+    """A client, and the place that it connects to."""
 
     name: str
     client: RealHost
     address: str
     port: int
     protocol: str
+
+    def talk(self) -> Conversation:
+        """Open a connection."""
+        return self.client.talk(self.address, self.port, self.protocol, timeout=PATIENCE)
 
 
 class Try(NamedTuple):
@@ -36,80 +41,64 @@ class Try(NamedTuple):
 
 
 class Client:
-    """One thread's questions at a front: by turns over a new connection, and over one of those that it keeps.
+    """Asks at a front, by turns over a new connection and over a kept connection.
 
     Args:
-        front: whom it asks.
-        kept: how many connections it opens at the start and keeps; of those that fail it lets go.
+        front: where it asks.
+        kept: how many connections it opens at the start and keeps.  It closes failed connections.
     """
 
     def __init__(self, front: Front, kept: int) -> None:
-        self.front = front
         self.tries: list[Try] = []
-        self._stop = threading.Event()
-        self._kept = [self._open() for _ in range(kept)]
-        self._thread = threading.Thread(target=self._run, name=front.name, daemon=True)
+        self._front = front
+        self._kept = [front.talk() for _ in range(kept)]
 
-    def start(self) -> None:
-        """Begin to ask."""
-        self._thread.start()
+    def ask(self) -> None:
+        """Ask over a new connection, and over a kept connection, if any is left."""
+        self._try(self._ask_anew, is_new=True)
+        if self._kept:
+            self._try(self._ask_again, is_new=False)
 
-    def stop(self) -> None:
-        """Ask no more, and hang up."""
-        self._stop.set()
-        self._thread.join()
+    def _ask_anew(self) -> None:
+        with self._front.talk() as conversation:
+            conversation.ask()
+
+    def _ask_again(self) -> None:
+        conversation = self._kept.pop(0)
+        try:
+            conversation.ask()
+        except OSError:
+            conversation.close()
+            raise
+        self._kept.append(conversation)
+
+    def _try(self, question: Callable[[], object], *, is_new: bool) -> None:
+        began, fault = time.monotonic(), ""
+        try:
+            question()
+        except OSError as error:
+            fault = type(error).__name__
+        self.tries.append(Try(began, time.monotonic() - began, is_new, fault))
+
+    def close(self) -> None:
+        """Close the kept connections."""
         for conversation in self._kept:
             conversation.close()
 
-    def _open(self) -> Conversation:
-        front = self.front
-        return front.client.talk(front.address, front.port, front.protocol, timeout=PATIENCE)
 
-    def _run(self) -> None:
-        while not self._stop.wait(PAUSE):
-            self._ask_anew()
-            if self._kept:
-                self._ask_again()
-
-    def _ask_anew(self) -> None:
-        began, fault = time.monotonic(), ""
-        try:
-            with self._open() as conversation:
-                conversation.ask()
-        except OSError as error:
-            fault = type(error).__name__
-        self.tries.append(Try(began, time.monotonic() - began, is_new=True, fault=fault))
-
-    def _ask_again(self) -> None:
-        conversation, began, fault = self._kept.pop(0), time.monotonic(), ""
-        try:
-            conversation.ask()
-            self._kept.append(conversation)
-        except OSError as error:
-            fault = type(error).__name__
-            conversation.close()
-        self.tries.append(Try(began, time.monotonic() - began, is_new=False, fault=fault))
+@contextmanager
+def asking(fronts: Sequence[Front], kept: int) -> Iterator[list[Client]]:
+    """Clients that ask at these fronts all the while."""
+    clients = [Client(front, kept) for front in fronts]
+    with ExitStack() as stack:
+        for client in clients:
+            stack.callback(client.close)
+            stack.enter_context(repeating(client.ask, PAUSE))
+        yield clients
 
 
-class Traffic:
-    """Clients at several fronts, while it is entered."""
-
-    def __init__(self, fronts: Sequence[Front], kept: int) -> None:
-        self.clients = [Client(front, kept) for front in fronts]
-
-    def __enter__(self) -> Self:
-        for client in self.clients:
-            client.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        for client in self.clients:
-            client.stop()
-
-    def await_tries(self, number: int) -> None:
-        """Wait until each client has made so many more tries."""
-        wanted = [len(client.tries) + number for client in self.clients]
-        while any(len(client.tries) < least for client, least in zip(self.clients, wanted, strict=True)):
-            time.sleep(0.01)
+def await_tries(clients: Sequence[Client], number: int) -> None:
+    """Wait until each client has made so many more tries."""
+    wanted = [len(client.tries) + number for client in clients]
+    while any(len(client.tries) < least for client, least in zip(clients, wanted, strict=True)):
+        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What the dashboard shows: rows of panels, each with its queries."""
+"""The dashboard: rows of panels, each with its queries."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import msgspec
 FILE = Path(__file__).resolve().parents[2] / "examples" / "monitoring" / "dashboard.json"
 
 OURS = 'container="nftproxy", node=~"$node"'
-"""The series of our agents, on the nodes that are chosen at the top."""
+"""The series of our agents, on the nodes that are selected at the top."""
 
 COLUMNS, HEIGHT = 24, 7
-"""Grafana's grid is 24 wide; a unit of height is 30 pixels."""
+"""Grafana's grid is 24 wide, and a unit of height is 30 pixels."""
 
 
 class Query(NamedTuple):
@@ -24,13 +24,11 @@ class Query(NamedTuple):
     legend: str
 
 
-class Panel(NamedTuple):
-    """A chart over time; `unit` is Grafana's name of it, `text` says what to look for."""
+class Panel:
+    """A chart over time.  `unit` is Grafana's name of it, `text` its description."""
 
-    title: str
-    unit: str
-    text: str
-    queries: tuple[Query, ...]
+    def __init__(self, title: str, unit: str, text: str, *queries: Query) -> None:
+        self.title, self.unit, self.text, self.queries = title, unit, text, queries
 
 
 def _quantile(quantile: float, metric: str, by: str = "node") -> str:
@@ -48,34 +46,28 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Nodes",
             "short",
             "Agents that answer, and agents that have not loaded all rules yet.",
-            (
-                Query(f'count(up{{job="kube-proxy", {OURS}}} == 1)', "answering"),
-                Query(f"count(nftproxy_waiting{{{OURS}}}) or vector(0)", "waiting"),
-            ),
+            Query(f'count(up{{job="kube-proxy", {OURS}}} == 1)', "answering"),
+            Query(f"count(nftproxy_waiting{{{OURS}}}) or vector(0)", "waiting"),
         ),
         Panel(
             "Services that are not served as they ask",
             "short",
             "In quarantine, or without an address or port that an older Service has.",
-            (
-                Query(f"max(nftproxy_services_quarantined{{{OURS}}})", "in quarantine"),
-                Query(f"max(nftproxy_conflicts{{{OURS}}})", "addresses and ports in conflict"),
-                Query(f"max(nftproxy_skipped_objects{{{OURS}}})", "unusable parts of objects"),
-            ),
+            Query(f"max(nftproxy_services_quarantined{{{OURS}}})", "in quarantine"),
+            Query(f"max(nftproxy_conflicts{{{OURS}}})", "addresses and ports in conflict"),
+            Query(f"max(nftproxy_skipped_objects{{{OURS}}})", "unusable parts of objects"),
         ),
         Panel(
             "Interference",
             "short",
             "Rules that another program has damaged, transactions that the kernel refused, traces of other proxies.",
-            (
-                Query(f"sum by (node) (increase(nftproxy_repairs_total{{{OURS}}}[$__range]))", "repairs, {{node}}"),
-                Query(
-                    "sum by (node) (increase(kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
-                    f"{{{OURS}}}[$__range]))",
-                    "refused, {{node}}",
-                ),
-                Query(f"sum by (node, proxy) (nftproxy_other_proxies{{{OURS}}}) > 0", "{{proxy}}, {{node}}"),
+            Query(f"sum by (node) (increase(nftproxy_repairs_total{{{OURS}}}[$__range]))", "repairs, {{node}}"),
+            Query(
+                "sum by (node) (increase(kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
+                f"{{{OURS}}}[$__range]))",
+                "refused, {{node}}",
             ),
+            Query(f"sum by (node, proxy) (nftproxy_other_proxies{{{OURS}}}) > 0", "{{proxy}}, {{node}}"),
         ),
     ),
     "Following the cluster": (
@@ -83,49 +75,41 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "From the change of an endpoint to the kernel (p99)",
             "s",
             "With everything in between: the endpoint controller, the API server, the network, the agent.",
-            (Query(_quantile(0.99, "kubeproxy_network_programming_duration_seconds"), "{{node}}"),),
+            Query(_quantile(0.99, "kubeproxy_network_programming_duration_seconds"), "{{node}}"),
         ),
         Panel(
             "The agent's part of it",
             "s",
             "From what has come to the commit.  kube-proxy's charts have the same metric.",
-            (
-                Query(_quantile(0.5, "kubeproxy_sync_proxy_rules_duration_seconds", "ip_family"), "p50, {{ip_family}}"),
-                Query(
-                    _quantile(0.99, "kubeproxy_sync_proxy_rules_duration_seconds", "ip_family"), "p99, {{ip_family}}"
-                ),
-            ),
+            Query(_quantile(0.5, "kubeproxy_sync_proxy_rules_duration_seconds", "ip_family"), "p50, {{ip_family}}"),
+            Query(_quantile(0.99, "kubeproxy_sync_proxy_rules_duration_seconds", "ip_family"), "p99, {{ip_family}}"),
         ),
         Panel(
             "Where its time goes",
             "s",
             "Seconds of each second, by stage.",
-            (Query(_rate("nftproxy_sync_stage_duration_seconds_sum", "stage"), "{{stage}}"),),
+            Query(_rate("nftproxy_sync_stage_duration_seconds_sum", "stage"), "{{stage}}"),
         ),
         Panel(
             "Changes",
             "ops",
             "Objects that came, changed or went.",
-            (
-                Query(_rate("kubeproxy_sync_proxy_rules_service_changes_total", "node"), "Services, {{node}}"),
-                Query(_rate("kubeproxy_sync_proxy_rules_endpoint_changes_total", "node"), "EndpointSlices, {{node}}"),
-            ),
+            Query(_rate("kubeproxy_sync_proxy_rules_service_changes_total", "node"), "Services, {{node}}"),
+            Query(_rate("kubeproxy_sync_proxy_rules_endpoint_changes_total", "node"), "EndpointSlices, {{node}}"),
         ),
         Panel(
             "Transactions",
             "ops",
             "Full ones are loads at the start, repairs and, now and then, a check's result.",
-            (Query(_rate("nftproxy_transactions_total", "kind"), "{{kind}}"),),
+            Query(_rate("nftproxy_transactions_total", "kind"), "{{kind}}"),
         ),
         Panel(
             "Age of the rules",
             "s",
             "Since the kernel was last known to hold what it should; the agent checks at each syncPeriod.",
-            (
-                Query(
-                    "time() - min by (node) (kubeproxy_sync_proxy_rules_last_timestamp_seconds" + f"{{{OURS}}})",
-                    "{{node}}",
-                ),
+            Query(
+                "time() - min by (node) (kubeproxy_sync_proxy_rules_last_timestamp_seconds" + f"{{{OURS}}})",
+                "{{node}}",
             ),
         ),
     ),
@@ -134,13 +118,13 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Requests, by what came of them",
             "reqps",
             "A healthy agent makes few: its watches last minutes.",
-            (Query(_rate("rest_client_requests_total", "code"), "{{code}}"),),
+            Query(_rate("rest_client_requests_total", "code"), "{{code}}"),
         ),
         Panel(
             "Time to an answer (p99)",
             "s",
             "Until the answer begins.",
-            (Query(_quantile(0.99, "rest_client_request_duration_seconds", "verb"), "{{verb}}"),),
+            Query(_quantile(0.99, "rest_client_request_duration_seconds", "verb"), "{{verb}}"),
         ),
     ),
     "The kernel and the process": (
@@ -148,20 +132,20 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "Elements of sets and maps",
             "short",
             "They grow with Services and endpoints; chains and rules do not.",
-            (Query(f"sum by (node, ip_family) (nftproxy_elements{{{OURS}}})", "{{node}}, {{ip_family}}"),),
+            Query(f"sum by (node, ip_family) (nftproxy_elements{{{OURS}}})", "{{node}}, {{ip_family}}"),
         ),
         Panel(
             "Clients that session affinity remembers",
             "short",
             "At most 1,048,576 in each map.",
-            (Query(f"sum by (node) (nftproxy_affinity_entries{{{OURS}}})", "{{node}}"),),
+            Query(f"sum by (node) (nftproxy_affinity_entries{{{OURS}}})", "{{node}}"),
         ),
-        Panel("CPU", "percentunit", "Of one core.", (Query(_rate("process_cpu_seconds_total", "node"), "{{node}}"),)),
+        Panel("CPU", "percentunit", "Of one core.", Query(_rate("process_cpu_seconds_total", "node"), "{{node}}")),
         Panel(
             "Memory",
             "bytes",
             "Resident.",
-            (Query(f"max by (node) (process_resident_memory_bytes{{{OURS}}})", "{{node}}"),),
+            Query(f"max by (node) (process_resident_memory_bytes{{{OURS}}})", "{{node}}"),
         ),
     ),
 }

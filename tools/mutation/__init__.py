@@ -1,15 +1,16 @@
-"""Whether the tests would notice: templates and policy code are damaged, one statement at a time.
+"""Mutation testing: templates and policy code are damaged, a statement at a time, and the tests must fail.
 
     python -m tools.mutation [--only FILE] [--sample N] [--seed S] [--stage NAME] [--fast] [--log FILE] [--lived FILE]
 
-A *mutant* is a template or module with one small fault.  The tests that run the damaged place are run until one fails:
-then the mutant is killed.  One that lives shows a test that is missing, or code that does nothing; where it is neither,
-`explained.toml` says why.  A mutant that lives unexplained is a failure, and so is an explanation of nothing: there a
-test must fail twice, so that one that fails by chance doesn't look like a kill.  It is reported, as a flaky test.
+A *mutant* is a template or module with one small fault.  The tests that run the damaged place are run until a test
+fails, which kills the mutant.  A surviving mutant shows that a test is missing or that code does nothing.  If neither
+is the case, `explained.toml` says why.  A survivor without an explanation is a failure, and so is an explanation
+without a survivor.  A test must fail twice to kill an explained mutant, so that a chance failure doesn't count as a
+kill.  A test that fails only once is reported as flaky.
 
-Python's mutants are tried with the tests that run their line, by a record of coverage; those of templates with packets
-alone, since a text that is compared with itself (examples/) says nothing about what it does.
+Mutants of Python code are tried with the tests that run their line, according to coverage.  Mutants of templates are
+tried with packets alone, since a text that is compared with itself (examples/) doesn't show its effect.
 
-Why not one of the tools that there are: mutmut damages functions only, cosmic-ray starts an interpreter for each
-mutant, both know mutants by number, and neither reads templates.
+Existing tools don't fit: mutmut damages functions only, cosmic-ray starts an interpreter for each mutant, both identify
+mutants by number, and neither reads templates.
 """

@@ -10,21 +10,21 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from tools.mutation import python, template, trials
 from tools.mutation.campaign import Campaign
-from tools.mutation.killers import STAGES, TARGETS, TEMPLATES, stages_for
+from tools.mutation.killers import CHECKOUT, STAGES, TARGETS, TEMPLATES, stages_for
 from tools.mutation.mutant import Identity, Mutant, mutants_of
-from tools.mutation.trials import CHECKOUT, Result
+from tools.mutation.trials import Result
 
 EXPLAINED = Path(__file__).with_name("explained.toml")
 
 
 def all_mutants(only: str = "") -> list[Mutant]:
-    """Every mutant of the targets whose path contains `only`."""
+    """Return every mutant of the targets whose path contains `only`."""
     texts = {file: (CHECKOUT / file).read_text() for file in TEMPLATES}
     names = template.Names(texts)
     made: list[Mutant] = []
@@ -35,58 +35,48 @@ def all_mutants(only: str = "") -> list[Mutant]:
     return made
 
 
-class Explanation(NamedTuple):
-    """Why a mutant may live; `is_race`: it is killed now and then, as it is seen only if two things meet."""
-
-    reason: str
-    is_race: bool = False
-
-
-def explanations(path: Path = EXPLAINED) -> dict[Identity, Explanation]:
-    """Why mutants may live, by identity.
+def explanations(path: Path = EXPLAINED) -> dict[Identity, str]:
+    """Return the reasons why mutants may live, by identity.
 
     Raises:
         ValueError: a mutant is explained twice, or without a reason.
     """
-    found: dict[Identity, Explanation] = {}
-    for entry in tomllib.loads(path.read_text()).get("mutant", []):
-        for change in entry["changes"]:
-            identity = Identity(entry["file"], entry.get("where", ""), entry["line"], change)
-            if identity in found or not entry["reason"]:
-                raise ValueError(f"{identity}: explained twice, or without a reason")
-            found[identity] = Explanation(entry["reason"], entry.get("race", False))
+    found: dict[Identity, str] = {}
+    for group in tomllib.loads(path.read_text())["explained"]:
+        for file, where, line, *changes in group["mutants"]:
+            for identity in (Identity(file, where, line, change) for change in changes):
+                if identity in found or not group["reason"]:
+                    raise ValueError(f"{identity}: explained twice, or without a reason")
+                found[identity] = group["reason"]
     return found
 
 
 class Report(NamedTuple):
-    """What became of mutants; `stale` are explanations of none that lives."""
+    """The results of mutants and the explanations.  `known` has all mutants, tried or not."""
 
     results: Mapping[Identity, Result]
-    explained: Mapping[Identity, Explanation]
-    stale: Sequence[Identity]
-
-    @property
-    def unexplained(self) -> list[Identity]:
-        """The mutants that live and should not."""
-        return [each for each in self.lived if each not in self.explained]
+    explained: Collection[Identity]
+    known: Collection[Identity]
 
     @property
     def lived(self) -> list[Identity]:
-        """The mutants that live, or may."""
+        """The mutants that live, or whose result is unknown."""
         return [identity for identity, result in self.results.items() if not result.is_kill]
 
+    @property
+    def unexplained(self) -> list[Identity]:
+        """The mutants that live without an explanation."""
+        return [each for each in self.lived if each not in self.explained]
 
-def judged(
-    results: Mapping[Identity, Result], explained: Mapping[Identity, Explanation], known: set[Identity]
-) -> Report:
-    """Compare what lives with what is explained; `known` are all mutants that there are, tried or not."""
-    killed = {each for each, result in results.items() if result.is_kill}
-    stale = [each for each, its in explained.items() if each not in known or (each in killed and not its.is_race)]
-    return Report(results, explained, stale)
+    @property
+    def stale(self) -> list[Identity]:
+        """The explained mutants that are killed or don't exist."""
+        killed = {each for each, result in self.results.items() if result.is_kill}
+        return [each for each in self.explained if each not in self.known or each in killed]
 
 
 def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
-    """The mutants to try: all, those that lived in another run, or a sample."""
+    """Return the mutants to try: all, the survivors of another run, or a sample."""
     if options.lived:
         lived = {line.removeprefix("passed: ") for line in options.lived.read_text().splitlines()}
         mutants = [mutant for mutant in mutants if str(mutant.identity) in lived]
@@ -96,18 +86,14 @@ def chosen(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
 
 
 def _lot(mutant: Mutant, seed: int) -> bytes:
-    """What a mutant is drawn by: a matter of itself, so that a sample keeps what is unchanged."""
+    """Return a sort key for sampling.  It depends on the mutant alone, so that a sample keeps unchanged mutants."""
     return hashlib.blake2b(f"{seed} {mutant.identity}".encode()).digest()
 
 
 def show(report: Report) -> None:
-    """Print what lives, as an entry of explained.toml without the reason, and the numbers."""
+    """Print the survivors as rows of explained.toml, and the numbers."""
     for identity in report.unexplained:
-        print("[[mutant]]")
-        for name, value in (("file", identity.file), ("where", identity.where), ("line", identity.line)):
-            print(f"{name} = {_toml(value)}")
-        print(f"changes = [{_toml(identity.change)}]")
-        print('reason = ""\n')
+        print(f"  [{', '.join(map(_toml, identity))}],")
     for identity in report.stale:
         print(f"explained, but no mutant that lives: {identity}")
     print("file: mutants, killed, timed out, explained, unexplained")
@@ -127,7 +113,7 @@ def _toml(text: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try mutants; 0 if all that live are explained, and all explanations are of such."""
+    """Try mutants.  Return 0 if all survivors are explained and all explanations are of survivors."""
     parser = argparse.ArgumentParser(prog="python -m tools.mutation", description="Damage the code, run the tests.")
     parser.add_argument("--only", default="", metavar="FILE", help="only files whose path contains this")
     parser.add_argument("--sample", type=int, metavar="N", help="only N mutants, drawn at random")
@@ -149,9 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="nftproxy-mutation-") as directory:
         campaign = Campaign(mutants, stages, Path(directory), options.jobs)
         campaign.log, campaign.only_fast = options.log, options.fast
-        campaign.doubted = {identity for identity, its in explained.items() if not its.is_race}
+        campaign.doubted = explained
         campaign.run()
-    report = judged(campaign.results, explained, {mutant.identity for mutant in known})
+    report = Report(campaign.results, explained, {mutant.identity for mutant in known})
     show(report)
     for test, times in sorted(campaign.flaky.items()):
         print(f"flaky, failed and then passed on the same code, {times} times: {test}")

@@ -1,4 +1,4 @@
-"""Trying mutants, several at a time: each goes through its tests until one kills it."""
+"""Trying mutants in parallel: each mutant goes through its tests until a test kills it."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from itertools import compress
 from pathlib import Path
 
 from tools.mutation import trials
-from tools.mutation.killers import TEMPLATES, Stage, stages_for
+from tools.mutation.killers import CHECKOUT, TEMPLATES, Stage, stages_for
 from tools.mutation.mutant import Identity, Mutant
-from tools.mutation.trials import CHECKOUT, Measured, Result, Tree, Trial
+from tools.mutation.trials import Measured, Result, Tree, Trial
 
 SLOW = 20
-"""So many times as long as the median a test takes that is left out of a first look."""
+"""A first look leaves out tests that take `SLOW` times as long as the median."""
 
 
 class Campaign:
-    """Tries mutants, several at a time."""
+    """A run of many mutants, several at a time."""
 
     log: Path | None = None
-    """Gets a line for each mutant, as soon as it is known what became of it."""
+    """A file that gets a line for each mutant as soon as its result is known."""
 
     only_fast: bool = False
-    """Whether tests that take long are left out."""
+    """Whether slow tests are left out."""
 
     doubted: Collection[Identity] = frozenset()
-    """Mutants that nobody is expected to kill: the failure of a test counts only if it fails again."""
+    """Mutants that no test is expected to kill.  For these a test must fail twice to count."""
 
     def __init__(self, mutants: Sequence[Mutant], stages: Sequence[Stage], directory: Path, jobs: int) -> None:
         self._mutants = mutants
@@ -40,10 +40,10 @@ class Campaign:
         self._kills: Counter[str] = Counter()
         self.results: dict[Identity, Result] = {}
         self.flaky: Counter[str] = Counter()
-        """The tests that failed and then passed, on the same code, and how often."""
+        """The number of times that each test failed and then passed on the same code."""
 
     def run(self) -> None:
-        """Try all of them."""
+        """Try all mutants."""
         waiting = list(reversed(self._mutants))
         free = list(self._trees)
         busy: dict[Iterator[Trial], tuple[Trial, Tree]] = {}
@@ -69,7 +69,7 @@ class Campaign:
         self._show(0)
 
     def _course(self, mutant: Mutant, tree: Tree) -> Iterator[Trial]:
-        """The trials of one mutant, one after the other, until one kills it."""
+        """Yield the trials of a mutant in turn, until a trial kills it."""
         result = Result("passed")
         with tree.damaged(mutant):
             trying = self._repeated if mutant.identity in self.doubted else self._tried
@@ -80,7 +80,7 @@ class Campaign:
         self._note(mutant, result)
 
     def _tried(self, tree: Tree, tests: Sequence[str], stage: Stage) -> Generator[Trial, None, Result]:
-        """What becomes of some tests; once more if the machine was too busy."""
+        """Run some tests, once more if the machine was too busy, and return the result."""
         trial = self._trial(tree, tests, stage)
         yield trial
         if trial.outcome.status == "unknown":
@@ -89,7 +89,7 @@ class Campaign:
         return trial.outcome
 
     def _repeated(self, tree: Tree, tests: Sequence[str], stage: Stage) -> Generator[Trial, None, Result]:
-        """What becomes of some tests, except those that fail once and then pass: they are noted as flaky."""
+        """Run some tests and return the result.  A test that fails once, then passes, is noted as flaky only."""
         result = yield from self._tried(tree, tests, stage)
         while result.is_kill:
             suspects, rest = _split(tests, result.killer)
@@ -115,7 +115,7 @@ class Campaign:
         return Trial(tree, list(dict.fromkeys(map(trials.file_of, tests))), tests, limit)
 
     def _batches(self, mutant: Mutant) -> Iterator[tuple[Stage, list[str]]]:
-        """The tests to run, of a stage those of the module's own file first: the fewest files are read for these."""
+        """Yield the tests to run by stage, first the module's own test file, as this imports the fewest files."""
         own = f"/test_{Path(mutant.identity.file).stem}.py"
         for stage in (each for each in stages_for(mutant.identity.file) if each in self._stages):
             tests = self._tests(mutant, stage)
@@ -131,7 +131,7 @@ class Campaign:
         return [test for test in tests if not self.only_fast or measured.seconds[test] < longest]
 
     def _ordered(self, stage: Stage, tests: list[str], measured: Measured) -> list[str]:
-        """Tests that share fixtures by file, those first that killed most in the time that they take."""
+        """Order tests that share fixtures by file, with the most kills per second of run time first."""
         if not stage.shares_fixtures:
             return tests
         cost: dict[str, float] = {}
@@ -149,9 +149,9 @@ class Campaign:
 
 
 def _split(tests: Sequence[str], killer: str) -> tuple[Sequence[str], Sequence[str]]:
-    """The test that failed, after those of its file that ran before it, whose fixtures it shares; and what comes next.
+    """Return the tests to repeat (the failed test and the tests before it in its file), and all later tests.
 
-    If no single test failed, these are all, and none.
+    The earlier tests share its fixtures.  If no single test failed, all tests are repeated, and there is no rest.
     """
     if killer not in tests:
         return tests, []

@@ -1,83 +1,64 @@
-"""Which tests may kill a mutant: a file or directory more is a line more."""
+"""The files to damage, and the tests that may kill their mutants."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import NamedTuple
 
-TEMPLATES = (
-    "templates/counts.nft.j2",
-    "templates/draw.nft.j2",
-    "templates/endpoints.nft.j2",
-    "templates/screen.nft.j2",
-    "templates/screened.nft.j2",
-    "templates/service.nft.j2",
-    "templates/table.nft.j2",
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+TEMPLATES = tuple(sorted(f"templates/{path.name}" for path in (CHECKOUT / "templates").glob("*.nft.j2")))
+WHOLE_FOLDERS = ("nftproxy/policy", "nftproxy/rules")
+SINGLE_MODULES = (
+    "nftproxy/pipeline.py",
+    "nftproxy/api/annotation_parsers.py",
+    "nftproxy/api/resources.py",
+    "nftproxy/api/services.py",
+    "nftproxy/agent/reporting/event_series.py",
+    "nftproxy/agent/reporting/health.py",
+    "nftproxy/agent/reporting/occurrences.py",
+    "nftproxy/agent/sync/inbox.py",
+    "nftproxy/agent/sync/quarantine.py",
 )
-MODULES = tuple(
-    f"nftproxy/{name}.py"
-    for name in (
-        "policy/compile", "policy/fronts", "policy/endpoints", "policy/claims", "policy/flows", "rules/ruleset",
-        "rules/transaction", "pipeline", "policy/state", "api/services", "api/resources",
-        "policy/health_checks", "policy/localhost", "policy/screening", "policy/silence", "policy/local_sources",
-        "policy/weights", "policy/maglev", "policy/placement", "policy/numbers",
-        "api/annotations", "agent/health", "agent/inbox", "agent/quarantine",
-    )
-)  # fmt: skip
+"""Modules elsewhere that decide: the parsers of a Service's fields, and the agent's pure modules."""
+_IN_FOLDERS = (path for folder in WHOLE_FOLDERS for path in (CHECKOUT / folder).rglob("*.py"))
+MODULES = (*sorted(path.relative_to(CHECKOUT).as_posix() for path in _IN_FOLDERS), *SINGLE_MODULES)
 TARGETS = TEMPLATES + MODULES
-"""What is damaged."""
 
 
 class Stage(NamedTuple):
-    """Tests that are run together; a mutant that survives one stage comes to the next.
+    """Tests that run together.  A mutant that survives a stage goes on to the next stage.
 
-    The order of `paths` is where to begin; what kills most goes to the front.  Of a file whose tests share what a
-    fixture has made, all are run if one of them runs the damaged line.
+    In a stage that shares fixtures, the tests of a file share a fixture's result.  So if a test of the file runs the
+    damaged line, all tests of the file are run.
     """
 
     name: str
     paths: tuple[str, ...]
-    shares_fixtures: bool
+    shares_fixtures: bool = False
 
 
 UNIT = Stage(
     "unit",
     (
-        "tests/policy/test_weights.py",
-        "tests/policy/test_maglev.py",
-        "tests/policy/test_placement.py",
-        "tests/policy/test_claims.py",
-        "tests/policy/test_fronts.py",
-        "tests/policy/test_limits.py",
-        "tests/policy/test_screening.py",
-        "tests/policy/test_numbers.py",
-        "tests/policy/test_silence.py",
-        "tests/policy/test_local_sources.py",
-        "tests/policy/compile",
-        "tests/policy/test_kept.py",
-        "tests/policy/test_kept_slots.py",
-        "tests/agent/test_quarantine.py",
-        "tests/agent/test_health.py",
-        "tests/agent/test_inbox.py",
-        "tests/policy/test_endpoints.py",
-        "tests/policy/test_flows.py",
-        "tests/policy/test_health_checks.py",
-        "tests/policy/test_localhost.py",
-        "tests/api/test_annotations.py",
+        "tests/policy",
+        "tests/rules",
+        "tests/test_pipeline.py",
+        "tests/api/test_annotation_parsers.py",
         "tests/api/test_parse.py",
-        "tests/system/fuzz/test_histories.py",
+        "tests/api/test_resources.py",
         "tests/api/test_services.py",
         "tests/api/test_slices.py",
-        "tests/test_pipeline.py",
-        "tests/rules/test_render.py",
+        "tests/agent/reporting/test_event_recorder.py",
+        "tests/agent/reporting/test_event_series.py",
+        "tests/agent/reporting/test_health.py",
+        "tests/agent/sync/test_inbox.py",
+        "tests/agent/sync/test_quarantine.py",
         "tests/explanation/test_listing.py",
-        "tests/rules/test_ruleset.py",
-        "tests/rules/test_transaction.py",
-        "tests/api/test_resources.py",
-        "tests/policy/test_state.py",
+        "tests/system/fuzz/test_histories.py",
     ),
-    shares_fixtures=False,
 )
-CONFORMANCE = Stage("conformance", ("tests/conformance/test_templates_conform.py",), shares_fixtures=False)
+CONFORMANCE = Stage("conformance", ("tests/conformance/test_templates_conform.py",))
 PACKETS = Stage(
     "packets",
     (
@@ -93,5 +74,5 @@ STAGES = (UNIT, CONFORMANCE, PACKETS, RACES)
 
 
 def stages_for(file: str) -> tuple[Stage, ...]:
-    """What mutants of a file go through: policy can be seen at rest, templates are tried with packets alone."""
+    """Return the stages for mutants of a file.  Mutants of templates are tried with packets alone."""
     return (CONFORMANCE, PACKETS, RACES) if file in TEMPLATES else (UNIT, PACKETS)

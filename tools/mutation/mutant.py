@@ -1,17 +1,21 @@
-"""A mutant: one small fault in one file, and what it is known by."""
+"""A mutant: a small fault in a file, and its identity."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+RULE_COMMENT = re.compile(r' comment "[^"]*"$')
+"""The comment at the end of a rule in a template: it has no effect on packets, so it isn't part of a mutant."""
+
 
 class Identity(NamedTuple):
-    """What a mutant is known by, for as long as the line stays as it is, wherever it moves within its surroundings.
+    """The identity of a mutant, which is stable while its line is unchanged, even if the line moves within `where`.
 
-    `where` is the function or class, or the nft chain, set or map; `line` is the text, blanks around it left out;
-    `change` says what is done to it, with a number if the same can be done at several places of the line.
+    `where` is the function or class, or the nft chain, set or map.  `line` is the stripped text without a rule's
+    comment.  `change` describes the damage, with a number if the same change is possible at several places of the line.
     """
 
     file: str
@@ -32,22 +36,22 @@ class Fault(NamedTuple):
     change: str
     where: str
     lines: tuple[int, int]
-    """The numbers of the first and the last line of the statement that it is in."""
+    """The numbers of the first and last line of the damaged statement."""
 
 
 class Mutant(NamedTuple):
-    """A fault of a file, and what it is known by."""
+    """A fault of a file, and its identity."""
 
     identity: Identity
     fault: Fault
 
     def applied(self, source: bytes) -> bytes:
-        """The file's text with the fault in it."""
+        """Return the file's text with the fault in it."""
         return source[: self.fault.start] + self.fault.new.encode() + source[self.fault.end :]
 
 
 def mutants_of(file: str, source: bytes, faults: Iterable[Fault]) -> list[Mutant]:
-    """The mutants of a file, in the order of their places; each text once."""
+    """Return the mutants of a file in the order of their places, without duplicate texts."""
     seen: Counter[Identity] = Counter()
     texts: set[tuple[int, int, str]] = set()
     made = []
@@ -57,7 +61,7 @@ def mutants_of(file: str, source: bytes, faults: Iterable[Fault]) -> list[Mutant
             continue
         texts.add(place)
         number = source.count(b"\n", 0, fault.start) + 1
-        line = source.split(b"\n")[number - 1].decode().strip()
+        line = RULE_COMMENT.sub("", source.split(b"\n")[number - 1].decode().strip())
         identity = Identity(file, fault.where, line, fault.change)
         seen[identity] += 1
         if seen[identity] > 1:

@@ -1,7 +1,7 @@
-"""Faults of Python code, made at the positions that its syntax tree has.
+"""Faults of Python code, made at the positions in its syntax tree.
 
-What is left alone: docstrings, annotations, decorators, what a class is declared with (frozen, gc), the inside of
-f-strings (whose positions Python 3.11 doesn't know), and values whose removal the interpreter itself would notice.
+Some code is left alone: docstrings, annotations, decorators, class keywords (frozen, gc), the inside of f-strings (as
+Python 3.11 has no positions for it), and values whose removal the interpreter itself would notice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ OPERATORS: Mapping[type[ast.operator], tuple[str, str]] = {
 
 
 def _both_ways(pairs: str) -> dict[str, str]:
-    """A table of words that stand for each other, from "one/other one/other"; a word has one other."""
+    """Parse pairs ("a/b c/d") into a table that maps both words of a pair to each other."""
     table: dict[str, str] = {}
     for pair in pairs.split():
         one, other = pair.split("/")
@@ -52,7 +52,7 @@ SWAPS = _both_ways(
     "services/short_circuits added/removed add/remove any/all min/max waiting/untaken steady/wall "
     "removeprefix/removesuffix cluster_cidrs/pod_cidrs internal/external"
 ) | {"sorted": "list", "reversed": "list", "discard": "add", "cluster_ips": "external_ips"}
-"""Names that are easily taken one for the other; a variable only for one that the module has too, or a builtin."""
+"""Names that are easily confused.  A variable is replaced only by a name of the same module or a builtin."""
 
 EMPTY = {
     "str": '""',
@@ -64,19 +64,19 @@ EMPTY = {
     "frozenset[": "frozenset()",
     "Mapping[": "{}",
 }
-"""The empty value of what a function returns, by how the annotation begins."""
+"""The empty value of a function's return type, by the beginning of its annotation."""
 
 UNTOUCHED_CALLS = {"TypeVar", "NewType", "ParamSpec", "cast"}
 UNTOUCHED_KEYWORDS = {"strict", "gc", "frozen"}
 
 
 def faults(source: bytes) -> Iterator[Fault]:
-    """Every fault of a module."""
+    """Yield every fault of a module."""
     return _Finder(source).module(ast.parse(source))
 
 
 class _Finder:
-    """Walks a module; keeps where it is."""
+    """A walk through a module, with the present position."""
 
     def __init__(self, source: bytes) -> None:
         self._source = source
@@ -96,7 +96,7 @@ class _Finder:
 
     # statements
 
-    def _statement(self, node: ast.stmt) -> Iterator[Fault]:  # noqa: C901 -- a table of what statements there are
+    def _statement(self, node: ast.stmt) -> Iterator[Fault]:  # noqa: C901 -- a table of kinds of statements
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 yield from self._function(node)
@@ -107,7 +107,7 @@ class _Finder:
             case ast.Expr(value=ast.Constant()):
                 pass
             case ast.Assign(value=ast.Subscript() | ast.BinOp(op=ast.BitOr())) if not self._where:
-                pass  # the name of a type
+                pass  # a type alias
             case ast.If() | ast.While():
                 yield from self._compound(node, [*self._condition(node.test)], node.body, node.orelse)
             case ast.For() | ast.AsyncFor():
@@ -153,7 +153,7 @@ class _Finder:
         for body in bodies:
             for statement in body:
                 found = self._statement(statement)
-                # a condition that is never true does the same
+                # a condition that is never true has the same effect
                 alone = len(body) == 1 and (is_plain_if or isinstance(node, ast.Match))
                 yield from (fault for fault in found if not (alone and fault.change == "dropped"))
 
@@ -165,7 +165,7 @@ class _Finder:
             yield Fault(start, end, "pass", "case dropped", self._place, self._lines)
 
     def _may_drop(self, node: ast.stmt) -> bool:
-        """Whether nobody but a test would notice that a statement isn't there."""
+        """Return whether only a test would notice that a statement is missing."""
         match node:
             case ast.Assign(targets=targets):
                 return any(self._may_be_unbound(target) for target in targets)
@@ -272,7 +272,7 @@ class _Finder:
         yield from self._children(node)
 
     def _children(self, node: ast.AST) -> Iterator[Fault]:
-        """The faults of what is in an expression, but for what isn't one: annotations, keywords, f-strings."""
+        """Yield the faults of the expressions in a node, except some keywords and the inside of f-strings."""
         for child in ast.iter_child_nodes(node):
             match child:
                 case ast.keyword(arg=str() as name, value=value):
@@ -369,14 +369,14 @@ class _Finder:
         return self._source[start:end].decode()
 
     def _between(self, left: ast.expr, right: ast.expr, operator: str) -> tuple[int, int]:
-        """Where the operator between two operands is; around it there may be brackets."""
+        """Return the place of the operator between two operands, which may be in parentheses."""
         start, end = self._span(left)[1], self._span(right)[0]
         words = operator.encode()
         found = self._source.index(words, start, end)
         return found, found + len(words)
 
     def _with_comma(self, start: int, end: int) -> tuple[int, int]:
-        """The place of an element with the comma after it, if there is one."""
+        """Return the place of an element with a comma after it, or else with the comma before it."""
         rest = self._source[end : end + 2]
         if rest[:1] == b",":
             return start, end + (2 if rest == b", " else 1)
@@ -385,5 +385,5 @@ class _Finder:
 
 
 def _short(text: str) -> str:
-    """A piece of code in the name of a fault."""
+    """Shorten a piece of code for the name of a fault."""
     return " ".join(text.split())[:60]

@@ -1,7 +1,7 @@
 """Faults of nft templates, made in their lines: a rule, a declaration, an element, or a loop around these.
 
-It knows the words that this project's templates use (`WORDS`), not the nft language: the first test that loads what the
-kernel refuses kills it.
+The faults are based on the words of this project's templates (`WORDS`), not on nft's grammar.  If the kernel refuses a
+mutant's rules, the first test that loads them kills it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from tools.mutation.mutant import Fault
+from tools.mutation.mutant import RULE_COMMENT, Fault
 
 _TERM = (
     r"(?:(?:ct original )?(?:\{\{ ip \}\}|ip6?) [sd]addr|ct original proto-dst|meta l4proto|th dport"
@@ -28,7 +28,7 @@ MATCHES = (
     r"\{\{ (?:source|match) \}\} ",
     rf"{_KEY} (?:!= )?@[\w-]+ ",
 )
-"""Conditions of a rule: each may be left out, and the rule would hold for more packets."""
+"""Conditions of a rule.  A fault leaves a condition out, so that the rule matches more packets."""
 
 ACTIONS = (
     r"meta mark set meta mark [|&] \{\{ \w+ \}\}(?: |$)",
@@ -37,7 +37,7 @@ ACTIONS = (
     r",timeout$",
     r"dynamic,",
 )
-"""What a rule or declaration does beside what else it does: each may be left out."""
+"""Additional parts of a rule or declaration.  A fault leaves such a part out."""
 
 WORDS: Sequence[tuple[str, str]] = (
     (r"\bjump\b", "goto"),
@@ -80,7 +80,7 @@ WORDS: Sequence[tuple[str, str]] = (
     (r"\{\{ slot \}\}", "0"),
     (r"(?<=\{ )\{\{ address \}\}(?= \. \{\{ address)", "{{ port }}"),
 )
-"""What may stand in the place of each occurrence of a pattern in a line."""
+"""Patterns, and the replacement of each occurrence in a line."""
 
 _HEAD = re.compile(r"(?P<kind>set|map|chain) (?P<name>\S.*?) \{$")
 _LOOP = re.compile(r"(?P<head>\{% for .* in )(?P<what>.*?)(?P<tail> %\})")
@@ -92,7 +92,7 @@ _PRIORITY = re.compile(r"(?<=priority )-?\d+$")
 
 
 class Names:
-    """What may be taken for each other: sets and maps of one type, chains, priorities."""
+    """The names that a fault may swap: sets and maps of the same type, chains, priorities."""
 
     def __init__(self, templates: Mapping[str, str]) -> None:
         types: dict[str, tuple[str, str]] = {}
@@ -107,18 +107,18 @@ class Names:
                 elif line.strip().startswith("typeof"):
                     types[name] = kind, line.strip()
                 elif line.strip().startswith("type "):
-                    chains.remove(name)  # a base chain: nobody jumps there
+                    chains.remove(name)  # a base chain: no rule jumps to it
                     priorities |= {int(each.group()) for each in _PRIORITY.finditer(line)}
         self._types, self._chains = types, chains
         self.priorities = sorted(priorities)
 
     def like_set(self, name: str, prefix: str = "") -> list[str]:
-        """The other sets, or maps, of the same type."""
+        """Return the other sets, or maps, of the same type."""
         own = self._types.get(prefix + name) or self._types.get(name)
         return [other for other, its in self._types.items() if own and its == own and other != name]
 
     def like_chain(self, name: str) -> list[str]:
-        """Two chains that follow on this one."""
+        """Return the two chains after this chain."""
         if name not in self._chains:
             return []
         place = self._chains.index(name)
@@ -126,7 +126,7 @@ class Names:
 
 
 def faults(text: str, names: Names) -> Iterator[Fault]:
-    """Every fault of a template; its text is ASCII, so that offsets of characters are those of bytes."""
+    """Yield every fault of a template.  Its text is ASCII, so that character offsets are also byte offsets."""
     where, start, is_comment = "", 0, False
     previous: tuple[int, str] | None = None  # the rule or element just above
     for number, whole in enumerate(text.split("\n"), 1):
@@ -143,7 +143,9 @@ def faults(text: str, names: Names) -> Iterator[Fault]:
             previous = None
             yield from _placed(_control(line), begin, where, number)
         else:
-            yield from _placed((*_line(line), *_names(line, names)), begin, where, number)
+            rule = RULE_COMMENT.sub("", line)
+            dropped = Fault(0, len(line), "", "dropped", "", (0, 0))
+            yield from _placed((dropped, *_line(rule), *_names(rule, names)), begin, where, number)
             if previous and where.startswith("chain") and not previous[1].startswith("type "):
                 above, rule = previous
                 new = f"{line}\n    {rule}"
@@ -152,13 +154,13 @@ def faults(text: str, names: Names) -> Iterator[Fault]:
 
 
 def _placed(found: Iterable[Fault], begin: int, where: str, number: int) -> Iterator[Fault]:
-    """Faults of a line as those of a text, in which the line begins at an offset."""
+    """Convert faults of a line into faults of the text in which the line begins at offset `begin`."""
     for fault in found:
         yield fault._replace(start=begin + fault.start, end=begin + fault.end, where=where, lines=(number, number))
 
 
 def _control(line: str) -> Iterator[Fault]:
-    """A loop over nothing, or over the first only; a condition that always or never holds."""
+    """Yield a loop over nothing or over the first item only, or a condition that always or never holds."""
     if loop := _LOOP.fullmatch(line):
         for new, change in (("()", "no loop"), (f"{loop['what']}[:1]", "first only")):
             yield Fault(*loop.span("what"), new, change, "", (0, 0))
@@ -168,14 +170,13 @@ def _control(line: str) -> Iterator[Fault]:
 
 
 def _line(line: str) -> Iterator[Fault]:
-    yield Fault(0, len(line), "", "dropped", "", (0, 0))
     for pattern in (*MATCHES, *ACTIONS):
         for found in re.finditer(pattern, line):
             rest = line[: found.start()] + line[found.end() :]
             if rest.strip() and not line[: found.start()].endswith(". "):
                 yield Fault(*found.span(), "", f"{found.group().strip()} left out", "", (0, 0))
     if line.startswith("typeof "):
-        return  # says of what type an expression is, and its like are of the same
+        return  # swaps in a declaration of a type change nothing: similar expressions have the same type
     for pattern, new in WORDS:
         for found in re.finditer(pattern, line):
             yield Fault(*found.span(), new, f"{found.group().strip()} -> {new.strip() or 'nothing'}", "", (0, 0))

@@ -1,7 +1,7 @@
-"""Running tests in forks of one process that has imported all but nftproxy and its tests.
+"""Running tests in forks of a process that has imported everything except nftproxy and its tests.
 
-What is under test is a copy of the checkout, one for each process that works at a time, and only there is anything ever
-damaged: a test that starts a process, which reads the files anew, sees the same fault.
+Each parallel process has its own copy of the checkout, and only these copies are ever damaged.  So if a test starts a
+process, which reads the files anew, that process has the same fault.
 """
 
 from __future__ import annotations
@@ -28,31 +28,29 @@ import coverage
 import hypothesis
 import pytest
 
-from tools.mutation.killers import Stage
+from tools.mutation.killers import CHECKOUT, Stage
 from tools.mutation.mutant import Mutant
 
-CHECKOUT = Path(__file__).resolve().parents[2]
 COPIED = ("nftproxy", "templates", "tests", "tools", "examples", "docs", ".ci")
 PRELOADED = (
     "click", "hypothesis.strategies", "jinja2.debug", "jinja2.ext", "msgspec", "nftables", "pyroute2", "pytest_timeout",
     "yaml",
 )  # fmt: skip
-"""What tests import that isn't ours: once for all forks."""
+"""Third-party modules that tests import, loaded once for all forks."""
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h: whoever is started here ends with this process
+PR_SET_PDEATHSIG = 1  # linux/prctl.h: a child process ends with this process
 
 MEMORY = 4 << 30
-"""Bytes of address space that a trial may have: a mutant that never ends may fill what it can get."""
+"""The limit of a trial's address space in bytes, as a mutant that never ends may fill the memory."""
 
 TOO_BUSY = "the machine was too busy"
-"""In what the lab says when it has lost packets itself: then nothing is known of the mutant."""
+"""A part of the lab's error when it has lost packets itself, so that the mutant's result is unknown."""
 
 
 class Result(NamedTuple):
-    """What became of one run of tests.
+    """The result of a run of tests.
 
-    `status` is "passed", "failed", "timed out", or "unknown" if it must be tried again; `killer` is the test that
-    failed.
+    `status` is "passed", "failed", "timed out", or "unknown" if the run must be repeated.  `killer` is the failed test.
     """
 
     status: str
@@ -60,15 +58,16 @@ class Result(NamedTuple):
 
     @property
     def is_kill(self) -> bool:
-        """Whether somebody has noticed."""
+        """Whether a test has noticed the mutant."""
         return self.status in ("failed", "timed out")
 
 
 class Measured(NamedTuple):
-    """What is known of a stage's tests when nothing is damaged.
+    """Measurements of a stage's tests on undamaged code.
 
-    `seconds` by test, in the order in which they ran; `runs` says which tests run a line, by file and line.  Lines that
-    run only when the module is imported have an empty list, those that never run have none.
+    `seconds` has the time of each test, in the order in which they ran.  `runs` has the tests that run a line, by file
+    and line.  A line that runs only during the import of its module has an empty list.  A line that never runs has no
+    entry.
     """
 
     seconds: dict[str, float]
@@ -76,11 +75,11 @@ class Measured(NamedTuple):
 
 
 def preload() -> None:
-    """Import what all trials need."""
+    """Import the modules that all trials need."""
     for name in PRELOADED:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # no fork looks at this again
+    gc.freeze()  # the garbage collector of a fork skips these objects
 
 
 class Tree:
@@ -97,7 +96,7 @@ class Tree:
 
     @contextlib.contextmanager
     def damaged(self, mutant: Mutant) -> Iterator[None]:
-        """Hold one mutant for a while.  No compiled code of the file stays: its date has seconds only."""
+        """Apply a mutant for a while.  The bytecode is removed, as its timestamp has a resolution of a second."""
         path = self.root / mutant.identity.file
         source = path.read_bytes()
         if path.suffix == ".py":
@@ -110,10 +109,10 @@ class Tree:
 
 
 class Trial:
-    """Some tests that run in a fork, on a tree."""
+    """A run of some tests in a fork, on a tree."""
 
     def __init__(self, tree: Tree, files: Sequence[str], tests: Collection[str] | None, limit: float) -> None:
-        """Start it.  `tests` are in the order in which they are to run, None for all; `limit` is in seconds."""
+        """Start the trial.  `tests` are in the order to run them, or None for all tests.  `limit` is in seconds."""
         self._report = tree.root / "trial.json"
         self._report.unlink(missing_ok=True)
         self._deadline = time.monotonic() + limit
@@ -122,7 +121,7 @@ class Trial:
         self.outcome = Result("unknown")
 
     def has_ended(self) -> bool:
-        """Whether it has, and then `outcome` is there; ends it if its time is over."""
+        """Return whether the trial has ended, and set `outcome` if so.  A trial past its limit is killed."""
         is_late = time.monotonic() > self._deadline
         if is_late:
             self._kill()
@@ -130,7 +129,7 @@ class Trial:
         if not pid:
             return False
         os.close(self.descriptor)
-        self._kill()  # what it may have left behind
+        self._kill()  # processes that it may have left behind
         self.outcome = Result("timed out") if is_late else self._read(os.waitstatus_to_exitcode(status))
         return True
 
@@ -149,8 +148,8 @@ class Trial:
 
 
 def _fork(work: Callable[[], int]) -> int:
-    """Do something in a process of its own; its process group has the same number."""
-    faulthandler.cancel_dump_traceback_later()  # under pytest it has a thread, for which a fork would wait in vain
+    """Run `work` in a new process, in a new process group with the same number.  Return the number."""
+    faulthandler.cancel_dump_traceback_later()  # under pytest it has a thread, and a fork would wait for it in vain
     pid = os.fork()
     if not pid:
         _work_and_exit(work)
@@ -175,7 +174,7 @@ def _work_and_exit(work: Callable[[], int]) -> NoReturn:
 
 
 def _prepare(root: Path) -> None:
-    """Make this process one that has imported nothing of the project, and would import it from `root`."""
+    """Forget the project's imported modules, so that this process imports them from `root`."""
     for name in [name for name in sys.modules if name.split(".")[0] in ("tests", "nftproxy")]:
         del sys.modules[name]
     os.chdir(root)
@@ -199,11 +198,11 @@ PYTEST = (
     "-x", "--tb=native", "--assert=plain", "-p", "no:cacheprovider",
     "--disable-plugin-autoload", "-p", "pytest_timeout",
 )  # fmt: skip
-"""Options of all runs: the first failure ends them, and nobody reads of it."""
+"""Options of all runs.  The first failure ends a run, and its report has no readers."""
 
 
 LONGEST_TRIED, LONGEST_MEASURED = 60, 900
-"""Seconds that a test may take: where a mutant may be why it doesn't end, and where it only can be a busy machine."""
+"""Limits of a test in seconds: in a trial, where a mutant may hang, and in a measurement on a busy machine."""
 
 
 def _pytest(files: Sequence[str], plugin: object, longest: int) -> int:
@@ -219,7 +218,7 @@ def _run_tests(root: Path, report: Path, files: Sequence[str], tests: Collection
 
 
 class _Selection:
-    """A plugin that keeps only the tests asked for, in the order asked for, and notes what fails."""
+    """A plugin that selects the requested tests in the requested order, and notes a failure."""
 
     def __init__(self, report: Path, tests: Collection[str] | None) -> None:
         self._report = report
@@ -247,7 +246,7 @@ class _Selection:
 
 
 def measure(tree: Tree, stages: Sequence[Stage], files: Collection[str]) -> dict[str, Measured]:
-    """Run all tests of some stages on a whole tree, side by side.
+    """Run all tests of some stages on an undamaged tree, in parallel.
 
     Raises:
         RuntimeError: a test fails where nothing is damaged.
@@ -278,7 +277,7 @@ def _measure(root: Path, report: Path, paths: Sequence[str], files: Collection[s
 
 
 class _Recorder:
-    """A plugin that keeps how long each test takes, and which lines it runs."""
+    """A plugin that records the time of each test and the lines that it runs."""
 
     def __init__(self, root: Path, files: Collection[str]) -> None:
         self._files = {file: str(root / file) for file in files}
@@ -301,7 +300,7 @@ class _Recorder:
             self._coverage.switch_context(context)
 
     def runs(self) -> dict[str, dict[int, list[str]]]:
-        """The tests that run a line, by file and line."""
+        """Return the tests that run a line, by file and line."""
         self._coverage.stop()
         data = self._coverage.get_data()
         return {
@@ -317,9 +316,9 @@ class _Recorder:
 
 
 def selected(mutant: Mutant, stage: Stage, measured: Measured) -> list[str]:
-    """The tests that may kill a mutant, the fastest first."""
+    """Return the tests that may kill a mutant, the fastest first."""
     lines = measured.runs.get(mutant.identity.file)
-    if lines is None:  # a template: everybody renders it
+    if lines is None:  # a template: every test renders it
         return list(measured.seconds)
     first, last = mutant.fault.lines
     run = [lines[line] for line in range(first, last + 1) if line in lines]
@@ -335,10 +334,10 @@ def selected(mutant: Mutant, stage: Stage, measured: Measured) -> list[str]:
 
 
 def file_of(test: str) -> str:
-    """The file that a test is in."""
+    """Return the file of a test."""
     return test.partition("::")[0]
 
 
 def wait_for_any(trials: Collection[Trial], seconds: float) -> None:
-    """Wait until one of these may have ended."""
+    """Wait until a trial may have ended, for `seconds` at most."""
     select.select([trial.descriptor for trial in trials], [], [], seconds)

@@ -1,10 +1,11 @@
-"""A terminal's screens as one SVG that shows them one after the other, again and again.
+"""A terminal's screens as an SVG that shows them in turn, again and again.
 
-Whoever asks for less motion, and whatever can't move, shows the screen that is marked to stay.
+A browser that asks for less motion, or can't animate, shows the screen that is marked to stay.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -18,44 +19,37 @@ TEMPLATE = Path(__file__).with_name("screen.svg.j2")
 
 
 class Screen(NamedTuple):
-    """What stands in the terminal for some seconds: commands after their prompts, and lines that were printed."""
+    """The terminal for some seconds: commands after their prompts, and their output."""
 
     lines: tuple[str, ...]
     seconds: float
     stays: bool = False
 
 
-class Frame(NamedTuple):
-    """A screen in the picture: its lines, and when it is seen, in per cent of the whole."""
-
-    lines: tuple[str, ...]
-    start: float
-    end: float
-    stays: bool
-
-
 PROMPT = "# "
 
 
 def svg(screens: Sequence[Screen]) -> str:
-    """The screens as one picture."""
-    whole = sum(screen.seconds for screen in screens)
-    frames: list[Frame] = []
-    begins = 0.0
-    for screen in screens:
-        ends = begins + screen.seconds
-        lines = tuple(_cut(line) for line in screen.lines)
-        frames.append(Frame(lines, 100 * begins / whole, 100 * ends / whole, screen.stays))
-        begins = ends
+    """Return the screens as a single picture."""
+    ends = list(itertools.accumulate(screen.seconds for screen in screens))
+    frames = [
+        {
+            "lines": [_cut(line) for line in screen.lines],
+            "start": 100 * (end - screen.seconds) / ends[-1],
+            "end": 100 * end / ends[-1],
+            "stays": screen.stays,
+        }
+        for screen, end in zip(screens, ends, strict=True)
+    ]
     environment = jinja2.Environment(
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=True
     )
     return environment.from_string(TEMPLATE.read_text()).render(
         frames=frames,
-        seconds=whole,
+        seconds=ends[-1],
         prompt=PROMPT,
         width=2 * MARGIN + COLUMNS * CHARACTER,
-        height=BAR + 2 * MARGIN + LINE * max(len(frame.lines) for frame in frames),
+        height=BAR + 2 * MARGIN + LINE * max(len(screen.lines) for screen in screens),
         left=MARGIN,
         top=BAR + MARGIN + LINE / 2,
         line=LINE,

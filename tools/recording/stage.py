@@ -1,6 +1,6 @@
-"""Where the recorded commands run: a node with its agent, pods that serve, clients that stay connected.
+"""The stage of the recorded commands: a node with its agent, pods that serve, clients that stay connected.
 
-The agent's socket is where it always is, below /run, which is a directory of this process's own meanwhile.
+The agent's socket has its usual path below /run, which is a directory of this process's own meanwhile.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from nftproxy.lab.echo import Conversation
-from tools.demo import BALANCER, CART, WEB, WEB_NODE_PORT, Cluster, Proxy, scratch
+from nftproxy_conformance.lab.echo import Conversation
+
+from tools.demo import BALANCER, CART, WEB, WEB_NODE_PORT, Cluster, scratch
 
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x00020000, 0x4000, 1 << 18  # linux/sched.h, linux/mount.h
-PATIENCE = 30.0  # seconds: for the agent to answer, which takes one
+PATIENCE = 30.0  # seconds for the agent to answer, which takes a second
 CONVERSATIONS = ((WEB, 80, 9), (CART, 80, 4), (BALANCER, 443, 3))
-"""Where a pod of the node stays connected to, and how often."""
+"""The connections that a pod of the node keeps: address, port and number."""
 
 
 class Stage:
     """A node on which commands can be run.
 
     Attributes:
-        directory: where they run: it has the manifests and the configuration of the example.
+        directory: of the commands, with the manifests and the configuration of the example.
     """
 
-    def __init__(self, cluster: Cluster, proxy: Proxy, directory: Path) -> None:
-        self.directory = directory
+    def __init__(self, cluster: Cluster) -> None:
+        self.directory = cluster.manifests.parent
         self._cluster = cluster
-        self._proxy = proxy
 
     def run(self, arguments: Sequence[str]) -> list[str]:
-        """The lines that `nftproxy` prints with these arguments.
+        """Run `nftproxy` with these arguments, and return its lines.
 
         Raises:
-            RuntimeError: it fails; the message has what it says.
+            RuntimeError: it fails.  The message has its output.
         """
         environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
         command = [sys.executable, "-m", "nftproxy", *arguments]
@@ -48,7 +48,7 @@ class Stage:
         )
         output, errors = process.communicate()
         if process.returncode:
-            raise RuntimeError(f"nftproxy {' '.join(arguments)}: {output}{errors}{self._proxy.log}")
+            raise RuntimeError(f"nftproxy {' '.join(arguments)}: {output}{errors}{self._cluster.agent.log()}")
         return str(output).splitlines()
 
     def until_it_runs(self, arguments: Sequence[str]) -> list[str]:
@@ -64,7 +64,7 @@ class Stage:
 
 
 def own_run_directory() -> None:
-    """Give this process a /run of its own, which goes with it: nothing of the machine's is touched."""
+    """Give this process a /run of its own, so that the machine's stays untouched."""
     libc = ctypes.CDLL(None, use_errno=True)
     for done in (
         libc.unshare(CLONE_NEWNS),
@@ -79,16 +79,14 @@ def own_run_directory() -> None:
 def stage() -> Iterator[Stage]:
     """A node whose agent has loaded its rules, with connections to some Services."""
     with ExitStack() as stack:
-        directory = stack.enter_context(scratch())
-        cluster = Cluster(directory / "manifests", stack)
-        proxy = Proxy(cluster.node, directory / "manifests", directory / "config.yaml")
-        proxy.until_loaded()
+        cluster = stack.enter_context(scratch())
+        cluster.start_agent()
         for address, port, count in CONVERSATIONS:
             for _ in range(count):
                 _keep(stack, cluster.shopper.talk(address, port))
         for _ in range(5):
             _keep(stack, cluster.outside.talk(cluster.node.address, WEB_NODE_PORT))
-        yield Stage(cluster, proxy, directory)
+        yield Stage(cluster)
 
 
 def _keep(stack: ExitStack, conversation: Conversation) -> None:

@@ -1,4 +1,4 @@
-"""Entries of conntrack, which are made and read with another library than ours, and what is to be swept."""
+"""Entries of conntrack, made and read with another library than ours, and sweeps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,20 @@ from typing import Any, NamedTuple
 
 from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, NFCTSocket
 
-from nftproxy.kernel import conntrack
-from nftproxy.kernel.netlink import NESTED, attribute, open_socket, request
+from nftproxy.kernel.conntrack import sweeps as conntrack
+from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import Address
+from nftproxy.netlink import nf_conntrack as ct
+from nftproxy.netlink.codec import CREATE, EXCLUSIVE, attribute, nested
+from nftproxy.netlink.netfilter import request
 from nftproxy.policy.flows import AddressPort, Sweeps
+from tests.support.factories import IPV4
 
 FRONT = "10.96.0.10 53"
 
 
 class Tracked(NamedTuple):
-    """An entry of conntrack: from `source` to `destination`, answered by `endpoint`; all "address port"."""
+    """An entry of conntrack: from `source` to `destination`, answered by `endpoint`, all as "address port"."""
 
     source: str
     destination: str
@@ -79,7 +83,7 @@ def end(text: str) -> AddressPort:
 
 
 def sweeps(**usable: str) -> Sweeps:
-    """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 53, 10.1.0.5 53"})`; "" is no endpoint."""
+    """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 53, 10.1.0.5 53"})`. "" means no endpoint."""
     return {end(front): frozenset(map(end, filter(None, texts.split(", ")))) for front, texts in usable.items()}
 
 
@@ -93,15 +97,16 @@ def fill(count: int) -> None:
 
 
 def addition(client: bytes, front: bytes, endpoint: bytes, zones: tuple[bytes, bytes] = (b"", b"")) -> bytes:
-    """A request to hold one more UDP entry, each direction of which may have a zone of its own."""
+    """A request to add a UDP entry, each direction of which may have its own zone."""
 
     def flow(kind: int, source: bytes, destination: bytes, zone: bytes) -> bytes:
-        addresses = attribute(1, source[:-2]) + attribute(2, destination[:-2])
-        protocol = attribute(1, conntrack.UDP) + attribute(2, source[-2:]) + attribute(3, destination[-2:])
-        parts = attribute(1 | NESTED, addresses) + attribute(2 | NESTED, protocol)
-        return attribute(kind | NESTED, parts + (attribute(conntrack.TUPLE_ZONE, zone) if zone else b""))
+        addresses = attribute(ct.SOURCE[IPV4], source[:-2]) + attribute(ct.DESTINATION[IPV4], destination[:-2])
+        ports = attribute(ct.SOURCE_PORT, source[-2:]) + attribute(ct.DESTINATION_PORT, destination[-2:])
+        protocol = attribute(ct.PROTOCOL, conntrack.UDP) + ports
+        parts = nested(ct.TUPLE_ADDRESSES, addresses) + nested(ct.TUPLE_PROTOCOL, protocol)
+        return nested(kind, parts + (attribute(ct.TUPLE_ZONE, zone) if zone else b""))
 
-    both = flow(1, client, front, zones[0]) + flow(2, endpoint, client, zones[1])
-    timeout, status = attribute(7, struct.pack("!I", 600)), attribute(3, struct.pack("!I", 0xA))  # confirmed, seen
-    # IPCTNL_MSG_CT_NEW, created and only so
-    return request(conntrack.SUBSYSTEM, 0, 0x600, socket.AF_INET, both + timeout + status)
+    both = flow(ct.TUPLE_ORIGINAL, client, front, zones[0]) + flow(ct.TUPLE_REPLY, endpoint, client, zones[1])
+    status = attribute(ct.STATUS, struct.pack("!I", 0xA))  # confirmed, seen
+    timeout = attribute(ct.TIMEOUT, struct.pack("!I", 600))
+    return request(ct.SUBSYSTEM, ct.NEW, CREATE | EXCLUSIVE, socket.AF_INET, both + timeout + status)

@@ -1,4 +1,4 @@
-"""Among many entries of others a sweep takes no memory, and delays no change.
+"""Among many foreign entries a sweep takes no memory, and delays no change.
 
 NFTPROXY_TESTS=long sweeps among a million.
 """
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.kernel.conntrack import Sweeper
+from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.model.addresses import Address
 from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort
@@ -28,8 +28,9 @@ from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track
 from tests.support.factories import IPV4
 
 CHANGES, TURNS, ROUNDS = 100, 5, 8
-"""How many changes are measured in one turn; how many turns a round has with sweeps, and without; how many rounds there
-are at the most, until the machine does nothing else for once."""
+"""Changes that are measured in a turn, turns of a round with sweeps and without, and rounds at most, until the machine
+is idle.
+"""
 
 each_crowd = pytest.mark.parametrize(
     "crowd",
@@ -50,10 +51,10 @@ each_crowd = pytest.mark.parametrize(
 
 @pytest.fixture
 def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  # noqa: ARG001 -- where they are
-    """So many entries of others, some here and some elsewhere, all of which stay.
+    """Many foreign entries, in this and other namespaces, all of which stay.
 
-    The machine's limit is for each network namespace, and the kernel goes through the entries of all: as many
-    namespaces are filled as it takes, this one the last.
+    The machine's limit is for each network namespace, and the kernel walks the entries of all.  So as many namespaces
+    are filled as necessary, this namespace last.
     """
     total, limit = request.param, int(Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text()) - 1000
     here = min(total // 2, limit)
@@ -70,7 +71,7 @@ def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  #
 @each_crowd
 @pytest.mark.usefixtures("crowd")
 def test_a_sweep_among_many_takes_no_memory() -> None:
-    """Among a million entries of others a sweep takes no more memory than among none, and only what is stale goes."""
+    """Among a million foreign entries a sweep takes no more memory than without them, and only stale entries go."""
     track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53"))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for ports in (1, 9):
@@ -88,9 +89,9 @@ def test_a_sweep_among_many_takes_no_memory() -> None:
 @each_crowd
 @pytest.mark.usefixtures("crowd")
 def test_sweeps_delay_no_change() -> None:
-    """While one sweep follows the other, the slowest of a hundred changes takes less than twice what it does without.
+    """During continuous sweeps, the slowest of a hundred changes takes less than twice the time without sweeps.
 
-    Turns with and without sweeps alternate, so that what else the machine does counts in both.
+    Turns with and without sweeps alternate, so that other load of the machine counts in both.
     """
     kernel = Kernel()
     kernel.apply(Transaction(f"table {IPV4.table} {{\n  set s {{\n    type inet_service\n  }}\n}}\n"))
@@ -118,7 +119,7 @@ def _measured(kernel: Kernel, sweeping: _Sweeping) -> tuple[float, float]:
 
 
 def _changes(kernel: Kernel) -> list[float]:
-    """Make some changes; how long each took, in milliseconds."""
+    """Make some changes, and return the duration of each in milliseconds."""
     taken = []
     for verb in itertools.islice(itertools.cycle(["add", "delete"]), CHANGES):
         transaction = Transaction(f"{verb} element {IPV4.table} s {{ 80 }}\n")
@@ -134,7 +135,7 @@ def _percentile(values: list[float], rank: int) -> float:
 
 
 class _Sweeping:
-    """Sweeps over and over, as while endpoints keep changing, as long as `goes_on` is set; counts answers."""
+    """Sweeps continuously, as while endpoints keep changing, as long as `goes_on` is set.  Counts answers."""
 
     def __init__(self) -> None:
         self.goes_on, self.is_over = threading.Event(), threading.Event()

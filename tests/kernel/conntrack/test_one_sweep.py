@@ -1,4 +1,4 @@
-"""One sweep: stale UDP flows are forgotten, and nothing else is."""
+"""A single sweep deletes stale UDP flows, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,25 +11,28 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from nftproxy.kernel import conntrack, netlink
-from nftproxy.kernel.conntrack import Sweeper
-from nftproxy.kernel.netlink import open_socket
+from nftproxy.kernel.conntrack import sweeps as conntrack
+from nftproxy.kernel.conntrack.sweeps import Sweeper
+from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.netlink import codec
 from nftproxy.policy.flows import NO_ENDPOINTS, Sweeps
 from tests.conftest import Run
 from tests.kernel.conntrack.entries import FRONT, Tracked, addition, end, fill, sweeps, track, tracked
 from tests.support.factories import IPV4, IPV6
 
+pytestmark = pytest.mark.usefixtures("namespace")
+
 
 def sweep_once(wanted: Sweeps) -> int:
-    """Sweep these fronts without resting; the number of entries deleted."""
+    """Sweep these fronts without resting, and return the number of deleted entries."""
     with closing(Sweeper(lambda _: None)) as sweeper:
         return sweeper.sweep(wanted).total()
 
 
 class World(NamedTuple):
-    """Addresses of one family, for entries that no packet made."""
+    """Addresses of a family, for entries that no packet made."""
 
     family: Family
     client: str
@@ -47,7 +50,7 @@ each_world = pytest.mark.parametrize("world", WORLDS, ids=["ip", "ip6"])
 
 
 def entries_of(world: World, *, port: int = 53) -> tuple[set[Tracked], set[Tracked]]:
-    """Entries that are right or none of ours, and stale ones, where `pod` is the only endpoint of `vip` and `port`."""
+    """Right or foreign entries, and stale entries, where `pod` is the only endpoint of `vip` and `port`."""
     clients = [f"{world.client} {100 * port + number}" for number in range(10)]
     front, endpoint, lost = f"{world.vip} {port}", f"{world.pod} 5353", f"{world.gone} 5353"
     elsewhere = f"{world.other} {port}"
@@ -82,13 +85,12 @@ class Calls:
         return self._real(*arguments)
 
 
-@pytest.mark.usefixtures("namespace")
 @each_world
 @pytest.mark.parametrize("fronts", [1, 2, 9], ids=["one front", "several ports", "many ports"])
 def test_only_stale_udp_flows_of_zone_0_go(monkeypatch: pytest.MonkeyPatch, world: World, fronts: int) -> None:
-    """Those entries go that are UDP, to a front, elsewhere than to its endpoints, and in no zone of another's.
+    """UDP entries to a front, elsewhere than to its endpoints, and in no other zone, are deleted.
 
-    No other is even tried.
+    No other deletion is even tried.
     """
     tried = Calls(monkeypatch, "delete_entry")
     wanted: Sweeps = {}
@@ -103,11 +105,10 @@ def test_only_stale_udp_flows_of_zone_0_go(monkeypatch: pytest.MonkeyPatch, worl
     assert tracked() == right
 
 
-@pytest.mark.usefixtures("namespace")
 @each_world
 def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
-    """Of what the kernel tells, answers in which no front's address stands are skipped as a whole."""
-    read = Calls(monkeypatch, "_entry")
+    """Answers of the kernel without any front's address are skipped as a whole."""
+    read = Calls(monkeypatch, "_udp_flow")
     track(*(Tracked(f"{world.client} {number}", f"{world.other} 53", f"{world.pod} 53") for number in range(1, 500)))
     assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == read.count == 0
     track(Tracked(f"{world.client} 999", f"{world.vip} 53", f"{world.pod} 53"))
@@ -115,7 +116,6 @@ def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.Monke
     assert 0 < read.count < 100
 
 
-@pytest.mark.usefixtures("namespace")
 def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fronts of both families are looked for in the same answers, and counted by family."""
     asked = Calls(monkeypatch, "request")
@@ -129,7 +129,6 @@ def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) ->
     assert tracked() == set().union(*(entries_of(world)[0] for world in WORLDS))
 
 
-@pytest.mark.usefixtures("namespace")
 def test_the_thread_rests_after_each_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many entries there are, the sweeper rests after each few of them, some times as long as they took."""
     fill(2000)
@@ -142,16 +141,17 @@ def test_the_thread_rests_after_each_answer(monkeypatch: pytest.MonkeyPatch) -> 
     assert rests == [conntrack.REST * (1 + 2 * number) for number in range(len(rests))]
 
 
-@pytest.mark.usefixtures("namespace")
 def test_sockets_stay_open_until_something_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sweep after sweep uses the same sockets, since to close one delays transactions; after a failure, new ones."""
+    """All sweeps use the same sockets, since closing a socket delays transactions.  After a failure there are new
+    sockets.
+    """
     opened = Calls(monkeypatch, "open_socket")
     sweeper = Sweeper(lambda _: None)
     for _ in range(3):
         sweeper.sweep(sweeps(**{FRONT: ""}))
     assert opened.count == 2
     with monkeypatch.context() as patch:
-        patch.setattr(netlink, "DUMP_INTERRUPTED", 0xFFFF)
+        patch.setattr(codec, "DUMP_INTERRUPTED", 0xFFFF)
         with pytest.raises(Unavailable, match="changed"):
             sweeper.sweep(sweeps(**{FRONT: ""}))
     sweeper.sweep(sweeps(**{FRONT: ""}))
@@ -159,7 +159,6 @@ def test_sockets_stay_open_until_something_fails(monkeypatch: pytest.MonkeyPatch
     assert opened.count == 4
 
 
-@pytest.mark.usefixtures("namespace")
 @each_world
 def test_several_addresses_with_one_port_are_told_apart(world: World) -> None:
     """Fronts that share a port keep their own endpoints."""
@@ -177,10 +176,9 @@ def test_several_addresses_with_one_port_are_told_apart(world: World) -> None:
     assert tracked() == right
 
 
-@pytest.mark.usefixtures("namespace")
 @each_world
 def test_without_endpoints_what_was_translated_goes(world: World) -> None:
-    """Where no endpoint is left flows that went to one go, and those that never did stay."""
+    """Without endpoints, flows that were translated are deleted, and other flows stay."""
     front = f"{world.vip} 53"
     untranslated = Tracked(f"{world.client} 1", front, front)
     track(untranslated, Tracked(f"{world.client} 2", front, f"{world.pod} 53"))
@@ -188,10 +186,9 @@ def test_without_endpoints_what_was_translated_goes(world: World) -> None:
     assert tracked() == {untranslated}
 
 
-@pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("zones", [(b"", b"\0\x09"), (b"\0\x09", b"")], ids=["replies", "originals"])
 def test_a_zone_of_one_direction_is_a_zone(zones: tuple[bytes, bytes]) -> None:
-    """An entry of which one direction only is tracked in another zone is not ours either."""
+    """An entry with a single direction in another zone is foreign too."""
     client, front, gone = (conntrack._packed(*end(text)) for text in ("198.51.100.7 1", FRONT, "10.1.0.5 53"))
     with open_socket() as kernel:
         kernel.send(addition(client, front, gone, zones))
@@ -200,9 +197,8 @@ def test_a_zone_of_one_direction_is_a_zone(zones: tuple[bytes, bytes]) -> None:
     assert len(tracked()) == 1
 
 
-@pytest.mark.usefixtures("namespace")
 def test_an_entry_that_has_gone_or_changed_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has gone before it is deleted is not counted, nor is another flow that has its place now, which stays."""
+    """An entry that is gone before its deletion isn't counted.  A new flow in its place isn't either, and stays."""
     stale = [Tracked(f"198.51.100.7 {number}", "10.96.0.10 53", "10.1.0.5 53") for number in range(1, 4)]
     track(*stale)
     real = conntrack.delete_entry
@@ -229,7 +225,7 @@ def _told_tuples() -> Iterator[bytes]:
 def test_a_user_without_rights_is_told(as_nobody: Run) -> None:
     """Without CAP_NET_ADMIN the error says so in the system's words."""
     told = as_nobody(
-        "from nftproxy.kernel.conntrack import Sweeper\n"
+        "from nftproxy.kernel.conntrack.sweeps import Sweeper\n"
         "from nftproxy.model.errors import Unavailable\n"
         "from nftproxy.policy.flows import AddressPort\n"
         "try: Sweeper(print).sweep({AddressPort('10.96.0.10', 53): frozenset()})\n"

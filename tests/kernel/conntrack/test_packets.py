@@ -1,20 +1,19 @@
-"""Packets that went through our rules: clients whose flow is stale are moved on, and others stay where they are."""
+"""Packets that went through our rules: clients with a stale flow move to another endpoint, and other clients stay."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 from typing import Any
 
 import pytest
+from nftproxy_conformance.lab import PORT_UNREACHABLE, UNTOUCHED, Lab, Origin, Outcome, RealNetwork, obstacle
 
-from nftproxy.kernel.conntrack import Conntrack
-from nftproxy.lab import PORT_UNREACHABLE, UNTOUCHED, Lab, Origin, Outcome, RealNetwork, obstacle
+from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
+from tests.support.cluster import IP, Cluster, Ip
 from tests.support.factories import IPV4, IPV6, pipeline, service, slice_of
-from tests.system.packets.cluster import IP, Cluster, Ip, each_ip
-
-in_a_lab = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def dns(ip: Ip, *, ports: str = "dns:53:30053/udp", vip: str = "", **tweaks: Any) -> Service:
@@ -30,12 +29,12 @@ def pods(ip: Ip, *addresses: str, port: int = 5353) -> EndpointSlice:
 
 
 def to(address: str, port: int = 5353) -> Outcome:
-    """The outcome of a packet that reached a pod; whether its source was hidden is another matter."""
+    """The outcome of a packet that reached a pod, with its source hidden or not."""
     return Outcome(UNTOUCHED.kind.ENDPOINT, (address, port))  # type: ignore[arg-type]  # equal to the lab's Address
 
 
 class Client:
-    """One that keeps its source port, and so its flow, while the cluster around it changes."""
+    """A client that keeps its source port, and so its flow, while the cluster around it changes."""
 
     def __init__(self, cluster: Cluster, ip: Ip, address: str, port: int, *, sport: int = 5000, protocol: str = "udp"):
         self._cluster = cluster
@@ -43,18 +42,17 @@ class Client:
         self._flow = {"source": ip.client, "sport": sport}
 
     def send(self) -> Outcome:
-        """What becomes of one more packet."""
+        """Send another packet, and return its outcome."""
         outcome = self._cluster.lab.connect(*self._target, **self._flow)  # type: ignore[arg-type]
         return to(*outcome.endpoint) if outcome.endpoint else outcome
 
 
 def sweep(cluster: Cluster) -> int:
-    """Sweep what is due, as the agent does after each transaction; the number of entries deleted."""
-    swept = Conntrack()
-    try:
-        return cluster.lab.node.call(lambda: asyncio.run(swept.sweep(cluster.pipeline.flows.take())))
-    finally:
-        swept.close()
+    """Sweep the fronts that are due, as the agent does after each transaction, and return the number of deleted
+    entries.
+    """
+    with closing(SweepQueue()) as swept:
+        return cluster.lab.node.call(lambda: asyncio.run(swept.sweep(cluster.pipeline.flows.pop_due())))
 
 
 def fronts(ip: Ip) -> dict[str, tuple[str, int]]:
@@ -62,18 +60,22 @@ def fronts(ip: Ip) -> dict[str, tuple[str, int]]:
     return {"ClusterIP": (ip.vip, 53), "load balancer": (ip.balanced, 53), "node port": (ip.node, 30053)}
 
 
-each_front = pytest.mark.parametrize("front", fronts(IP))
-
-
-@in_a_lab
-@each_ip
-@each_front
-def test_a_client_follows_its_service_through_nothing(lab: Lab, ip: Ip, front: str) -> None:
-    """When the last endpoint goes the client is refused, and when another comes the client reaches that."""
+def served(lab: Lab, ip: Ip, front: str) -> tuple[Cluster, Client]:
+    """A cluster in which `dns` has a single pod, and a client that has just reached it."""
     cluster = Cluster(lab, dns(ip), pods(ip, ip.away))
     client = Client(cluster, ip, *fronts(ip)[front])
     sweep(cluster)
     assert client.send() == to(ip.away)
+    return cluster, client
+
+
+each_front = pytest.mark.parametrize("front", fronts(IP))
+
+
+@each_front
+def test_a_client_follows_its_service_through_nothing(lab: Lab, ip: Ip, front: str) -> None:
+    """When the last endpoint goes the client is refused, and when another comes the client reaches that."""
+    cluster, client = served(lab, ip, front)
     cluster.put(pods(ip))
     assert client.send() == to(ip.away), "rules alone don't move a flow"
     assert sweep(cluster) == 1
@@ -83,11 +85,9 @@ def test_a_client_follows_its_service_through_nothing(lab: Lab, ip: Ip, front: s
     assert client.send() == to(ip.away2)
 
 
-@in_a_lab
-@each_ip
 @each_front
 def test_only_the_clients_of_a_lost_endpoint_move(lab: Lab, ip: Ip, front: str) -> None:
-    """When one of two endpoints goes, its clients go to the other, and the other's clients stay where they are."""
+    """When an endpoint of two goes, its clients move to the other endpoint, whose clients stay."""
     cluster = Cluster(lab, dns(ip), pods(ip, ip.away, ip.away2))
     clients = [Client(cluster, ip, *fronts(ip)[front], sport=sport) for sport in range(5000, 5020)]
     sweep(cluster)
@@ -101,24 +101,17 @@ def test_only_the_clients_of_a_lost_endpoint_move(lab: Lab, ip: Ip, front: str) 
     assert {client.send() for client in clients} == {to(ip.away2)}
 
 
-@in_a_lab
-@each_ip
 @each_front
 def test_a_changed_target_port_moves_the_client(lab: Lab, ip: Ip, front: str) -> None:
     """A pod that serves at another port now gets its clients there."""
-    cluster = Cluster(lab, dns(ip), pods(ip, ip.away))
-    client = Client(cluster, ip, *fronts(ip)[front])
-    sweep(cluster)
-    assert client.send() == to(ip.away)
+    cluster, client = served(lab, ip, front)
     cluster.put(pods(ip, ip.away, port=5354))
     assert sweep(cluster) == 1
     assert client.send() == to(ip.away, 5354)
 
 
-@in_a_lab
-@each_ip
 def test_a_client_with_a_changed_address_is_let_go(lab: Lab, ip: Ip) -> None:
-    """The flow to an address or node port that a Service has given up ends, and one to its new address begins."""
+    """The flow to a former address or node port of a Service ends, and a flow to its new address begins."""
     cluster = Cluster(lab, dns(ip), pods(ip, ip.away))
     sweep(cluster)
     old = [Client(cluster, ip, *front) for front in ((ip.vip, 53), (ip.node, 30053))]
@@ -131,8 +124,6 @@ def test_a_client_with_a_changed_address_is_let_go(lab: Lab, ip: Ip) -> None:
     assert [client.send() for client in new] == [to(ip.away)] * 2
 
 
-@in_a_lab
-@each_ip
 @each_front
 def test_a_client_that_came_first_gets_its_service(lab: Lab, ip: Ip, front: str) -> None:
     """A flow that was made before the Service existed, and so went elsewhere, goes to the Service's first endpoint."""
@@ -148,24 +139,19 @@ def test_a_client_that_came_first_gets_its_service(lab: Lab, ip: Ip, front: str)
     assert client.send() == to(ip.away)
 
 
-@in_a_lab
-@each_ip
 @each_front
 def test_a_removed_service_lets_its_clients_go(lab: Lab, ip: Ip, front: str) -> None:
     """No packet is translated for a Service that is no more."""
-    cluster = Cluster(lab, dns(ip), pods(ip, ip.away))
-    client = Client(cluster, ip, *fronts(ip)[front])
-    sweep(cluster)
-    assert client.send() == to(ip.away)
+    cluster, client = served(lab, ip, front)
     cluster.follow(Removed(Service, dns(ip).key))
     assert sweep(cluster) == 1
     assert client.send() != to(ip.away)
 
 
-@in_a_lab
-@each_ip
 def test_a_restart_ends_stale_flows_only(lab: Lab, ip: Ip) -> None:
-    """At the start those flows go whose endpoints went meanwhile, of Services without any too; all others stay."""
+    """At the start, flows to endpoints that went meanwhile are deleted, of Services without endpoints too.  Other flows
+    stay.
+    """
     before = Cluster(lab, dns(ip), pods(ip, ip.away, ip.away2), *other_service(ip, ip.here))
     clients = [Client(before, ip, ip.vip, 53, sport=sport) for sport in range(5000, 5020)]
     other = Client(before, ip, ip.vip2, 514)
@@ -185,8 +171,6 @@ def other_service(ip: Ip, *addresses: str) -> tuple[Service, EndpointSlice]:
     return made, slice_of(name, addresses, ports=["log:514/udp"], family=family)
 
 
-@in_a_lab
-@each_ip
 @pytest.mark.parametrize("protocol", ["tcp", "sctp"])
 def test_other_protocols_keep_their_flows(lab: Lab, ip: Ip, protocol: str) -> None:
     """A TCP or SCTP connection to a pod that is gone is left to its own end, beside a UDP flow that isn't."""
@@ -203,10 +187,8 @@ def test_other_protocols_keep_their_flows(lab: Lab, ip: Ip, protocol: str) -> No
     assert [client.send() for client in clients] == [PORT_UNREACHABLE, to(ip.away)]
 
 
-@in_a_lab
-@each_ip
 def test_a_draining_pod_keeps_its_clients(lab: Lab, ip: Ip) -> None:
-    """A pod that serves while it terminates keeps its clients, though new ones go elsewhere, until it is done."""
+    """A pod that serves while it terminates keeps its clients, though new clients go elsewhere, until it ends."""
     family = IPV6 if ip.is_ipv6 else IPV4
     cluster = Cluster(lab, dns(ip), pods(ip, ip.away))
     old, new = (Client(cluster, ip, ip.vip, 53, sport=sport) for sport in (5000, 5001))
@@ -217,26 +199,26 @@ def test_a_draining_pod_keeps_its_clients(lab: Lab, ip: Ip) -> None:
     assert sweep(cluster) == 0
     assert (old.send(), new.send()) == (to(ip.away), to(ip.away2))
     cluster.put(pods(ip, ip.away2))
-    assert cluster.pipeline.apply([]).text == ""
+    assert cluster.pipeline.ingest([]).text == ""
     assert sweep(cluster) == 1
     assert old.send() == to(ip.away2)
 
 
-@in_a_lab
+@pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 def test_a_real_client_follows_real_pods() -> None:
-    """A socket that stays open reaches one pod after the other, through a Service that for a moment has none."""
+    """An open socket reaches successive pods, through a Service that for a moment has no pod."""
     with RealNetwork() as network:
         node, client = network.node(), network.host("client", "198.51.100.7", "2001:db8:100::7")
         for name, number in (("first", 4), ("second", 5)):
             node.pod(name, f"10.1.0.{number}", f"fd00:1::{number}").serve(5353, "udp")
         made = pipeline(dns(IP), slice_of("kube/dns", ["10.1.0.4@node-a"], ports=["dns:5353/udp"]))
         node.load(made.full_transaction({}).text)
-        swept = Conntrack()
+        swept = SweepQueue()
 
         def follow(*endpoints: str) -> None:
             moved = slice_of("kube/dns", endpoints, ports=["dns:5353/udp"])
-            node.load(made.apply([Put(moved)]).text)
-            node.node.call(lambda: asyncio.run(swept.sweep(made.flows.take())))
+            node.load(made.ingest([Put(moved)]).text)
+            node.node.call(lambda: asyncio.run(swept.sweep(made.flows.pop_due())))
 
         with client.talk(IP.balanced, 53, "udp", sport=5000) as conversation:
             follow("10.1.0.4@node-a")

@@ -1,4 +1,4 @@
-"""Sweeps that follow each other: what is asked for meanwhile comes next, and what has failed is tried again."""
+"""Successive sweeps: requests meanwhile are swept next, and failures are retried."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from contextlib import closing
 
 import pytest
 
-from nftproxy.kernel import conntrack, netlink
-from nftproxy.kernel.conntrack import Conntrack, Sweeper
+from nftproxy.kernel.conntrack import sweeps as conntrack
+from nftproxy.kernel.conntrack.sweeps import Sweeper, SweepQueue
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
+from nftproxy.netlink import codec
 from nftproxy.policy.flows import Sweeps
 from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track, tracked
 from tests.support.factories import IPV4, IPV6
@@ -50,47 +51,45 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> Slow:
     return Slow(monkeypatch)
 
 
-def test_what_is_asked_for_during_a_sweep_follows_it_once(slow: Slow) -> None:
-    """While one sweep runs, others are gathered into one, in which the latest endpoints of a front count."""
+@pytest.fixture
+def swept() -> Iterator[SweepQueue]:
+    """The queue of the test."""
+    with closing(SweepQueue()) as made:
+        yield made
+
+
+async def test_what_is_asked_for_during_a_sweep_follows_it_once(slow: Slow, swept: SweepQueue) -> None:
+    """During a sweep, requests are gathered into a single sweep, in which the latest endpoints of a front count."""
     first, stale, latest = (sweeps(**{FRONT: pod}) for pod in ("10.1.0.4 53", "10.1.0.5 53", "10.1.0.6 53"))
     other = sweeps(**{"10.96.0.11 53": ""})
-
-    async def scenario() -> None:
-        swept = Conntrack()
-        running = asyncio.create_task(swept.sweep(first))
-        await asyncio.to_thread(slow.begun.acquire)
-        assert [await swept.sweep(each) for each in (stale, other, latest)] == [0, 0, 0]
-        slow.leave.release(2)
-        assert await running == 2
-        assert slow.asked == [first, latest | other]
-        swept.close()
-
-    asyncio.run(scenario())
+    running = asyncio.create_task(swept.sweep(first))
+    await asyncio.to_thread(slow.begun.acquire)
+    assert [await swept.sweep(each) for each in (stale, other, latest)] == [0, 0, 0]
+    slow.leave.release(2)
+    assert await running == 2
+    assert slow.asked == [first, latest | other]
 
 
-def test_a_failed_sweep_is_tried_again_with_what_came_since(slow: Slow, caplog: pytest.LogCaptureFixture) -> None:
-    """As long as the kernel fails, the fronts stay to be swept, those asked for meanwhile among them; it is logged."""
+async def test_a_failed_sweep_is_tried_again_with_what_came_since(
+    slow: Slow, swept: SweepQueue, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As long as the kernel fails, all fronts stay queued, including requests meanwhile, and a warning is logged."""
     first, latest, other = sweeps(**{FRONT: ""}), sweeps(**{FRONT: "10.1.0.4 53"}), sweeps(**{"10.96.0.11 53": ""})
     slow.failures = [Unavailable("no way"), Unavailable("not yet")]
-
-    async def scenario() -> int:
-        swept = Conntrack()
-        running = asyncio.create_task(swept.sweep(first | other))
-        await asyncio.to_thread(slow.begun.acquire)
-        await swept.sweep(latest)
-        slow.leave.release(3)
-        return await running
-
-    assert asyncio.run(scenario()) == 1
+    running = asyncio.create_task(swept.sweep(first | other))
+    await asyncio.to_thread(slow.begun.acquire)
+    await swept.sweep(latest)
+    slow.leave.release(3)
+    assert await running == 1
     assert slow.asked == [first | other, latest | other, latest | other]
-    assert [record.getMessage() for record in caplog.records] == ["no way; retrying", "not yet; retrying"]
+    assert caplog.messages == ["no way; retrying", "not yet; retrying"]
 
 
 def test_each_family_is_measured(slow: Slow) -> None:
     """For each family that had fronts the observer gets the seconds and how many entries went."""
     seen: list[tuple[Family, float, int]] = []
     slow.leave.release(2)
-    swept = Conntrack(lambda *observed: seen.append(observed))
+    swept = SweepQueue(lambda *observed: seen.append(observed))
     both = sweeps(**{FRONT: "", "fd00:96::10 53": ""})
     assert asyncio.run(swept.sweep(both)) == 1
     assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 1
@@ -98,16 +97,15 @@ def test_each_family_is_measured(slow: Slow) -> None:
     assert all(0 < seconds < 5 for _, seconds, _ in seen)
 
 
-def test_a_sweep_needs_nobody_to_wait(slow: Slow, caplog: pytest.LogCaptureFixture) -> None:
-    """What is begun is tried again and again though nobody waits, and given up without a word when this is closed."""
+def test_a_sweep_needs_nobody_to_wait(slow: Slow, swept: SweepQueue, caplog: pytest.LogCaptureFixture) -> None:
+    """A scheduled sweep is retried in the background, and cancelled without a word when the queue is closed."""
     first, second = sweeps(**{FRONT: ""}), sweeps(**{"10.96.0.11 53": ""})
     slow.failures = [Unavailable("no way"), Unavailable("no way")]
 
     async def scenario() -> None:
-        swept = Conntrack()
-        swept.begin(first)
+        swept.schedule(first)
         await asyncio.to_thread(slow.begun.acquire)
-        swept.begin(second)
+        swept.schedule(second)
         slow.leave.release()
         await asyncio.to_thread(slow.begun.acquire)
         threading.Timer(0.05, slow.leave.release).start()
@@ -120,55 +118,47 @@ def test_a_sweep_needs_nobody_to_wait(slow: Slow, caplog: pytest.LogCaptureFixtu
     assert caplog.messages == ["no way; retrying"]
 
 
-def test_nothing_to_sweep_asks_nothing(slow: Slow) -> None:
+async def test_nothing_to_sweep_asks_nothing(slow: Slow, swept: SweepQueue) -> None:
     """Without fronts the kernel is left alone."""
-    assert asyncio.run(Conntrack().sweep({})) == 0
+    assert await swept.sweep({}) == 0
     assert slow.asked == []
 
 
 @pytest.mark.usefixtures("namespace")
-def test_who_closes_does_not_wait_for_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_closes_does_not_wait_for_rests(swept: SweepQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that rests goes on to its end at once when it is closed."""
     monkeypatch.setattr(conntrack, "REST", 1e6)
     fill(2000)
-
-    async def scenario() -> float:
-        swept = Conntrack()
-        swept.begin(sweeps(**{FRONT: ""}))
-        await asyncio.sleep(0.1)
-        began = time.monotonic()
-        swept.close()
-        return time.monotonic() - began
-
-    assert asyncio.run(scenario()) < 5
+    swept.schedule(sweeps(**{FRONT: ""}))
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    swept.close()
+    assert time.monotonic() - began < 5
 
 
-def test_other_errors_end_the_sweep_and_not_the_sweeper(slow: Slow) -> None:
+async def test_other_errors_end_the_sweep_and_not_the_sweeper(slow: Slow, swept: SweepQueue) -> None:
     """An error that isn't the kernel's is raised, and the next sweep works."""
     slow.failures = [ZeroDivisionError()]
     slow.leave.release(2)
-
-    async def scenario() -> int:
-        swept = Conntrack()
-        with pytest.raises(ZeroDivisionError):
-            await swept.sweep(sweeps(**{FRONT: ""}))
-        return await swept.sweep(sweeps(**{FRONT: ""}))
-
-    assert asyncio.run(scenario()) == 1
+    with pytest.raises(ZeroDivisionError):
+        await swept.sweep(sweeps(**{FRONT: ""}))
+    assert await swept.sweep(sweeps(**{FRONT: ""})) == 1
 
 
 @pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("failure", ["interrupted", "no buffer", "silence"])
-def test_what_the_kernel_could_not_tell_is_asked_for_again(monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
-    """A listing that was interrupted, got lost, or never came is repeated until one is whole."""
+def test_what_the_kernel_could_not_tell_is_asked_for_again(
+    swept: SweepQueue, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """A listing that was interrupted, got lost, or never came is repeated until it is whole."""
     track(*(Tracked(f"198.51.100.7 {number}", FRONT, "10.1.0.5 53") for number in range(1, 4)))
-    real, calls = netlink.messages_of, itertools.count()
+    real, calls = codec.messages_of, itertools.count()
 
     def failing(data: bytes) -> Iterator[tuple[int, bytes]]:
         if next(calls):
             yield from real(data)
         elif failure == "interrupted":
-            yield from real(netlink.HEADER.pack(20, netlink.DONE, netlink.DUMP_INTERRUPTED, 0, 0) + bytes(4))
+            yield from real(codec.HEADER.pack(20, codec.DONE, codec.DUMP_INTERRUPTED, 0, 0) + bytes(4))
         elif failure == "no buffer":
             raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
         else:
@@ -176,6 +166,5 @@ def test_what_the_kernel_could_not_tell_is_asked_for_again(monkeypatch: pytest.M
 
     monkeypatch.setattr(conntrack, "messages_of", failing)
     monkeypatch.setattr(conntrack, "FIRST_PAUSE", 0.01)
-    with closing(Conntrack()) as swept:
-        assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 3
+    assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 3
     assert tracked() == set()

@@ -1,4 +1,4 @@
-"""What Services put into a table: each rule of a proxy's behaviour, as the elements that it makes.
+"""The elements that Services put into a table, by each rule of a proxy's behaviour.
 
 Elements are asserted as nft has them, so these tests hold for compile.py, its facts and service.nft.j2 together.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from nftproxy.conformance.strategies import Given
+from nftproxy_conformance.strategies.objects import Given
+
 from nftproxy.model.addresses import Family
 from nftproxy.pipeline import SKELETON, Pipeline
-from nftproxy.policy.compile import compile_table
 from nftproxy.policy.facts import TableFacts
+from nftproxy.policy.skeleton import compile_table
 from tests.support.factories import IPV4, elements, node, pipeline, slice_of
 
 VIP = "203.0.113.7"
@@ -21,7 +22,7 @@ DUAL = node(internal_ips=["192.168.0.2", "192.168.0.3"], external_ips=["203.0.11
 
 
 def rules(made: Pipeline, family: Family = IPV4) -> dict[str, dict[str, str]]:
-    """All that Services put into a family's table: what each set and map holds.
+    """The elements of Services in a family's table, by set and map.
 
     Numbers that say how an endpoint is drawn are shown as the chain that they lead to, as in "tcp-endpoints-of-2", or
     as "nothing".
@@ -51,6 +52,6 @@ def memberships(made: Pipeline, front: str, family: Family = IPV4) -> dict[str, 
 
 
 def compiled(*objects: Given, family: Family = IPV4, **tweaks: Any) -> TableFacts:
-    """The facts of a table's skeleton; `tweaks` are those of `pipeline`."""
+    """The facts of a table's skeleton. The `tweaks` are passed to `pipeline`."""
     made = pipeline(*objects, **tweaks)
     return compile_table(made.state, made.settings, family)

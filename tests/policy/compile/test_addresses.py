@@ -1,12 +1,12 @@
-"""At which addresses and ports a Service is served, and which it loses to others."""
+"""The addresses and ports at which a Service is served, and the losses to another Service."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
+from nftproxy_conformance.strategies.objects import Given
 
-from nftproxy.conformance.strategies import Given
 from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
 from nftproxy.model.settings import PortRange
@@ -89,12 +89,12 @@ def test_one_number_may_have_three_protocols() -> None:
 
 
 def test_a_service_without_ports_is_known_by_its_address() -> None:
-    """The ClusterIP of a Service without any port is known, so that what is sent there is refused."""
+    """The ClusterIP of a Service without ports is known, so that packets to it are refused."""
     assert rules(pipeline(service(ports=[]))) == {"cluster-ips": {"10.96.0.10": ""}}
 
 
 def test_services_share_what_they_have_in_common() -> None:
-    """One pod behind two Services is one hairpin element, which stays until both have gone."""
+    """A pod behind two Services is a single hairpin element, which stays until both have gone."""
     other = service("shop/cart", cluster_ips=["10.96.0.20"])
     made = pipeline(service(), ONE_LOCAL, other, slice_of("shop/cart", ["10.1.0.4@node-a"]))
     assert elements(made, IPV4, "hairpin") == {"10.1.0.4 . 10.1.0.4 . tcp . 8080": ""}
@@ -114,7 +114,7 @@ def contested(**tweaks: Any) -> list[Given]:
 
 
 def test_the_older_service_keeps_a_contested_address() -> None:
-    """The winner is served as if it were alone; the loser keeps what nobody else claims."""
+    """The winner is served as if it were alone, and the loser keeps its uncontested addresses."""
     made = pipeline(*contested())
     assert rules(made)["services"] == {
         "10.96.0.10 . tcp . 80": "tcp-endpoints-of-1",
@@ -133,13 +133,13 @@ def test_who_loses_everything_is_known_by_its_address_only() -> None:
 def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
     """The moment that the older Service is gone the younger one is served everywhere."""
     made = pipeline(*contested())
-    made.apply([Removed(Service, key("shop/web"))])
+    made.ingest([Removed(Service, key("shop/web"))])
     assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "0.0.0.2"
     assert elements(made, IPV4, "nodeport-services") == {"tcp . 30080": "0.0.0.2"}
 
 
 def test_the_losers_source_ranges_do_not_count() -> None:
-    """Who may reach a contested load balancer IP is for its owner to say."""
+    """Only the owner's source ranges hold for a contested load balancer IP."""
     made = pipeline(
         service("shop/web", created=1, load_balancer_ips=[VIP]),
         service(
@@ -166,7 +166,7 @@ def test_the_losers_source_ranges_do_not_count() -> None:
 )
 @pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
 def test_an_external_address_captures_nothing_from_others(kind: str, place: str, why: str) -> None:
-    """Neither another Service's ClusterIP, nor a protected or a node port of the node, is captured, by whatever age."""
+    """Even the oldest Service captures no ClusterIP of another Service, nor a protected or a node port."""
     address, port = place.split()
     claimed: dict[str, Any] = {kind: [address]}
     thief = service("blog/api", created=1, cluster_ips=["10.96.0.20"], ports=[f"x:{port}"], **claimed)
@@ -181,7 +181,7 @@ def test_an_external_address_captures_nothing_from_others(kind: str, place: str,
 @pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
 @pytest.mark.parametrize("address", ["192.168.0.2", "203.0.113.2"])
 def test_an_address_of_the_node_is_served_like_any_other(kind: str, address: str) -> None:
-    """An external address that is the node's own has the same rules as one that isn't."""
+    """An external address of the node itself has the same rules as any other external address."""
     made, other = (
         pipeline(
             service(external_ips=[each]) if kind == "external_ips" else service(load_balancer_ips=[each]),
@@ -194,7 +194,7 @@ def test_an_address_of_the_node_is_served_like_any_other(kind: str, address: str
 
 
 def test_protected_ports_are_configured() -> None:
-    """A list of one's own takes the default's place; the ports on which the proxy itself answers stay protected."""
+    """A configured list replaces the default, and the proxy's own ports stay protected."""
     ports = ["ssh:22", "http:80", "health:10256", "other:1234"]
     made = pipeline(
         service(external_ips=["192.168.0.2"], ports=ports),
@@ -206,7 +206,7 @@ def test_protected_ports_are_configured() -> None:
 
 
 def test_external_ips_may_be_limited_to_ranges() -> None:
-    """An external IP outside of them is denied, and nobody else's; load balancer IPs are not looked at."""
+    """Only external IPs outside of the ranges are denied, and load balancer IPs aren't checked."""
     older = service(created=1, external_ips=["203.0.113.8", VIP], load_balancer_ips=["198.51.100.1"])
     younger = service("blog/api", created=2, cluster_ips=["10.96.0.20"], load_balancer_ips=[VIP])
     made = pipeline(older, younger, external_ip_cidrs=networks(["203.0.113.8/29", "2001:db8::/32"]))

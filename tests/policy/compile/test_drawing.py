@@ -1,4 +1,4 @@
-"""How a connection gets its endpoint, drawn or remembered, and what becomes of it where there is none."""
+"""How a connection gets its endpoint, drawn or remembered, and the verdict if there is no endpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Put
 from nftproxy.model.objects import Service
-from nftproxy.policy.compile import compile_service, compile_table
+from nftproxy.policy.compile import compile_service
+from nftproxy.policy.skeleton import compile_table
 from tests.policy.compile.membership import NONE_LOCAL, ONE_LOCAL, VIP, drawn, memberships
 from tests.support.factories import IPV4, IPV6, elements, key, pipeline, service, slice_of
 
@@ -40,7 +41,7 @@ EVERY_FRONT = {
     ],
 )
 def test_what_becomes_of_what_is_not_translated(front: str, policy: str, pods: list[str], is_refused: bool) -> None:
-    """It is refused if no endpoint is usable anywhere, else dropped: there are some, only not here or not yet."""
+    """It is refused if no endpoint is usable anywhere, else dropped, as endpoints are elsewhere or not ready yet."""
     made = pipeline(everywhere(policy), slice_of(endpoints=pods))
     found = {name.removeprefix("nodeport-") for name in memberships(made, front)}
     assert "fronts" in found
@@ -94,13 +95,13 @@ def test_nothing_is_translated_without_an_endpoint(front: str) -> None:
     ],
 )
 def test_with_local_policy_and_no_local_endpoint(front: str, found: dict[str, str]) -> None:
-    """Sources that take the cluster list still get through to external addresses; all else is dropped."""
+    """Sources with the cluster list still reach external addresses, and all other packets are dropped."""
     made = pipeline(everywhere("Local"), NONE_LOCAL)
     assert memberships(made, EVERY_FRONT[front]) == found
 
 
 def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
-    """A server of the node's own at the very address or node port is reached as it is, so that must not be dropped."""
+    """A server of the node itself at the front's address or node port is reached untranslated, and not dropped."""
     given = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
     pods = ["10.1.0.4@node-a", "10.1.0.5@node-a"]
     at_port = {port: pipeline(given, slice_of(endpoints=pods, ports=[f"http:{port}"])) for port in (80, 30080, 8080)}
@@ -132,7 +133,7 @@ def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
     ],
 )
 def test_how_an_endpoint_is_drawn(chain: str, asked: str, draw: str) -> None:
-    """By address and port, or by node port; at random, or by the client's address where it can't be remembered."""
+    """A draw is by address and port or by node port, and at random, or by client address without affinity maps."""
     dual = service(cluster_ips=["10.96.0.10", "fd00:96::10"], ports=["dns:53:30053/udp"], affinity_timeout=60)
     pods = [
         slice_of(endpoints=["10.1.1.4", "10.1.1.5"], ports=["dns:53/udp"]),
@@ -185,7 +186,7 @@ def test_a_number_of_endpoints_is_written_as_an_address(family: Family, number: 
 
 @pytest.mark.parametrize(("family", "numbers"), [(IPV4, "0.0.0.0/8"), (IPV6, "::/96")])
 def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
-    """A packet with a number for an address is recognised by it: nothing on a network has such a one."""
+    """A packet with a number for an address is recognised by it, as no network uses such addresses."""
     pods = [slice_of(endpoints=["10.1.1.4"]), slice_of(endpoints=["fd00:1::4"], suffix="6")]
     made = pipeline(service(cluster_ips=["10.96.0.10", "fd00:96::10"]), *pods)
     ((_, found),) = compile_service(made.state, made.settings, family, made.state.services[key("shop/web")])
@@ -194,14 +195,14 @@ def test_numbers_are_no_addresses(family: Family, numbers: str) -> None:
 
 
 def test_no_map_that_grows_with_services_has_verdicts() -> None:
-    """However many Services there are, the kernel has no more verdicts to look through."""
+    """The number of verdicts that the kernel walks through doesn't grow with Services."""
     few, many = (_verdicts(100 * times) for times in (1, 3))
     assert few == many
     assert sum(few.values()) > 10
 
 
 def _verdicts(services: int) -> Counter[str]:
-    """How many verdicts each map has, with Services of all kinds."""
+    """The number of verdicts in each map, with Services of all kinds."""
     made = pipeline(
         *(
             service(
@@ -226,14 +227,14 @@ def _verdicts(services: int) -> Counter[str]:
 
 @pytest.mark.parametrize("family", [IPV4, IPV6])
 def test_a_new_number_of_endpoints_asks_no_map_that_grows(family: Family) -> None:
-    """The kernel walks through a map when a new chain asks it: one for a new number asks none, or that number's own."""
+    """A new number's chain looks up no map but its own, as the kernel walks through every map of a new chain."""
     vip, pods = {IPV4: ("10.96.0.10", "10.1.1.{}"), IPV6: ("fd00:96::10", "fd00:1::{}")}[family]
     given = service(cluster_ips=[vip], ports=["http:80:30080"], affinity_timeout=60)
     endpoints = [pods.format(number) for number in range(1, 6)]
     made = pipeline(given, slice_of(endpoints=endpoints[:2]))
     before = made.generations[family].declarations.keys()
     known = set(before)
-    made.apply([Put(slice_of(endpoints=endpoints))])
+    made.ingest([Put(slice_of(endpoints=endpoints))])
     declared = made.generations[family].declarations
     new = {name for _, name in declared.keys() - known}
     assert "tcp-endpoints-of-5" in new
@@ -252,7 +253,7 @@ def test_a_new_number_of_endpoints_asks_no_map_that_grows(family: Family) -> Non
 
 
 def test_affinity_remembers_clients() -> None:
-    """The verdict goes by way of what is remembered, a second one remembers, and a third map checks the pod."""
+    """The verdict jumps to the lookup of clients, a second verdict remembers, and a third map checks the pod."""
     made = pipeline(service(affinity_timeout=10800), ONE_LOCAL)
     front = "10.96.0.10 . tcp . 80"
     assert memberships(made, front) == {
@@ -289,7 +290,7 @@ def test_affinity_is_for_every_address_and_list() -> None:
 
 @pytest.mark.parametrize("pods", [[], ["10.1.0.4@node-a unready"]])
 def test_no_pod_is_remembered_without_an_endpoint(pods: list[str]) -> None:
-    """A Service with affinity and no usable endpoint has none that a client could be sent to still."""
+    """A Service with affinity and no usable endpoint has no pod for remembered clients."""
     made = pipeline(service(affinity_timeout=60), slice_of(endpoints=pods))
     assert elements(made, IPV4, "sticky-tcp-endpoints") == {}
     assert memberships(made, "10.96.0.10 . tcp . 80") == {

@@ -1,4 +1,4 @@
-"""What a table has, whatever its Services: local sources, the mark, ServiceCIDRs, and the addresses of node ports."""
+"""The skeleton of a table: local sources, the mark, ServiceCIDRs, and the addresses of node ports."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ DETECTORS: list[tuple[dict[str, Any], Family, str]] = [
 
 @pytest.mark.parametrize(("tweaks", "family", "match"), DETECTORS)
 def test_what_a_local_source_is(tweaks: dict[str, Any], family: Family, match: str) -> None:
-    """Local sources are recognised as detectLocalMode says, and nothing is known to be local without a detector."""
+    """Local sources follow detectLocalMode, and no source is local without a detector."""
     facts = compiled(family=family, **tweaks)
     assert facts.local_sources == ((match.format(""),) if match else ())
 
 
 @pytest.mark.parametrize(("tweaks", "family", "match"), DETECTORS)
 def test_what_a_cluster_ip_masquerades(tweaks: dict[str, Any], family: Family, match: str) -> None:
-    """A ClusterIP masquerades what isn't local, nothing without a detector, and everything with masqueradeAll."""
+    """A ClusterIP masquerades non-local sources, nothing without a detector, and everything with masqueradeAll."""
     facts = compiled(family=family, **tweaks)
     assert facts.masqueraded_sources == ((match.format("!= "),) if match else ())
     assert compiled(family=family, masquerade_all=True, **tweaks).masqueraded_sources == ("",)
 
 
 def test_the_skeleton_has_rules_for_each_protocol() -> None:
-    """Where a rule is of one protocol, there is one for each."""
+    """Rules for a single protocol exist for each protocol."""
     assert compiled().protocols == ("tcp", "udp", "sctp")
 
 
@@ -67,7 +67,7 @@ def test_masquerading_is_asked_for_with_one_bit(bit: int, mark: str, unmark: str
 def test_a_canary_rejects_before_the_other_proxy_drops() -> None:
     """Chains that reject are at the priority of filters, and just before it beside another proxy.
 
-    What the node itself sends is rejected before all filters.
+    Packets of the node itself are rejected before all filters.
     """
     assert (compiled().filter_priority, compiled(service_proxy_name="canary").filter_priority) == (0, -1)
     for name, priority in (("", "0"), ("canary", "-1")):
@@ -78,7 +78,7 @@ def test_a_canary_rejects_before_the_other_proxy_drops() -> None:
 
 
 def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
-    """TCP connections keep their ports and others get random ones; with masqueradeFullyRandom all get random ones."""
+    """Only TCP connections keep their ports, and with masqueradeFullyRandom all get random ports."""
     random_ports = ("", "masquerade fully-random")
     assert compiled().masquerades == (("meta l4proto tcp", "masquerade"), random_ports)
     assert compiled(masquerade_fully_random=True).masquerades == (random_ports,)
@@ -88,7 +88,7 @@ def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
     ("counts", "counted"), [(True, ("connections", "no-endpoint", "none-local", "not-admitted", "race")), (False, ())]
 )
 def test_what_every_table_counts(counts: bool, counted: tuple[str, ...]) -> None:
-    """With serviceCounts all but what annotations ask for, which comes with the Services that ask; else nothing."""
+    """With serviceCounts a table counts all but annotations, whose counters come with their Services, else nothing."""
     assert compiled(service_counts=counts).counted == counted
 
 
@@ -104,7 +104,7 @@ def test_what_every_table_counts(counts: bool, counted: tuple[str, ...]) -> None
     ],
 )
 def test_service_cidrs_are_merged(objects: list[ServiceCIDR], family: Family, cidrs: tuple[str, ...]) -> None:
-    """The ranges of all ServiceCIDRs, those of the family, without overlaps and as nft writes them."""
+    """The family's ranges of all ServiceCIDRs are merged, and written as nft writes them."""
     assert compiled(*objects, family=family).service_cidrs == cidrs
 
 
@@ -155,7 +155,7 @@ def test_which_addresses_serve_node_ports(
     matches: tuple[list[str], list[str]],
     served: Iterable[str],
 ) -> None:
-    """By default the node's first address, else what CIDRs select on its interfaces, else every local one."""
+    """By default the node's first address serves, else the addresses that CIDRs select, else every local address."""
     facts = compiled(*((present,) if present else ()), **tweaks)
     assert (list(facts.nodeport_matches), list(facts.remembered_nodeports)) == matches
     assert list(facts.nodeport_addresses) == served
@@ -193,6 +193,6 @@ def test_node_ports_follow_the_nodes_addresses() -> None:
     """Node ports come and go as addresses that serve them do."""
     made = pipeline(service(ports=["http:80:30080"]), ONE_LOCAL, node_port_addresses=["10.0.0.0/8"])
     for present, served in [(["10.0.0.1", "11.0.0.1"], {"10.0.0.1": ""}), (["11.0.0.1"], {})]:
-        made.apply([Put(host_addresses(*present))])
+        made.ingest([Put(host_addresses(*present))])
         assert elements(made, IPV4, "nodeport-ips") == served
         assert bool(elements(made, IPV4, "nodeport-services")) is bool(served)

@@ -1,4 +1,4 @@
-"""What becomes of a connection by where it comes from: traffic policies, masquerading, source ranges, hairpins."""
+"""Treatment of a connection by its source: traffic policies, masquerading, source ranges, hairpins."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_two_lists_of_a_local_policy_are_two_maps() -> None:
 
 
 def test_only_local_endpoints_are_hairpins() -> None:
-    """A pod that may reach itself is on this node, on a list, and has the Service port's protocol."""
+    """A hairpin is of a pod on this node that is on a list, with the Service port's protocol."""
     made = pipeline(
         service(ports=["dns:53/udp"]),
         slice_of(
@@ -115,7 +115,7 @@ def test_only_local_endpoints_are_hairpins() -> None:
 
 
 def test_an_endpoint_on_the_local_list_only_is_a_hairpin_too() -> None:
-    """A local pod that topology rules out for the cluster list may still reach itself by the local one."""
+    """A local pod that topology takes off the cluster list may still reach itself by the local list."""
     made = pipeline(
         service(internal_policy="Local"), slice_of(endpoints=["10.1.0.4@node-a zone=b", "10.1.1.4@node-b zone=a"])
     )
@@ -145,7 +145,7 @@ def test_an_endpoint_on_the_local_list_only_is_a_hairpin_too() -> None:
     ],
 )
 def test_source_ranges_restrict_a_load_balancer_ip(ranges: list[str], allowed: list[str] | None) -> None:
-    """Ranges of the family restrict, merged; without any, or with one that is all addresses, nothing does."""
+    """The family's ranges restrict, merged, unless there are none or a range has all addresses."""
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=[VIP], source_ranges=ranges), ONE_LOCAL)
     front = f"{VIP} . tcp . 80"
     assert elements(made, IPV4, "guarded") == ({} if allowed is None else {front: "10.96.0.10"})
@@ -166,7 +166,7 @@ def test_every_load_balancer_ip_is_restricted() -> None:
 
 
 def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
-    """Of two Services with one ClusterIP the first has the list; only the other's load balancer IP admits nobody."""
+    """If two Services share a ClusterIP the first has the list, and the second's load balancer IP admits nobody."""
     older, younger = (
         service(
             name,
@@ -184,13 +184,13 @@ def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
     (lost,) = lost_claims(made.state, made.settings.config, IPV4, younger)
     assert (lost.what, lost.denial) == ("203.0.113.8 . tcp . 2", Denial.CLOSED)
     assert lost_claims(made.state, made.settings.config, IPV4, older) == []
-    made.apply([Removed(Service, older.key)])
+    made.ingest([Removed(Service, older.key)])
     assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 2": "10.96.0.10"}
     assert made.losses == {}
 
 
 def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:
-    """What the node sends to one of several load balancer IPs may come from another of them."""
+    """The node's packets to a load balancer IP may come from another of these IPs."""
     addresses = [VIP, "203.0.113.9"]
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=["192.168.0.0/24"]))
     sources = ["192.168.0.0/24", *addresses]
@@ -217,7 +217,7 @@ def test_source_ranges_of_a_node_of_which_no_address_is_known() -> None:
 
 @pytest.mark.parametrize("pods", [[], ["10.1.1.4@node-b"]])
 def test_source_ranges_restrict_nothing_else(pods: list[str]) -> None:
-    """ClusterIP, external IPs and node ports are never restricted; the load balancer IP is, endpoints or not."""
+    """Only the load balancer IP is restricted, endpoints or not, and no ClusterIP, external IP or node port."""
     made = pipeline(
         service(
             type="LoadBalancer",

@@ -1,8 +1,8 @@
-"""Exchanges with a real API server (kube-apiserver 1.36.2), as facts: what was asked, and what came back.
+"""Exchanges with a real API server (kube-apiserver 1.36.2), as facts: requests and answers.
 
-`kube-apiserver-1.36.2.json` has one exchange a line, in the order in which they were made.  Of answers everything is
-there but the sentences (`message`, `description`), the managedFields and what a Node says about its machine.  `before`
-lists what others wrote shortly before an exchange: at which resourceVersion, and what.
+`kube-apiserver-1.36.2.json` has an exchange on each line, in the order in which they were made.  The answers are
+complete but for sentences (`message`, `description`), managedFields, and a Node's facts about its machine.  `before`
+lists the writes of other clients shortly before an exchange, with their resourceVersions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 
 
 class Before(msgspec.Struct, frozen=True):
-    """What others did: they wrote an object, or deleted the one of this kind, namespace and name."""
+    """A write of another client: it put an object, or deleted the object of this kind, namespace and name."""
 
     revision: int
     put: Object | None = None
@@ -26,21 +26,21 @@ class Before(msgspec.Struct, frozen=True):
 
 
 class Exchange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One request and its answer.
+    """A request and its answer.
 
     Args:
-        name: what was tried.
+        name: of the attempt.
         method: of the request.
         path: of the request, with the query.
         accept: the header of that name.
         content_type: the header of that name, "" without.
-        user: who asked: an administrator, a "stranger" with a token that is none, or "nobody" without one.
+        user: the client: an administrator, a "stranger" with a token that is none, or "nobody" without one.
         body: of the request.
         status: of the answer.
         headers: of the answer, those that matter; of a warning its number.
         answer: the body, null where it isn't JSON or YAML.
-        lines: of a watch, each with the seconds after which it came; null for what is no watch.
-        before: what others did before.
+        lines: of a watch, each with the seconds after which it came.  Null if it is no watch.
+        before: writes of other clients before it.
     """
 
     name: str

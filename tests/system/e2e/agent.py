@@ -4,17 +4,14 @@
         world.put(service(), slice_of("10.1.0.4@node-a"))
         assert world.outcomes(Origin.POD, "10.96.0.10") == at("10.1.0.4")
 
-What is put has reached the kernel when `put` returns.  That is seen by packets: a beacon, a Service and a slice, is
-moved to another port after each change, and as the agent gets changes of a resource in their order, and writes what it
-has got together, a connection to the beacon's new port tells that all before it is in force.
+`put` returns once the kernel has the objects.  Packets show this: each change is followed by a move of the beacon, a
+Service with a slice, to another port.  The agent receives the changes of a resource in order, and writes the changes
+received together in one go.  So a connection to the beacon's new port proves that all earlier changes are in force.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
-import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -23,16 +20,19 @@ from email.message import Message
 from http.client import HTTPResponse
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-from nftproxy.lab import Lab, Namespace, Origin, endpoint
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab, Namespace, Origin, endpoint
+from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_NAME, SERVICE_CIDR, SERVICE_CIDR6
+
+from nftproxy.agent.socket.answers import NodeInputs
+from nftproxy.commands.agent_client import AgentClient
+from tests.support.cluster import IP, IP6, Prober
+from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
-from tests.system.packets.cluster import IP, IP6, Connecting
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 BEACON, BEACON_POD = "10.96.255.1", "10.1.1.250"
 
 CONFIG = f"""
@@ -46,16 +46,16 @@ nftables:
 
 
 def eventually(look: Callable[[], object], wanted: object, timeout: float = PATIENCE) -> None:
-    """Look until what is seen is what is wanted.
+    """Call `look` until it returns the wanted value.
 
     Raises:
-        AssertionError: it isn't, after so many seconds.
+        AssertionError: `look` hasn't returned the value within `timeout` seconds.
     """
     wait_until(lambda: look() == wanted, lambda: f"now {look()!r} instead of {wanted!r}", patience=timeout, pause=0.005)
 
 
 class Answer(NamedTuple):
-    """What a server said over HTTP."""
+    """The response of an HTTP server."""
 
     status: int
     body: str
@@ -63,7 +63,7 @@ class Answer(NamedTuple):
 
 
 def ask_http(namespace: Namespace, url: str) -> Answer | None:
-    """GET a URL from inside a namespace; None if nobody listens."""
+    """GET a URL from inside a namespace.  Return None if nobody listens."""
 
     def get() -> Answer | None:
         try:
@@ -79,92 +79,69 @@ def ask_http(namespace: Namespace, url: str) -> Answer | None:
     return namespace.call(get)
 
 
-class Agent:
-    """One `nftproxy run` in a node's namespace, that finds the API by a kubeconfig.
+class Agent(AgentProcess):
+    """A process `nftproxy run` in a node's namespace.  A kubeconfig leads it to the API server.
 
     Args:
-        namespace: the node's.
+        namespace: the node's namespace.
         name: the node's name.
-        server: the API, for whose kubeconfig there must be a route.
-        directory: where its files go, its log among them.
-        more: further fields of its configuration, in YAML.
+        server: the API server.  The node must have a route to the address in its kubeconfig.
+        directory: the directory of the agent's files and log.
+        more: further fields of the agent's configuration, in YAML.
 
     Attributes:
-        config: the file of its configuration.
+        config: the agent's configuration file.
+        socket_path: the agent's socket.
     """
 
     def __init__(self, namespace: Namespace, name: str, server: ApiServer, directory: Path, more: str = "") -> None:
-        self._namespace = namespace
-        self._name = name
-        self._kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
+        super().__init__(namespace, directory / f"{name}.log")
         self.config = directory / f"{name}.yaml"
         self.config.write_text(CONFIG + more)
-        self._log = directory / f"{name}.log"
-        self._process: subprocess.Popen[Any] | None = None
+        kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
+        self.socket_path = self.config.with_suffix(".sock")
+        self._arguments = ["--hostname-override", name, "--config", str(self.config), "--kubeconfig", str(kubeconfig)]
+        self._arguments += ["--agent-socket", str(self.socket_path)]
 
     def start(self) -> None:
-        """Start it, and wait until it says that it is healthy."""
+        """Start the agent, and wait until it is healthy."""
         self.launch()
         self.wait_until_healthy()
 
-    def launch(self) -> None:
-        """Start it, and wait for nothing."""
-        command = [sys.executable, "-m", "nftproxy", "run", "--hostname-override", self._name]
-        command += ["--config", str(self.config), "--kubeconfig", str(self._kubeconfig)]
-        command += ["--agent-socket", str(self.config.with_suffix(".sock"))]
-        with self._log.open("a") as log:
-            environment = os.environ | {"PYTHONPATH": str(CHECKOUT)}
-            self._process = self._namespace.popen(command, cwd=CHECKOUT, stdout=log, stderr=log, env=environment)
+    def launch(self, *arguments: str) -> None:
+        """Start the agent without waiting."""
+        super().launch(*self._arguments, *arguments)
 
     def wait_until_healthy(self) -> None:
-        """Wait until /healthz says so; the log is in the error if it doesn't."""
+        """Wait until /healthz answers 200.  If the agent dies, the error shows its log."""
 
         def look() -> int:
-            assert self._process is None or self._process.poll() is None, self.log
+            assert not self.has_died, self.log()
             answer = ask_http(self._namespace, "http://127.0.0.1:10256/healthz")
             return answer.status if answer else 0
 
         eventually(look, 200)
 
-    def stop(self) -> int:
-        """Send SIGTERM, and return the exit status."""
-        assert self._process is not None
-        self._process.terminate()
-        return self._process.wait(PATIENCE)
 
-    @property
-    def process(self) -> int:
-        """The number of its process."""
-        assert self._process is not None
-        return self._process.pid
-
-    @property
-    def log(self) -> str:
-        """All that it has said."""
-        return self._log.read_text()
-
-    def check_log(self) -> None:
-        """Nothing that it has said may be an error: neither one that it expected nor one that it didn't."""
-        errors = [line for line in self.log.splitlines() if " ERROR " in line or line.startswith("Traceback")]
-        assert not errors, self.log
-
-
-class World(Connecting):
-    """A node of a cluster, with its agent and the API.  A context manager.
+class World(Prober):
+    """A node of a cluster, with its agent and the API server.  A context manager.
 
     Args:
-        directory: where files go.
+        directory: the directory of the agent's files.
         name: the node's name.
         zone: the node's zone.
         more: further fields of the agent's configuration, in YAML.
+        host: the node's address at which the API server listens.
 
     Attributes:
-        lab: the node, and packets.
-        server: the API.
-        agent: the process.
+        lab: the node, and the packets sent to it.
+        server: the API server.
+        agent: the agent's process.
     """
 
-    def __init__(self, directory: Path, name: str = NODE_NAME, zone: str = "zone-a", more: str = "") -> None:
+    def __init__(
+        self, directory: Path, name: str = NODE_NAME, zone: str = "zone-a", more: str = "", host: str = "127.0.0.1"
+    ) -> None:
         self.name = name
         self._node = node(name, IP.node, IP6.node, zone=zone)
         self._cidrs = service_cidr("kubernetes", SERVICE_CIDR, SERVICE_CIDR6)
@@ -173,7 +150,8 @@ class World(Connecting):
             self.lab = stack.enter_context(Lab())
             for ip in (IP, IP6):
                 self.lab.add_address(ip.own)
-            self.server = stack.enter_context(ApiServer(tls=True, authenticate=True, make_socket=self.lab.node.socket))
+            made = ApiServer(hosts=[host], tls=True, authenticate=True, make_socket=self.lab.node.socket)
+            self.server = stack.enter_context(made)
             self.server.put(self._node, self._cidrs)
             self.agent = Agent(self.lab.node, name, self.server, directory, more)
             self.agent.start()
@@ -188,7 +166,7 @@ class World(Connecting):
         self._stack.close()
 
     def clear(self) -> None:
-        """Let the cluster have no Services, and the Node and the ServiceCIDRs that it had first."""
+        """Delete all Services, and restore the first Node and the first ServiceCIDR."""
         for kind in ("Service", "EndpointSlice"):
             for each in self.server.objects(kind):
                 self.server.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
@@ -199,23 +177,38 @@ class World(Connecting):
         self.lab.node.flush_conntrack()
 
     def put(self, *objects: Object) -> None:
-        """Let objects appear or change, and wait until the kernel has it."""
+        """Create or change objects, and wait until the kernel has them."""
         self.server.put(*objects)
         self.settle()
 
     def delete(self, *objects: Object) -> None:
-        """Let objects go, and wait until the kernel has it."""
+        """Delete objects, and wait until the kernel has dropped them."""
         for each in objects:
             self.server.delete(each["kind"], each["metadata"].get("namespace", ""), each["metadata"]["name"])
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all Services and slices that there are have reached the kernel."""
+        """Wait until the kernel has all present objects.
+
+        The Node and the ServiceCIDRs have watches of their own, so the agent is queried for both before the beacon.
+        """
+        eventually(self._followed, self._given())
         port = next(self._beacons)
         beacon = service("beacon", vips=[BEACON], ports=[str(port)])
         self.server.put(beacon, slice_of(BEACON_POD, name="beacon", ports=[str(port)]))
         eventually(lambda: self.lab.connect(Origin.POD, BEACON, port), endpoint(BEACON_POD, port))
 
+    def _followed(self) -> tuple[str, set[str]]:
+        """The zone and the ServiceCIDRs that the agent's rules follow."""
+        inputs = AgentClient(str(self.agent.socket_path)).get(NodeInputs, "/v1/node")
+        return inputs.zone, set(inputs.service_cidrs)
+
+    def _given(self) -> tuple[str, set[str]]:
+        """The zone and the ServiceCIDRs that the API server has."""
+        (ours,) = (each for each in self.server.objects("Node") if each["metadata"]["name"] == self.name)
+        cidrs = (each["spec"]["cidrs"] for each in self.server.objects("ServiceCIDR"))
+        return ours["metadata"].get("labels", {}).get("topology.kubernetes.io/zone", ""), set(itertools.chain(*cidrs))
+
     def http(self, url: str) -> Answer | None:
-        """GET a URL from the node itself; None if nobody listens."""
+        """GET a URL from the node itself.  Return None if nobody listens."""
         return ask_http(self.lab.node, url)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from nftproxy_conformance.lab import obstacle
 
-from nftproxy.lab import obstacle
 from tests.system.e2e.agent import World
 
 
 @pytest.fixture(scope="session")
 def shared_world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One node with its agent for all tests; skips them where there can be no lab."""
+    """A node with its agent for all tests, which are skipped where there can be no lab."""
     if why := obstacle():
         pytest.skip(why)
     with World(tmp_path_factory.mktemp("node-a")) as world:

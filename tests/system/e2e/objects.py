@@ -1,4 +1,4 @@
-"""Services, EndpointSlices and Nodes of the cluster that these tests make, from short notations.
+"""Services, EndpointSlices and Nodes of the tests' cluster, from short notations.
 
 service(ports=["http:80:30080/TCP"], type="NodePort")                  name:port:nodePort/protocol
 slice_of("10.1.0.4@node-a", "10.1.1.4@node-b draining zone=a,b", ports=["http:8080"])
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.support import objects
+from tests.support.cluster import IP, IP6
 from tests.support.objects import Object, node
-from tests.system.packets.cluster import IP, IP6
 
 __all__ = ["Object", "external_name", "node", "service", "service_cidr", "slice_of"]
 
@@ -27,7 +27,7 @@ def service(
     balanced: Iterable[str] = (),
     **spec: Any,
 ) -> Object:
-    """A dual-stack Service; `balanced` are its load balancer's addresses, `spec` is what else it says."""
+    """A dual-stack Service.  `balanced` are its load balancer's addresses, and `spec` are fields of its spec."""
     addresses = VIPS[name] if vips is None else vips
     given = {"type": "ClusterIP", **spec}
     status = objects.balancer(*balanced)
@@ -35,7 +35,7 @@ def service(
 
 
 def external_name(name: str = "web") -> Object:
-    """A Service that is nothing but another name."""
+    """A Service of type ExternalName."""
     return service(name, vips=(), ports=(), type="ExternalName", externalName="example.org")
 
 

@@ -1,4 +1,4 @@
-"""Three real nodes with two Services for the same two pods: "web" leaves out who doesn't answer, "other" doesn't."""
+"""Three real nodes with two Services for the same two pods: "web" leaves silent endpoints out, "other" doesn't."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.pods import RealHost, RealNetwork, RealNode
-from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
+from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+
 from tests.support import objects
-from tests.system.e2e.agent import CHECKOUT, Agent, ask_http, eventually
+from tests.support.cluster import IP, IP6, Ip
+from tests.support.processes import CHECKOUT
+from tests.system.e2e.agent import Agent, ask_http, eventually
 from tests.system.e2e.objects import node, service_cidr, slice_of
-from tests.system.packets.cluster import IP, IP6, Ip
 
 PORT = 80
 SILENT = "left out, as connections from this node get no answer"
@@ -40,24 +42,24 @@ class Town:
         self.client = nodes[0].pod("client", "10.1.0.9", "fd00:1::9")
 
     def ranges(self, ip: Ip) -> str:
-        """Where node-b's pods are."""
+        """The pod range of node-b."""
         return "fd00:1:0:1::/64" if ip is IP6 else "10.1.1.0/24"
 
     def other_ranges(self, ip: Ip) -> str:
-        """Where node-c's pods are."""
+        """The pod range of node-c."""
         return "fd00:1:0:2::/64" if ip is IP6 else "10.1.2.0/24"
 
     def place(self, ip: Ip) -> str:
-        """Where node-b's server answers."""
+        """The address and port of node-b's server."""
         pod = self.pods["web-b"]
         return f"[{pod.address6}]:8080" if ip is IP6 else f"{pod.address}:8080"
 
     def status(self) -> list[str]:
-        """The endpoints that the agent takes for silent."""
+        """The endpoints that the agent reports as silent."""
         return list(json.loads(self._command("status", "-o", "json"))["agent"]["silent"])
 
     def explain(self, address: str) -> str:
-        """What becomes of connections to the Service at an address."""
+        """The output of `explain` for the Service at an address."""
         return self._command("explain", f"{f'[{address}]' if ':' in address else address}:{PORT}")
 
     def sharing(self, name: str) -> set[str]:
@@ -74,9 +76,9 @@ class Town:
         return sum(float(line.rpartition(" ")[2]) for line in lines)
 
     def pauses(self, place: str) -> list[float]:
-        """How many seconds an endpoint was left out, each time, by the agent's log."""
+        """The seconds of each time that an endpoint was left out, from the agent's log."""
         lines = rf"^(\S+ \S+) .*endpoint {re.escape(place)} .*(?:doesn't answer|answers again)"
-        moments = [datetime.fromisoformat(each) for each in re.findall(lines, self.agent.log, re.MULTILINE)]
+        moments = [datetime.fromisoformat(each) for each in re.findall(lines, self.agent.log(), re.MULTILINE)]
         return [(back - left).total_seconds() for left, back in zip(moments[::2], moments[1::2], strict=True)]
 
     def remove_service(self, name: str) -> None:
@@ -85,24 +87,24 @@ class Town:
         for family in ("ipv4", "ipv6"):
             self.server.delete("EndpointSlice", objects.NAMESPACE, f"{name}-{family}-1")
 
-    def has_event(self) -> bool:
-        """Whether there is an Event on the Service that leaves out who doesn't answer, and none on the other."""
+    def silences(self, name: str) -> int:
+        """The number of silent endpoints reported on a Service.  All reports share an Event, which counts them."""
         found = [each for each in self.server.objects("Event") if each["reason"] == "EndpointSilent"]
-        return [each["regarding"]["name"] for each in found] == ["web"]
+        ours = [each for each in found if each["regarding"]["name"] == name]
+        return sum(each.get("series", {"count": 1})["count"] for each in ours)
 
     def _command(self, *words: str) -> str:
-        socket_path = self.agent.config.with_suffix(".sock")
-        command = [sys.executable, "-m", "nftproxy", *words, "--agent-socket", str(socket_path)]
+        command = [sys.executable, "-m", "nftproxy", *words, "--agent-socket", str(self.agent.socket_path)]
         done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
         return done.stdout
 
     def answering(self, address: str) -> set[str]:
-        """Which pods answer some connections to an address: two that are drawn alike both do."""
+        """The pods that answer 16 connections to an address.  If two pods get equal shares, both appear."""
         return {self.client.ask(address, PORT, timeout=10).name for _ in range(16)}
 
 
 class Connections:
-    """Connections that a client begins, and how long each took until it was answered; closed at the end."""
+    """A client's connections, and the seconds until each was answered.  `close` closes the unanswered connections."""
 
     def __init__(self, client: RealHost, address: str) -> None:
         self._client, self._address = client, address
@@ -112,7 +114,7 @@ class Connections:
         self.took: list[float] = []
 
     def begin(self, count: int) -> None:
-        """Begin so many more."""
+        """Begin `count` more connections."""
         kind = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         for _ in range(count):
             made = self._client.namespace.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
@@ -121,7 +123,7 @@ class Connections:
             self._poll.register(made, select.POLLOUT)
 
     def wait(self, seconds: float) -> int:
-        """Take answers for so long, or until all have one; how many have none."""
+        """Take answers until all connections have an answer or the time is over.  Return how many are unanswered."""
         end = time.monotonic() + seconds
         while self._waiting and (left := end - time.monotonic()) > 0:
             for number, _ in self._poll.poll(left * 1000):
@@ -134,12 +136,12 @@ class Connections:
         return len(self._waiting)
 
     def wait_until(self, moment: float) -> None:
-        """Take answers until then, by the clock that doesn't jump."""
+        """Take answers until a moment of the monotonic clock."""
         self.wait(moment - time.monotonic())
         time.sleep(max(0.0, moment - time.monotonic()))
 
     def close(self) -> None:
-        """Give up those that have no answer."""
+        """Close the unanswered connections."""
         for made, _ in self._waiting.values():
             made.close()
 
@@ -152,7 +154,7 @@ def put_service(
     *,
     metadata: Mapping[str, object] = ANNOTATION,
 ) -> None:
-    """Let there be a Service with endpoints, "address@node", of both families."""
+    """Create a Service of both families with endpoints, each as "address@node"."""
     server.put(objects.service(name, {"type": "ClusterIP"}, vips=vips, ports=[str(PORT)], metadata=metadata))
     ends = {False: list[str](), True: list[str]()}
     for each in endpoints:
@@ -162,7 +164,7 @@ def put_service(
 
 @contextlib.contextmanager
 def town(directory: Path) -> Iterator[Town]:
-    """Three nodes and two Services with two pods."""
+    """Three nodes, and two Services with the same two pods."""
     with RealNetwork() as network, contextlib.ExitStack() as stack:
         nodes: list[RealNode] = [network.node(f"node-{letter}") for letter in "abc"]
         pods = {

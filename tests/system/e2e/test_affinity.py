@@ -6,21 +6,21 @@ import time
 from typing import Any
 
 import pytest
+from nftproxy_conformance.lab import Address, Origin
 
-from nftproxy.lab import Address, Origin
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.waiting import wait_until_seen_to_stay
 from tests.system.e2e.agent import World
 from tests.system.e2e.objects import Object, service, slice_of
-from tests.system.packets.cluster import IP, IP6, Ip, each_ip
 
 CLIENTS = 24
-"""So many clients would all get the same endpoint twice, were it left to chance, once in 16 million times."""
+"""By chance alone, so many clients would all get the same endpoints again once in 16 million times."""
 
 each_type = pytest.mark.parametrize("service_type", ["ClusterIP", "NodePort", "LoadBalancer"])
 
 
 def sticky(service_type: str, timeout: int = 10800, **spec: Any) -> Object:
-    """A Service with affinity, in seconds."""
+    """A Service with affinity, and its timeout in seconds."""
     affinity: dict[str, Any] = {"clientIP": {"timeoutSeconds": timeout}}
     return plain(service_type, sessionAffinity="ClientIP", sessionAffinityConfig=affinity, **spec)
 
@@ -37,12 +37,12 @@ def plain(service_type: str, **spec: Any) -> Object:
 
 
 def pods(*endpoints: str) -> Object:
-    """Its endpoints."""
+    """The endpoints of the Service."""
     return slice_of(*endpoints, ports=["tcp:8080/TCP", "udp:8080/UDP"])
 
 
 def choices(world: World, ip: Ip, service_type: str, protocol: str = "tcp") -> list[Address | None]:
-    """Which endpoint each of some clients reaches now."""
+    """The endpoints that the clients reach now, in the order of the clients."""
     address, port = {"NodePort": (ip.node, 30080), "LoadBalancer": (ip.balanced, 80)}.get(service_type, (ip.vip, 80))
     origin = Origin.POD if service_type == "ClusterIP" else Origin.OUTSIDE
     prefix = (ip.pod if service_type == "ClusterIP" else ip.client).removesuffix("c8").removesuffix("200")
@@ -51,9 +51,8 @@ def choices(world: World, ip: Ip, service_type: str, protocol: str = "tcp") -> l
 
 
 @each_type
-@each_ip
 def test_affinity(world: World, ip: Ip, service_type: str) -> None:
-    """Each client stays with its endpoint, and not all have the same one."""
+    """Each client stays with its endpoint, and the clients share both endpoints."""
     world.put(sticky(service_type), pods(ip.here, ip.away))
     first = choices(world, ip, service_type)
     assert set(first) == {(ip.here, 8080), (ip.away, 8080)}
@@ -61,9 +60,8 @@ def test_affinity(world: World, ip: Ip, service_type: str) -> None:
 
 
 @each_type
-@each_ip
 def test_affinity_udp(world: World, ip: Ip, service_type: str) -> None:
-    """A client's new UDP flows stay with its endpoint, and that may be another one than for TCP."""
+    """A client's new UDP flows stay with its endpoint for UDP, which may differ from its endpoint for TCP."""
     world.put(sticky(service_type), pods(ip.here, ip.away))
     tcp, udp = choices(world, ip, service_type), choices(world, ip, service_type, "udp")
     assert set(udp) == {(ip.here, 8080), (ip.away, 8080)}
@@ -72,7 +70,6 @@ def test_affinity_udp(world: World, ip: Ip, service_type: str) -> None:
 
 
 @each_type
-@each_ip
 def test_affinity_switched(world: World, ip: Ip, service_type: str) -> None:
     """Affinity takes effect when it is switched on, and ends when it is switched off."""
     world.put(plain(service_type), pods(ip.here, ip.away))
@@ -85,7 +82,7 @@ def test_affinity_switched(world: World, ip: Ip, service_type: str) -> None:
 
 
 def test_affinity_timeout(world: World) -> None:
-    """A client is remembered for as long as the Service says after its last connection, and then no more."""
+    """A client keeps its endpoint for the Service's timeout after its last connection, and no longer."""
     world.put(sticky("NodePort", timeout=2), pods(IP.here, IP.away))
 
     def look() -> list[list[Address | None]]:
@@ -97,9 +94,8 @@ def test_affinity_timeout(world: World) -> None:
     assert all(now != then for now, then in zip(look(), last, strict=True))
 
 
-@each_ip
 def test_affinity_ends_with_the_endpoint(world: World, ip: Ip) -> None:
-    """A client whose endpoint is gone gets another, and stays with that."""
+    """A client whose endpoint is gone gets another endpoint, and stays with it."""
     world.put(sticky("ClusterIP"), pods(ip.here, ip.away))
     choices(world, ip, "ClusterIP")
     world.put(pods(ip.away, ip.away2))
@@ -109,10 +105,10 @@ def test_affinity_ends_with_the_endpoint(world: World, ip: Ip) -> None:
 
 
 def test_affinity_survives_a_restart(world: World) -> None:
-    """Clients stay with their endpoints while the proxy is gone, and when it is back."""
+    """Clients stay with their endpoints while the agent is stopped and after it has started again."""
     world.put(sticky("ClusterIP"), pods(IP.here, IP.away))
     first = choices(world, IP, "ClusterIP")
-    assert world.agent.stop() == 0
+    world.agent.stop()
     assert choices(world, IP, "ClusterIP") == first
     world.agent.start()
     world.settle()
@@ -120,9 +116,8 @@ def test_affinity_survives_a_restart(world: World) -> None:
 
 
 @pytest.mark.parametrize("service_type", ["NodePort", "LoadBalancer"])
-@each_ip
 def test_affinity_with_external_policy_local(world: World, ip: Ip, service_type: str) -> None:
-    """Under externalTrafficPolicy Local clients outside stay with one of the node's own endpoints."""
+    """Under externalTrafficPolicy Local each client outside stays with an endpoint of the node itself."""
     world.put(
         sticky(service_type, externalTrafficPolicy="Local"),
         pods(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"),
@@ -133,9 +128,8 @@ def test_affinity_with_external_policy_local(world: World, ip: Ip, service_type:
 
 
 @pytest.mark.parametrize("service_type", ["NodePort", "LoadBalancer"])
-@each_ip
 def test_affinity_switched_with_external_policy_local(world: World, ip: Ip, service_type: str) -> None:
-    """Under externalTrafficPolicy Local too affinity begins when switched on, and ends when switched off."""
+    """Under externalTrafficPolicy Local, too, affinity begins when switched on and ends when switched off."""
     world.put(pods(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"))
     for _ in range(2):
         world.put(plain(service_type, externalTrafficPolicy="Local"))

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from nftproxy.lab import DROPPED, UNTOUCHED, Kind, Origin, Outcome
+from nftproxy_conformance.lab import DROPPED, UNTOUCHED, Kind, Origin, Outcome
+
+from tests.support.cluster import Ip, at
 from tests.system.e2e.agent import World
 from tests.system.e2e.objects import service, slice_of
-from tests.system.packets.cluster import Ip, at, each_ip, each_protocol
 
 
 def outcome(world: World, address: str, port: int, protocol: str) -> set[Outcome]:
-    """What becomes of a few connections from outside."""
+    """The outcomes of eight connections from outside."""
     return world.outcomes(Origin.OUTSIDE, address, port, protocol, times=8)
 
 
-@each_protocol
-@each_ip
 def test_type_and_ports_change(world: World, ip: Ip, protocol: str) -> None:
-    """From ClusterIP to NodePort to LoadBalancer, other ports, and back: only what the Service has now is served."""
+    """When a Service's type and ports change, only its present addresses and ports are served."""
     kind, masked = protocol.upper(), at(ip.here, masqueraded=True)
 
     def reached(port: int, node_port: int, *, balanced: bool = True) -> list[bool]:
@@ -44,9 +43,8 @@ def test_type_and_ports_change(world: World, ip: Ip, protocol: str) -> None:
     assert Kind.ENDPOINT not in {each.kind for each in outcome(world, ip.node, 30081, protocol)}
 
 
-@each_ip
 def test_without_node_ports(world: World, ip: Ip) -> None:
-    """A load balancer's address is served without node ports, and node ports once the Service has them."""
+    """A load balancer's address is served without a node port, and the node port once the Service has it."""
     masked = at(ip.here, masqueraded=True)
     world.put(
         service(type="LoadBalancer", balanced=[ip.balanced], allocateLoadBalancerNodePorts=False), slice_of(ip.here)
@@ -57,9 +55,8 @@ def test_without_node_ports(world: World, ip: Ip) -> None:
     assert outcome(world, ip.node, 30080, "tcp") == masked
 
 
-@each_ip
 def test_same_port_inside(world: World, ip: Ip) -> None:
-    """From inside, TCP and UDP at one port of a load balancer's Service each reach their own endpoints."""
+    """From inside, TCP and UDP at the same port of a load balancer's Service reach their own endpoints."""
     world.put(
         service(ports=["tcp:80/TCP", "udp:80/UDP"], type="LoadBalancer", balanced=[ip.balanced]),
         slice_of(ip.here, ports=["tcp:8080/TCP"], suffix="1"),
@@ -71,9 +68,8 @@ def test_same_port_inside(world: World, ip: Ip) -> None:
         assert world.outcomes(Origin.POD, ip.balanced, 80, protocol, times=8) == masked
 
 
-@each_ip
 def test_address_given_up(world: World, ip: Ip) -> None:
-    """An address that leaves the status of a Service is no longer its own, while the ClusterIP stays."""
+    """An address that leaves the status of a Service is no longer served, but the ClusterIP still is."""
     world.put(service(type="LoadBalancer", balanced=[ip.balanced]), slice_of(ip.here))
     assert outcome(world, ip.balanced, 80, "tcp") == at(ip.here, masqueraded=True)
     world.put(service(type="LoadBalancer"))

@@ -1,4 +1,4 @@
-"""Node ports at localhost, by an agent as a process, real pods on two nodes, and the node's own clients."""
+"""Node ports at localhost: an agent's process, real pods on two nodes, and clients on the node itself."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Namespace, Origin, RealHost, RealNetwork, RealNode, obstacle
+from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 
-from nftproxy.lab import Namespace, Origin, RealHost, RealNetwork, RealNode, obstacle
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from tests.support.cluster import IP, IP6, Ip, at
 from tests.system.e2e.agent import Agent, World, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 from tests.system.e2e.test_real_nodes import address_of, anyone, who
-from tests.system.packets.cluster import IP, IP6, Ip, at, each_ip
 
 NODE_PORT, BEACON_PORT, BOTH = 30080, 30090, {"web-0", "web-1"}
 CONFIG = "nodePortAddresses: [primary, localhost]\n"
@@ -24,7 +24,7 @@ _numbers = itertools.count(8081)
 
 
 class Node(NamedTuple):
-    """A node whose agent serves localhost, a pod on it (web-0) and one on another node (web-1), and the API."""
+    """A node whose agent serves localhost, its pod web-0, the pod web-1 on another node, and the API server."""
 
     machine: RealNode
     pods: list[RealHost]
@@ -32,12 +32,12 @@ class Node(NamedTuple):
     agent: Agent
 
     def put(self, *objects: Object) -> None:
-        """Let objects appear or change, and wait until the node follows them."""
+        """Create or change objects, and wait until the node serves them."""
         self.server.put(*objects)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all Services and slices have come to the node: see agent.py, of beacons."""
+        """Wait until the node has all Services and slices, by a beacon as in agent.py."""
         name = f"port-{next(_numbers)}"
         beacon = service("beacon", vips=["10.96.255.1"], ports=[f"{name}:80:{BEACON_PORT}"], type="NodePort")
         place = next(_beacon_places)
@@ -45,7 +45,7 @@ class Node(NamedTuple):
         eventually(who(self.machine, "127.0.0.1", BEACON_PORT), f"web-{place}")
 
     def slices(self, *numbers: int, condition: str = "ready") -> list[Object]:
-        """Slices of both families with these pods."""
+        """Slices of both families with the pods of these numbers."""
         return [
             slice_of(
                 *(f"{address_of(self.pods[n], ip)}@{('node-a', 'node-b')[n]} {condition}" for n in numbers),
@@ -55,11 +55,16 @@ class Node(NamedTuple):
             for ip in (IP, IP6)
         ]
 
-    def metric(self, sample: str) -> str:
-        """A sample of the metrics by its name and labels; "" if there is none."""
+    def metric(self, name: str, ip: Ip) -> float:
+        """A sample of the metrics of localhost's node ports, by its name and family."""
         answer = ask_http(self.machine.namespace, "http://127.0.0.1:10249/metrics")
-        lines = answer.body.splitlines() if answer else []
-        return next((line.rpartition(" ")[2] for line in lines if line.startswith(f"{sample} ")), "")
+        sample = f'kubeproxy_nftables_localhost_nodeport_{name}{{ip_family="{ip_family(ip)}"}} '
+        (value,) = [line for line in answer.body.splitlines() if line.startswith(sample)] if answer else ["nan"]
+        return float(value.rpartition(" ")[2])
+
+    def failures(self, ip: Ip) -> float:
+        """The number of failures to listen on a node port at localhost."""
+        return self.metric("listener_creation_failures_total", ip)
 
 
 _beacon_places = itertools.cycle([0, 1])
@@ -71,18 +76,18 @@ def web(**spec: Any) -> Object:
 
 
 def localhost(ip: Ip) -> str:
-    """The address of the family."""
+    """The localhost address of the family."""
     return "::1" if ip.is_ipv6 else "127.0.0.1"
 
 
 def look(it: Node, ip: Ip, protocol: str = "tcp") -> Callable[[], str]:
-    """Ask at localhost who is there, when called."""
+    """A function that returns the name of the pod that answers at localhost."""
     return who(it.machine, localhost(ip), NODE_PORT, protocol)
 
 
 @pytest.fixture(scope="module")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """Two nodes; the first has an agent and the API server."""
+    """Two nodes.  The first node has an agent and the API server."""
     if why := obstacle():
         pytest.skip(why)
     with ExitStack() as stack:
@@ -111,25 +116,23 @@ def it(shared_node: Node) -> Node:
     return shared_node
 
 
-@each_ip
 def test_pods_here_and_elsewhere_are_reached(it: Node, ip: Ip) -> None:
-    """Every endpoint serves at localhost and sees the node; at the node's own address rules serve as ever."""
+    """Every endpoint serves localhost and sees the node's address, and rules serve the node's own address as ever."""
     it.put(web(), *it.slices(0, 1))
     assert anyone(it.machine, localhost(ip), NODE_PORT) == BOTH
     assert anyone(it.machine, address_of(it.machine, ip), NODE_PORT) == BOTH
     it.put(*it.slices(1))
     assert it.machine.ask(localhost(ip), NODE_PORT).client.ip == address_of(it.machine, ip)
-    assert it.metric(f'kubeproxy_nftables_localhost_nodeport_listeners{{ip_family="{ip_family(ip)}"}}') != ""
+    assert it.metric("listeners", ip) > 0
 
 
 def ip_family(ip: Ip) -> str:
-    """The API's name of the family."""
+    """The Kubernetes API's name of the family."""
     return "IPv6" if ip.is_ipv6 else "IPv4"
 
 
-@each_ip
 def test_limits_are_not_for_localhost(it: Node, ip: Ip) -> None:
-    """The node's programs have as many connections at localhost as they like, where its own address allows them one."""
+    """Limits on connections and sources apply at the node's own address, and not at localhost."""
     limited = web()
     limited["metadata"]["annotations"] = {
         "nftproxy.dev/client-connections": "1",
@@ -146,18 +149,16 @@ def test_limits_are_not_for_localhost(it: Node, ip: Ip) -> None:
         assert it.machine.ask(localhost(ip), NODE_PORT).name == "web-0"
 
 
-@each_ip
 def test_policy_local(it: Node, ip: Ip) -> None:
-    """With externalTrafficPolicy Local the node's own endpoints serve; where there is none, localhost refuses."""
+    """With externalTrafficPolicy Local only the node's own endpoints serve localhost, which refuses without any."""
     it.put(web(externalTrafficPolicy="Local"), *it.slices(0, 1))
     assert anyone(it.machine, localhost(ip), NODE_PORT) == {"web-0"}
     it.put(*it.slices(1))
     assert look(it, ip)() == "ConnectionRefusedError"
 
 
-@each_ip
 def test_affinity(it: Node, ip: Ip) -> None:
-    """With session affinity all clients at localhost reach one endpoint, and the other when that has gone."""
+    """With session affinity all clients at localhost reach the same endpoint, and another once it has gone."""
     it.put(web(sessionAffinity="ClientIP"), *it.slices(0, 1))
     (first,) = anyone(it.machine, localhost(ip), NODE_PORT)
     number = int(first[-1])
@@ -165,7 +166,6 @@ def test_affinity(it: Node, ip: Ip) -> None:
     assert anyone(it.machine, localhost(ip), NODE_PORT) == BOTH - {first}
 
 
-@each_ip
 def test_only_tcp(it: Node, ip: Ip) -> None:
     """UDP is refused at localhost, and served at the node's own address."""
     it.put(web(), *it.slices(1))
@@ -174,9 +174,8 @@ def test_only_tcp(it: Node, ip: Ip) -> None:
     assert who(it.machine, address_of(it.machine, ip), NODE_PORT, "udp")() == "web-1"
 
 
-@each_ip
 def test_endpoints_come_and_go(it: Node, ip: Ip) -> None:
-    """New connections follow the endpoints, the last terminating ones included; an established one stays."""
+    """New connections follow the endpoints, terminating endpoints included, while an established connection stays."""
     it.put(web(), *it.slices(0))
     with it.machine.talk(localhost(ip), NODE_PORT) as conversation:
         assert conversation.ask().name == "web-0"
@@ -195,9 +194,8 @@ def test_endpoints_come_and_go(it: Node, ip: Ip) -> None:
         assert conversation.ask().name == "web-0"
 
 
-@each_ip
 def test_a_pod_that_hangs_up(it: Node, ip: Ip) -> None:
-    """When a pod's server is closed its clients at localhost see it."""
+    """When a pod's server closes a connection, its client at localhost sees the connection end."""
     it.put(web(), *it.slices(1))
     servers = it.pods[1].serve(9090)
     it.put(slice_of(f"{address_of(it.pods[1], ip)}@node-b", family=ip_family(ip), ports=["tcp:9090/TCP"]))
@@ -209,45 +207,35 @@ def test_a_pod_that_hangs_up(it: Node, ip: Ip) -> None:
             conversation.ask()
 
 
-@each_ip
 def test_a_port_that_another_program_has(it: Node, ip: Ip) -> None:
-    """It is named in the log and by an Event on the Service, hurts nobody else, and is served once it is free."""
+    """A taken port is named in the log and in an Event on the Service, and is served once it is free."""
     family = socket.AF_INET6 if ip.is_ipv6 else socket.AF_INET
     host = f"[{localhost(ip)}]" if ip.is_ipv6 else localhost(ip)
     with it.machine.namespace.socket(family, socket.SOCK_STREAM) as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind((localhost(ip), NODE_PORT))
         other.listen()
-        before = _times_reported(it)
-        it.put(web(), *it.slices(1))
+        before = _times_reported(it), it.failures(ip)
         failure = f"can't listen on {host}:{NODE_PORT} for the node port of Service shop/web: Address already in use"
-        eventually(lambda: failure in it.agent.log, True)
-        eventually(lambda: _times_reported(it) > before, True)
-        eventually(lambda: f'creation_failures_total{{ip_family="{ip_family(ip)}"}}' in _failures(it), True)
+        with it.agent.logging(failure):
+            it.put(web(), *it.slices(1))
+        eventually(lambda: (_times_reported(it) > before[0], it.failures(ip) > before[1]), (True, True))
     eventually(look(it, ip), "web-1")
 
 
 def _times_reported(it: Node) -> int:
-    """How often Events on Services say that a port can't be listened on: one Event for a Service, with a count."""
+    """The number of failures to listen reported in Events.  The failures of a Service share an Event, with a count."""
     found = [each for each in it.server.objects("Event") if each["reason"] == "FailedToListenOnLocalhost"]
     assert all(each["note"].startswith("NFT011: node node-a can't listen on ") for each in found)
     return sum(each.get("series", {"count": 1})["count"] for each in found)
 
 
-def _failures(it: Node) -> str:
-    """The metrics of ports that can't be had, without those that are 0."""
-    answer = ask_http(it.machine.namespace, "http://127.0.0.1:10249/metrics")
-    lines = answer.body.splitlines() if answer else []
-    return "\n".join(line for line in lines if "creation_failures_total{" in line and not line.endswith(" 0.0"))
-
-
-@each_ip
 def test_the_agent_stops(it: Node, ip: Ip) -> None:
-    """Without the agent localhost refuses and its connections end; rules go on.  With the next agent all is back."""
+    """Without the agent localhost refuses and its connections end, rules serve on, and a start restores localhost."""
     it.put(web(), *it.slices(1))
     with it.machine.talk(localhost(ip), NODE_PORT) as conversation:
         assert conversation.ask().name == "web-1"
-        assert it.agent.stop() == 0
+        it.agent.stop()
         with pytest.raises(ConnectionError):
             conversation.ask()
     assert look(it, ip)() == "ConnectionRefusedError"
@@ -257,20 +245,20 @@ def test_the_agent_stops(it: Node, ip: Ip) -> None:
 
 
 def test_nothing_listens_unless_it_is_asked_for(it: Node) -> None:
-    """At localhost only the agent's own ports and the TCP node ports are listened on."""
+    """In the range of node ports, only TCP node ports of Services have a listener at localhost."""
     it.put(web(), *it.slices(1))
     assert listening(it.machine.namespace) == [NODE_PORT, NODE_PORT, BEACON_PORT]
 
 
 def listening(namespace: Namespace) -> list[int]:
-    """The node ports (30000 to 32767) that somebody listens on at localhost, each once for each family."""
+    """The node ports (30000 to 32767) with a listener at localhost, each once for each family."""
     lines = namespace.run(["ss", "-Htln", "src", "127.0.0.1", "or", "src", "[::1]"]).splitlines()
     ports = (int(line.split()[3].rpartition(":")[2]) for line in lines)
     return sorted(port for port in ports if 30000 <= port <= 32767)
 
 
 def test_a_plain_configuration_has_no_listener(world: World) -> None:
-    """Where localhost isn't asked for nothing listens, and localhost refuses."""
+    """Without localhost in the configuration, no node port has a listener there."""
     world.put(service(ports=[f"80:{NODE_PORT}"], type="NodePort"), slice_of("10.1.0.4@node-a"))
     assert world.outcomes(Origin.NODE, IP.node, NODE_PORT) == at("10.1.0.4", masqueraded=True)
     assert listening(world.lab.node) == []

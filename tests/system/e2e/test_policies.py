@@ -1,6 +1,6 @@
 """Traffic policies, distribution and health checks, on three nodes (test/e2e/network/service.go, loadbalancer.go).
 
-The nodes are node-a, node-b and node-c; `ip.here` is node-a's pod and `ip.away` node-b's.
+The nodes are node-a, node-b and node-c.  `ip.here` is node-a's pod, and `ip.away` is node-b's pod.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import json
 from collections.abc import Mapping
 
 import pytest
+from nftproxy_conformance.lab import DROPPED, TCP_RESET, Origin
 
-from nftproxy.lab import DROPPED, TCP_RESET, Origin
+from tests.support.cluster import IP, IP6, Ip, Outcomes, at, everywhere, seen
 from tests.system.e2e.agent import World, eventually
 from tests.system.e2e.objects import Object, node, service, slice_of
-from tests.system.packets.cluster import IP, IP6, Ip, Outcomes, at, each_ip, everywhere, seen
 
 NOWHERE = frozenset({DROPPED})
 HEALTH_PORT = 32100
@@ -34,7 +34,7 @@ def balancer(ip: Ip, policy: str = "Local", internal: str = "Cluster") -> Object
 
 
 def put(worlds: Mapping[str, World], *objects: Object) -> None:
-    """Tell all nodes."""
+    """Create or change objects in the API servers of all nodes."""
     for each in worlds.values():
         each.put(*objects)
 
@@ -44,9 +44,8 @@ def external(ip: Ip) -> list[tuple[str, int]]:
     return [(ip.balanced, 80), (ip.external, 80), (ip.node, 30080)]
 
 
-@each_ip
 def test_internal_policy_local(worlds: Mapping[str, World], ip: Ip) -> None:
-    """On each node the ClusterIP goes to that node's endpoints, for pods and for the node, and nowhere without."""
+    """On each node pods and the node reach that node's endpoints through the ClusterIP, or none if it has none."""
     put(
         worlds,
         service(internalTrafficPolicy="Local"),
@@ -60,9 +59,8 @@ def test_internal_policy_local(worlds: Mapping[str, World], ip: Ip) -> None:
     assert worlds["node-c"].outcomes(Origin.NODE, ip.vip, times=2) == NOWHERE
 
 
-@each_ip
 def test_external_policy_local(worlds: Mapping[str, World], ip: Ip) -> None:
-    """On each node clients outside reach that node's endpoints, seen as who they are; pods and the node reach all."""
+    """Clients outside reach the node's own endpoints, unmasqueraded, while pods and the node reach all endpoints."""
     put(worlds, balancer(ip), slice_of(f"{ip.here}@node-a", f"{ip.away}@node-b"))
     everyone = at(ip.here, ip.away)
     masked = at(ip.here, ip.away, masqueraded=True)
@@ -72,7 +70,6 @@ def test_external_policy_local(worlds: Mapping[str, World], ip: Ip) -> None:
             assert worlds[name].by_origin(address, port) == seen(everyone, everyone, masked, reached)
 
 
-@each_ip
 def test_external_policy_changes(world: World, ip: Ip) -> None:
     """A change of the policy takes effect on all external addresses."""
     endpoints = slice_of(f"{ip.here}@node-a", f"{ip.away}@node-b")
@@ -86,15 +83,14 @@ def test_external_policy_changes(world: World, ip: Ip) -> None:
 
 
 def health(world: World, ip: Ip = IP) -> tuple[int, int] | None:
-    """Status and number of endpoints that the health-check node port tells; None if nobody listens."""
+    """The status and the number of endpoints from the health-check node port, or None if nobody listens."""
     host = f"[{ip.node}]" if ip.is_ipv6 else ip.node
     answer = world.http(f"http://{host}:{HEALTH_PORT}/")
     return answer and (answer.status, int(answer.headers["X-Load-Balancing-Endpoint-Weight"] or -1))
 
 
-@each_ip
 def test_health_check_follows_policy(world: World, ip: Ip) -> None:
-    """The health-check node port listens while the policy is Local, and tells how many endpoints the node has."""
+    """The health-check node port listens while the policy is Local, and returns the node's number of endpoints."""
     world.put(balancer(ip), slice_of(f"{ip.here}@node-a", f"{ip.here2}@node-a", f"{ip.away}@node-b"))
     eventually(lambda: health(world, ip), (200, 2))
     world.put(balancer(ip, "Cluster"))
@@ -105,9 +101,8 @@ def test_health_check_follows_policy(world: World, ip: Ip) -> None:
     eventually(lambda: health(world, ip), (503, 0))
 
 
-@each_ip
 def test_health_check_on_three_nodes(worlds: Mapping[str, World], ip: Ip) -> None:
-    """Only the nodes that have endpoints say so to load balancers, wherever the endpoints go."""
+    """Only the node that has an endpoint passes the health check, wherever the endpoint moves."""
     for name in worlds:
         put(worlds, balancer(ip), slice_of(f"{ip.here}@{name}"))
         for other, world in worlds.items():
@@ -116,7 +111,7 @@ def test_health_check_on_three_nodes(worlds: Mapping[str, World], ip: Ip) -> Non
 
 
 def test_health_check_tells_who_it_is_for(world: World) -> None:
-    """The answer is what load balancers and people know from kube-proxy."""
+    """The health check's answer has the fields of kube-proxy's answer, with the Service's name."""
     world.put(balancer(IP), slice_of(f"{IP.here}@node-a"))
     eventually(lambda: health(world), (200, 1))
     answer = world.http(f"http://{IP.node}:{HEALTH_PORT}/healthz")
@@ -129,9 +124,8 @@ def test_health_check_tells_who_it_is_for(world: World) -> None:
     }
 
 
-@each_ip
 def test_health_check_with_only_terminating_endpoints(world: World, ip: Ip) -> None:
-    """With nothing but terminating endpoints the health check fails, while these still serve."""
+    """With only terminating endpoints the health check fails, but these endpoints still serve."""
     world.put(balancer(ip), slice_of(f"{ip.here}@node-a"))
     eventually(lambda: health(world, ip), (200, 1))
     world.put(slice_of(f"{ip.here}@node-a draining"))
@@ -140,9 +134,8 @@ def test_health_check_with_only_terminating_endpoints(world: World, ip: Ip) -> N
         assert world.outcomes(Origin.OUTSIDE, address, port) == at(ip.here)
 
 
-@each_ip
 def test_terminating_internal_cluster(worlds: Mapping[str, World], ip: Ip) -> None:
-    """Under internalTrafficPolicy Cluster, terminating endpoints serve when no node has a ready one."""
+    """Under internalTrafficPolicy Cluster, terminating endpoints serve when no node has a ready endpoint."""
     put(worlds, service(), slice_of(f"{ip.here}@node-a draining", f"{ip.away}@node-b draining"))
     for each in worlds.values():
         assert each.outcomes(Origin.POD, ip.vip) == at(ip.here, ip.away)
@@ -151,9 +144,8 @@ def test_terminating_internal_cluster(worlds: Mapping[str, World], ip: Ip) -> No
         assert each.outcomes(Origin.POD, ip.vip) == at(ip.away)
 
 
-@each_ip
 def test_terminating_internal_local(worlds: Mapping[str, World], ip: Ip) -> None:
-    """Under internalTrafficPolicy Local, a node's terminating endpoints serve when it has no ready one."""
+    """Under internalTrafficPolicy Local, a node's terminating endpoints serve when it has no ready endpoint."""
     put(
         worlds,
         service(internalTrafficPolicy="Local"),
@@ -166,9 +158,8 @@ def test_terminating_internal_local(worlds: Mapping[str, World], ip: Ip) -> None
     assert worlds["node-a"].outcomes(Origin.POD, ip.vip) == at(ip.here2)
 
 
-@each_ip
 def test_terminating_external_cluster(worlds: Mapping[str, World], ip: Ip) -> None:
-    """Under externalTrafficPolicy Cluster, terminating endpoints serve when no node has a ready one."""
+    """Under externalTrafficPolicy Cluster, terminating endpoints serve when no node has a ready endpoint."""
     put(worlds, balancer(ip, "Cluster"), slice_of(f"{ip.here}@node-a draining", f"{ip.away}@node-b draining"))
     for each in worlds.values():
         for address, port in external(ip):
@@ -179,9 +170,8 @@ def test_terminating_external_cluster(worlds: Mapping[str, World], ip: Ip) -> No
             assert each.outcomes(Origin.OUTSIDE, address, port) == at(ip.away, masqueraded=True)
 
 
-@each_ip
 def test_terminating_external_local(worlds: Mapping[str, World], ip: Ip) -> None:
-    """Under externalTrafficPolicy Local, a node's terminating endpoints serve when it has no ready one."""
+    """Under externalTrafficPolicy Local, a node's terminating endpoints serve when it has no ready endpoint."""
     put(worlds, balancer(ip), slice_of(f"{ip.here}@node-a draining", f"{ip.away}@node-b"))
     expected: dict[str, Outcomes] = {"node-a": at(ip.here), "node-b": at(ip.away), "node-c": set(NOWHERE)}
     for name, reached in expected.items():
@@ -189,18 +179,16 @@ def test_terminating_external_local(worlds: Mapping[str, World], ip: Ip) -> None
             assert worlds[name].outcomes(Origin.OUTSIDE, address, port, times=16) == reached
 
 
-@each_ip
 def test_terminating_and_not_serving(world: World, ip: Ip) -> None:
-    """Terminating endpoints that don't serve any more are refused, as none is left."""
+    """Connections are refused when all endpoints are terminating and no longer serve."""
     world.put(balancer(ip), slice_of(f"{ip.here}@node-a stopped"))
     for address, port in (*external(ip), (ip.vip, 80)):
         assert world.outcomes(Origin.OUTSIDE, address, port, times=2) == {TCP_RESET}
 
 
 @pytest.mark.parametrize("kind", ["zone", "node"])
-@each_ip
 def test_traffic_distribution(worlds: Mapping[str, World], ip: Ip, kind: str) -> None:
-    """By hints each node takes the endpoints of its zone, or its own; all, where a hint is missing or none is its."""
+    """A node uses the endpoints hinted for it or its zone, and all endpoints if a hint is missing or none matches."""
     world_of = {"node-a": ip.here, "node-b": ip.away}
     hinted = slice_of(
         f"{ip.here}@node-a {kind}={kind}-a", f"{ip.away}@node-b {kind}={kind}-b", f"{ip.away2}@node-b {kind}={kind}-b"
@@ -216,9 +204,8 @@ def test_traffic_distribution(worlds: Mapping[str, World], ip: Ip, kind: str) ->
 
 
 @pytest.mark.parametrize("wish", ["PreferClose", "PreferSameZone"])
-@each_ip
 def test_traffic_distribution_in_three_zones(worlds: Mapping[str, World], ip: Ip, wish: str) -> None:
-    """Two servers in the first zone, one on another node of the second, none in the third, whose clients use all."""
+    """Clients use the servers of their own zone, and clients in a zone without a server use all servers."""
     put(
         worlds,
         service(trafficDistribution=wish),
@@ -229,9 +216,8 @@ def test_traffic_distribution_in_three_zones(worlds: Mapping[str, World], ip: Ip
     assert worlds["node-c"].outcomes(Origin.POD, ip.vip) == at(ip.here, ip.here2, ip.away)
 
 
-@each_ip
 def test_traffic_distribution_falls_back_and_returns(worlds: Mapping[str, World], ip: Ip) -> None:
-    """With PreferSameNode a node whose endpoint goes takes the other's, and its own again once it is back."""
+    """With PreferSameNode a node without an endpoint uses another node's, and its own again once it is back."""
     first, second = f"{ip.here}@node-a node=node-a zone=zone-a", f"{ip.away}@node-b node=node-b zone=zone-b"
     put(worlds, service(trafficDistribution="PreferSameNode"), slice_of(first, second))
     for _ in range(2):
@@ -243,9 +229,8 @@ def test_traffic_distribution_falls_back_and_returns(worlds: Mapping[str, World]
             assert worlds[name].outcomes(Origin.POD, ip.vip) == at(ip.away)
 
 
-@each_ip
 def test_traffic_distribution_prefers_the_node(world: World, ip: Ip) -> None:
-    """Hints for nodes come before those for zones; without the node's own, the zone's are taken."""
+    """A node uses the endpoint hinted for it first, and without such an endpoint the endpoints hinted for its zone."""
     world.put(
         service(),
         slice_of(
@@ -265,10 +250,10 @@ def test_traffic_distribution_prefers_the_node(world: World, ip: Ip) -> None:
 
 
 def test_traffic_distribution_follows_the_node(world: World) -> None:
-    """When the node's zone changes, so do the endpoints."""
+    """When the node's zone changes, its endpoints change with it."""
     world.put(service(), slice_of(f"{IP.here}@node-a zone=zone-a", f"{IP.away}@node-b zone=zone-b"))
     assert world.outcomes(Origin.POD, IP.vip) == at(IP.here)
     world.put(node("node-a", IP.node, IP6.node, zone="zone-b"))
-    eventually(lambda: world.outcomes(Origin.POD, IP.vip), at(IP.away))
+    assert world.outcomes(Origin.POD, IP.vip) == at(IP.away)
     world.put(node("node-a", IP.node, IP6.node))
-    eventually(lambda: world.outcomes(Origin.POD, IP.vip), at(IP.here, IP.away))
+    assert world.outcomes(Origin.POD, IP.vip) == at(IP.here, IP.away)

@@ -13,15 +13,17 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple, Self
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import RealHost, RealNetwork, RealNode, obstacle
+from nftproxy_conformance.lab.frames import RST
+from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6, UPLINK
+from nftproxy_conformance.lab.wire import ETH_P_ALL
 
-from nftproxy.lab import RealHost, RealNetwork, RealNode, frames, obstacle
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6, UPLINK
-from nftproxy.lab.wire import ETH_P_ALL
+from nftproxy.trace.frames import TRANSPORTS, packet
+from tests.support.cluster import IP, IP6, Ip
 from tests.support.waiting import PATIENCE
 from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
-from tests.system.packets.cluster import IP, IP6, Ip, each_ip
 
 _beacons = itertools.count(1024)
 
@@ -29,7 +31,7 @@ NODES = ("node-a", "node-b", "node-c")
 
 
 class Town(NamedTuple):
-    """What there is: by node its machine, its agent, a server pod on 8080 and a client pod; and a client outside."""
+    """By node: the machine, the agent, a server pod on port 8080 and a client pod.  Also a client outside."""
 
     server: ApiServer
     nodes: dict[str, RealNode]
@@ -39,12 +41,12 @@ class Town(NamedTuple):
     outside: RealHost
 
     def put(self, *objects: Object) -> None:
-        """Let objects appear or change, and wait until every node's kernel has it."""
+        """Create or change objects, and wait until every node's kernel has them."""
         self.server.put(*objects)
         self.settle()
 
     def settle(self) -> None:
-        """Wait until all Services and slices have reached every kernel: see agent.py, of beacons."""
+        """Wait until every kernel has all Services and slices, by a beacon as in agent.py."""
         port = next(_beacons)
         name = f"port-{port}"
         beacon = service("beacon", vips=[BEACON], ports=[f"{name}:{port}"])
@@ -72,7 +74,7 @@ def web(**spec: Any) -> Object:
 
 @pytest.fixture(scope="module")
 def shared_town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Town]:
-    """Three nodes around one API server, which is on the first."""
+    """Three nodes around an API server, which is on the first node."""
     if why := obstacle():
         pytest.skip(why)
     directory = tmp_path_factory.mktemp("town")
@@ -115,7 +117,7 @@ def town(shared_town: Town) -> Town:
 
 
 def who(host: RealHost, address: str, port: int = 80, protocol: str = "tcp", *, sport: int = 0) -> Callable[[], str]:
-    """Ask who is there, when called: a server's name, or the name of what went wrong."""
+    """A function that returns the name of the server that answers, or the name of the error."""
 
     def look() -> str:
         try:
@@ -127,16 +129,15 @@ def who(host: RealHost, address: str, port: int = 80, protocol: str = "tcp", *, 
 
 
 def anyone(host: RealHost, address: str, port: int = 80) -> set[str]:
-    """Who answers a few times."""
+    """The servers that answer 24 connections, or the names of the errors."""
     return {who(host, address, port)() for _ in range(24)}
 
 
 def address_of(host: RealHost, ip: Ip) -> str:
-    """Its address of the family."""
+    """The host's address of the family."""
     return host.address6 if ip.is_ipv6 else host.address
 
 
-@each_ip
 def test_served_on_every_node(town: Town, ip: Ip) -> None:
     """A ClusterIP and every node's node port reach every endpoint, from pods and from outside."""
     town.put(web(), *town.slices(*NODES))
@@ -147,9 +148,8 @@ def test_served_on_every_node(town: Town, ip: Ip) -> None:
         assert anyone(town.nodes[name], ip.vip) == everyone
 
 
-@each_ip
 def test_real_source_address_is_kept(town: Town, ip: Ip) -> None:
-    """A server sees the pod that asks, on its own node and on another."""
+    """A server sees the address of the client pod, whether the pod is on its own node or another."""
     town.put(web(), *town.slices("node-b"))
     for name in NODES:
         client = town.clients[name]
@@ -157,16 +157,14 @@ def test_real_source_address_is_kept(town: Town, ip: Ip) -> None:
         assert client.ask(ip.vip, 80).client.ip == address_of(client, ip)
 
 
-@each_ip
 def test_real_hairpin(town: Town, ip: Ip) -> None:
     """A pod reaches itself through its Service."""
     town.put(web(), *town.slices("node-b"))
     eventually(who(town.servers["node-b"], ip.vip), "web-1")
 
 
-@each_ip
 def test_internal_policy_local_real(town: Town, ip: Ip) -> None:
-    """Pods and nodes reach the endpoint on their node through the ClusterIP, and where there is none nobody."""
+    """Through the ClusterIP pods and nodes reach only the endpoint on their node, and without it no endpoint."""
     town.put(web(internalTrafficPolicy="Local"), *town.slices("node-a", "node-b"))
     for name, server in (("node-a", "web-0"), ("node-b", "web-1")):
         assert anyone(town.clients[name], ip.vip) == {server}
@@ -174,9 +172,8 @@ def test_internal_policy_local_real(town: Town, ip: Ip) -> None:
     assert who(town.clients["node-c"], ip.vip)() == "TimeoutError"
 
 
-@each_ip
 def test_external_policy_local_real(town: Town, ip: Ip) -> None:
-    """Through node ports clients outside reach the node's own endpoint, which sees who they are."""
+    """Through node ports clients outside reach only the node's own endpoint, which sees their addresses."""
     town.put(web(externalTrafficPolicy="Local"), *town.slices("node-a", "node-b"))
     for name, server in (("node-a", "web-0"), ("node-b", "web-1")):
         address = address_of(town.nodes[name], ip)
@@ -185,15 +182,14 @@ def test_external_policy_local_real(town: Town, ip: Ip) -> None:
     assert who(town.outside, address_of(town.nodes["node-c"], ip), 30080)() == "TimeoutError"
 
 
-@each_ip
 def test_proxy_restarts(town: Town, ip: Ip) -> None:
-    """While the proxy is gone, and when it is back, connections last and new ones are served."""
+    """While the agent is stopped and after its start, old connections last and new connections are served."""
     town.put(web(), *town.slices("node-b"))
     client, agent = town.clients["node-a"], town.agents["node-a"]
     eventually(who(client, ip.vip), "web-1")
     with client.talk(ip.vip, 80) as conversation:
         assert conversation.ask().name == "web-1"
-        assert agent.stop() == 0
+        agent.stop()
         assert conversation.ask().name == "web-1"
         assert client.ask(ip.vip, 80).name == "web-1"
         agent.start()
@@ -202,9 +198,8 @@ def test_proxy_restarts(town: Town, ip: Ip) -> None:
     eventually(who(client, ip.vip), "web-2")
 
 
-@each_ip
 def test_api_server_restarts(town: Town, ip: Ip) -> None:
-    """While the API server is gone connections last and new ones are served; once it is back, changes arrive."""
+    """Without the API server old connections last and new connections are served, and changes arrive on its return."""
     town.put(web(), *town.slices("node-b"))
     client = town.clients["node-a"]
     eventually(who(client, ip.vip), "web-1")
@@ -223,9 +218,8 @@ def test_api_server_restarts(town: Town, ip: Ip) -> None:
 
 
 @pytest.mark.parametrize("is_node_port", [False, True], ids=["ClusterIP", "NodePort"])
-@each_ip
 def test_udp_server_pod_cycles(town: Town, ip: Ip, is_node_port: bool) -> None:
-    """A client that keeps its UDP port reaches the next server pod, on the same node or another, after the last."""
+    """A client that keeps its UDP port follows the server pods from node to node, and is refused between them."""
     town.put(web(), *town.slices("node-a"))
     client = town.outside if is_node_port else town.clients["node-a"]
     address, port = (address_of(town.nodes["node-a"], ip), 30080) if is_node_port else (ip.vip, 80)
@@ -240,9 +234,8 @@ def test_udp_server_pod_cycles(town: Town, ip: Ip, is_node_port: bool) -> None:
     eventually(look, "web-2")
 
 
-@each_ip
 def test_tcp_outlives_its_endpoint(town: Town, ip: Ip) -> None:
-    """A TCP connection goes on when its server terminates, while new ones go elsewhere."""
+    """A TCP connection outlives the removal of its endpoint, while new connections go to the new endpoint."""
     town.put(web(), *town.slices("node-b"))
     client = town.clients["node-a"]
     eventually(who(client, ip.vip), "web-1")
@@ -253,9 +246,8 @@ def test_tcp_outlives_its_endpoint(town: Town, ip: Ip) -> None:
         assert conversation.ask().name == "web-1"
 
 
-@each_ip
 def test_pods_reach_each_other_without_the_proxy(town: Town, ip: Ip) -> None:
-    """Connections to pods' own addresses, on this node and others, keep their source and are left alone."""
+    """Connections to pods' own addresses, on the same node or another, aren't translated and keep their source."""
     town.put(web(), *town.slices(*NODES))
     for client in town.clients.values():
         for server in town.servers.values():
@@ -263,7 +255,6 @@ def test_pods_reach_each_other_without_the_proxy(town: Town, ip: Ip) -> None:
             assert (answer.name, answer.client.ip) == (server.name, address_of(client, ip))
 
 
-@each_ip
 def test_large_requests(town: Town, ip: Ip) -> None:
     """Datagrams that need several packets, and 256 KiB over TCP, reach the server through the Service whole."""
     town.put(web(), *town.slices("node-b"))
@@ -284,11 +275,11 @@ def test_large_requests(town: Town, ip: Ip) -> None:
         while data := stream.recv(65536):
             answers += data
     assert {line.split()[0] for line in answers.splitlines()} == {b"web-1"}
-    assert answers.count(b"\n") >= (256 << 10) // 2048  # one for each 2,048 bytes that the server reads at most
+    assert answers.count(b"\n") >= (256 << 10) // 2048  # an answer for each read of at most 2,048 bytes
 
 
 class Segment(NamedTuple):
-    """A TCP segment as it is seen on a wire."""
+    """A TCP segment as captured on a wire."""
 
     source: bytes
     destination: bytes
@@ -301,7 +292,7 @@ class Segment(NamedTuple):
 
 
 def segment(packet: bytes) -> Segment | None:
-    """What an IP packet without options or extension headers holds; None if it isn't TCP."""
+    """Parse an IP packet without options or extension headers.  Return None if it isn't TCP."""
     is_ipv6 = packet[0] >> 4 == 6
     header, width = (40, 16) if is_ipv6 else (20, 4)
     if packet[6 if is_ipv6 else 9] != socket.IPPROTO_TCP:
@@ -313,7 +304,7 @@ def segment(packet: bytes) -> Segment | None:
 
 
 class Wiretap:
-    """All TCP segments that pass a host's interface from now on, in either direction."""
+    """Captures all TCP segments that pass a host's interface from now on, in either direction."""
 
     def __init__(self, host: RealHost) -> None:
         self._socket = host.namespace.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
@@ -327,7 +318,7 @@ class Wiretap:
         self._socket.close()
 
     def segments(self) -> list[Segment]:
-        """Those that have passed since this was last asked."""
+        """Return the segments captured since the last call."""
         seen = []
         with contextlib.suppress(BlockingIOError):
             while True:
@@ -336,13 +327,12 @@ class Wiretap:
 
 
 @pytest.mark.parametrize(("distance", "be_liberal"), [(-100_000, "0"), (-100_000, "1"), (100_000, "1")])
-@each_ip
 def test_out_of_window_packets(town: Town, ip: Ip, distance: int, be_liberal: str) -> None:
-    """A server's packet out of the window ends no connection: it comes from the Service's address, or not at all.
+    """A server's packet out of the window ends no connection: it arrives from the Service's address, or not at all.
 
-    Were it left untranslated, the client would answer this stranger with a reset, which ends the server's side of the
-    connection (k/k#74839).  Linux from 6.1 on translates packets from before the window, and those from beyond it only
-    with `conntrack.tcpBeLiberal`.
+    If the packet arrived untranslated, the client would answer it with a reset, which would end the server's side of
+    the connection (k/k#74839).  From version 6.1 on, Linux translates packets from before the window.  It translates
+    packets from beyond the window only with `conntrack.tcpBeLiberal`.
     """
     town.put(web(), *town.slices("node-b"))
     client, server = town.clients["node-a"], town.servers["node-b"]
@@ -356,19 +346,19 @@ def test_out_of_window_packets(town: Town, ip: Ip, distance: int, be_liberal: st
         (answer,) = [each for each in at_server.segments() if each.source == pod and each.length]
         sequence = (answer.sequence + distance) % 2**32
         header = struct.pack("!HHIIHHHH", 8080, answer.dport, sequence, answer.acknowledged, 0x5018, 9, 0, 0)
-        stray = frames.packet(pod, answer.destination, frames.PROTOCOLS["tcp"], header + b"stray!")
+        stray = packet(pod, answer.destination, TRANSPORTS["tcp"], header + b"stray!")
         with server.namespace.socket(family, socket.SOCK_RAW, socket.IPPROTO_RAW) as raw:
             raw.sendto(stray, (address_of(client, ip), 0))
         assert [conversation.ask() for _ in range(3)] == [before] * 3
         at_the_server, at_the_client = at_server.segments(), at_client.segments()
     town.nodes["node-a"].namespace.sysctl({liberal: "0"})
     assert [each.sequence for each in at_the_server if each.length == len(b"stray!")] == [sequence]
-    assert not [each for each in at_the_server if each.flags & frames.RST]
+    assert not [each for each in at_the_server if each.flags & RST]
     assert {each.source for each in at_the_client if each.dport == before.client.port} == {vip}
 
 
 def host_network(town: Town, *names: str) -> list[Object]:
-    """Slices of both families with servers in these nodes' own network."""
+    """Slices of both families with servers in the host network of these nodes."""
     return [
         slice_of(
             *(f"{address_of(town.nodes[name], ip)}@{name}" for name in names),
@@ -379,9 +369,8 @@ def host_network(town: Town, *names: str) -> list[Object]:
     ]
 
 
-@each_ip
 def test_host_network_endpoints(town: Town, ip: Ip) -> None:
-    """Endpoints may be nodes' own addresses: pods, nodes, these very ones among them, and clients reach them."""
+    """Pods, all nodes and clients outside reach an endpoint in a node's host network."""
     town.put(web(), *host_network(town, "node-b"))
     for host in (*town.clients.values(), *town.nodes.values()):
         assert who(host, ip.vip)() == "node-b"
@@ -389,9 +378,8 @@ def test_host_network_endpoints(town: Town, ip: Ip) -> None:
         assert who(town.outside, address_of(town.nodes[name], ip), 30080)() == "node-b"
 
 
-@each_ip
 def test_internal_policy_local_to_host_network(town: Town, ip: Ip) -> None:
-    """Pods and nodes reach the server in their own node's network, and where there is none nobody."""
+    """Pods and nodes reach only the server in their node's host network, and without it no server."""
     town.put(web(internalTrafficPolicy="Local"), *host_network(town, "node-a", "node-b"))
     for name in ("node-a", "node-b"):
         assert who(town.clients[name], ip.vip)() == name
@@ -400,9 +388,8 @@ def test_internal_policy_local_to_host_network(town: Town, ip: Ip) -> None:
 
 
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
-@each_ip
 def test_rolling_update(town: Town, ip: Ip, policy: str) -> None:
-    """While servers are replaced one by one, each terminating before it goes, no connection fails."""
+    """No connection fails while servers are replaced in turn and each terminates before it goes."""
     with ThreadPoolExecutor(1) as executor:
         town.put(web(externalTrafficPolicy=policy), *town.slices("node-a"))
         is_over = threading.Event()

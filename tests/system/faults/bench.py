@@ -1,19 +1,16 @@
-"""The node agent as a process on a lab's node, the API server that it follows, and what its rules ought to be.
+"""The agent as a process on a lab's node, its API server, and the rules that the agent should load.
 
     with Bench(lab, server, directory) as bench:
         bench.start()
         server.put(service(1), endpoints(1))
         bench.wait_until_right()
 
-What is right is told by the pure middle alone: a pipeline that has been given the server's objects as they are now.
+The wanted rules come from the pure middle alone: a pipeline that ingests the server's present objects.
 """
 
 from __future__ import annotations
 
 import http.client
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,29 +19,29 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import yaml
+from nftproxy_conformance.apiserver import ApiServer, Request
+from nftproxy_conformance.lab import Lab
+from nftproxy_conformance.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
 
 from nftproxy.api.parse import parse_object
 from nftproxy.api.resources import resources
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Lab
-from nftproxy.lab.apiserver import ApiServer, Request
-from nftproxy.lab.topology import CLUSTER_CIDR, CLUSTER_CIDR6, NODE_IP, NODE_IP6, NODE_NAME
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Listed
 from nftproxy.model.objects import Ignored
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Element
-from nftproxy.sources.files import load_config
+from nftproxy.sources.config_documents import load_config
 from tests.support import objects
 from tests.support.command import Done, nftproxy
 from tests.support.config_map import ConfigMap
 from tests.support.factories import leads_to_a_chain, renderer
+from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
 from tests.system.packets.manifests import Manifest, service_manifest, slice_manifest
 
-ROOT = Path(__file__).resolve().parents[3]
 RESOURCES = resources(NODE_NAME)
 PLURALS = {resource.plural for resource in RESOURCES}
 PERMISSIONS = [
@@ -59,19 +56,19 @@ PERMISSIONS = [
     ("events.k8s.io", "events", "create"),
     ("events.k8s.io", "events", "patch"),
 ]
-"""What the agent may do, and nothing else."""
+"""The agent's permissions: API group, resource, verb."""
 SOON = 60.0
-"""Seconds within which all must be right again; alone on a machine it takes less than one."""
+"""Seconds within which the rules must be right again.  An idle machine takes less than a second."""
 CROWD = 2000
-"""Services with numbers from here on are left alone by `change`."""
+"""`change` never deletes Services from this number on."""
 SYNC_PERIOD = 1
-"""Seconds between the agent's looks at its tables, where a test's module says no other."""
+"""Seconds between the agent's periodic checks in most tests."""
 
 Held = dict[Family, frozenset[Element]]
 
 
 def service(number: int, **spec: Any) -> Manifest:
-    """A Service, by its number at 10.96.x.y, port 80/TCP."""
+    """A Service at port 80/TCP, whose ClusterIP 10.96.x.y comes from its number."""
     return service_manifest(spec, name=f"s{number}", vip=vip(number))
 
 
@@ -81,13 +78,13 @@ def vip(number: int) -> str:
 
 
 def endpoints(number: int, *addresses: str, **fields: Any) -> Manifest:
-    """The EndpointSlice of a Service; those in 10.1.0.0/24 are on this node."""
+    """The EndpointSlice of a Service.  Addresses in 10.1.0.0/24 are on this node."""
     listed = [objects.endpoint(each, NODE_NAME if each.startswith("10.1.0.") else "node-b") for each in addresses]
     return slice_manifest(*(listed or [objects.endpoint(pod(number))]), name=f"s{number}", **fields)
 
 
 def pod(number: int) -> str:
-    """The address of the only pod of a Service that says nothing of its endpoints."""
+    """The address of a Service's only pod, by default."""
     return f"10.1.{1 + number // 250}.{1 + number % 250}"
 
 
@@ -109,7 +106,7 @@ def furnish(server: ApiServer) -> None:
 
 
 def change(server: ApiServer) -> None:
-    """Let objects of all kinds come, change and go: all that come are new, and those of an earlier change go."""
+    """Create, change and delete objects of all kinds.  New Services have new names, and the last call's are deleted."""
     start = 100 + 2 * (server.revision % 900)
     for earlier in server.objects("Service"):
         name = earlier["metadata"]["name"]
@@ -122,23 +119,23 @@ def change(server: ApiServer) -> None:
 
 
 class Reply(NamedTuple):
-    """What an HTTP server says."""
+    """The response of an HTTP server."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class Bench:
-    """An agent that can be started and stopped, and what can be seen of it from its node.  Stops it at the end.
+class Bench(AgentProcess):
+    """An agent that tests start, stop and observe from its node.  The agent is killed at the end.
 
     Args:
-        lab: the node and what is around it.
+        lab: the node and its surroundings.
         server: the API server, in the node's namespace.
-        directory: for the agent's configuration, credentials and log.
-        module: the agent's program; `tests.system.faults.hasty` is one that doesn't wait so long.
-        sync_period: seconds between the agent's looks at its tables.
-        arguments: its command line beside its configuration.
+        directory: the directory of the agent's configuration, credentials and log.
+        module: the agent's program, for example `tests.system.faults.hasty`, which has shorter pauses.
+        sync_period: seconds between the agent's periodic checks of its tables.
+        arguments: the agent's arguments besides `--config`.
     """
 
     def __init__(
@@ -150,12 +147,9 @@ class Bench:
         sync_period: int = SYNC_PERIOD,
         arguments: Sequence[str] = (),
     ) -> None:
-        self._module = module
-        self._arguments = arguments
+        super().__init__(lab.node, directory / "log", module)
         self.lab = lab
         self.server = server
-        self.log_path = directory / "log"
-        self._process: subprocess.Popen[Any] | None = None
         self.kubeconfig = server.write_kubeconfig(directory / "kubeconfig")
         self.configuration: dict[str, Any] = {
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
@@ -169,6 +163,7 @@ class Bench:
         self.socket_path = directory / "run" / "agent.sock"
         self.configuration["nftproxy"] = {"agentSocket": str(self.socket_path)}
         self.config_map = ConfigMap(directory / "config", yaml.safe_dump(self.configuration))
+        self.options = ("--config", str(self.config_map.path), *arguments)
         self._settings = Settings(load_config(self.config_map.path)[0], probe().capabilities)
         self._renderer = renderer()
         self._wanted: tuple[int, Held] = (-1, {})
@@ -180,65 +175,35 @@ class Bench:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        self.kill()
 
     # The agent
 
     def start(self) -> None:
-        """Start the agent; its rules come a little later."""
-        command = [sys.executable, "-m", self._module, "run", "--config", str(self.config_map.path), *self._arguments]
-        with self.log_path.open("a") as log:
-            self._process = self.lab.node.popen(command, cwd=ROOT, stderr=log)
-
-    def stop(self, *, may_be_starting: bool = False) -> None:
-        """End the agent as the kubelet does, by SIGTERM, of which one dies that has only just begun to start."""
-        assert self._process is not None
-        assert self._process.poll() is None, f"it has ended by itself: {self.log()}"
-        self._process.terminate()
-        status = self._process.wait(PATIENCE)
-        self._process = None
-        assert status in ((0, -signal.SIGTERM) if may_be_starting else (0,)), f"status {status}: {self.log()}"
-
-    def await_end(self) -> None:
-        """Wait for the end of an agent that was killed."""
-        assert self._process is not None
-        self._process.wait(PATIENCE)
-        self._process = None
-
-    @property
-    def process_id(self) -> int:
-        """The number of the agent's process, which must be running."""
-        assert self._process is not None
-        assert self._process.poll() is None, self.log()
-        return self._process.pid
-
-    def log(self) -> str:
-        """What the agent has said so far."""
-        return self.log_path.read_text()
+        """Start the agent, without waiting until it has loaded its rules."""
+        self.launch(*self.options)
 
     def count_anew(self) -> None:
-        """Let `requests` tell only what comes from now on."""
+        """Let `requests` return only requests from now on."""
         self._since = time.time()
 
     def requests(self, **wanted: str | int) -> list[Request]:
-        """The requests that have come, of those that have these values."""
+        """The requests with these values, since `count_anew`."""
         return [request for request in self.server.requests(**wanted) if request.time >= self._since]
 
     def listings(self, plural: str) -> list[Request]:
-        """The requests for all objects of a resource, without those that ask for the server's version only."""
+        """The full listings of a resource.  Listings with limit 1, for the resource version alone, are left out."""
         return [each for each in self.requests(verb="list", resource=plural) if each.query.get("limit") != "1"]
 
     def command(self, *arguments: str, timeout: float = SOON) -> Done:
-        """Run a command on the node that asks the agent."""
+        """Run a command on the node, with the agent's socket."""
         given = (*arguments, "--agent-socket", str(self.socket_path), "--timeout", str(timeout))
         return self.lab.node.call(lambda: nftproxy(*given))
 
     # Its rules
 
     def held(self) -> Held:
-        """What the kernel's sets and maps hold, less what leads to chains: these are kept once they were needed."""
+        """The elements of the kernel's sets and maps, without elements that lead to chains, as these aren't deleted."""
         return self.lab.node.call(lambda: {family: _less_entries(Kernel().elements(family)) for family in Family})
 
     def has_tables(self) -> bool:
@@ -247,14 +212,14 @@ class Bench:
         return all(each is not None and each.has_hooks for each in installed)
 
     def wanted(self) -> Held:
-        """What they ought to hold, by the objects that the server has now."""
+        """The elements that the kernel should hold for the server's present objects."""
         revision = self.server.revision
         if self._wanted[0] != revision:
             pipeline = Pipeline(NODE_NAME, self._settings, self._renderer)
             for resource in RESOURCES:
                 parsed = [parse_object(each, "", [], kind=resource.kind) for each in self._objects(resource.kind.name)]
                 values = tuple(value for value in parsed if value is not None and not isinstance(value, Ignored))
-                pipeline.apply([Listed(resource.model, values)])
+                pipeline.ingest([Listed(resource.model, values)])
             self._wanted = (
                 revision,
                 {family: _less_entries(generation.elements()) for family, generation in pipeline.generations.items()},
@@ -265,7 +230,7 @@ class Bench:
         return self.server.objects(kind)
 
     def is_right(self) -> bool:
-        """Whether the kernel holds what it should, and nothing else."""
+        """Whether the kernel holds exactly the wanted elements."""
         return self.held() == self.wanted()
 
     def is_watching(self) -> bool:
@@ -273,11 +238,11 @@ class Bench:
         return all(self.server.watches(plural) == 1 for plural in PLURALS)
 
     def wait_until_right(self, patience: float = SOON) -> None:
-        """Wait until the kernel holds what it should, and all watches run."""
+        """Wait until the kernel holds exactly the wanted elements, and all watches run."""
         self.wait_until(lambda: self.is_watching() and self.is_right(), patience)
 
     def wait_until(self, condition: Callable[[], object], patience: float = SOON) -> None:
-        """Wait for something to be so."""
+        """Wait for a condition."""
         wait_until(condition, self._report, patience=patience, pause=0.03)
 
     def _report(self) -> str:
@@ -287,18 +252,18 @@ class Bench:
         watches = {plural: self.server.watches(plural) for plural in PLURALS}
         return f"not so; wrong: {wrong}; watches: {watches}; requests: {asked}\n{self.log()[-4000:]}"
 
-    # What it serves
+    # The agent's HTTP servers
 
     def ask(self, path: str, port: int, host: str = "127.0.0.1") -> Reply:
-        """What an HTTP server on the node says."""
+        """GET a path from an HTTP server on the node."""
         return self.lab.node.call(_ask, host, port, path)
 
     def healthz(self) -> Reply:
-        """The answer to a load balancer that asks for the node."""
+        """The answer of /healthz, which load balancers probe."""
         return self.ask("/healthz", 10256)
 
     def metric(self, sample: str) -> float:
-        """A sample of the metrics, by its name and labels; 0 if there is none."""
+        """Return a sample of the metrics by its name and labels, or 0 if it is missing."""
         for line in self.ask("/metrics", 10249).body.decode().splitlines():
             name, _, value = line.rpartition(" ")
             if name == sample:

@@ -1,4 +1,4 @@
-"""The agent that the tests of one module share."""
+"""The agent that the tests of a module share."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab, obstacle
 
-from nftproxy.lab import Lab, obstacle
-from nftproxy.lab.apiserver import ApiServer
-from tests.system.faults.bench import PERMISSIONS, ROOT, SYNC_PERIOD, Bench, furnish
+from tests.support.processes import CHECKOUT
+from tests.system.faults.bench import PERMISSIONS, SYNC_PERIOD, Bench, furnish
 from tests.system.faults.hasty import BOOKMARKS
 
-TEMPLATES = ROOT / "templates"
+TEMPLATES = CHECKOUT / "templates"
 
 
 @pytest.fixture(scope="module")
 def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A lab, an API server with TLS and tokens on its node, and an agent that runs.
+    """A lab, an API server with TLS and tokens on its node, and a running agent.
 
-    The tests are skipped where there can be no lab.  A module's AGENT says which program the agent is, its PERIOD how
-    many seconds are between its looks at its tables, its REFUSED what its template for Services has at the end.
+    The tests are skipped where there can be no lab.  A module may define AGENT (the agent's program), PERIOD (the
+    seconds between periodic checks) and REFUSED (text appended to the agent's template for Services).
     """
     if why := obstacle():
         pytest.skip(why)
@@ -44,7 +45,7 @@ def shared_bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
 
 @pytest.fixture
 def bench(shared_bench: Bench) -> Iterator[Bench]:
-    """An agent whose rules are right; at the end no fault is left, and all has been allowed that was asked for."""
+    """An agent with the wanted rules.  At the end all faults and denials are removed."""
     server = shared_bench.server
     shared_bench.wait_until_right()
     shared_bench.count_anew()

@@ -1,6 +1,6 @@
-"""`nftproxy` that loads in the smallest pieces, and kills itself before a transaction, if the environment says so.
+"""`nftproxy` that loads in the smallest pieces and kills itself before a transaction, if a variable is set.
 
-`python -m tests.system.faults.mortal` is in all else the program that everybody runs.
+`python -m tests.system.faults.mortal` is otherwise the usual program.
 """
 
 import itertools
@@ -8,19 +8,19 @@ import os
 import signal
 
 from nftproxy import pipeline
-from nftproxy.agent import pieces
+from nftproxy.agent.sync import pieces
 from nftproxy.commands import cli
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.rules.transaction import Commit, Transaction
 
 DIES_BEFORE = "NFTPROXY_DIES_BEFORE"
-"""The variable with the number of the transaction, from 0; without it there are no small pieces either."""
+"""The variable with the number of the transaction, from 0.  Without the variable, the program is as usual."""
 NEVER = "never"
-"""Its value for who lives."""
+"""The variable's value for small pieces without a kill."""
 
 
 def main() -> None:
-    """Run it."""
+    """Run `nftproxy`."""
     last, real, numbers = os.environ.get(DIES_BEFORE), Kernel.apply, itertools.count()
 
     def apply(self: Kernel, transaction: Transaction) -> Commit:

@@ -1,6 +1,6 @@
-"""`nftproxy` that may have few files open, and can't allow itself more.
+"""`nftproxy` with a low limit of open files, which it can't raise.
 
-`python -m tests.system.faults.poor` is in all else the program that everybody runs.
+`python -m tests.system.faults.poor` is otherwise the usual program.
 """
 
 import resource

@@ -1,4 +1,4 @@
-"""Whoever opens connections to the agent, or lets it open ports, by the thousand, stops nothing."""
+"""A thousand connections to the agent, or hundreds of ports to listen on, don't stop the agent."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import socket
 import time
 from collections.abc import Iterator
 
-from nftproxy.lab import Origin, endpoint
-from nftproxy.lab.apiserver import ApiServer
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Origin, endpoint
+
 from tests.support.waiting import PATIENCE
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.poor import FILES
@@ -19,7 +20,7 @@ CROWD = 4 * FILES
 
 @contextlib.contextmanager
 def silent_connections(bench: Bench, port: int) -> Iterator[None]:
-    """Connections from the node itself that say nothing, more than the agent may have files."""
+    """Silent connections from the node itself, four times as many as the agent may have files open."""
 
     def connect() -> list[socket.socket]:
         opened = []
@@ -37,7 +38,7 @@ def silent_connections(bench: Bench, port: int) -> Iterator[None]:
 
 
 def assert_it_lives(bench: Bench, server: ApiServer, number: int) -> None:
-    """A change reaches the kernel, and probes are answered."""
+    """Assert that a change reaches the kernel, and that health probes are answered."""
     server.put(service(number), endpoints(number))
     bench.wait_until_right()
     assert bench.lab.connect(Origin.POD, vip(number), 80) == endpoint(pod(number), 8080)
@@ -46,7 +47,7 @@ def assert_it_lives(bench: Bench, server: ApiServer, number: int) -> None:
 
 
 def test_silent_connections(bench: Bench, server: ApiServer) -> None:
-    """With four times as many as it may have files open, the agent follows changes and answers probes."""
+    """With four times as many silent connections as it may have files, the agent follows changes and answers probes."""
     with silent_connections(bench, 10256), silent_connections(bench, 10249):
         assert_it_lives(bench, server, 90)
         assert bench.metric("process_open_fds") < FILES / 2
@@ -54,7 +55,7 @@ def test_silent_connections(bench: Bench, server: ApiServer) -> None:
 
 
 def test_health_check_node_ports(bench: Bench, server: ApiServer) -> None:
-    """With more health-check node ports than it may have files open, some are served, and everything else goes on."""
+    """With more health-check node ports than the limit of files, some are served, and Services and probes work."""
     for number in range(300):
         spec = {"type": "LoadBalancer", "externalTrafficPolicy": "Local", "healthCheckNodePort": 31000 + number}
         ports = [{"port": 80, "nodePort": 30200 + number}]

@@ -1,6 +1,6 @@
-"""Whatever goes wrong between the agent and the API server, the kernel's rules are right afterwards.
+"""After any fault between the agent and the API server, the kernel's rules are right again.
 
-Each test lets something go wrong while objects come, change and go, and then compares every element in the kernel.
+Each test injects a fault while objects are created, changed and deleted, and then compares every element in the kernel.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer, Request, faults
+from nftproxy_conformance.lab import DROPPED, TCP_RESET, Origin, endpoint
 
-from nftproxy.lab import DROPPED, TCP_RESET, Origin, endpoint
-from nftproxy.lab.apiserver import ApiServer, Request, faults
 from tests.system.faults.bench import CROWD, PERMISSIONS, PLURALS, Bench, change, endpoints, pod, service, vip
 
 AGENT = "tests.system.faults.hasty"
 MOST = 8
-"""Requests for one resource in one test: a few failures, and a list and a watch for each."""
+"""Requests for a resource in a test: a few failures, with a list and a watch for each."""
 
 STREAM_FAULTS: dict[str, faults.Action] = {
     "ends": faults.EndWatch(),
@@ -47,19 +47,19 @@ LIST_FAULTS: dict[str, faults.Action] = {
 
 
 def with_each(table: dict[str, faults.Action]) -> pytest.MarkDecorator:
-    """One test for each fault."""
+    """Parametrize a test by the faults of a table."""
     return pytest.mark.parametrize("action", table.values(), ids=table.keys())
 
 
 def assert_calm(bench: Bench, most: int = MOST) -> None:
-    """No resource was asked for again and again."""
+    """Assert that no resource had more than `most` requests."""
     counts = {plural: len(bench.requests(resource=plural)) for plural in PLURALS}
     assert max(counts.values()) <= most, counts
 
 
 @with_each(STREAM_FAULTS)
 def test_streams(bench: Bench, server: ApiServer, action: faults.Action) -> None:
-    """What goes wrong inside a watch costs no change, no deletion, and few requests."""
+    """A fault inside a watch loses no change and no deletion, and costs few requests."""
     server.faults.add(*(faults.Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices")))
     change(server)
     bench.wait_until_right()
@@ -71,7 +71,7 @@ def test_streams(bench: Bench, server: ApiServer, action: faults.Action) -> None
 
 @with_each(WATCH_FAULTS)
 def test_watches(bench: Bench, server: ApiServer, action: faults.Action) -> None:
-    """A watch that is refused is asked for again, and misses nothing meanwhile."""
+    """A refused watch is retried, and loses no change."""
     server.faults.add(
         faults.Fault(action, verb="watch", resource="services"),
         faults.Fault(faults.EndWatch(), verb="watch", resource="services"),
@@ -84,7 +84,7 @@ def test_watches(bench: Bench, server: ApiServer, action: faults.Action) -> None
 
 @with_each(LIST_FAULTS)
 def test_lists(bench: Bench, server: ApiServer, action: faults.Action) -> None:
-    """A list that fails changes nothing, and the next one tells what has been deleted before it."""
+    """After a failed list, the next list shows the agent the objects deleted before it."""
     server.faults.add(
         faults.Fault(action, verb="list", resource="services"),
         faults.Fault(faults.error_event(410), verb="watch", resource="services"),
@@ -98,13 +98,18 @@ def test_lists(bench: Bench, server: ApiServer, action: faults.Action) -> None:
 
 @pytest.mark.parametrize("has_status", [True, False])
 def test_compacted_while_away(bench: Bench, server: ApiServer, has_status: bool) -> None:
-    """History that is lost while a watch is cut costs one listing, which tells what has been deleted."""
+    """History that is compacted while a watch is cut costs a single listing, and deletions in it aren't lost."""
+
+    def loses_history(_: Request) -> bool:
+        """Change objects and compact the history, before the watch that follows the cut watch."""
+        change(server)
+        server.compact()
+        return True
+
     server.settings.expired_watch_has_status = has_status
-    server.faults.add(faults.Fault(faults.Slow(before=0.3), verb="watch", resource="services"))
+    server.faults.add(faults.Fault(faults.Slow(before=0.0), verb="watch", resource="services", when=loses_history))
     server.faults.add(faults.Fault(faults.Reset(), verb="watch", resource="services"))
-    server.wait_for_watches(0, "services")
-    change(server)
-    server.compact()
+    bench.wait_until(lambda: bench.requests(verb="watch", resource="services"))
     bench.wait_until_right()
     server.settings.expired_watch_has_status = False
     assert len(bench.listings("services")) == 1
@@ -113,7 +118,7 @@ def test_compacted_while_away(bench: Bench, server: ApiServer, has_status: bool)
 
 @pytest.mark.parametrize("keeps_history", [True, False])
 def test_server_restarts(bench: Bench, server: ApiServer, keeps_history: bool) -> None:
-    """An outage changes no rule, and what was deleted in it is gone after it."""
+    """An outage of the API server changes no rule, and objects deleted during the outage are gone after it."""
     before = bench.held()
     server.stop()
     change(server)
@@ -128,7 +133,7 @@ def test_server_restarts(bench: Bench, server: ApiServer, keeps_history: bool) -
 
 
 def test_restored_from_a_backup(bench: Bench, server: ApiServer) -> None:
-    """After etcd was restored, Services that the cluster no longer has are not served, and new ones are."""
+    """After etcd is restored, Services that the cluster no longer has aren't served, and new Services are."""
     backup = server.revision
     server.put(*(service(number) for number in range(60, 91)), *(endpoints(number) for number in range(60, 91)))
     bench.wait_until_right()
@@ -144,7 +149,7 @@ def test_restored_from_a_backup(bench: Bench, server: ApiServer) -> None:
 
 
 def test_tokens_rotate(bench: Bench, server: ApiServer) -> None:
-    """A token that is replaced in the file in time is used before anything is refused."""
+    """A token that is replaced in its file in time is used before any request is refused."""
     server.rotate_token()
     server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     change(server)
@@ -154,7 +159,7 @@ def test_tokens_rotate(bench: Bench, server: ApiServer) -> None:
 
 
 def test_tokens_expire(bench: Bench, server: ApiServer) -> None:
-    """A token that has expired makes the agent wait for another one, with the rules as they are."""
+    """While the token is expired, the agent keeps its rules and waits for a new token."""
     before = bench.held()
     server.expire_token()
     server.faults.add(*(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
@@ -167,7 +172,7 @@ def test_tokens_expire(bench: Bench, server: ApiServer) -> None:
 
 
 def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
-    """A resource that is forbidden stays as it was known, and the others are followed all the same."""
+    """A forbidden resource keeps its last known objects, and the agent follows all other resources."""
     server.rbac = [each for each in PERMISSIONS if each[1] != "endpointslices"]
     server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="endpointslices"))
     server.wait_for_requests(1, status=403, resource="endpointslices")
@@ -193,11 +198,11 @@ def test_one_that_may_not(bench: Bench, server: ApiServer) -> None:
     ids=["410", "500"],
 )
 def test_no_hot_loop(bench: Bench, server: ApiServer, fault: faults.Fault) -> None:
-    """A fault that doesn't end costs few requests, no rule, and is forgotten when it has ended after all."""
+    """A lasting fault costs few requests and no rule, and rules are right again after its end."""
     server.faults.add(fault, *(faults.Fault(faults.EndWatch(), verb="watch", resource=plural) for plural in PLURALS))
     time.sleep(1.0)
     assert bench.is_right()
-    assert_calm(bench, 2 * MOST)  # pauses of 0.05, 0.1, 0.2, 0.4, 0.5 s, half by chance; a list may come with a watch
+    assert_calm(bench, 2 * MOST)  # backoff: 0.05, 0.1, 0.2, 0.4, 0.5 s, half by chance.  A list may come with a watch
     change(server)
     server.faults.clear()
     bench.wait_until_right()
@@ -218,7 +223,7 @@ def test_no_hot_loop(bench: Bench, server: ApiServer, fault: faults.Fault) -> No
     ids=["500", "slow", "403", "cut", "503"],
 )
 def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural: str, action: faults.Action) -> None:
-    """An agent that starts, and can't list one of the resources, leaves the rules that it finds as they are."""
+    """An agent that starts and can't list a resource leaves the rules in the kernel as they are."""
     bench.stop()
     before = bench.held()
     bench.count_anew()
@@ -229,7 +234,7 @@ def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural:
     bench.start()
     others = PLURALS - {plural}
     bench.wait_until(lambda: all(server.watches(each) for each in others))
-    bench.wait_until(lambda: isinstance(action, faults.Slow) or len(bench.requests(verb="list", resource=plural)) == 2)
+    bench.wait_until(lambda: isinstance(action, faults.Slow) or len(bench.requests(verb="list", resource=plural)) >= 2)
     time.sleep(0.3)
     assert bench.held() == before
     server.faults.clear()
@@ -238,14 +243,13 @@ def test_half_a_cluster_deletes_nothing(bench: Bench, server: ApiServer, plural:
 
 
 def test_no_server_at_the_start(bench: Bench, server: ApiServer) -> None:
-    """An agent that starts before there is an API server leaves the rules as they are until there is one."""
+    """An agent that starts before the API server leaves the rules as they are until the server is up."""
     bench.stop()
     before = bench.held()
     server.stop()
     change(server)
-    said = bench.log().count("ConnectError")
-    bench.start()
-    bench.wait_until(lambda: bench.log().count("ConnectError") >= said + len(PLURALS))
+    with bench.logging("ConnectError", len(PLURALS)):
+        bench.start()
     assert bench.held() == before
     server.start()
     bench.wait_until_right()
@@ -256,13 +260,13 @@ def test_no_server_at_the_start(bench: Bench, server: ApiServer) -> None:
 
 @pytest.fixture(scope="module")
 def crowd(shared_bench: Bench) -> None:
-    """So many Services that a list has two pages; later tests have them too, so none of others comes after these."""
+    """So many Services that a list has two pages.  They stay until the end, so tests with this fixture come last."""
     shared_bench.server.put(*(service(number) for number in range(CROWD, CROWD + 600)))
     shared_bench.wait_until_right()
 
 
 def list_in_pages(server: ApiServer, *more: faults.Fault) -> None:
-    """Have Services listed, in pages: the server has no cache to list from."""
+    """Make the agent list Services in pages, as if the server had no watch cache."""
 
     def wants_the_cache(request: Request) -> bool:
         return "resourceVersion" in request.query
@@ -272,19 +276,19 @@ def list_in_pages(server: ApiServer, *more: faults.Fault) -> None:
 
 
 def goes_on(request: Request) -> bool:
-    """Whether a list is of another page than the first."""
+    """Whether a request is for a page after the first page."""
     return "continue" in request.query
 
 
 @pytest.mark.usefixtures("crowd")
 @pytest.mark.parametrize("action", [faults.Respond(500), faults.Reset(), faults.Truncate()], ids=repr)
 def test_a_page_fails(bench: Bench, server: ApiServer, action: faults.Action) -> None:
-    """A second page that fails takes nothing away: not a rule changes until it has come."""
+    """While the second page of a list fails no rule changes, and a retry brings all changes."""
     before = bench.held()
     list_in_pages(server, faults.Fault(action, verb="list", resource="services", when=goes_on))
     bench.wait_until(lambda: any(map(goes_on, bench.requests(verb="list"))))
     assert bench.held() == before
-    bench.wait_until(lambda: sum(map(goes_on, bench.requests(verb="list"))) == 2)
+    bench.wait_until(lambda: sum(map(goes_on, bench.requests(verb="list"))) >= 2)
     server.delete("Service", "shop", f"s{CROWD + 599}")
     bench.wait_until_right()
     server.put(service(CROWD + 599))
@@ -293,7 +297,7 @@ def test_a_page_fails(bench: Bench, server: ApiServer, action: faults.Action) ->
 
 @pytest.mark.usefixtures("crowd")
 def test_a_page_has_expired(bench: Bench, server: ApiServer) -> None:
-    """A continue token that has expired leads to a list of everything at once, less what was deleted meanwhile."""
+    """After an expired continue token, the agent lists without pages and drops the Service deleted meanwhile."""
 
     def compacts(request: Request) -> bool:
         if goes_on(request):
@@ -302,7 +306,7 @@ def test_a_page_has_expired(bench: Bench, server: ApiServer) -> None:
         return False
 
     list_in_pages(server, faults.Fault(faults.Respond(500), verb="list", resource="services", when=compacts))
-    bench.wait_until(lambda: len(bench.requests(verb="watch", resource="services")) == 1)
+    bench.wait_until(lambda: bench.requests(verb="watch", resource="services"))
     bench.wait_until_right()
     assert vip(CROWD) not in str(bench.held())
     assert not goes_on(bench.requests(verb="list", resource="services")[-1])

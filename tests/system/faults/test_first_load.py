@@ -1,4 +1,4 @@
-"""A first load in pieces, by a real agent into a real kernel: what is there after each of them, and in the end."""
+"""A first load in pieces, by a real agent into a real kernel: the tables after each piece and at the end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from nftproxy_conformance.lab import Kind, Origin, endpoint
 
-from nftproxy.kernel import nftables_netlink
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Kind, Origin, endpoint
+from nftproxy.kernel.nfnetlink.nft_queries import chains
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.rules.transaction import delete_transaction, join
 from tests.system.faults.bench import Bench, pod, vip
@@ -20,7 +20,7 @@ AGENT = "tests.system.faults.mortal"
 
 @pytest.fixture
 def bare(bench: Bench) -> Iterator[Bench]:
-    """A node without tables and without an agent; at the end it has both."""
+    """A node without tables and without an agent.  At the end the node has both."""
     bench.stop()
     forget(bench)
     yield bench
@@ -33,7 +33,7 @@ def forget(bench: Bench) -> None:
 
 
 def loaded(bench: Bench) -> list[list[str]]:
-    """What an agent makes of a node without tables; at the end it has neither."""
+    """The tables that an agent loads on a node without tables.  At the end the node has no tables and no agent."""
     bench.start()
     found = tables(bench)
     bench.stop()
@@ -43,12 +43,12 @@ def loaded(bench: Bench) -> list[list[str]]:
 
 def base_chains(bench: Bench) -> list[str]:
     """The chains of our tables that have a hook."""
-    found = bench.lab.node.call(lambda: [nftables_netlink.chains(family, TABLE) for family in Family])
+    found = bench.lab.node.call(lambda: [chains(family, TABLE) for family in Family])
     return [name for chains in found for name, has_hook in chains.items() if has_hook]
 
 
 def tables(bench: Bench) -> list[list[str]]:
-    """All sets, maps and chains with what they have, in no order, once there are hooks and all else is right."""
+    """The sorted words of each table's listing, once the base chains exist and the rules are right."""
     bench.wait_until(lambda: base_chains(bench))
     bench.wait_until_right()
     listings = bench.lab.node.call(lambda: [Kernel().listing(family) for family in Family])
@@ -56,7 +56,7 @@ def tables(bench: Bench) -> list[list[str]]:
 
 
 def test_what_went_in_by_pieces_is_what_goes_in_at_once(bare: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An agent that loads in pieces, and one whose first load is a single transaction, make the very same tables."""
+    """A first load in pieces and a first load in a single transaction make the same tables."""
     at_once = loaded(bare)
     monkeypatch.setenv(DIES_BEFORE, NEVER)
     assert loaded(bare) == at_once
@@ -65,7 +65,7 @@ def test_what_went_in_by_pieces_is_what_goes_in_at_once(bare: Bench, monkeypatch
 
 
 def test_an_agent_that_is_killed_between_pieces(bare: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever it dies there is no hook, connections go as without rules, and the next agent completes the tables."""
+    """An agent killed between pieces leaves no base chain and no translation, and the next completes the tables."""
     seen = set()
     for number in range(1, 5):
         monkeypatch.setenv(DIES_BEFORE, str(number))

@@ -1,4 +1,4 @@
-"""What the agent says of itself over HTTP, while all is well and while the kernel takes nothing from it."""
+"""Health over HTTP, of a healthy agent and while the kernel refuses all transactions."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from nftproxy.lab import Lab, Origin, Outcome, endpoint
-from nftproxy.lab.apiserver import ApiServer
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab, Origin, Outcome, endpoint
+
 from tests.system.faults.bench import Bench, endpoints, node, pod, service, vip
 
 CHECK_PORT = 32100
@@ -38,7 +39,7 @@ def check_body(count: int, *, is_healthy: bool) -> dict[str, object]:
 
 @contextmanager
 def another_owner(lab: Lab, family: str = "ip") -> Iterator[None]:
-    """Let somebody else own a table of our name: the kernel refuses all changes by others, until the owner is gone."""
+    """Make another program own a table of our name.  As long as it does, the kernel refuses the agent's changes."""
 
     def take() -> Callable[[str], tuple[int, str, str]]:
         command: Callable[[str], tuple[int, str, str]] = importlib.import_module("nftables").Nftables().cmd
@@ -54,7 +55,7 @@ def another_owner(lab: Lab, family: str = "ip") -> Iterator[None]:
 
 
 def test_all_is_well(bench: Bench, server: ApiServer) -> None:
-    """Each path answers, with kube-proxy's fields."""
+    """Each path answers with kube-proxy's fields."""
     server.put(local_service(), endpoints(50, "10.1.0.9", "10.1.0.10", "10.1.1.9"))
     bench.wait_until_right()
     for path in ("/healthz", "/livez"):
@@ -77,7 +78,7 @@ def test_all_is_well(bench: Bench, server: ApiServer) -> None:
 
 
 def test_health_check_node_port(bench: Bench, server: ApiServer) -> None:
-    """The port tells how many of this node's pods are ready, whatever the path."""
+    """At any path the health-check node port returns the number of the node's own endpoints."""
     server.put(local_service(), endpoints(50, "10.1.0.9", "10.1.0.10", "10.1.1.9"))
     bench.wait_until_right()
     reply = bench.ask("/any/path", CHECK_PORT, "192.168.0.2")
@@ -94,7 +95,7 @@ def test_health_check_node_port(bench: Bench, server: ApiServer) -> None:
 
 
 def test_node_about_to_go(bench: Bench, server: ApiServer) -> None:
-    """A node that the autoscaler is about to remove is no longer eligible, though the proxy is well."""
+    """A node that the autoscaler is about to remove isn't eligible, though the agent is healthy."""
     taint = {"key": "ToBeDeletedByClusterAutoscaler", "effect": "NoSchedule"}
     server.put(node() | {"spec": {"taints": [taint]}})
     bench.wait_until(lambda: bench.healthz().status == 503)
@@ -106,7 +107,7 @@ def test_node_about_to_go(bench: Bench, server: ApiServer) -> None:
 
 
 def test_the_kernel_refuses(bench: Bench, server: ApiServer) -> None:
-    """While the kernel takes nothing, health says so after two periods, and failures are counted; it passes."""
+    """While the kernel refuses all transactions, the agent becomes unhealthy and counts failures, and then recovers."""
     server.put(local_service(), endpoints(50, "10.1.0.9"))
     bench.wait_until_right()
     failures = bench.metric(FAILURES)
@@ -130,7 +131,7 @@ def test_the_kernel_refuses(bench: Bench, server: ApiServer) -> None:
 
 
 def test_the_kernel_refuses_ipv6(bench: Bench, server: ApiServer) -> None:
-    """While another program owns the table of IPv6, IPv4 follows every change, by small transactions, and says so."""
+    """While another program owns the IPv6 table, IPv4 is healthy and follows every change by small transactions."""
     server.put(local_service(), endpoints(50, "10.1.0.9"))
     bench.wait_until_right()
     with another_owner(bench.lab, "ip6"):

@@ -7,19 +7,19 @@ import threading
 from pathlib import Path
 
 import yaml
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Origin, Outcome, Probe, endpoint
 
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Origin, Outcome, Probe, endpoint
-from nftproxy.lab.apiserver import ApiServer
 from nftproxy.model.addresses import Family
 from tests.system.faults.bench import PLURALS, Bench, endpoints, pod, service, vip
 
 LOADED = "loaded the rules"
-"""What the agent says when it has."""
+"""The log line after a load."""
 
 
 def test_permissions(bench: Bench) -> None:
-    """What the agent is allowed (see the bench) is all that it asks for: nothing is refused, now or at its start."""
+    """The agent's permissions suffice: no request is refused at its start or later."""
     bench.stop()
     bench.count_anew()
     bench.start()
@@ -31,7 +31,7 @@ def test_permissions(bench: Bench) -> None:
 
 
 def test_rules_stay(bench: Bench, server: ApiServer) -> None:
-    """After SIGTERM every rule is still there, and works; what is deleted meanwhile goes with the next start."""
+    """After SIGTERM all rules stay and work, and a Service deleted meanwhile is dropped at the next start."""
     server.put(service(70))
     bench.wait_until_right()
     before = bench.held()
@@ -46,7 +46,7 @@ def test_rules_stay(bench: Bench, server: ApiServer) -> None:
 
 
 def test_ends_while_a_plugin_hangs(bench: Bench, tmp_path: Path) -> None:
-    """SIGTERM ends an agent that waits for a credential plugin, with all that the plugin has started."""
+    """SIGTERM ends an agent that waits for a credential plugin, and all processes of the plugin."""
     bench.stop()
     kubeconfig = bench.kubeconfig
     before = kubeconfig.read_text()
@@ -77,11 +77,11 @@ DAMAGE = [
     "insert rule ip nftproxy services ip daddr 10.96.0.3 drop",
     "add chain ip nftproxy own { type filter hook forward priority -300; policy drop; }",
 ]
-"""Each for itself keeps clients from a Service, or lets them in where they oughtn't be."""
+"""Each command by itself keeps clients from a Service, or gives them access that they shouldn't have."""
 
 
 def test_damage_while_no_agent_runs(bench: Bench) -> None:
-    """Whatever another program does to the tables of an agent that has ended, the next one repairs at its start."""
+    """An agent repairs at its start all damage that was done to the tables while no agent ran."""
     bench.stop()
     bench.lab.load("\n".join(DAMAGE))
     assert bench.lab.connect(Origin.POD, vip(3), 80) != endpoint(pod(3), 8080)
@@ -94,7 +94,7 @@ def test_damage_while_no_agent_runs(bench: Bench) -> None:
 
 
 def test_a_restart_sends_what_differs(bench: Bench, server: ApiServer) -> None:
-    """The transaction of a restart grows with what has changed meanwhile, and not with the cluster."""
+    """The transaction of a restart grows with the changes since the stop, and not with the cluster."""
     few = sent_at_start(bench)
     numbers = range(1000, 1300)
     server.put(*map(service, numbers), *map(endpoints, numbers))
@@ -114,7 +114,7 @@ SENT = 'nftproxy_transaction_bytes_sum{kind="full"}'
 
 
 def sent_at_start(bench: Bench) -> float:
-    """How long the transaction of a restart is, in bytes."""
+    """Restart the agent, and return the bytes of its first transaction."""
     bench.stop()
     start(bench)
     assert bench.is_right()
@@ -123,9 +123,8 @@ def sent_at_start(bench: Bench) -> float:
 
 def start(bench: Bench) -> None:
     """Start the agent, and wait until it has loaded its rules."""
-    before = bench.log().count(LOADED)
-    bench.start()
-    bench.wait_until(lambda: bench.log().count(LOADED) > before)
+    with bench.logging(LOADED):
+        bench.start()
 
 
 def _is_gone(pid: int) -> bool:
@@ -135,7 +134,7 @@ def _is_gone(pid: int) -> bool:
 
 
 def test_a_restart_disturbs_nobody(bench: Bench) -> None:
-    """Clients that connect all the time, while the agent stops, starts and loads its rules anew, see nothing of it."""
+    """No connection fails while the agent stops, starts and loads its rules again."""
     outcomes: list[Outcome] = []
     is_over = threading.Event()
 
@@ -148,9 +147,7 @@ def test_a_restart_disturbs_nobody(bench: Bench) -> None:
     try:
         for _ in range(2):
             bench.stop()
-            before = bench.log().count(LOADED)
-            bench.start()
-            bench.wait_until(lambda: bench.log().count(LOADED) == before + 1)  # noqa: B023  # called at once
+            start(bench)
         bench.wait_until_right()
     finally:
         is_over.set()

@@ -1,6 +1,7 @@
-"""The alerts and the dashboard of examples/monitoring, by a real Prometheus that scrapes a real agent.
+"""The alerts and the dashboard of examples/monitoring, in a real Prometheus that scrapes a real agent.
 
-Minutes are divided by `FACTOR`, in rules and ranges alike, and two thresholds that would take a crowd are lowered.
+All durations in rules and ranges are divided by `FACTOR`.  Two thresholds that only a large cluster would reach are
+lowered.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from typing import Any
 
 import pytest
 import yaml
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
+from nftproxy_conformance.lab import Origin, endpoint
 
-from nftproxy.lab import Origin, endpoint
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.apiserver.faults import EndWatch, Fault, Respond
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
@@ -36,7 +37,7 @@ FACTOR = 60
 RULES = (MONITORING / "rules.yaml").read_text()
 LOWERED = {"> 0.8 * 1048576": "> 0", ") > 30": ") > 0.5"}
 KUBE_PROXY_DOWN = {"alert": "KubeProxyDown", "expr": 'absent(up{job="kube-proxy"} == 1)', "for": "15s"}
-"""The rule of kube-prometheus-stack (kubernetes-mixin), whose 15 minutes are divided like ours."""
+"""The rule of kube-prometheus-stack (kubernetes-mixin), with its 15 minutes divided like the durations of our rules."""
 AFFINITY = "NftproxyAffinityFull"
 
 TROUBLED = {
@@ -49,12 +50,12 @@ TROUBLED = {
     "NftproxyApiErrors",
     "NftproxySlowProgramming",
 }
-"""What fires while the agent works in a world full of faults."""
+"""The alerts that fire while a running agent meets all faults at once."""
 
 
 @pytest.fixture(scope="module")
 def prometheus(shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Prometheus beside the agent, in a hurry."""
+    """Prometheus beside the agent, with shortened durations."""
     text = hastened(RULES, FACTOR)
     for usual, lowered in LOWERED.items():
         assert usual in text
@@ -65,7 +66,7 @@ def prometheus(shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_the_rules_are_good(tmp_path: Path) -> None:
-    """Prometheus' own tool finds no fault with the rules, and each alert is one that this file provokes."""
+    """Prometheus' own tool accepts the rules, and this file's tests provoke every alert."""
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
     subprocess.run([program("promtool"), "check", "rules", path], check=True, stdout=subprocess.PIPE)
@@ -74,7 +75,7 @@ def test_the_rules_are_good(tmp_path: Path) -> None:
 
 
 def test_the_pod_monitor_finds_the_agents() -> None:
-    """It selects the pods that `nftproxy manifests --monitoring` asks for, by their labels and the name of the port."""
+    """The PodMonitor selects the pods of `nftproxy manifests --monitoring`, by their labels and the port's name."""
     options = ["--for", "kubeadm", "--api-server", "https://api.example:6443", "--cluster-cidr", "10.244.0.0/16"]
     output = nftproxy("manifests", *options, "--monitoring").out
     (pods,) = [each["spec"]["template"] for each in yaml.safe_load_all(output) if each["kind"] == "DaemonSet"]
@@ -87,19 +88,19 @@ def test_the_pod_monitor_finds_the_agents() -> None:
 
 
 def test_the_dashboard_is_what_its_table_says() -> None:
-    """examples/monitoring/dashboard.json is what `python -m tools.monitoring` writes."""
+    """The file examples/monitoring/dashboard.json equals the output of `python -m tools.monitoring`."""
     assert FILE.read_text() == dashboard_text()
 
 
 def test_a_healthy_agent_is_no_cause_for_alarm(prometheus: Prometheus) -> None:
-    """Nothing fires, nor is about to, once the agent has been well for as long as rules look back."""
+    """No alert fires or is pending once the agent has been healthy for as long as rules look back."""
     prometheus.wait_until(lambda: not prometheus.alerts(), "no alert is left from the start")
     time.sleep(10 * 60 / FACTOR)
     assert prometheus.alerts() == {}
 
 
 def test_faults_are_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
-    """Each fault that an agent survives makes its alert fire and shows in the dashboard; then all is well again."""
+    """Each fault that an agent survives fires its alert and shows in the dashboard, and ends with its cause."""
     server.put(*TROUBLESOME)
     bench.lab.node.run(["nft", "add", "table", "ip", "kube-proxy"])
     bench.config_map.update("{")
@@ -128,7 +129,7 @@ def test_faults_are_seen(prometheus: Prometheus, bench: Bench, server: ApiServer
 
 
 def test_a_kernel_that_refuses_is_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
-    """While another program owns the table, alerts say that the kernel refuses and that rules are stale."""
+    """While another program owns the table, the alerts for kernel refusals and for stale rules fire."""
     wanted = {"NftproxyKernelRefuses", "NftproxyRulesStale"}
     numbers = itertools.count(300)
 
@@ -143,7 +144,7 @@ def test_a_kernel_that_refuses_is_seen(prometheus: Prometheus, bench: Bench, ser
 
 
 def test_a_lack_of_files_is_seen(prometheus: Prometheus, bench: Bench) -> None:
-    """An alert says that an agent has hardly any file left to open."""
+    """The alert for file descriptors fires while an agent is close to its limit."""
     before = resource.prlimit(bench.process_id, resource.RLIMIT_NOFILE)
     few = math.ceil(len([*Path(f"/proc/{bench.process_id}/fd").iterdir()]) * 1.15)
     resource.prlimit(bench.process_id, resource.RLIMIT_NOFILE, (few, before[1]))
@@ -153,7 +154,7 @@ def test_a_lack_of_files_is_seen(prometheus: Prometheus, bench: Bench) -> None:
 
 
 def test_an_agent_that_is_gone_is_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
-    """Alerts say that an agent is gone, kube-prometheus-stack's own too; then that it waits; and in the end nothing."""
+    """The alerts for a missing agent fire, then the alert for a waiting agent, and none once it is ready."""
     bench.stop()
     prometheus.wait_until(lambda: prometheus.firing() >= {"NftproxyDown", "KubeProxyDown"}, "the agent is missed")
     server.rbac = [each for each in PERMISSIONS if each[1] != "nodes"]
@@ -173,11 +174,11 @@ TROUBLESOME = [
     service(23, type="LoadBalancer", loadBalancerSourceRanges=[f"10.{n // 256}.{n % 256}.0/24" for n in range(1001)]),
     service(24, ports="80"),
 ]
-"""A Service whose clients are remembered, two that claim one address, one beyond a limit, and one that is none."""
+"""A Service with affinity, two Services with the same address, a Service beyond a limit, and an invalid Service."""
 
 
 def late_slice() -> dict[str, Any]:
-    """An EndpointSlice that changes each time, and whose change is said to be 12 s old."""
+    """An EndpointSlice that differs at each call, and whose annotation dates its change 12 s ago."""
     changed = datetime.now(UTC) - timedelta(seconds=12)
     made = endpoints(1, f"10.1.1.{100 + changed.second}", pod(1))
     made["metadata"]["annotations"] = {"endpoints.kubernetes.io/last-change-trigger-time": changed.isoformat()}

@@ -1,35 +1,42 @@
-"""One Service whose rules the kernel refuses, as this agent's templates write them badly: others lose nothing by it."""
+"""A Service whose rules the kernel refuses, due to a bad template.  All other Services are served."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Origin, endpoint
 
-from nftproxy.lab import Origin, endpoint
-from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, pod, service, vip
+from tests.system.packets.manifests import Manifest
 
-BAD = 66
-"""The number of the Service that is refused, for as long as it has its usual address."""
 REFUSED = """
-{% for address in cluster_ips if (address | string) == "10.96.0.66" %}
+{% for address in cluster_ips if (address | string).startswith("10.96.7.") %}
 add element {{ table }} services { {{ address }} . tcp . 1 : goto nowhere }
 {% endfor %}
 """
+NUMBERS = itertools.count((7 << 8) + 1)
+"""The numbers of bad Services, whose usual addresses are refused.  Each test has its own number, so that no log line of
+an earlier test counts."""
 QUARANTINED = "nftproxy_services_quarantined"
-SAID = "Service shop/s66 is quarantined for IPv4: the kernel refuses its rules: Could not process rule"
 
 
 @pytest.fixture
-def server(bench: Bench, server: ApiServer) -> Iterator[ApiServer]:
-    """The API server, which has no bad Service any more at the end."""
-    yield server
-    for kind, name in (("Service", "s66"), ("EndpointSlice", "s66-1")):
-        with contextlib.suppress(KeyError):
+def bad(server: ApiServer) -> Iterator[int]:
+    """The number of a bad Service, which is deleted at the end."""
+    number = next(NUMBERS)
+    yield number
+    for kind, name in (("Service", f"s{number}"), ("EndpointSlice", f"s{number}-1")):
+        if server.get(kind, "shop", name):
             server.delete(kind, "shop", name)
-    bench.wait_until(lambda: bench.metric(QUARANTINED) == 0)
+
+
+def said(number: int) -> str:
+    """The log line of a Service that is quarantined."""
+    return f"Service shop/s{number} is quarantined for IPv4: the kernel refuses its rules: Could not process rule"
 
 
 def is_served(bench: Bench, number: int, pods: int | None = None) -> bool:
@@ -37,31 +44,33 @@ def is_served(bench: Bench, number: int, pods: int | None = None) -> bool:
     return bench.lab.connect(Origin.POD, vip(number), 80) == endpoint(pod(pods or number), 8080)
 
 
-def quarantine(bench: Bench, server: ApiServer) -> None:
-    """Let the bad Service come, and wait until it is known to be."""
-    known = bench.log().count(SAID)
-    server.put(service(BAD), endpoints(BAD))
-    bench.wait_until(lambda: bench.log().count(SAID) > known)
-    bench.wait_until(lambda: bench.metric(QUARANTINED) == 1)  # the log may be first
+def quarantine(bench: Bench, server: ApiServer, number: int, *more: Manifest) -> None:
+    """Create a bad Service, with more objects, and wait until it is quarantined."""
+    server.put(service(number), endpoints(number), *more)
+    bench.wait_until(lambda: said(number) in bench.log())
 
 
-def test_it_is_quarantined_and_named(bench: Bench, server: ApiServer) -> None:
-    """All others are served, those that come with it too; log, metrics and an Event on it say what is wrong."""
-    server.put(service(BAD), endpoints(BAD), service(67), endpoints(67))
-    bench.wait_until(lambda: SAID in bench.log())
+def test_it_is_quarantined_and_named(bench: Bench, server: ApiServer, bad: int) -> None:
+    """A bad Service is named in log, metrics and an Event, and all other Services are served."""
+    quarantine(bench, server, bad, service(67), endpoints(67))
     assert all(is_served(bench, number) for number in (1, 2, 3, 4, 5, 67))
-    assert not is_served(bench, BAD)
+    assert not is_served(bench, bad)
     bench.wait_until(lambda: bench.metric(QUARANTINED) == 1)
-    bench.wait_until(lambda: any(each["reason"] == "RulesRefused" for each in server.objects("Event")))
-    (event,) = [each for each in server.objects("Event") if each["reason"] == "RulesRefused"]
-    assert (event["regarding"]["kind"], event["regarding"]["name"]) == ("Service", "s66")
+    bench.wait_until(lambda: events(server, bad))
+    (event,) = events(server, bad)
+    assert (event["reason"], event["regarding"]["kind"]) == ("RulesRefused", "Service")
     assert "goto nowhere" in event["note"]
     assert bench.healthz().status == 200
 
 
-def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer) -> None:
-    """What comes later is in the kernel at once, by a small transaction each."""
-    quarantine(bench, server)
+def events(server: ApiServer, number: int) -> list[dict[str, Any]]:
+    """The Events on a Service."""
+    return [each for each in server.objects("Event") if each["regarding"]["name"] == f"s{number}"]
+
+
+def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer, bad: int) -> None:
+    """Later changes of other Services reach the kernel within a second, by a small transaction each."""
+    quarantine(bench, server, bad)
     loads = bench.log().count("loaded the rules")
     for number in range(10):
         server.put(endpoints(1, pod(100 + number)))
@@ -69,29 +78,30 @@ def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer) ->
     assert bench.log().count("loaded the rules") == loads
 
 
-def test_it_is_found_at_a_start_too(bench: Bench, server: ApiServer) -> None:
-    """An agent that starts where it is there already serves all others, and has taken no rules away meanwhile."""
-    quarantine(bench, server)
-    known = bench.log().count(SAID)
+def test_it_is_found_at_a_start_too(bench: Bench, server: ApiServer, bad: int) -> None:
+    """An agent that starts beside a bad Service quarantines it, and another Service is served all the time."""
+    quarantine(bench, server, bad)
     bench.stop()
+    known = bench.log().count(said(bad))
     bench.start()
-    while bench.log().count(SAID) == known:
+    while bench.log().count(said(bad)) == known:
         assert is_served(bench, 2)
     assert is_served(bench, 2)
 
 
-def test_it_is_served_once_it_can_be(bench: Bench, server: ApiServer) -> None:
-    """With another address the kernel takes its rules."""
-    quarantine(bench, server)
-    server.put({**service(BAD), "spec": {**service(BAD)["spec"], "clusterIP": vip(70), "clusterIPs": [vip(70)]}})
+def test_it_is_served_once_it_can_be(bench: Bench, server: ApiServer, bad: int) -> None:
+    """A bad Service is served once it has an address whose rules the kernel accepts."""
+    quarantine(bench, server, bad)
+    other = vip(bad - 1024)
+    server.put({**service(bad), "spec": {**service(bad)["spec"], "clusterIP": other, "clusterIPs": [other]}})
     bench.wait_until_right()
-    assert bench.metric(QUARANTINED) == 0
-    assert is_served(bench, 70, BAD)
+    bench.wait_until(lambda: bench.metric(QUARANTINED) == 0)
+    assert is_served(bench, bad - 1024, bad)
 
 
-def test_it_may_go(bench: Bench, server: ApiServer) -> None:
-    """Without it all is as if it had never been there."""
-    quarantine(bench, server)
-    server.delete("Service", "shop", "s66")
+def test_it_may_go(bench: Bench, server: ApiServer, bad: int) -> None:
+    """When a bad Service is deleted, its quarantine ends and the rules are right."""
+    quarantine(bench, server, bad)
+    server.delete("Service", "shop", f"s{bad}")
     bench.wait_until(lambda: bench.metric(QUARANTINED) == 0)
     bench.wait_until_right()

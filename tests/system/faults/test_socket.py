@@ -1,4 +1,4 @@
-"""The agent's socket, and the commands that ask over it: what the node serves, how the agent is, and who may know."""
+"""The agent's socket and its commands: listings, status, explanations, and access by users."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Origin
+from nftproxy_conformance.lab.topology import NODE_NAME
 
-from nftproxy.agent.control import CONNECTIONS
-from nftproxy.kernel.nftables_netlink import sets
-from nftproxy.kernel.set_elements import count, is_full
-from nftproxy.lab import Origin
-from nftproxy.lab.apiserver import ApiServer
-from nftproxy.lab.topology import NODE_NAME
+from nftproxy.agent.socket.agent_socket import CONNECTIONS
+from nftproxy.kernel.nfnetlink.elements import count_elements, is_full
+from nftproxy.kernel.nfnetlink.nft_queries import sets
 from nftproxy.model.addresses import TABLE, Family
 from tests.conftest import NOBODY
 from tests.support.command import Done
@@ -31,7 +31,7 @@ from tests.system.packets.manifests import labelled
 
 LIVE_COMMANDS = [["status"], ["list", "services"], ["list", "affinity"], ["explain", "10.96.0.1:80"]]
 SHORT = 0.3
-"""Seconds that a command waits for an agent that is known to be silent."""
+"""Seconds that a command waits for an agent that this test has stopped."""
 
 
 def items(done: Done) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def items(done: Done) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def stopped(bench: Bench) -> Iterator[None]:
-    """The agent's process, stopped."""
+    """Stop the agent's process with SIGSTOP, and continue it at the end."""
     os.kill(bench.process_id, signal.SIGSTOP)
     try:
         yield
@@ -51,7 +51,7 @@ def stopped(bench: Bench) -> Iterator[None]:
 
 
 def test_status_of_a_healthy_agent(bench: Bench, server: ApiServer) -> None:
-    """It is healthy, with its watches, its last transaction, its versions, and exit status 0."""
+    """Status of a healthy agent has its watches, its last transaction, its versions, and exit status 0."""
     server.put(service(20), endpoints(20))
     bench.wait_until_right()
     done = bench.command("status", "-o", "json")
@@ -72,7 +72,7 @@ def test_status_of_a_healthy_agent(bench: Bench, server: ApiServer) -> None:
 
 
 def test_status_says_why_the_agent_is_not_healthy(bench: Bench, server: ApiServer) -> None:
-    """While another program owns a table name, status names the refusal, and is no success."""
+    """While another program owns the agent's table, status names the kernel's refusal."""
     before = json.loads(bench.command("status", "-o", "json").out)["agent"]["lastRefusal"]
     owner = f"delete table ip {TABLE}; add table ip {TABLE} {{ flags owner; }}"
     blocking = bench.lab.node.popen(["nft", "-i"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
@@ -95,7 +95,7 @@ def test_status_says_why_the_agent_is_not_healthy(bench: Bench, server: ApiServe
 
 
 def test_services_are_listed_as_by_kubectl(bench: Bench, server: ApiServer) -> None:
-    """Namespace and labels choose, and a label that changes is known without a transaction."""
+    """Services are selected by namespace and labels, and a changed label is known without a transaction."""
     server.put(labelled(service(30), app="front"), endpoints(30), labelled(service(31), app="back"))
     bench.wait_until_right()
     assert "shop" in {row["namespace"] for row in items(bench.command("list", "services", "-A", "-o", "json"))}
@@ -118,7 +118,7 @@ def test_services_are_listed_as_by_kubectl(bench: Bench, server: ApiServer) -> N
 
 
 def test_endpoints_conflicts_and_quarantine_are_listed(bench: Bench, server: ApiServer) -> None:
-    """Each endpoint has the reason why it is used or not, each conflict its holder, each Service without rules why."""
+    """Lists show why each endpoint is used or not, the holder of each conflict, and each quarantined Service."""
     unready = endpoints(32, pod(32), "10.1.0.99")
     unready["endpoints"][1]["conditions"] = {"ready": False}
     taken = service(33, externalIPs=["203.0.113.33"])
@@ -140,7 +140,7 @@ def test_endpoints_conflicts_and_quarantine_are_listed(bench: Bench, server: Api
 
 
 def test_remembered_clients_are_listed_and_counted(bench: Bench, server: ApiServer) -> None:
-    """The kernel's own entries, by Service, up to a limit that is said; and a map's fill, however it is counted."""
+    """The kernel's affinity entries are listed by Service up to a limit, and status counts the entries of a map."""
     server.put(service(36, sessionAffinity="ClientIP"), endpoints(36))
     bench.wait_until_right()
     sources = [f"10.1.0.{number}" for number in range(40, 43)]
@@ -159,15 +159,15 @@ def test_remembered_clients_are_listed_and_counted(bench: Bench, server: ApiServ
     assert (fill["name"], fill["clients"], fill["size"], fill["isFull"]) == ("tcp-affinity-10800", 3, 1_048_576, False)
 
     def uncounted() -> tuple[tuple[int, bool], tuple[int, bool], bool]:
-        (found,) = [each for each in sets(Family.IPV4, TABLE) if each.name == fill["name"]]
+        (found,) = [each for each in sets(Family.IPV4) if each.name == fill["name"]]
         family = Family.IPV4
-        return count(family, TABLE, found, 100), count(family, TABLE, found, 3), is_full(family, TABLE, found)
+        return count_elements(family, found, 100), count_elements(family, found, 3), is_full(family, found)
 
     assert bench.lab.node.call(uncounted) == ((3, False), (3, True), False)
 
 
 def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None:
-    """Without manifests the agent explains, with the pod that the kernel remembers, and what it holds otherwise."""
+    """The agent's explanation has the client's remembered pod, and whether the kernel holds each expected element."""
     server.put(service(38, sessionAffinity="ClientIP"), endpoints(38))
     bench.wait_until_right()
     bench.lab.connect(Origin.POD, vip(38), 80, source="10.1.0.77")
@@ -189,7 +189,7 @@ def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None
 
 
 def test_manifests_are_compared_with_what_the_kernel_holds(bench: Bench, server: ApiServer, tmp_path: Path) -> None:
-    """The cluster's own objects make no difference; a change in them does, and so does damage."""
+    """A live diff is empty for the cluster's own objects, and shows changed manifests and damaged tables."""
     server.put(service(39), endpoints(39))
     bench.wait_until_right()
     file = tmp_path / "all.json"
@@ -211,7 +211,7 @@ def test_manifests_are_compared_with_what_the_kernel_holds(bench: Bench, server:
     assert gone.status == 1
     assert f"delete element ip nftproxy cluster-ips {{ {vip(39)} }}\n" in gone.out
     save()
-    with stopped(bench):  # which would mend it
+    with stopped(bench):  # a running agent would repair the damage
         assert bench.command("diff", "--live", str(file), timeout=SHORT).status == 1
         bench.lab.node.run(["nft", "delete", "element", "ip", TABLE, "cluster-ips", f"{{ {vip(39)} }}"])
         offline = ["--node", NODE_NAME, "--config", str(bench.config_map.path)]
@@ -226,7 +226,7 @@ def test_manifests_are_compared_with_what_the_kernel_holds(bench: Bench, server:
 
 @pytest.mark.parametrize("command", LIVE_COMMANDS, ids=" ".join)
 def test_an_agent_that_hangs_is_named(bench: Bench, command: list[str]) -> None:
-    """Every command that asks it says at once that its process is stopped, and what to do, and is no success."""
+    """Every live command fails after its timeout, names the stopped process, and says how to continue it."""
     with stopped(bench):
         done = bench.command(*command, timeout=SHORT)
     assert done.status == 1
@@ -236,7 +236,7 @@ def test_an_agent_that_hangs_is_named(bench: Bench, command: list[str]) -> None:
 
 
 def test_status_from_the_kernel_alone(bench: Bench) -> None:
-    """Without an answer the tables, their shapes and the versions are shown all the same."""
+    """Without an answer of the agent, status still shows the kernel's tables and the agent's process."""
     with stopped(bench):
         state = json.loads(bench.command("status", "-o", "json", timeout=SHORT).out)
     tables = state["kernel"]["tables"]
@@ -248,13 +248,13 @@ def test_status_from_the_kernel_alone(bench: Bench) -> None:
 
 
 def test_an_agent_that_was_killed_is_missed_and_replaced(bench: Bench) -> None:
-    """Every command says that nobody listens; the next agent takes the dead one's place."""
+    """After a kill every live command says that no process listens, and the next agent takes over the socket."""
     os.kill(bench.process_id, signal.SIGKILL)
     bench.await_end()
     for command in LIVE_COMMANDS:
         done = bench.command(*command)
         assert done.status == 1
-        assert "nobody listens" in done.out + done.err
+        assert "no process listens" in done.out + done.err
         assert "no nftproxy runs in this network namespace: start it" in done.out + done.err
     assert bench.socket_path.exists()
     bench.start()
@@ -263,7 +263,7 @@ def test_an_agent_that_was_killed_is_missed_and_replaced(bench: Bench) -> None:
 
 
 def test_the_socket_is_the_agents_users_alone(bench: Bench) -> None:
-    """Socket and directory are closed to others, and one who gets in all the same gets no answer."""
+    """The modes of socket and directory keep other users out, and the agent answers 403 to another user."""
     directory = bench.socket_path.parent
     assert stat.S_IMODE(bench.socket_path.stat().st_mode) == 0o600
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -271,7 +271,7 @@ def test_the_socket_is_the_agents_users_alone(bench: Bench) -> None:
         "import socket, sys; s = socket.socket(socket.AF_UNIX); s.settimeout(60); s.connect(sys.argv[1]);"
         "s.send(b'GET /v1/status HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n'); print(s.recv(100))"
     )
-    # By a file descriptor of the directory: no need to open the way to it for all.
+    # A file descriptor of the socket spares us opening all directories of its path to other users.
     held = os.open(bench.socket_path, os.O_PATH)
     try:
         bench.socket_path.chmod(0o666)
@@ -289,7 +289,7 @@ def test_the_socket_is_the_agents_users_alone(bench: Bench) -> None:
 
 
 def test_silent_and_hasty_connections_stop_nobody(bench: Bench, server: ApiServer) -> None:
-    """With more connections than there may be, which say nothing or no HTTP, others are answered, and rules follow."""
+    """Three times as many silent or faulty connections as allowed stop neither commands nor changes of rules."""
     opened = [socket.socket(socket.AF_UNIX) for _ in range(3 * CONNECTIONS.connections)]
     try:
         for number, each in enumerate(opened):

@@ -1,4 +1,4 @@
-"""A node that is registered with the startup taint: it goes once the agent has loaded all rules, and not before."""
+"""The startup taint of a node is removed once the agent has loaded all rules, and not before."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import socket
 from typing import Any
 
 import yaml
+from nftproxy_conformance.apiserver import ApiServer
 
-from nftproxy.kernel import netlink
-from nftproxy.lab.apiserver import ApiServer
+from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import Family
+from nftproxy.netlink.codec import named
 from tests.system.faults.bench import PERMISSIONS, Bench, node
 from tests.system.faults.test_life import LOADED
-from tests.system.faults.test_start import BATCH_BEGIN, BATCH_END, NEW_TABLE, command, named, number
+from tests.system.faults.test_start import BATCH_BEGIN, BATCH_END, NEW_TABLE, command, number
 
 KEY = "nftproxy.dev/not-ready"
 TAINT = {"key": KEY, "effect": "NoSchedule"}
@@ -26,7 +27,7 @@ OWNER = 2
 
 
 def start(bench: Bench, server: ApiServer, key: str) -> None:
-    """Start the agent with the option, and the rights that it takes."""
+    """Start the agent with a startup taint and the permissions that it requires."""
     server.rbac = ALLOWED
     bench.config_map.update(yaml.safe_dump(bench.configuration | {"nftproxy": {"startupTaint": key}}))
     bench.start()
@@ -46,15 +47,15 @@ def patches(bench: Bench) -> list[int]:
 
 
 def own_the_table() -> socket.socket:
-    """Make `ip nftproxy` a table that nobody else may change as long as this socket is open (NFT_TABLE_F_OWNER)."""
-    kernel = netlink.open_socket()
+    """Make `ip nftproxy` a table that only this socket may change while it is open (NFT_TABLE_F_OWNER)."""
+    kernel = open_socket()
     table = command(10 << 8 | NEW_TABLE, named(1, "nftproxy") + number(2, OWNER))
     kernel.sendto(command(BATCH_BEGIN, b"", resource=10) + table + command(BATCH_END, b"", resource=10), (0, 0))
     return kernel
 
 
 def test_without_the_option_a_node_is_only_watched(bench: Bench, server: ApiServer) -> None:
-    """An agent without the option asks for nothing that it hasn't always asked for, and leaves the taint."""
+    """An agent without the option only lists and watches Nodes, and leaves the taint."""
     server.put(node() | {"spec": {"taints": [OTHER, TAINT]}})
     bench.wait_until_right(PATIENCE)
     assert {each.verb for each in server.requests(resource="nodes")} == {"list", "watch"}
@@ -62,7 +63,7 @@ def test_without_the_option_a_node_is_only_watched(bench: Bench, server: ApiServ
 
 
 def test_it_stays_until_the_first_load_is_done(bench: Bench, server: ApiServer) -> None:
-    """While something can't be listed, and while the kernel takes one family alone, it stays; it is removed once."""
+    """The taint stays until all resources are listed and both families are loaded, and is removed a single time."""
     bench.stop()
     server.put(node() | {"spec": {"taints": [OTHER, TAINT]}})
     for family in Family:
@@ -75,8 +76,9 @@ def test_it_stays_until_the_first_load_is_done(bench: Bench, server: ApiServer) 
     assert (taints(server), patches(bench)) == ([OTHER, TAINT], [])
     server.rbac = ALLOWED
     bench.wait_until(lambda: waits_for(bench) == ["the first load of IPv4"], PATIENCE)
-    bench.wait_until(lambda: bench.held()[Family.IPV6], PATIENCE)
+    bench.wait_until(lambda: bench.log().count(LOADED) > loads, PATIENCE)
     assert bench.log().count(LOADED) == loads + 1, "that of IPv6"
+    assert bench.held()[Family.IPV6]
     assert (taints(server), bench.requests(resource="nodes", verb="get")) == ([OTHER, TAINT], [])
     owner.close()
     bench.wait_until(lambda: taints(server) == [OTHER], PATIENCE)
@@ -89,7 +91,7 @@ def test_it_stays_until_the_first_load_is_done(bench: Bench, server: ApiServer) 
 
 
 def waits_for(bench: Bench) -> list[str]:
-    """What the agent says that must happen before all rules are loaded."""
+    """The agent's list of events that must happen before all rules are loaded."""
     try:
         found = json.loads(bench.healthz().body).get("waitingFor", [])
     except OSError:

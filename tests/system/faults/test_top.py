@@ -9,14 +9,16 @@ import pty
 import signal
 import sys
 
-from nftproxy.lab import Origin
-from nftproxy.lab.apiserver import ApiServer
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Origin
+
+from tests.support.processes import CHECKOUT
 from tests.support.waiting import PATIENCE
-from tests.system.faults.bench import ROOT, Bench, endpoints, pod, service, vip
+from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 
 
 def test_connections_have_their_services_names(bench: Bench, server: ApiServer) -> None:
-    """Each Service's connections are counted by endpoint, as a table in a pipe and as JSON."""
+    """Each Service's connections are counted by endpoint, in a table in a pipe and in JSON."""
     server.put(service(20), endpoints(20), service(21), endpoints(21))
     bench.wait_until_right()
     bench.lab.node.flush_conntrack()
@@ -43,11 +45,11 @@ def test_connections_have_their_services_names(bench: Bench, server: ApiServer) 
 
 
 def test_a_terminal_shows_it_again_and_again(bench: Bench) -> None:
-    """On a terminal the table is renewed from its top until Ctrl-C, which is no failure."""
+    """On a terminal the table is redrawn until Ctrl-C, which ends the command with exit status 0."""
     ours, theirs = pty.openpty()
     arguments = ["top", "--interval", "0.1", "--agent-socket", str(bench.socket_path)]
     command = ["env", "--default-signal=INT", sys.executable, "-m", "nftproxy", *arguments]  # a shell's "&" ignores it
-    process = bench.lab.node.popen(command, cwd=ROOT, stdin=theirs, stdout=theirs, stderr=theirs)
+    process = bench.lab.node.popen(command, cwd=CHECKOUT, stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
     shown = b""
     while shown.count(b"\x1b[2J") < 3:

@@ -1,13 +1,13 @@
-"""A client that keeps its source port follows its Service: conntrack is made to forget where it went before."""
+"""A client that keeps its source port follows its Service, as the agent deletes the flow's conntrack entry."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, endpoint
 
-from nftproxy.lab import PORT_UNREACHABLE, Lab, Origin, Outcome, endpoint
-from nftproxy.lab.apiserver import ApiServer
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tests.system.packets.manifests import Manifest
 
@@ -18,18 +18,18 @@ UDP = [{"name": "", "port": 5300, "protocol": "UDP"}]
 
 
 def dns(*addresses: str) -> Manifest:
-    """The endpoints of the Service; without any, an empty slice."""
+    """The slice of the Service, which is empty without addresses."""
     return endpoints(DNS, *addresses, ports=UDP) | ({} if addresses else {"endpoints": []})
 
 
 def ask(lab: Lab) -> Outcome:
-    """What becomes of the next packet of the client's flow."""
+    """The outcome of the next packet of the client's flow."""
     return lab.connect(Origin.POD, VIP, 53, "udp", sport=CLIENT_PORT)
 
 
 @pytest.fixture
 def udp(bench: Bench) -> Iterator[Bench]:
-    """An agent, and a UDP Service with one endpoint that the client has been talking to for a while."""
+    """An agent, and a UDP Service with an endpoint that the client's flow has reached already."""
     server = bench.server
     server.put(service(DNS, ports=[{"port": 53, "protocol": "UDP"}]), dns("10.1.0.11"))
     bench.wait_until_right()
@@ -41,7 +41,7 @@ def udp(bench: Bench) -> Iterator[Bench]:
 
 
 def test_to_none_and_back(udp: Bench, server: ApiServer) -> None:
-    """Without endpoints the flow is refused, and with new ones it goes to these."""
+    """Without endpoints the flow is refused, and with a new endpoint it reaches that endpoint."""
     server.put(dns())
     udp.wait_until(lambda: ask(udp.lab) == PORT_UNREACHABLE)
     server.put(dns("10.1.0.12"))
@@ -49,7 +49,7 @@ def test_to_none_and_back(udp: Bench, server: ApiServer) -> None:
 
 
 def test_to_others(udp: Bench, server: ApiServer) -> None:
-    """When its endpoint goes the flow goes to another one; when others join, it stays."""
+    """A flow stays when endpoints join, and moves to another endpoint when its endpoint goes."""
     server.put(dns("10.1.0.11", "10.1.0.12", "10.1.0.13"))
     udp.wait_until_right()
     assert {ask(udp.lab) for _ in range(20)} == {endpoint("10.1.0.11", 5300)}
@@ -58,7 +58,7 @@ def test_to_others(udp: Bench, server: ApiServer) -> None:
 
 
 def test_while_the_agent_is_away(udp: Bench, server: ApiServer) -> None:
-    """An endpoint that goes while the agent doesn't run is forgotten at its start, and others' flows are not."""
+    """A flow whose endpoint goes while the agent doesn't run moves to the new endpoint after the agent's start."""
     udp.stop()
     server.put(dns("10.1.0.14"))
     assert ask(udp.lab) == endpoint("10.1.0.11", 5300)
@@ -67,7 +67,7 @@ def test_while_the_agent_is_away(udp: Bench, server: ApiServer) -> None:
 
 
 def test_other_flows_stay(udp: Bench, server: ApiServer) -> None:
-    """A flow whose endpoint stays is not touched when another one goes."""
+    """A flow whose endpoint stays doesn't move when another endpoint goes."""
     server.put(dns("10.1.0.11", "10.1.0.12"))
     udp.wait_until_right()
     flows = {sport: udp.lab.connect(Origin.POD, VIP, 53, "udp", sport=sport) for sport in range(6000, 6040)}
@@ -81,5 +81,5 @@ def test_other_flows_stay(udp: Bench, server: ApiServer) -> None:
 
 
 def again(lab: Lab, flows: dict[int, Outcome]) -> dict[int, Outcome]:
-    """Where these flows go now."""
+    """The outcomes of these flows' next packets, by source port."""
     return {sport: lab.connect(Origin.POD, VIP, 53, "udp", sport=sport) for sport in flows}

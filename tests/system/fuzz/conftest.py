@@ -1,4 +1,4 @@
-"""Time for the tests here, and the account of what they tried: a tally for each module, printed at the end."""
+"""Time for the tests here, and a tally of their examples for each module, printed at the end."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance.strategies import objects
 
-from nftproxy.conformance import strategies
 from nftproxy.model.annotations import Algorithm
-from nftproxy.policy import maglev
+from nftproxy.policy.choosing import maglev
 from tests.system.fuzz.effort import IS_LONG, Tally
 
 LONGEST = 24 * 3600 if IS_LONG else 400
@@ -20,14 +20,15 @@ _TALLIES = pytest.StashKey[list[Tally]]()
 
 @pytest.fixture(scope="module")
 def tally(request: pytest.FixtureRequest) -> Tally:
-    """Take note of what a module's tests try."""
+    """Count the examples of a module's tests."""
     made = Tally(str(request.path.relative_to(request.config.rootpath)))
     request.config.stash.setdefault(_TALLIES, []).append(made)
     return made
 
 
 SMALL = (((20, 127), (1000, 509)), 1021)
-"""Sizes of tables, primes too, with which thousands of clusters can be tried; real ones are thirty times as large."""
+"""Sizes of tables, primes too, with which thousands of clusters can be tried.  Real tables are thirty times as
+large."""
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def small_tables() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(maglev, "SIZES", SMALL[0])
         patch.setattr(maglev, "LARGEST", SMALL[1])
-        patch.setattr(strategies, "drawn_algorithms", tuple(Algorithm))
+        patch.setattr(objects, "drawn_algorithms", tuple(Algorithm))
         yield
 
 

@@ -1,18 +1,18 @@
-"""Objects that go, among those that are there: events drawn blindly rarely name one."""
+"""Objects that go, drawn from the present objects: events drawn blindly rarely name a present object."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from hypothesis import strategies as st
+from nftproxy_conformance.strategies.objects import Given, some
 
-from nftproxy.conformance.strategies import Given, some
 from nftproxy.model.events import Event, Listed, Removed, Seen, key_of
 from nftproxy.model.objects import ClusterObject
 
 
 def departures(there: Sequence[Given]) -> st.SearchStrategy[Event]:
-    """An object is removed, or some are missing in a list of their kind; of nothing, nothing can go."""
+    """An object is removed, or some are missing in a list of their kind."""
     objects = [value for value in there if not isinstance(value, Seen)]
     if not objects:
         return st.nothing()

@@ -1,8 +1,8 @@
-"""How much the properties here try, and the account of what was tried.
+"""How many examples the properties here try, and a tally of them.
 
-By default each tries so little that all of them take seconds; NFTPROXY_TESTS=long makes it thousands of examples, new
-ones each time (`tox run -e fuzz`).  Passing says little without a figure, so each test counts what it tried, and the
-figures stand at the end of the test run (conftest.py).
+By default each tries so little that all of them take seconds.  NFTPROXY_TESTS=long makes it thousands of
+examples, new each time (`tox run -e fuzz`).  Passing says little without a figure, so each test counts its examples,
+and the figures stand at the end of the test run (conftest.py).
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from collections import Counter
 from collections.abc import Iterable
 
 from hypothesis import HealthCheck, Phase, settings
+from nftproxy_conformance.strategies.objects import TABLES
 
-from nftproxy.conformance.strategies import TABLES
 from nftproxy.model.objects import Service
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
 LONG_PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink)
-"""All but one, which traces every line on Python 3.11."""
+"""All phases but the last, which traces every line on Python 3.11."""
 
 
 def effort(short: int, long: int, *, steps: int = 50) -> settings:
-    """Settings for a property that is to try so many examples; `steps` are those of a state machine.
+    """Settings for a property that is to try so many examples, with so many `steps` of a state machine.
 
-    The long form looks for what nobody has seen, so it starts from other random numbers each time, in CI too.  It also
-    looks for a small example of what fails, which takes Hypothesis up to five minutes; the short form says at once that
-    something does, and how to try just that again.
+    The long form looks for new faults, so it starts from other random numbers each time, in CI too.  It also
+    looks for a small failing example, which takes Hypothesis up to five minutes.  The short form reports a failure at
+    once, and how to try it again.
     """
     return settings(
         max_examples=long if IS_LONG else short,
@@ -40,14 +40,14 @@ def effort(short: int, long: int, *, steps: int = 50) -> settings:
 
 
 class Tally:
-    """How often what was tried, for one module of tests: `tally.count("clusters")`."""
+    """Counts of examples, for a module of tests: `tally.count("clusters")`."""
 
     def __init__(self, module: str) -> None:
         self.module = module
         self._counts = Counter[str]()
 
     def count(self, what: str, number: int = 1) -> None:
-        """Add to what was tried; `what` is a plural, as it will be printed."""
+        """Add to a count.  `what` is its name, a plural, as it will be printed."""
         self._counts[what] += number
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
-"""What our transactions may say, read strictly and without the code that writes them.
+"""The grammar of our transactions, read strictly and without the code that writes them.
 
 `assert_typed` accepts a text only if every word in it is a keyword of ours, a name of ours, or an address, network or
-number in the one form in which these are written.  Elements are read word by word.  The lines of declarations must be
-those that a tame cluster has too (`line_forms`), but for their addresses, networks and numbers.
+number in its canonical form.  Elements are read word by word.  The lines of declarations must be
+lines that a tame cluster has too (`line_forms`), but for their addresses, networks and numbers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def is_address(word: str) -> bool:
 
 
 def is_network(word: str) -> bool:
-    """Whether this is a network of more than one address, written as it should be."""
+    """Whether this is a network of several addresses, written as it should be."""
     try:
         return "/" in word and str(ipaddress.ip_network(word)) == word
     except ValueError:
@@ -59,9 +59,9 @@ def line_forms(text: str) -> set[str]:
 
 
 def assert_typed(text: str, forms: Iterable[str]) -> int:
-    """Assert that a transaction says nothing but what it may; how many elements it has.
+    """Assert that a transaction has allowed statements only.  Returns how many elements it has.
 
-    `forms` are those that the lines of declarations may have.
+    `forms` are the allowed forms of the lines of declarations.
     """
     known, count = set(forms), 0
     for line in _lines_of_declarations(text):

@@ -1,8 +1,8 @@
 """A node's nftables to try things on, and everything that our tables hold there.
 
-`Kernel.read_back` and `Kernel.elements` tell what a proxy needs to know.  Here is more: each set, map and chain with
-all that nft prints of it.  nft does not print rules as templates write them, so what a declaration should look like is
-learnt by loading it where nothing else is (`Printed`).
+`Kernel.read_back` and `Kernel.elements` return the facts that a proxy needs.  Here is more: each set, map and chain
+as nft prints it.  nft does not print rules as templates write them, so the printed form of a declaration is
+learnt by loading it into an empty namespace (`Printed`).
 """
 
 from __future__ import annotations
@@ -12,14 +12,15 @@ from collections.abc import Mapping
 from ipaddress import IPv6Address
 from typing import NamedTuple, Self
 
+from nftproxy_conformance.lab.namespace import Namespace
+
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab.namespace import Namespace
 from nftproxy.model.addresses import Family
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.ruleset import Declaration, Element, Kind
+from nftproxy.rules.ruleset import Declaration, Element, NftKind
 from nftproxy.rules.transaction import Installed, Transaction, join
 
-Identity = tuple[Kind, str]
+Identity = tuple[NftKind, str]
 
 _CONTAINER = re.compile(r"^\t(set|map|chain) (\S+) \{(?: # handle \d+)?\n(.*?)^\t\}\n", re.MULTILINE | re.DOTALL)
 _ELEMENTS = re.compile(r"^\t\telements = \{ (.*?) \}\n", re.MULTILINE | re.DOTALL)
@@ -30,11 +31,11 @@ _LIFETIME = re.compile(r" (?:timeout|expires) \w+")
 
 
 class Contents(NamedTuple):
-    """All that one of our tables holds, as nft prints it.
+    """All contents of one of our tables, as nft prints it.
 
     `declared` has the text of each set, map and chain, less elements.  `elements` are those of sets and maps that
-    packets don't write, `remembered` those of the others, less their lifetimes.  `rest` is what is none of these: the
-    table's flags and comment, and whatever else somebody may have put there.
+    packets don't write.  `remembered` are the elements that packets write, less their lifetimes.  `rest` is the
+    remaining text: the table's flags and comment, and additions of other programs.
     """
 
     declared: Mapping[Identity, str]
@@ -44,12 +45,12 @@ class Contents(NamedTuple):
 
     @classmethod
     def of(cls, listing: str) -> Self:
-        """What a listing says."""
+        """The contents of a listing."""
         declared: dict[Identity, str] = {}
         elements: list[Element] = []
         remembered: list[Element] = []
         for kind, name, body in _CONTAINER.findall(_COUNT.sub("", listing)):
-            declared[Kind(kind), name] = text = body if kind == "chain" else _ELEMENTS.sub("", body)
+            declared[NftKind(kind), name] = text = body if kind == "chain" else _ELEMENTS.sub("", body)
             if text is not body and (found := _ELEMENTS.search(body)):
                 held = remembered if "flags dynamic" in text else elements
                 held += (_element(name, each) for each in _BETWEEN.split(found[1]))
@@ -85,11 +86,11 @@ class Host:
         self._namespace.call(self._kernel.check, transaction)
 
     def installed(self) -> dict[Family, Installed | None]:
-        """What a proxy sees before it loads everything."""
+        """The state that a proxy reads before it loads everything."""
         return {family: self._namespace.call(self._kernel.read_back, family) for family in Family}
 
     def compared(self, made: Pipeline) -> dict[Family, Installed | None]:
-        """The same, with what differs from rules in tables that a load leaves in place, as an agent reads it."""
+        """The same, with the differences in tables that a load leaves in place, as an agent reads them."""
         found = self.installed()
         for family, installed in found.items():
             generation = made.refilled(family, installed)
@@ -111,7 +112,7 @@ class Host:
 
 
 class Printed:
-    """How nft prints what is declared and what stands around it: learnt by loading it into a namespace of its own."""
+    """How nft prints declarations and the text around them: learnt by loading them into a namespace of its own."""
 
     def __init__(self) -> None:
         self._host = Host()
@@ -129,7 +130,7 @@ class Printed:
         return {identity: self._texts[family, each] for identity, each in used.items()}
 
     def get(self, family: Family, declaration: Declaration) -> str | None:
-        """The text of one that was seen before."""
+        """The text of a declaration that was seen before."""
         return self._texts.get((family, declaration))
 
     def _learn(self, pipeline: Pipeline) -> None:

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies import worlds
+from nftproxy_conformance.subjects.rendered import Rendered
+from nftproxy_conformance.trials.trial import Trial
 
-from nftproxy.conformance import worlds
-from nftproxy.conformance.oracle import Oracle, World
-from nftproxy.conformance.rendered import Rendered
-from nftproxy.conformance.trial import Trial
 from nftproxy.kernel.capabilities import probe as probe_capabilities
-from nftproxy.lab import obstacle
 from tests.support.explained import disagreements, pipeline_of, some_questions
 from tests.support.factories import renderer
 from tests.system.fuzz.effort import IS_LONG, Tally, by_table, effort
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.skipif(bool(obstacle()), reason=obstacle()), pytest.ma
 
 @pytest.fixture(scope="module")
 def trial(tally: Tally) -> Iterator[Trial]:
-    """One lab for the whole module, which counts its connections."""
+    """A lab for the whole module, which counts its connections."""
     with Trial(Rendered(renderer(), probe_capabilities().capabilities)) as made:
         yield made
         tally.count("connections", made.connections)
@@ -40,8 +41,8 @@ def trial(tally: Tally) -> Iterator[Trial]:
 @given(world=worlds.worlds, start=st.integers(0, 10_000))
 @settings(effort(25, 1100), derandomize=not IS_LONG, database=None)
 def test_questions_are_answered_as_connections_go(trial: Trial, tally: Tally, world: World, start: int) -> None:
-    """To each question, the explanation says what the specification says, and what packets do."""
-    world = world._replace(knows_interfaces=True)  # packets meet those of the lab's node, whatever the proxy knows
+    """The explanation answers each question as the specification does, and as packets go."""
+    world = world._replace(knows_interfaces=True)  # packets meet the interfaces of the lab's node anyway
     asked = some_questions(world, start, QUESTIONS)
     oracle = Oracle(world)
     expected = [oracle.expected(probe) for probe in asked]

@@ -1,7 +1,7 @@
-"""Whatever happens, in whatever order and however it is gathered, the rules are those of what is there in the end.
+"""After any events, in any order and any batches, the rules are those of the objects that are there in the end.
 
 Here transactions are followed by a reader of their text that is stricter than the kernel (factories.Ledger), so that
-many thousands of histories can be tried; test_machine.py has the kernel itself.
+many thousands of histories can be tried.  test_machine.py has the kernel itself.
 """
 
 from __future__ import annotations
@@ -10,17 +10,9 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
+from nftproxy_conformance.strategies.histories import batches, clusters, histories, survivors, undoing, updates
+from nftproxy_conformance.strategies.objects import Given, all_settings
 
-from nftproxy.conformance.strategies import (
-    Given,
-    all_settings,
-    batches,
-    clusters,
-    histories,
-    survivors,
-    undoing,
-    updates,
-)
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.model.settings import Settings
@@ -34,11 +26,11 @@ History = list[list[Event]]
 
 
 class Followed:
-    """A pipeline, and what a kernel holds that follows it."""
+    """A pipeline, and the contents of a kernel that follows it."""
 
     def __init__(self, settings: Settings, objects: Iterable[Given] = ()) -> None:
         self.pipeline = Pipeline("node-a", settings, renderer())
-        self.pipeline.apply([Put(each) for each in objects])
+        self.pipeline.ingest([Put(each) for each in objects])
         self.ledger = Ledger()
         self.load()
 
@@ -47,12 +39,12 @@ class Followed:
         self.ledger.apply(self.pipeline.full_transaction({family: self.ledger.installed(family) for family in Family}))
 
     def follow(self, events: Sequence[Event]) -> None:
-        """Follow the events of one batch."""
-        self.ledger.apply(self.pipeline.apply(events))
+        """Follow the events of a batch."""
+        self.ledger.apply(self.pipeline.ingest(events))
 
 
 def assert_alike(one: Followed, other: Followed) -> None:
-    """Assert that two hold the same, less what is declared and no longer used, and that each holds what it should."""
+    """Assert that two hold the same, less unused declarations, and that each holds the elements of its generation."""
     assert one.pipeline.losses == other.pipeline.losses
     assert one.pipeline.health_checks.by_port == other.pipeline.health_checks.by_port
     for family in Family:
@@ -69,7 +61,7 @@ def assert_alike(one: Followed, other: Followed) -> None:
 
 
 def _held(made: Followed) -> dict[Family, set[Element]]:
-    """What a kernel holds, less what leads to chains that are kept although no Service has so many endpoints now."""
+    """The elements of a kernel, less those that lead to chains for numbers of endpoints that no Service has now."""
     return {
         family: made.ledger.held(family) & set(generation.used_elements())
         for family, generation in made.pipeline.generations.items()
@@ -79,7 +71,7 @@ def _held(made: Followed) -> dict[Family, set[Element]]:
 @effort(20, 5_000)
 @given(all_settings, histories)
 def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, history: History) -> None:
-    """After each batch of events all is as if only what is there now had ever been told."""
+    """After each batch of events the rules are those of a new pipeline that sees only the present objects."""
     made, there = Followed(settings), list[Given]()
     for batch in history:
         there = survivors([[Put(value) for value in there], batch])
@@ -97,7 +89,7 @@ def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, histo
 def test_any_object_may_change_or_go(
     tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
 ) -> None:
-    """After single fields have changed, and objects gone, all is as if there had never been but what is there now."""
+    """After single fields have changed, and objects gone, the rules are those of a new pipeline."""
     made, there = Followed(settings, cluster), cluster
     for _ in range(data.draw(st.integers(2, 6))):
         if there:
@@ -112,7 +104,7 @@ def test_any_object_may_change_or_go(
 @effort(20, 5_000)
 @given(all_settings, histories)
 def test_how_events_are_gathered_does_not_matter(tally: Tally, settings: Settings, history: History) -> None:
-    """One by one, in batches or all at once, the same events lead to the same."""
+    """Singly, in batches or all at once, the same events lead to the same rules."""
     events = [event for batch in history for event in batch]
     ways = [Followed(settings) for _ in range(3)]
     for number, batching in enumerate(([[event] for event in events], history, [events])):
@@ -128,7 +120,7 @@ def test_how_events_are_gathered_does_not_matter(tally: Tally, settings: Setting
 def test_the_order_of_events_does_not_matter(
     tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
 ) -> None:
-    """The same objects lead to the same in whatever order, and however batched, they came."""
+    """The same objects lead to the same rules in any order and any batches."""
     one, other = Followed(settings, cluster), Followed(settings)
     for batch in data.draw(batches(cluster)):
         other.follow(batch)
@@ -139,7 +131,7 @@ def test_the_order_of_events_does_not_matter(
 @effort(20, 5_000)
 @given(all_settings, histories)
 def test_what_is_undone_is_as_it_was(tally: Tally, settings: Settings, history: History) -> None:
-    """When events are undone, the kernel holds what it held before them."""
+    """When events are undone, the kernel holds the same as before them."""
     first, *rest = history
     made = Followed(settings)
     made.follow([*first, Put(HostAddresses(frozenset()))])  # once known, they are never unknown again

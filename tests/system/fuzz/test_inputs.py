@@ -1,9 +1,9 @@
-"""Whatever comes in, by whichever way: values or a report, never an exception, and never a word of it in the rules.
+"""Any input, by any way in, becomes values or a report, never an exception, and no word of it gets into the rules.
 
 Objects are whole and good, or have anything at all in some places: nft syntax, quotes, newlines, NULs, half surrogate
 pairs, 10 kB of text, huge numbers, other types.  They come as manifests (YAML, JSON) and as the API sends them (lists,
-watches).  Every name in them, good or bad, has a mark, which must not be found in any transaction; what a transaction
-says is read strictly (grammar.py), and the kernel must take it.
+watches).  Every name in them, good or bad, has a mark, which must not be found in any transaction.  Transactions
+are read strictly (grammar.py), and the kernel must take them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from nftproxy_conformance.lab import obstacle
 
 from nftproxy.api.parse import parse_json, parse_manifest, parse_object
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.explanation.listing import review
-from nftproxy.lab import obstacle
 from nftproxy.model.addresses import Family, parse_address, parse_virtual_address
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put
@@ -140,7 +140,7 @@ hostile: st.SearchStrategy[str] = st.one_of(
     ),
     st.builds(lambda before, after: f"{before}{MARK}{after}", st.text(max_size=20), st.text(max_size=20)),
 )
-"""Text that is no name, address, network, word or time; some of it is, in another form than it should be."""
+"""Text that is no valid name, address, network, word or time, though some of it is in another form."""
 
 scalars = st.one_of(
     hostile,
@@ -166,12 +166,12 @@ def paths(value: object, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str
 
 
 def at(value: Any, path: tuple[str | int, ...]) -> object:
-    """What is at a path."""
+    """The value at a path."""
     return functools.reduce(lambda inner, step: inner[step], path, value)
 
 
 def replaced(value: Any, path: tuple[str | int, ...], by: object) -> object:
-    """The value with what is at the path replaced."""
+    """The value with the part at the path replaced."""
     if not path:
         return by
     made = copy.copy(value)
@@ -181,7 +181,7 @@ def replaced(value: Any, path: tuple[str | int, ...], by: object) -> object:
 
 @st.composite
 def corrupted(draw: st.DrawFn) -> object:
-    """A good object, or a list of them, in which one or two values, or the whole, are anything at all."""
+    """A good object, or a list of objects, in which a value or two, or the whole, are anything at all."""
     made: Any = draw(st.sampled_from([*GOOD, {"apiVersion": "v1", "kind": "List", "items": list(GOOD[:2])}]))
     for _ in range(draw(st.integers(1, 2))):
         made = replaced(made, draw(st.sampled_from(list(paths(made)))), draw(anything))
@@ -190,7 +190,7 @@ def corrupted(draw: st.DrawFn) -> object:
 
 @st.composite
 def hostile_objects(draw: st.DrawFn) -> Raw:
-    """A good object with text for others in some places: values, labels, annotations, elements and fields more."""
+    """A good object with hostile text in some places, and with more labels, annotations, elements and fields."""
     made: Any = draw(st.sampled_from(GOOD))
     for _ in range(draw(st.integers(0, 4))):
         path = draw(st.sampled_from(list(paths(made))[1:]))
@@ -214,7 +214,7 @@ def leaves(value: object) -> Iterator[object]:
     """Everything that a model value is made of."""
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
-            if field != "taints":  # of other people's words; only compared
+            if field != "taints":  # foreign words, which are only compared
                 yield from leaves(getattr(value, field))
     elif isinstance(value, tuple | frozenset):
         for item in value:
@@ -262,7 +262,7 @@ def assert_sound_event(event: Event) -> None:
 
 
 def assert_readable(problem: Problem) -> None:
-    """A report is one line of bounded length."""
+    """A report is a line of bounded length."""
     assert len(str(problem)) <= 500
     assert str(problem).isprintable()
 
@@ -273,7 +273,7 @@ def assert_readable(problem: Problem) -> None:
 @example(_with(SERVICE, ("metadata.annotations", {"": "\ud800"})))
 @example(_with(SERVICE, ("spec.ports.0.port", 10**400)))
 def test_anything_at_all(tally: Tally, raw: object) -> None:
-    """Whatever JSON stands anywhere in an object, parsing never raises, and what it makes is sound."""
+    """With any JSON anywhere in an object, parsing never raises, and its values are sound."""
     problems: list[Problem] = []
     for value in parse_manifest(raw, "file", problems):
         assert_sound(value)
@@ -304,7 +304,7 @@ def test_anything_at_all_as_bytes(tally: Tally, raw: object) -> None:
 
 
 class Ways:
-    """The ways by which objects come in; each gives the events that they make."""
+    """The ways by which objects come in.  Each returns the events of the objects."""
 
     def __init__(self, directory: Path) -> None:
         self._file = directory / f"{MARK}.yaml"
@@ -369,8 +369,8 @@ class Ways:
 
 
 def assert_complaints_readable(reflector: Reflector) -> None:
-    """What is said of what came in is one line each, of bounded length."""
-    for complaint in reflector.complaints.fresh():
+    """Each complaint about an input is a line of bounded length."""
+    for complaint in reflector.problems.take_new():
         assert len(str(complaint)) <= 600
         assert str(complaint).isprintable()
 
@@ -387,7 +387,7 @@ CLOSED = settings(wide_maps=False, detect_local_mode="NodeCIDR")
 def taking(events: list[Event]) -> Pipeline:
     """A pipeline that has seen these events."""
     made = Pipeline(NODE_NAME, CLOSED, renderer())
-    made.apply(events)
+    made.ingest(events)
     return made
 
 
@@ -421,7 +421,7 @@ def tame_forms() -> frozenset[str]:
 
 
 def assert_reviewable(text: str) -> None:
-    """What is for people has hostile names in comments only, and these are bounded and on one line."""
+    """The listing for people has hostile names in comments only, which are bounded and on a single line."""
     for line in text.split("\n"):
         statement, _, comment = line.partition("#")
         assert MARK not in statement.lower(), line
@@ -577,7 +577,7 @@ splinters = st.binary(max_size=8) | st.sampled_from(_SPLINTERS)
 
 @st.composite
 def damaged(draw: st.DrawFn, good: bytes) -> bytes:
-    """Bytes in which some have been replaced by others, or moved, or left out."""
+    """Bytes of which some are replaced, moved, or left out."""
     made = good
     for _ in range(draw(st.integers(1, 6))):
         begin = draw(st.integers(0, len(made)))
@@ -596,7 +596,7 @@ def damaged(draw: st.DrawFn, good: bytes) -> bytes:
 @example(data=b'{"kind": "Service", "apiVersion": "v1", "spec": ' + b"9" * 100_000 + b"}")
 @pytest.mark.parametrize("suffix", ["yaml", "json"])
 def test_a_damaged_file(tally: Tally, directory: Path, suffix: str, data: bytes) -> None:
-    """Whatever the bytes of a file, reading it never raises, and what is found in it is sound."""
+    """Reading a file of any bytes never raises, and its values are sound."""
     file = directory / f"damaged.{suffix}"
     file.write_bytes(data)
     contents = read_file(file)
@@ -611,7 +611,7 @@ def test_a_damaged_file(tally: Tally, directory: Path, suffix: str, data: bytes)
 @given(page=damaged(GOOD_PAGE), stream=damaged(GOOD_WATCH), cut=st.integers(1, 500))
 @example(page=b"[" * 100_000, stream=b"[" * 100_000 + b"\n", cut=500)
 def test_damaged_answers(tally: Tally, page: bytes, stream: bytes, cut: int) -> None:
-    """Whatever bytes come from the API server, what they tell is sound, and something is asked next."""
+    """With any bytes from the API server, the events are sound, and the reflector has a next request."""
     reflector = Reflector(next(each for each in resources(NODE_NAME) if each.kind.name == "Service"))
     reflector.request(0.0, 0.0)
     events = [event for told in reflector.receive_list(page, 0.0) for event in told]

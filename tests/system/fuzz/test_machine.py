@@ -1,10 +1,10 @@
-"""A kernel that follows a pipeline through anything: it always holds what the objects that are there ask for.
+"""A kernel that follows a pipeline through anything: it always holds the rules of the present objects.
 
-Whatever the events, however they are gathered, and whoever else has written to our tables, after each step
+After any events, in any batches, and after any writes of other programs to our tables, each step ends with
 
-    what the kernel holds  =  the generation that was kept up to date  =  a generation made from nothing
+    the contents of the kernel  =  the generation that was kept up to date  =  a generation made from nothing
 
-in full: every set, map and chain with all that nft prints of it, and every element.  Chains, sets and maps that are no
+in full: every set, map and chain as nft prints it, and every element.  Chains, sets and maps that are no
 longer used may stay until everything is loaded anew.
 """
 
@@ -20,16 +20,17 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 from msgspec import structs
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.strategies.histories import clusters, events, survivors, undoing, updates
+from nftproxy_conformance.strategies.objects import Given, all_settings, families
 
-from nftproxy.conformance.strategies import Given, all_settings, clusters, events, families, survivors, undoing, updates
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import obstacle
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
-from nftproxy.rules.ruleset import Declaration, Element, Kind
+from nftproxy.rules.ruleset import Declaration, Element, NftKind
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, templates
 from tests.system.fuzz.departures import departures
@@ -50,7 +51,7 @@ def other_renderer() -> Renderer:
 
 @functools.cache
 def widest() -> bool:
-    """Whether this machine's nft can do what `wide_maps` says."""
+    """Whether this machine's nft has the capability `wide_maps`."""
     return probe().capabilities.wide_maps
 
 
@@ -89,7 +90,7 @@ class Following(RuleBasedStateMachine):
 
     @initialize(settings=all_settings, cluster=clusters, make_renderer=renderers)
     def start(self, settings: Settings, cluster: list[Given], make_renderer: MakeRenderer) -> None:
-        """Start a proxy on a node that never had one."""
+        """Start a proxy on a node that never had a proxy."""
         self._there = cluster
         self.restart(settings, make_renderer)
 
@@ -98,11 +99,11 @@ class Following(RuleBasedStateMachine):
         self._host.close()
         self._tally.count("machines")
 
-    # What happens in the cluster
+    # The cluster
 
     @rule(batch=batches)
     def follow(self, batch: Sequence[Event]) -> None:
-        """Events of one batch are one transaction."""
+        """Events of a batch are a single transaction."""
         self._apply(self._take(batch))
 
     @rule(data=st.data())
@@ -121,7 +122,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(batch=batches)
     def try_first(self, batch: Sequence[Event]) -> None:
-        """What is only checked is accepted, changes nothing, and is accepted again."""
+        """A transaction that is only checked is accepted, changes nothing, and is accepted again."""
         transaction = self._take(batch)
         before = self._contents()
         self._host.check(transaction)
@@ -130,7 +131,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(batch=batches)
     def follow_there_and_back(self, batch: Sequence[Event]) -> None:
-        """What events did to the kernel is undone when they are, but for chains that are kept with what leads there."""
+        """Undoing events restores the kernel, but for chains that are kept, with the elements that lead there."""
         knows_addresses = any(isinstance(value, HostAddresses) for value in self._there)
         batch = [event for event in batch if knows_addresses or not _tells_addresses(event)]
         there, before = self._there, self._contents()
@@ -147,11 +148,11 @@ class Following(RuleBasedStateMachine):
             assert used.items() <= before[family].declared.items() & after[family].declared.items()
         self._tally.count("batches undone")
 
-    # What happens to the proxy
+    # The proxy
 
     @rule()
     def reload(self) -> None:
-        """Everything is loaded anew, and what packets have written stays, as far as anything asks for it."""
+        """Everything is loaded anew, and elements that packets have written stay, as far as their sets are declared."""
         before = self._contents()
         self._load()
         for family, contents in self._contents().items():
@@ -169,7 +170,7 @@ class Following(RuleBasedStateMachine):
 
     @rule(batch=batches, more=batches)
     def lose(self, batch: Sequence[Event], more: Sequence[Event]) -> None:
-        """A transaction doesn't happen, so everything is loaded, with what has happened since."""
+        """A transaction doesn't happen, so everything is loaded, with the events since."""
         self._take(batch)
         self._take(more)
         self._load()
@@ -185,7 +186,7 @@ class Following(RuleBasedStateMachine):
             self._load()
             for family in Family:
                 self._made.admit(family, service)
-                self._made.take_back(family, service, "no")
+                self._made.revoke(family, service, "no")
             for family, found in self._contents().items():
                 generation = self._made.generations[family]
                 assert found.elements == frozenset(generation.elements())
@@ -196,10 +197,10 @@ class Following(RuleBasedStateMachine):
 
     @rule(family=families)
     def read(self, family: Family) -> None:
-        """What a proxy reads of the kernel is what it wrote."""
+        """A proxy reads the elements from the kernel that it wrote."""
         assert self._host.elements(family) == frozenset(self._made.generations[family].elements())
 
-    # What others do
+    # Other programs and packets
 
     @rule(data=st.data(), family=families)
     def remember(self, data: st.DataObject, family: Family) -> None:
@@ -218,11 +219,11 @@ class Following(RuleBasedStateMachine):
         self._load()
         self._tally.count("damages repaired")
 
-    # What holds after each
+    # The invariant
 
     @invariant()
     def holds(self) -> None:
-        """The kernel holds the generation, which is one made from nothing."""
+        """The kernel holds the generation, which equals a generation made from nothing."""
         whole = self._whole()
         for family, found in self._contents().items():
             kept, wanted = self._made.generations[family], whole.generations[family]
@@ -238,14 +239,14 @@ class Following(RuleBasedStateMachine):
         assert self._made.losses == whole.losses
 
     def _whole(self) -> Pipeline:
-        """A pipeline that only knows what there is now."""
+        """A pipeline that has seen only the present objects."""
         made = Pipeline("node-a", self._settings, self._renderer)
-        made.apply([Put(value) for value in self._there])
+        made.ingest([Put(value) for value in self._there])
         return made
 
     def _take(self, batch: Sequence[Event]) -> Transaction:
         self._there = survivors([[Put(value) for value in self._there], batch])
-        return self._made.apply(batch)
+        return self._made.ingest(batch)
 
     def _apply(self, transaction: Transaction) -> None:
         self._host.apply(transaction)
@@ -253,7 +254,7 @@ class Following(RuleBasedStateMachine):
         self._tally.count("Services that choose by a table", by_table(self._made.state.services.values()))
 
     def _load(self) -> None:
-        """Load everything; then nothing else is there."""
+        """Load everything.  Then nothing else is there."""
         self._apply(self._made.full_transaction(self._host.compared(self._made)))
         found = self._contents()
         self._rest = {family: contents.rest for family, contents in found.items()}
@@ -273,7 +274,7 @@ STRANGER = {Family.IPV4: "198.51.100.99", Family.IPV6: "2001:db8::99"}
 
 
 def harms(family: Family, contents: Contents) -> st.SearchStrategy[str]:
-    """What somebody may do to one of our tables, by accident or not, as nft text."""
+    """Damages to one of our tables, by accident or not, as nft text."""
     table, stranger = family.table, STRANGER[family]
     whole = [
         "flush ruleset\n",
@@ -284,8 +285,8 @@ def harms(family: Family, contents: Contents) -> st.SearchStrategy[str]:
         f"add chain {table} strange\nadd rule {table} nat-prerouting jump strange\n",
     ]
     names = list(contents.declared)
-    chains = [name for kind, name in names if kind is Kind.CHAIN]
-    base = [name for name in chains if " hook " in contents.declared[Kind.CHAIN, name]]
+    chains = [name for kind, name in names if kind is NftKind.CHAIN]
+    base = [name for name in chains if " hook " in contents.declared[NftKind.CHAIN, name]]
     added = [
         Element("cluster-ips", stranger, ""),
         Element("services", f"{stranger} . tcp . 9", stranger),
@@ -308,7 +309,7 @@ def harms(family: Family, contents: Contents) -> st.SearchStrategy[str]:
 
 
 def test_the_kernel_follows(tally: Tally) -> None:
-    """Through hundreds of steps of any kind the kernel holds just what the objects that are there ask for."""
+    """Through hundreds of steps of any kind the kernel holds just the rules of the present objects."""
     with closing(Printed()) as printed:
         machine = cast("type[Following]", functools.partial(Following, tally, printed))
         run_state_machine_as_test(machine, settings=effort(10, 1_500, steps=40))

@@ -1,9 +1,9 @@
 """Made-up clusters, their rules in a real kernel, and real packets, held against the specification.
 
-The oracle (nftproxy/conformance/oracle.py) says what must become of each connection.  By default the same few clusters
-are tried each time, so that what fails is the change under test; the long form makes up thousands of new ones.  No
-example is kept in a database: which endpoints the kernel draws is chance, and a found fault deserves a test of its own.
-What was found so far became tests of its own in tests/system/packets, as small as Hypothesis made it.
+The oracle (nftproxy_conformance/specification/oracle.py) says which outcomes each connection may have.  By default the
+same few clusters are tried each time, so that what fails is the change under test; the long form makes up thousands
+of new ones.  No example is kept in a database: which endpoints the kernel draws is chance, and a found fault deserves
+a test of its own.  Faults found so far became tests in tests/system/packets, as small as Hypothesis made them.
 """
 
 from __future__ import annotations
@@ -12,16 +12,18 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import given, settings
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies import worlds
+from nftproxy_conformance.strategies.objects import IPV4
+from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.strategies.worlds import world_after
+from nftproxy_conformance.subjects.rendered import Rendered
+from nftproxy_conformance.trials import features
+from nftproxy_conformance.trials.trial import Trial, exactly
 
-from nftproxy.conformance import features, worlds
-from nftproxy.conformance.oracle import Oracle, World
-from nftproxy.conformance.probes import probes
-from nftproxy.conformance.rendered import Rendered
-from nftproxy.conformance.strategies import IPV4
-from nftproxy.conformance.trial import Trial, exactly
-from nftproxy.conformance.worlds import world_after
 from nftproxy.kernel.capabilities import probe as probe_capabilities
-from nftproxy.lab import obstacle
 from nftproxy.model.events import Event
 from nftproxy.model.objects import EndpointSlice, Service
 from tests.support.factories import renderer
@@ -39,7 +41,7 @@ def tries(short: int, long: int) -> settings:
 
 @pytest.fixture(scope="module")
 def trial(tally: Tally) -> Iterator[Trial]:
-    """One lab for the whole module, which counts its connections."""
+    """A lab for the whole module, which counts its connections."""
     with Trial(Rendered(renderer(), probe_capabilities().capabilities)) as made:
         yield made
         tally.count("connections", made.connections)
@@ -48,7 +50,9 @@ def trial(tally: Tally) -> Iterator[Trial]:
 @given(world=worlds.worlds)
 @tries(40, 2500)
 def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -> None:
-    """On any cluster, every connection worth trying becomes what the specification says, and all that it may become."""
+    """On any cluster, every connection worth trying has an outcome of the specification, and all such outcomes are
+    seen.
+    """
     tally.count("clusters")
     tally.count("Services that choose by a table", by_table(world.services))
     assert features.as_specified(features.anything, exactly, trial, world) is None
@@ -57,7 +61,7 @@ def test_connections_go_as_specified(trial: Trial, tally: Tally, world: World) -
 @given(world=worlds.silent_worlds())
 @tries(15, 1000)
 def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, world: World) -> None:
-    """Where endpoints don't answer, connections of Services that leave them out go to the others, up to half."""
+    """Where endpoints don't answer, connections of Services that leave them out go to the rest, up to half."""
     tally.count("clusters with silence")
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
@@ -65,7 +69,9 @@ def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, 
 @given(world=worlds.hashed_worlds())
 @tries(15, 500)
 def test_tables_choose_as_specified(trial: Trial, tally: Tally, world: World) -> None:
-    """Where tables choose, connections go to all endpoints of the list, and those of one client to one."""
+    """Where tables choose, connections go to all endpoints of the list, and connections of a client to the same
+    endpoint.
+    """
     tally.count("clusters with tables alone")
     lists = [Oracle(world).lists(each.service, each.port, IPV4) for each in Oracle(world).fronts.values() if each.port]
     tally.count("tables with a choice", sum(len(each.cluster) > 1 for each in lists))
@@ -77,7 +83,7 @@ def test_tables_choose_as_specified(trial: Trial, tally: Tally, world: World) ->
 def test_connections_go_as_specified_after_every_change(
     trial: Trial, tally: Tally, life: tuple[World, list[list[Event]]]
 ) -> None:
-    """Whatever happens, after each transaction connections go as in a cluster that was always like this."""
+    """After any events connections go as in a cluster that was always like this."""
     world, batches = life
     tally.count("clusters that change")
     trial.load(world)

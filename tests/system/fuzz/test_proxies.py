@@ -1,6 +1,6 @@
 """`nftproxy conformance --proxy`: nftproxy as a process passes, and proxies that are broken on purpose are found out.
 
-The cluster is small and has one Service for each thing that may be broken; every fault must be found, with the rule of
+The cluster is small and has a Service for each thing that may be broken.  Every fault must be found, with the rule of
 docs/semantics.md that it breaks.
 """
 
@@ -13,23 +13,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from nftproxy_conformance import session
+from nftproxy_conformance.lab import obstacle
+from nftproxy_conformance.reports.comparison import Comparison, _json, compare
+from nftproxy_conformance.reports.report import counterexample
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.rules import Rule, rule_of
+from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
+from nftproxy_conformance.strategies.worlds import world_of
+from nftproxy_conformance.subjects import proxy
+from nftproxy_conformance.subjects.plane import ControlPlane
+from nftproxy_conformance.subjects.proxy import Proxy, made_up, suited
+from nftproxy_conformance.trials.against import OURS, Against
+from nftproxy_conformance.trials.features import FEATURES, after_changes
+from nftproxy_conformance.trials.own import own_cluster
+from nftproxy_conformance.trials.suite import Result
+from nftproxy_conformance.trials.trial import Trial, exactly
 
-from nftproxy.api.config import EMPTY_CONFIG
-from nftproxy.conformance import proxy, session
-from nftproxy.conformance.against import OURS, Against
-from nftproxy.conformance.comparison import Comparison, _json, compare
-from nftproxy.conformance.features import FEATURES, after_changes
-from nftproxy.conformance.focused_worlds import PLAIN_CONFIG, PLAIN_NODE
-from nftproxy.conformance.oracle import Oracle
-from nftproxy.conformance.own import own_cluster
-from nftproxy.conformance.plane import ControlPlane
-from nftproxy.conformance.proxy import Proxy, made_up, suited
-from nftproxy.conformance.report import counterexample
-from nftproxy.conformance.semantics import Rule, rule_of
-from nftproxy.conformance.suite import Result
-from nftproxy.conformance.trial import Trial, exactly
-from nftproxy.conformance.worlds import world_of
-from nftproxy.lab import obstacle
+from nftproxy.config.parse import EMPTY_CONFIG
 from nftproxy.model.events import Put
 from nftproxy.sources.documents import to_yaml
 from tests.support import objects
@@ -91,14 +92,14 @@ def damaged(directory: Path, pattern: str, replacement: str) -> str:
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """One API server for all proxies here."""
+    """An API server for all proxies here."""
     made = ControlPlane(tmp_path_factory.mktemp("plane"))
     yield made
     made.close()
 
 
 def tried(plane: ControlPlane, command: str, directory: Path) -> Comparison:
-    """What comes of the cluster with a proxy."""
+    """The comparison of the cluster with a proxy."""
     cluster = own_cluster(CLUSTER, CONFIG)
     with Trial(Proxy(command, plane, cluster.presentation(), directory)) as trial:
         return compare(trial, cluster)
@@ -129,7 +130,7 @@ FAULTS = {
 
 
 def test_faults_are_found_and_named_beside_ours(plane: ControlPlane, tmp_path: Path) -> None:
-    """A proxy with five faults breaks these five rules, each with its Service; nftproxy beside it does what it must."""
+    """A proxy with five faults breaks these five rules, each with its Service, and nftproxy beside it breaks none."""
     cluster = own_cluster(CLUSTER, CONFIG)
     (tmp_path / "ours").mkdir()
     theirs = Proxy(flawed(",".join(FAULTS)), plane, cluster.presentation(), tmp_path)
@@ -146,12 +147,12 @@ def test_faults_are_found_and_named_beside_ours(plane: ControlPlane, tmp_path: P
 
 
 ALONE = {"ignores-node-ports": (Rule.NODE_PORTS, "web")} | (FAULTS if IS_LONG else {})
-"""Faults that are tried alone; by default one that the others would hide."""
+"""Faults that are tried alone: by default a fault that the rest would hide."""
 
 
 @pytest.mark.parametrize("fault", ALONE)
 def test_a_fault_alone_breaks_one_rule(plane: ControlPlane, fault: str, tmp_path: Path) -> None:
-    """A proxy that does one thing wrong breaks that rule and no other."""
+    """A proxy with a single fault breaks that rule and no other."""
     rule, name = ALONE[fault]
     found = broken(tried(plane, flawed(fault), tmp_path))
     assert (rule, name) in found
@@ -160,21 +161,21 @@ def test_a_fault_alone_breaks_one_rule(plane: ControlPlane, fault: str, tmp_path
 
 def test_a_proxy_that_hides_no_source_and_rejects_nothing_is_found(plane: ControlPlane, tmp_path: Path) -> None:
     """Where nothing is masqueraded and nothing rejected, exactly the rules about these are broken."""
-    pattern = r"^    \{\{ match \}\} \{\{ statement \}\}$|^    (?:meta l4proto tcp )?reject.*$"
+    pattern = r"^    \{\{ match \}\} \{\{ statement \}\}.*$|^    (?:meta l4proto tcp )?reject.*$"
     found = {rule for rule, _ in broken(tried(plane, damaged(tmp_path, pattern, ""), tmp_path))}
     assert found == {Rule.EXTERNAL_MASQUERADING, Rule.MASQUERADING, Rule.HAIRPIN, Rule.REJECTED}
 
 
 def test_a_deviation_explains_and_is_no_fault(plane: ControlPlane, tmp_path: Path) -> None:
     """A proxy that rejects TCP by an ICMP error, as kube-proxy does, differs by D4 and is not at fault."""
-    found = tried(plane, damaged(tmp_path, "^    meta l4proto tcp reject with tcp reset$", ""), tmp_path)
+    found = tried(plane, damaged(tmp_path, "^    meta l4proto tcp reject with tcp reset.*$", ""), tmp_path)
     assert found.unexplained == []
     assert {each.deviation for each in found.differences} == {"D4"}
     assert {each.probe.address for each in found.differences} == {"10.96.0.6"}
 
 
 def test_a_proxy_that_keeps_what_is_gone_is_found(plane: ControlPlane, tmp_path: Path) -> None:
-    """Endpoints that are gone and still reached are a change that was not followed; before and after are shown."""
+    """Endpoints that are gone and still reached are a change that was not followed.  Before and after are shown."""
     web = service("shop/web")
     before = suited(world_of(PLAIN_NODE, PLAIN_CONFIG, [web, slice_of("shop/web", [HERE, AWAY])]))
     with Trial(Proxy(flawed("keeps-what-is-gone"), plane, made_up(CONFIG), tmp_path)) as trial:
@@ -202,7 +203,7 @@ def test_ours_passes(tmp_path: Path) -> None:
 
 
 def test_a_proxy_that_ends_or_never_serves_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What can't be tried has exit status 1, and a message with the last that the proxy has printed."""
+    """A proxy that can't be tried leads to exit status 1, and a message with its last output."""
     monkeypatch.setattr(proxy, "PATIENCE", 0.3)
     (tmp_path / "cluster.yaml").write_text(to_yaml(CLUSTER))
     manifests = "--manifests", tmp_path / "cluster.yaml"

@@ -1,9 +1,9 @@
-"""The lab that the tests of one module share."""
+"""The lab that the tests of a module share."""
 
 import pytest
+from nftproxy_conformance.lab import Lab
 
-from nftproxy.lab import Lab
-from tests.system.packets.cluster import IP, IP6
+from tests.support.cluster import IP, IP6
 
 
 @pytest.fixture

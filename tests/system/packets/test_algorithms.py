@@ -1,4 +1,4 @@
-"""Algorithms and weights: how connections spread, who stays where, and what moves, by packets of both families."""
+"""Algorithms and weights: how connections spread, and which clients stay or move, by packets of both families."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+from nftproxy_conformance.lab import Lab, Origin, Outcome, Probe, is_spread
 
 from nftproxy.kernel.capabilities import probe
-from nftproxy.lab import Lab, Origin, Outcome, Probe, is_spread
 from nftproxy.model.annotations import Algorithm, ServiceOptions, ZoneWeight
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.policy import maglev
-from nftproxy.policy.placement import lane
+from nftproxy.policy.choosing import maglev
+from nftproxy.policy.choosing.placement import lane
+from tests.support.cluster import IP, Cluster, Ip, beside
 from tests.support.factories import node, service, slice_of
-from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip
 
 PROTOCOLS = ("tcp", "udp", "sctp")
 PORTS = [f"{protocol}:80/{protocol}" for protocol in PROTOCOLS]
@@ -48,7 +48,7 @@ def steered(ip: Ip, algorithm: Algorithm, weights: tuple[ZoneWeight, ...] = (), 
 
 def pods(ip: Ip, count: int) -> list[str]:
     """Addresses of this many pods on another node."""
-    return [f"{ip.away.removesuffix('4')}{number + 10}" for number in range(count)]
+    return [beside(ip.away, number + 10) for number in range(count)]
 
 
 def slices(algorithm: Algorithm, *groups: Iterable[str], weights: Sequence[int | None] = ()) -> list[EndpointSlice]:
@@ -67,11 +67,16 @@ def clients(ip: Ip, count: int = CLIENTS) -> list[str]:
     return [f"10.1.{7 + number // 200}.{number % 200 + 1}" for number in range(count)]
 
 
-def reached(
-    lab: Lab, address: str, protocol: str, sources: Iterable[str], *, sport: int | None = None
+def outcomes_of(
+    lab: Lab, address: str, sources: Iterable[str], protocol: str = "tcp", *, sport: int | None = None
 ) -> list[Outcome]:
-    """What becomes of a connection of each client."""
+    """The outcome of a connection of each client."""
     return lab.connect_many([Probe(Origin.REMOTE_POD, address, 80, protocol, each, sport) for each in sources])
+
+
+def ends(lab: Lab, address: str, sources: Iterable[str], protocol: str = "tcp", *, sport: int | None = None) -> Ends:
+    """The endpoint that a connection of each client reaches."""
+    return [each.endpoint for each in outcomes_of(lab, address, sources, protocol, sport=sport)]
 
 
 def restart(lab: Lab, cluster: Cluster) -> None:
@@ -80,13 +85,7 @@ def restart(lab: Lab, cluster: Cluster) -> None:
     lab.load(cluster.pipeline.full_transaction({}).text)
 
 
-def ends(outcomes: Iterable[Outcome]) -> Ends:
-    """Where connections came out."""
-    return [each.endpoint for each in outcomes]
-
-
 @pytest.mark.usefixtures("small_tables")
-@each_ip
 def test_connections_spread_evenly(lab: Lab, ip: Ip) -> None:
     """By each algorithm, connections of many clients spread evenly, by each protocol."""
     there = pods(ip, 5)
@@ -96,12 +95,11 @@ def test_connections_spread_evenly(lab: Lab, ip: Ip) -> None:
         *itertools.chain.from_iterable(slices(each, there) for each in Algorithm),
     )
     for algorithm, protocol in itertools.product(Algorithm, PROTOCOLS):
-        outcomes = reached(lab, vip(ip, algorithm), protocol, clients(ip))
+        outcomes = outcomes_of(lab, vip(ip, algorithm), clients(ip), protocol)
         assert is_spread(outcomes, dict.fromkeys([(pod, 8080) for pod in there], 1)), (algorithm, protocol)
 
 
 @pytest.mark.usefixtures("small_tables")
-@each_ip
 def test_connections_spread_by_weight(lab: Lab, ip: Ip) -> None:
     """By each algorithm, an endpoint gets connections in proportion to its slice's weight times its zone's."""
     first, second, third, drained = pods(ip, 4)
@@ -113,12 +111,11 @@ def test_connections_spread_by_weight(lab: Lab, ip: Ip) -> None:
         *itertools.chain.from_iterable(slices(each, *groups, weights=(None, 50, 0)) for each in Algorithm),
     )
     for algorithm, protocol in itertools.product(Algorithm, PROTOCOLS):
-        outcomes = reached(lab, vip(ip, algorithm), protocol, clients(ip))
+        outcomes = outcomes_of(lab, vip(ip, algorithm), clients(ip), protocol)
         assert is_spread(outcomes, weights), (algorithm, protocol)
 
 
 @pytest.mark.usefixtures("small_tables")
-@each_ip
 def test_a_hash_keeps_clients_where_they_are(lab: Lab, ip: Ip) -> None:
     """By a hash of the address a client always gets the same endpoint, with the port too only from the same port."""
     by_port = (Algorithm.SOURCE_HASH_WITH_PORT, Algorithm.CONSISTENT_HASH_WITH_PORT)
@@ -127,29 +124,28 @@ def test_a_hash_keeps_clients_where_they_are(lab: Lab, ip: Ip) -> None:
     cluster = Cluster(lab, *made, *itertools.chain.from_iterable(slices(each, pods(ip, 5)) for each in every))
     some = clients(ip, 40)
     for algorithm, protocol in itertools.product(every, PROTOCOLS):
-        runs = [ends(reached(lab, vip(ip, algorithm), protocol, some)) for _ in range(3)]
+        runs = [ends(lab, vip(ip, algorithm), some, protocol) for _ in range(3)]
         assert (runs[0] == runs[1] == runs[2]) is (algorithm in BY_ADDRESS), (algorithm, protocol)
     for algorithm in by_port:
         one = clients(ip, 1) * 200
-        assert len(set(ends(reached(lab, vip(ip, algorithm), "tcp", one)))) == 5
-        first = ends(reached(lab, vip(ip, algorithm), "udp", some, sport=7777))
+        assert len(set(ends(lab, vip(ip, algorithm), one))) == 5
+        first = ends(lab, vip(ip, algorithm), some, "udp", sport=7777)
         restart(lab, cluster)
-        assert ends(reached(lab, vip(ip, algorithm), "udp", some, sport=7777)) == first
+        assert ends(lab, vip(ip, algorithm), some, "udp", sport=7777) == first
 
 
-@each_ip
 @pytest.mark.parametrize("algorithm", CONSISTENT, ids=lambda each: each.value)
 def test_consistent_hash_moves_few(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
-    """When one of N endpoints goes, 1/N of the clients move and few others; when it is back, all are back."""
+    """When an endpoint of N goes, 1/N of the clients move and few more, and all are back when it is back."""
     count = 5
     there = pods(ip, count)
     cluster = Cluster(lab, steered(ip, algorithm), *slices(algorithm, there))
 
     def now() -> Ends:
         if algorithm in BY_ADDRESS:
-            return ends(reached(lab, vip(ip, algorithm), "tcp", clients(ip)))
+            return ends(lab, vip(ip, algorithm), clients(ip))
         restart(lab, cluster)  # or the same client's same port would still be the same connection
-        return ends(reached(lab, vip(ip, algorithm), "tcp", clients(ip), sport=7777))
+        return ends(lab, vip(ip, algorithm), clients(ip), sport=7777)
 
     before = now()
     cluster.put(*slices(algorithm, there[:2] + there[3:]))
@@ -162,17 +158,16 @@ def test_consistent_hash_moves_few(lab: Lab, ip: Ip, algorithm: Algorithm) -> No
 
 
 def test_source_hash_moves_more(lab: Lab) -> None:
-    """By source-hash half of the clients move when the first of five endpoints goes: consistent-hash is for those."""
+    """By source-hash half of the clients move when the first of five endpoints goes: consistent-hash moves fewer."""
     there = pods(IP, 5)
     cluster = Cluster(lab, steered(IP, Algorithm.SOURCE_HASH), *slices(Algorithm.SOURCE_HASH, there))
     address = vip(IP, Algorithm.SOURCE_HASH)
-    before = ends(reached(lab, address, "tcp", clients(IP)))
+    before = ends(lab, address, clients(IP))
     cluster.put(*slices(Algorithm.SOURCE_HASH, there[1:]))
-    after = ends(reached(lab, address, "tcp", clients(IP)))
+    after = ends(lab, address, clients(IP))
     assert sum(a != b for a, b in zip(before, after, strict=True)) > 0.4 * CLIENTS
 
 
-@each_ip
 def test_consistent_hash_is_the_same_everywhere(lab: Lab, ip: Ip) -> None:
     """On another node, and after a restart, each client gets the endpoint that it had."""
     algorithm = Algorithm.CONSISTENT_HASH
@@ -180,22 +175,21 @@ def test_consistent_hash_is_the_same_everywhere(lab: Lab, ip: Ip) -> None:
     for name in ("node-a", "node-z", "node-a"):
         lab.reset()
         Cluster(lab, steered(ip, algorithm), *slices(algorithm, pods(ip, 7)), node=node(name))
-        found.append(ends(reached(lab, vip(ip, algorithm), "tcp", clients(ip, 100))))
+        found.append(ends(lab, vip(ip, algorithm), clients(ip, 100)))
     assert found[0] == found[1] == found[2]
 
 
-@each_ip
 def test_round_robin_takes_turns(lab: Lab, ip: Ip) -> None:
-    """Of each three connections every endpoint gets one, by each protocol, as long as the Service is alone."""
+    """Each of three endpoints gets every third connection, by each protocol, as long as the Service is alone."""
     algorithm = Algorithm.ROUND_ROBIN
     Cluster(lab, steered(ip, algorithm), *slices(algorithm, pods(ip, 3)))
     for protocol in PROTOCOLS:
-        found = ends(reached(lab, vip(ip, algorithm), protocol, clients(ip, 1) * 30))
+        found = ends(lab, vip(ip, algorithm), clients(ip, 1) * 30, protocol)
         assert all(len(set(found[turn : turn + 3])) == 3 for turn in range(0, 30, 3))
 
 
 def test_round_robin_of_services_that_share_a_counter(lab: Lab) -> None:
-    """Where connections to two Services alternate, and one counter counts them all, each still spreads evenly."""
+    """Where connections to two Services alternate, and a shared counter counts them, each still spreads evenly."""
     names = [f"shop/web-{number}" for number in range(100)]
     first, second = [name for name in names if lane(name) == lane(names[0])][:2]
     options = ServiceOptions(algorithm=Algorithm.ROUND_ROBIN)
@@ -207,7 +201,7 @@ def test_round_robin_of_services_that_share_a_counter(lab: Lab) -> None:
         *(slice_of(name, there) for name in (first, second)),
     )
     probes = [Probe(Origin.POD, address, 80) for address in (IP.vip, IP.vip2)] * 64
-    found = ends(lab.connect_many(probes))
+    found = [each.endpoint for each in lab.connect_many(probes)]
     for each in (found[::2], found[1::2]):
         assert Counter(each) == Counter({(pod, 8080): 32 for pod in there})
 
@@ -221,37 +215,26 @@ def test_nodes_and_services_start_with_different_endpoints(lab: Lab) -> None:
     for name in ("node-a", "node-b", "node-c"):
         lab.reset()
         Cluster(lab, *services, *there, node=node(name))
-        firsts.append(ends(lab.connect_many([Probe(Origin.POD, f"10.96.1.{n}", 80) for n in range(1, 13)])))
+        outcomes = lab.connect_many([Probe(Origin.POD, f"10.96.1.{n}", 80) for n in range(1, 13)])
+        firsts.append([each.endpoint for each in outcomes])
     assert all(len(set(each)) == 3 for each in firsts)
     assert len(set(map(str, firsts))) == 3
 
 
 @pytest.mark.usefixtures("small_tables")
 @each_algorithm
-def test_affinity_wins(lab: Lab, algorithm: Algorithm) -> None:
-    """With session affinity a client stays where it was, whatever the algorithm; new clients are spread by it."""
-    Cluster(lab, steered(IP, algorithm, affinity_timeout=600), *slices(algorithm, pods(IP, 3)))
-    some = clients(IP, 60)
-    first = ends(reached(lab, vip(IP, algorithm), "tcp", some))
-    assert ends(reached(lab, vip(IP, algorithm), "tcp", some)) == first
-    assert len(set(first)) == 3
-
-
-@pytest.mark.usefixtures("small_tables")
-@each_algorithm
-def test_affinity_wins_for_ipv6(lab: Lab, algorithm: Algorithm) -> None:
-    """With IPv6, remembered or where nft can't do that, a client stays where it was too."""
+def test_affinity_wins(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
+    """With session affinity a client stays where it was, with wide maps and without, and new clients are spread."""
     for wide_maps in {False, probe().capabilities.wide_maps}:
         lab.reset()
-        made = steered(IP6, algorithm, affinity_timeout=600)
-        Cluster(lab, made, *slices(algorithm, pods(IP6, 3)), wide_maps=wide_maps)
-        first = ends(reached(lab, vip(IP6, algorithm), "tcp", clients(IP6, 60)))
-        assert ends(reached(lab, vip(IP6, algorithm), "tcp", clients(IP6, 60))) == first
+        made = steered(ip, algorithm, affinity_timeout=600)
+        Cluster(lab, made, *slices(algorithm, pods(ip, 3)), wide_maps=wide_maps)
+        first = ends(lab, vip(ip, algorithm), clients(ip, 60))
+        assert ends(lab, vip(ip, algorithm), clients(ip, 60)) == first
         assert len(set(first)) == 3
 
 
 @pytest.mark.usefixtures("small_tables")
-@each_ip
 @each_algorithm
 def test_algorithms_choose_from_the_list_that_counts(lab: Lab, ip: Ip, algorithm: Algorithm) -> None:
     """Policy Local, topology and terminating endpoints decide about the list, and the algorithm draws from it."""
@@ -265,12 +248,11 @@ def test_algorithms_choose_from_the_list_that_counts(lab: Lab, ip: Ip, algorithm
     ):
         lab.reset()
         Cluster(lab, steered(ip, algorithm, internal_policy=policy), *slices(algorithm, endpoints))
-        found = ends(reached(lab, vip(ip, algorithm), "tcp", clients(ip, 40)))
+        found = ends(lab, vip(ip, algorithm), clients(ip, 40))
         assert found.count(None) == 0
         assert {each[0] for each in found if each} == wanted
 
 
-@each_ip
 def test_all_drained_is_none(lab: Lab, ip: Ip) -> None:
     """Where all endpoints weigh nothing, connections are rejected, as where there is no endpoint."""
     cluster = Cluster(lab, service(cluster_ips=[ip.vip]), slice_of(endpoints=[ip.here], weight=0))
@@ -279,15 +261,14 @@ def test_all_drained_is_none(lab: Lab, ip: Ip) -> None:
     assert cluster.outcomes(Origin.POD, ip.vip, times=4) == drained
 
 
-@each_ip
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_established_connections_outlive_the_drain(lab: Lab, ip: Ip, protocol: str) -> None:
-    """A slice whose weight becomes 0 keeps the connections that it has, and gets no new one."""
+    """A slice whose weight becomes 0 keeps the connections that it has, and gets no new connection."""
     first, second = pods(ip, 2)
     algorithm = Algorithm.ROUND_ROBIN
     cluster = Cluster(lab, steered(ip, algorithm), *slices(algorithm, [first], weights=(100,)))
     one = clients(ip, 1)
-    before = ends(reached(lab, vip(ip, algorithm), protocol, one, sport=7777))
+    before = ends(lab, vip(ip, algorithm), one, protocol, sport=7777)
     cluster.put(*slices(algorithm, [first], [second], weights=(0, None)))
-    assert ends(reached(lab, vip(ip, algorithm), protocol, one, sport=7777)) == before == [(first, 8080)]
-    assert set(ends(reached(lab, vip(ip, algorithm), protocol, one * 20))) == {(second, 8080)}
+    assert ends(lab, vip(ip, algorithm), one, protocol, sport=7777) == before == [(first, 8080)]
+    assert set(ends(lab, vip(ip, algorithm), one * 20, protocol)) == {(second, 8080)}

@@ -1,4 +1,4 @@
-"""Services' connections are counted where that is configured: what an endpoint got, and what nobody got, and why."""
+"""Services' connections are counted where that is configured: by endpoint, and by reason where no endpoint got them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from nftproxy_conformance.lab import Lab, Origin
 
-from nftproxy.agent.counts import Totals
-from nftproxy.kernel.capabilities import probe
-from nftproxy.kernel.counts import CountReader
-from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Lab, Origin
+from nftproxy.agent.reporting.service_counts import CountTotals
+from nftproxy.kernel.nfnetlink.count_reader import CountReader
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import HostAddresses
-from nftproxy.model.objects import ClusterObject, Service
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from nftproxy.rules.transaction import delete_transaction, join
-from tests.support.factories import service, slice_of
-from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip, each_protocol, reached_in_all_ways
+from tests.support.cluster import IP, IP6, Cluster, Ip, exposed_service, pods
+from tests.support.factories import service
 
 OUTSIDE, POD, NODE = Origin.OUTSIDE, Origin.POD, Origin.NODE
 KINDS = ("cluster_ip", "external_ip", "load_balancer", "node_port")
@@ -35,10 +33,10 @@ class Counted(Cluster):
     """A cluster that counts."""
 
     def __init__(self, lab: Lab, *objects: ClusterObject | HostAddresses, **tweaks: Any) -> None:
-        super().__init__(lab, *objects, service_counts=True, wide_maps=probe().capabilities.wide_maps, **tweaks)
+        super().__init__(lab, *objects, service_counts=True, **tweaks)
         self.reader = CountReader()
         OPEN.append(self.reader)
-        self.totals = Totals(self.pipeline.counted)
+        self.totals = CountTotals(self.pipeline.counted)
         self.before: dict[tuple[str, ...], int] = {}
 
     def scrape(self) -> dict[tuple[str, ...], int]:
@@ -50,19 +48,12 @@ class Counted(Cluster):
         return {found.groups("")[:6]: int(found[7]) for line in lines if (found := SERIES.fullmatch(line))}
 
     def counts(self) -> Counts:
-        """What has come since the last look."""
+        """The counts since the last look."""
         self.scrape()  # in which new series begin
         before, self.before = self.before, self.scrape()
         more = {series: value - before.get(series, 0) for series, value in self.before.items()}
         assert all(series[:2] == ("shop", "web") for series in more)
         return {" ".join(series[4:]).strip(): value for series, value in more.items() if value}
-
-    def load_again(self, *, replaced: bool = False) -> None:
-        """Load everything, as after a repair: into the table that is there, or into a new one."""
-        installed = {family: self.lab.node.call(Kernel().read_back, family) for family in Family}
-        gone = join(map(delete_transaction, Family)) if replaced else join([])
-        loaded = self.pipeline.full_transaction({} if replaced else installed)
-        self.lab.load(gone.text + loaded.text)
 
 
 OPEN: list[CountReader] = []
@@ -76,28 +67,21 @@ def closing() -> Iterator[None]:
         OPEN.pop().close()
 
 
-def fronts(ip: Ip) -> dict[str, tuple[str, int]]:
-    """Its addresses and ports, by kind."""
-    return dict(zip(KINDS, [(ip.vip, 80), (ip.external, 80), (ip.balanced, 80), (ip.node, 30080)], strict=True))
-
-
-def counted(ip: Ip, protocol: str, *endpoints: str, **tweaks: Any) -> tuple[Service, Any]:
-    """Such a Service with endpoints."""
-    return reached_in_all_ways(ip, protocol, **tweaks), slice_of(endpoints=endpoints, ports=[f"http:8080/{protocol}"])
+def counted(ip: Ip, protocol: str, *endpoints: str, **tweaks: Any) -> tuple[Service, EndpointSlice]:
+    """A Service with all kinds of addresses, and endpoints as in `cluster.pods`."""
+    return exposed_service(ip, protocol, **tweaks), pods(ip, *endpoints, protocol=protocol)
 
 
 each_family_and_protocol = pytest.mark.parametrize(("ip", "protocol"), [(IP, "tcp"), (IP6, "udp"), (IP, "sctp")])
 
-# ---- what endpoints get --------------------------------------------------------------------------------------------
+# ---- connections that endpoints get --------------------------------------------------------------------------------
 
 
-@each_ip
-@each_protocol
 @pytest.mark.parametrize("affinity", [None, 60], ids=["", "sticky"])
 def test_connections_are_counted_by_kind(lab: Lab, ip: Ip, protocol: str, affinity: int | None) -> None:
-    """Each connection that an endpoint gets is counted once, at the front that it came to, whoever it is from."""
-    cluster = Counted(lab, *counted(ip, protocol, f"{ip.here}@node-a", f"{ip.away}@node-b", affinity_timeout=affinity))
-    for number, (address, port) in enumerate(fronts(ip).values(), 1):
+    """Each connection that an endpoint gets is counted once, at the front that it came to, from any origin."""
+    cluster = Counted(lab, *counted(ip, protocol, "here", "away", affinity_timeout=affinity))
+    for number, (address, port) in enumerate(ip.fronts, 1):
         for origin in (POD, NODE, OUTSIDE):
             cluster.connect(origin, address, port, protocol, times=number)
     assert cluster.counts() == {kind: 3 * number for number, kind in enumerate(KINDS, 1)}
@@ -106,39 +90,35 @@ def test_connections_are_counted_by_kind(lab: Lab, ip: Ip, protocol: str, affini
     assert set(cluster.before) == {("shop", "web", "http", protocol, kind, "") for kind in KINDS}
 
 
-@each_ip
 def test_a_connections_later_packets_are_not_counted(lab: Lab, ip: Ip) -> None:
-    """A client that sends its first packet again, as nobody has answered, is one connection."""
-    cluster = Counted(lab, *counted(ip, "udp", f"{ip.here}@node-a"))
+    """A client that sends its first packet again, as nobody has answered, is a single connection."""
+    cluster = Counted(lab, *counted(ip, "udp", "here"))
     cluster.connect(OUTSIDE, ip.external, 80, "udp", sport=1234, times=5)
     cluster.connect(OUTSIDE, ip.node, 30080, "udp", sport=1235, times=5)
     assert cluster.counts() == {"external_ip": 1, "node_port": 1}
 
 
-@each_ip
 @pytest.mark.parametrize("cidrs", [["0.0.0.0/0", "::/0"], ["localhost", "primary"]], ids=["everywhere", "primary"])
 def test_node_ports_are_counted_wherever_they_are_served(lab: Lab, ip: Ip, cidrs: list[str]) -> None:
-    """A node port is one front, at whichever of the node's addresses clients use it."""
-    cluster = Counted(lab, *counted(ip, "tcp", f"{ip.here}@node-a"), node_port_addresses=cidrs)
+    """A node port is a single front at all of the node's addresses."""
+    cluster = Counted(lab, *counted(ip, "tcp", "here"), node_port_addresses=cidrs)
     cluster.connect(OUTSIDE, ip.node, 30080, times=2)
     cluster.connect(OUTSIDE, ip.own, 30080, times=3)
     assert cluster.counts() == {"node_port": 2 if "primary" in cidrs else 5}
 
 
-@each_ip
 def test_policy_local_counts_both_ways(lab: Lab, ip: Ip) -> None:
-    """With policy Local, what goes to the endpoints here counts like what pods send to endpoints elsewhere."""
-    cluster = Counted(lab, *counted(ip, "tcp", f"{ip.here}@node-a", f"{ip.away}@node-b", external_policy="Local"))
-    for address, port in list(fronts(ip).values())[1:]:
+    """With policy Local, connections to the endpoints here count like connections of pods to endpoints elsewhere."""
+    cluster = Counted(lab, *counted(ip, "tcp", "here", "away", external_policy="Local"))
+    for address, port in ip.fronts[1:]:
         cluster.connect(OUTSIDE, address, port, times=2)
         cluster.connect(POD, address, port, times=3)
     assert cluster.counts() == dict.fromkeys(KINDS[1:], 5)
 
 
-@each_ip
 def test_what_is_no_services_is_not_counted(lab: Lab, ip: Ip) -> None:
-    """Connections elsewhere count for nobody, even those that another program translates."""
-    cluster = Counted(lab, *counted(ip, "tcp", f"{ip.here}@node-a"))
+    """Connections elsewhere count for no Service, even if another program translates them."""
+    cluster = Counted(lab, *counted(ip, "tcp", "here"))
     lab.load(
         f"table {ip.nft} other {{\n chain c {{\n type nat hook prerouting priority -100\n"
         f" {ip.nft} daddr {ip.unallocated} tcp dport 80 dnat to {ip.away}\n }}\n}}\n"
@@ -149,14 +129,14 @@ def test_what_is_no_services_is_not_counted(lab: Lab, ip: Ip) -> None:
     assert cluster.counts() == {}
 
 
-# ---- what nobody gets ----------------------------------------------------------------------------------------------
+# ---- packets that no endpoint gets ---------------------------------------------------------------------------------
 
 
 @each_family_and_protocol
 def test_rejections_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
     """Where there is no endpoint at all, each packet is rejected, and counted as that."""
     cluster = Counted(lab, *counted(ip, protocol))
-    for address, port in fronts(ip).values():
+    for address, port in ip.fronts:
         for origin in (POD, NODE, OUTSIDE):
             assert cluster.connect(origin, address, port, protocol, times=2)[0].kind.value != "dropped"
     assert cluster.counts() == {f"{kind} no_endpoint": 6 for kind in KINDS}
@@ -166,8 +146,8 @@ def test_rejections_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
 def test_drops_without_local_endpoints_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
     """Where policy Local finds endpoints on other nodes only, drops are counted as that."""
     policies = {"internal_policy": "Local", "external_policy": "Local"}
-    cluster = Counted(lab, *counted(ip, protocol, f"{ip.away}@node-b", **policies))
-    for address, port in fronts(ip).values():
+    cluster = Counted(lab, *counted(ip, protocol, "away", **policies))
+    for address, port in ip.fronts:
         cluster.connect(OUTSIDE, address, port, protocol, times=2)
     assert cluster.counts() == {f"{kind} none_local": 2 for kind in KINDS}
     cluster.connect(POD, ip.external, 80, protocol)
@@ -178,11 +158,11 @@ def test_drops_without_local_endpoints_are_counted(lab: Lab, ip: Ip, protocol: s
 @each_family_and_protocol
 @pytest.mark.parametrize("gone", ["guard", "guard-translated"])
 def test_drops_by_source_ranges_are_counted(lab: Lab, ip: Ip, protocol: str, gone: str) -> None:
-    """Who isn't admitted is counted at the load balancer's address, by either of the two guards."""
-    made = counted(ip, protocol, f"{ip.here}@node-a", source_ranges=[ip.alone(ip.client)], external_policy="Local")
+    """Clients that aren't admitted are counted at the load balancer's address, by either of the two guards."""
+    made = counted(ip, protocol, "here", source_ranges=[ip.alone(ip.client)], external_policy="Local")
     cluster = Counted(lab, *made)
     lab.load(f"flush chain {ip.nft} nftproxy {gone}")
-    for address, port in fronts(ip).values():
+    for address, port in ip.fronts:
         cluster.connect(POD, address, port, protocol, times=2)
     cluster.connect(OUTSIDE, ip.balanced, 80, protocol, times=3)
     assert cluster.counts() == {
@@ -198,21 +178,18 @@ def test_drops_by_source_ranges_are_counted(lab: Lab, ip: Ip, protocol: str, gon
 @pytest.mark.parametrize("lost", ["services", "draws", "{protocol}-endpoints"])
 def test_races_are_counted(lab: Lab, ip: Ip, protocol: str, lost: str) -> None:
     """A packet that finds its Service and, as if a commit came in between, no endpoint any more, is counted as that."""
-    cluster = Counted(lab, *counted(ip, protocol, f"{ip.here}@node-a"))
+    cluster = Counted(lab, *counted(ip, protocol, "here"))
     name = lost.format(protocol=protocol)
     lab.load(f"flush map {ip.nft} nftproxy {name}\nflush map {ip.nft} nftproxy nodeport-{name}\n")
-    for address, port in fronts(ip).values():
+    for address, port in ip.fronts:
         cluster.connect(OUTSIDE, address, port, protocol, times=2)
     assert cluster.counts() == {f"{kind} race": 2 for kind in KINDS}
 
 
-@each_ip
 def test_a_full_set_changes_nothing_else(lab: Lab, ip: Ip) -> None:
     """Where no more fronts can be counted, packets are translated, rejected and dropped all the same."""
     policies = {"internal_policy": "Local", "external_policy": "Local"}
-    cluster = Counted(lab, *counted(ip, "tcp", f"{ip.away}@node-b", **policies))
-    plain = Cluster(lab, *counted(ip, "tcp", f"{ip.away}@node-b", **policies))
-    _ = plain
+    cluster = Counted(lab, *counted(ip, "tcp", "away", **policies))
     small = cluster.pipeline.full_transaction({}).text.replace("size 65536", "size 1")
     lab.load(join(map(delete_transaction, Family)).text + small)
     for first, second in ((ip.external, ip.balanced), (ip.balanced, ip.external)):
@@ -222,17 +199,16 @@ def test_a_full_set_changes_nothing_else(lab: Lab, ip: Ip) -> None:
     assert cluster.counts() == {"external_ip": 2, "external_ip none_local": 2}
 
 
-# ---- what happens to counts ----------------------------------------------------------------------------------------
+# ---- changes, loads and restarts -----------------------------------------------------------------------------------
 
 
-@each_ip
 def test_counts_survive_changes(lab: Lab, ip: Ip) -> None:
     """Endpoints that come and go, policies, affinity and another Service's changes take nothing from a count."""
-    cluster = Counted(lab, *counted(ip, "tcp", f"{ip.here}@node-a"))
+    cluster = Counted(lab, *counted(ip, "tcp", "here"))
     changes: list[tuple[Any, ...]] = [
-        counted(ip, "tcp", f"{ip.here}@node-a", f"{ip.away}@node-b"),
-        counted(ip, "tcp", f"{ip.here}@node-a", external_policy="Local", affinity_timeout=30),
-        (reached_in_all_ways(ip), service("shop/other", cluster_ips=[ip.vip2])),
+        counted(ip, "tcp", "here", "away"),
+        counted(ip, "tcp", "here", external_policy="Local", affinity_timeout=30),
+        (exposed_service(ip), service("shop/other", cluster_ips=[ip.vip2])),
     ]
     for change in changes:
         cluster.connect(OUTSIDE, ip.external, times=2)
@@ -241,25 +217,31 @@ def test_counts_survive_changes(lab: Lab, ip: Ip) -> None:
     assert cluster.counts() == {"external_ip": 2 * len(changes) + 2}
 
 
-@each_ip
 @pytest.mark.parametrize("replaced", [False, True], ids=["refilled", "replaced"])
 def test_counts_survive_full_loads(lab: Lab, ip: Ip, replaced: bool) -> None:
-    """Neither a load into the table that is there, nor one into a new table, makes a counter go down or count twice."""
-    cluster = Counted(lab, *counted(ip, "tcp", f"{ip.here}@node-a"))
+    """Neither a load into the existing table nor a load into a new table makes a counter go down or count twice."""
+
+    def load_again() -> None:
+        if replaced:
+            lab.load(join(map(delete_transaction, Family)).text + cluster.pipeline.full_transaction({}).text)
+        else:
+            cluster.load_again()
+
+    cluster = Counted(lab, *counted(ip, "tcp", "here"))
     cluster.connect(OUTSIDE, ip.external, times=3)
     assert cluster.counts() == {"external_ip": 3}
-    cluster.load_again(replaced=replaced)
+    load_again()
     cluster.connect(OUTSIDE, ip.external, times=5)
     assert cluster.counts() == {"external_ip": 5}
     cluster.connect(OUTSIDE, ip.external, times=4)
-    cluster.load_again(replaced=replaced)
+    load_again()
     cluster.connect(OUTSIDE, ip.external, times=6)
     assert cluster.counts() == {"external_ip": 6 if replaced else 10}
 
 
 def test_counts_survive_a_reset_by_others(lab: Lab) -> None:
-    """Where another program deletes what was counted, a counter goes on from where it was."""
-    cluster = Counted(lab, *counted(IP, "tcp", f"{IP.here}@node-a"))
+    """Where another program deletes the counted fronts, a counter goes on from where it was."""
+    cluster = Counted(lab, *counted(IP, "tcp", "here"))
     cluster.connect(OUTSIDE, IP.external, times=3)
     assert cluster.counts() == {"external_ip": 3}
     lab.load("flush set ip nftproxy counted-connections")
@@ -268,11 +250,11 @@ def test_counts_survive_a_reset_by_others(lab: Lab) -> None:
 
 
 def test_a_restart_begins_at_zero(lab: Lab) -> None:
-    """A new process counts what comes from its start on: nothing of what was counted before it."""
-    cluster = Counted(lab, *counted(IP, "tcp", f"{IP.here}@node-a"))
+    """A new process counts connections from its start on, and none of the connections before it."""
+    cluster = Counted(lab, *counted(IP, "tcp", "here"))
     cluster.connect(OUTSIDE, IP.external, times=3)
-    cluster.totals = Totals(cluster.pipeline.counted)
-    cluster.totals.begin(Family.IPV4, lab.node.call(cluster.reader.read, Family.IPV4))
+    cluster.totals = CountTotals(cluster.pipeline.counted)
+    cluster.totals.set_baseline(Family.IPV4, lab.node.call(cluster.reader.read, Family.IPV4))
     cluster.load_again()
     cluster.connect(OUTSIDE, IP.external, times=2)
     assert cluster.counts() == {"external_ip": 2}

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import pytest
+from nftproxy_conformance.lab import RealHost, RealNetwork, RealNode, obstacle
 
-from nftproxy.lab import RealHost, RealNetwork, RealNode, obstacle
 from nftproxy.model.objects import EndpointSlice, Service
+from tests.support.cluster import CONNECTIONS, IP, IP6, Ip
 from tests.support.factories import node, pipeline, service, slice_of
-from tests.system.packets.cluster import CONNECTIONS, IP, IP6, Ip, each_ip
 
 NODES = ("node-a", "node-b")
 BOTH = (IP, IP6)
@@ -48,7 +48,7 @@ def pod_on(name: str, ip: Ip, number: int) -> str:
 
 
 class Town(NamedTuple):
-    """Two nodes, each with a server pod and a pod of ServiceLB; a client pod on the first, and a client outside."""
+    """Two nodes, each with a server pod and a pod of ServiceLB, a client pod on the first, and a client outside."""
 
     nodes: dict[str, RealNode]
     client: RealHost
@@ -57,7 +57,7 @@ class Town(NamedTuple):
     def load(self, policy: str, *at: str, order: str = "ours") -> None:
         """Load the rules of both nodes, in this order, for a Service that has its pods on these nodes."""
         for name, machine in self.nodes.items():
-            machine.node.forget()
+            machine.node.reset()
             own = node(name, internal_ips=ADDRESSES[name].values(), pod_cidrs=POD_CIDRS[name].values())
             made = pipeline(*balanced(policy, *at), node=own)
             rules = {"ours": made.full_transaction({}).text, "portmap": "".join(portmap(name, ip) for ip in BOTH)}
@@ -65,7 +65,7 @@ class Town(NamedTuple):
                 machine.load(rules[each])
 
     def ask(self, who: RealHost, of: str, ip: Ip, port: int = 80) -> set[tuple[str, str]]:
-        """Which servers answer at a node's address, each with whom it sees."""
+        """The servers that answer at a node's address, each with the client address that it sees."""
         answers = (who.ask(ADDRESSES[of][ip], port, timeout=10) for _ in range(CONNECTIONS // 2))
         return {(answer.name, answer.client.ip) for answer in answers}
 
@@ -105,14 +105,13 @@ def town() -> Iterator[Town]:
 
 
 def names(found: set[tuple[str, str]]) -> set[str]:
-    """Who answered."""
+    """The names of the servers that answered."""
     return {name for name, _ in found}
 
 
 ORDERS = pytest.mark.parametrize("order", ["ours", "portmap ours", "ours portmap"])
 
 
-@each_ip
 @ORDERS
 def test_every_address_reaches_every_endpoint(town: Town, ip: Ip, order: str) -> None:
     """With policy Cluster both nodes' addresses lead from everywhere to all endpoints, past ServiceLB's own pods."""
@@ -122,21 +121,21 @@ def test_every_address_reaches_every_endpoint(town: Town, ip: Ip, order: str) ->
             assert names(town.ask(who, of, ip)) == {"web-a", "web-b"}
 
 
-@each_ip
 @ORDERS
 def test_local_policy_keeps_clients_addresses(town: Town, ip: Ip, order: str) -> None:
-    """With policy Local each node's address leads outside clients to its own endpoint, which sees who they are."""
+    """With policy Local each node's address leads outside clients to its own endpoint, which sees their addresses."""
     town.load("Local", *NODES, order=order)
     for of, server in (("node-a", "web-a"), ("node-b", "web-b")):
         assert town.ask(town.outside, of, ip) == {(server, ip.client)}
     for of in NODES:  # a pod reaches all of them by either node's address, as itself
-        mine = town.client.address6 if ip.is_ipv6 else town.client.address
+        mine = ip.of(town.client)
         assert town.ask(town.client, of, ip) == {("web-a", mine), ("web-b", mine)}
 
 
-@each_ip
 def test_local_policy_serves_where_the_endpoints_are(town: Town, ip: Ip) -> None:
-    """The address of the node with an endpoint serves; that of the other drops what comes from outside."""
+    """The address of the node with an endpoint serves, and the address of the other node drops connections from
+    outside.
+    """
     town.load("Local", "node-b")
     assert town.ask(town.outside, "node-b", ip) == {("web-b", ip.client)}
     for _ in range(4):
@@ -146,7 +145,6 @@ def test_local_policy_serves_where_the_endpoints_are(town: Town, ip: Ip) -> None
         assert names(town.ask(town.client, of, ip)) == {"web-b"}
 
 
-@each_ip
 @ORDERS
 def test_node_ports_on_the_same_addresses(town: Town, ip: Ip, order: str) -> None:
     """The node port is served beside the load balancer's port."""

@@ -1,4 +1,4 @@
-"""What becomes of connections that no endpoint can take: refused at once, or dropped."""
+"""Connections that no endpoint can take are refused at once, or dropped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
-
-from nftproxy.lab import (
+from nftproxy_conformance.lab import (
     DROPPED,
     NODE,
     PORT_UNREACHABLE,
@@ -21,154 +20,121 @@ from nftproxy.lab import (
     RealNode,
     obstacle,
 )
-from nftproxy.lab.frames import echo_request
-from nftproxy.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+from nftproxy_conformance.lab.frames import echo_request
+from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
+
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ServiceCIDR
+from tests.support.cluster import IP, IP6, Cluster, Ip, at, everywhere, exposed_service, masqueraded, pods, seen
 from tests.support.factories import node as node_object
 from tests.support.factories import pipeline, service, service_cidr, slice_of
 from tests.support.waiting import PATIENCE
-from tests.system.packets.cluster import (
-    IP,
-    IP6,
-    Cluster,
-    Ip,
-    at,
-    each_ip,
-    each_protocol,
-    everywhere,
-    reached_in_all_ways,
-    seen,
-)
 
 REFUSED = {"tcp": TCP_RESET, "udp": PORT_UNREACHABLE, "sctp": PORT_UNREACHABLE}
-
-
-def fronts(ip: Ip) -> list[tuple[str, int]]:
-    """All its addresses and ports."""
-    return [(ip.vip, 80), (ip.external, 80), (ip.balanced, 80), (ip.node, 30080)]
 
 
 # ---- no usable endpoint anywhere -----------------------------------------------------------------------------------
 
 
-@each_ip
-@each_protocol
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_a_service_without_endpoints_refuses(lab: Lab, ip: Ip, protocol: str, policy: str) -> None:
-    """With no endpoint at all, every address rejects every origin at once, whatever the policies are."""
-    given = reached_in_all_ways(ip, protocol, internal_policy=policy, external_policy=policy)
+    """With no endpoint at all, every address rejects every origin at once, with either policy."""
+    given = exposed_service(ip, protocol, internal_policy=policy, external_policy=policy)
     cluster = Cluster(lab, given)
-    for address, port in fronts(ip):
+    for address, port in ip.fronts:
         assert cluster.by_origin(address, port, protocol, times=2) == everywhere(REFUSED[protocol])
 
 
-@each_ip
 @pytest.mark.parametrize("policy", ["Cluster", "Local"])
 def test_unusable_endpoints_refuse(lab: Lab, ip: Ip, policy: str) -> None:
     """Endpoints that are not ready, or terminating without serving, are as good as none."""
-    given = reached_in_all_ways(ip, internal_policy=policy, external_policy=policy)
-    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.here}@node-a unready", f"{ip.away}@node-b stopped"]))
-    for address, port in fronts(ip):
+    given = exposed_service(ip, internal_policy=policy, external_policy=policy)
+    cluster = Cluster(lab, given, pods(ip, "here unready", "away stopped"))
+    for address, port in ip.fronts:
         assert cluster.by_origin(address, port, times=2) == everywhere(TCP_RESET)
 
 
-@each_ip
-@each_protocol
 @pytest.mark.parametrize("cidrs", [None, ["0.0.0.0/0", "::/0"]], ids=["alone", "node ports there too"])
 def test_an_address_on_the_nodes_interface_refuses(lab: Lab, ip: Ip, protocol: str, cidrs: list[str] | None) -> None:
-    """An external address that the node itself has been given refuses as well: what comes for it is input."""
+    """An external address that the node itself has been given refuses as well: its packets are input."""
     lab.add_address(ip.balanced)
-    cluster = Cluster(lab, reached_in_all_ways(ip, protocol), node_port_addresses=cidrs)
+    cluster = Cluster(lab, exposed_service(ip, protocol), node_port_addresses=cidrs)
     assert cluster.by_origin(ip.balanced, 80, protocol, times=2) == everywhere(REFUSED[protocol])
 
 
-@each_ip
 def test_refusal_ends_with_the_first_endpoint(lab: Lab, ip: Ip) -> None:
     """As soon as there is an endpoint connections reach it, and are refused again when it has gone."""
-    cluster = Cluster(lab, reached_in_all_ways(ip))
-    only = slice_of(endpoints=[f"{ip.here}@node-a"])
+    cluster = Cluster(lab, exposed_service(ip))
+    only = pods(ip, "here")
     cluster.put(only)
-    for address, port in fronts(ip):
-        assert cluster.outcomes(Origin.OUTSIDE, address, port) == at(ip.here, masqueraded=True)
+    for address, port in ip.fronts:
+        assert cluster.outcomes(Origin.OUTSIDE, address, port) == masqueraded(ip.here)
     cluster.remove(only)
-    for address, port in fronts(ip):
+    for address, port in ip.fronts:
         assert cluster.outcomes(Origin.OUTSIDE, address, port) == {TCP_RESET}
 
 
 # ---- policy Local, endpoints elsewhere -----------------------------------------------------------------------------
 
 
-@each_ip
-@each_protocol
 def test_internal_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
-    """With all endpoints elsewhere, connections to a ClusterIP of policy Local are dropped, whoever asks."""
-    given = reached_in_all_ways(ip, protocol, internal_policy="Local")
-    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
+    """With all endpoints elsewhere, connections to a ClusterIP of policy Local are dropped, from everywhere."""
+    given = exposed_service(ip, protocol, internal_policy="Local")
+    cluster = Cluster(lab, given, pods(ip, "away", protocol=protocol))
     assert cluster.by_origin(ip.vip, 80, protocol, times=2) == everywhere(DROPPED)
 
 
-@each_ip
-@each_protocol
 def test_external_policy_local_drops_without_local_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
     """With all endpoints elsewhere, external addresses of policy Local drop the outside and serve pods and the node."""
-    given = reached_in_all_ways(ip, protocol, external_policy="Local")
-    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"], ports=[f"http:8080/{protocol}"]))
-    for address, port in fronts(ip)[1:]:
+    given = exposed_service(ip, protocol, external_policy="Local")
+    cluster = Cluster(lab, given, pods(ip, "away", protocol=protocol))
+    for address, port in ip.fronts[1:]:
         assert cluster.by_origin(address, port, protocol, times=2) == seen(
-            at(ip.away), at(ip.away), node=at(ip.away, masqueraded=True), outside={DROPPED}
+            at(ip.away), at(ip.away), node=masqueraded(ip.away), outside={DROPPED}
         )
 
 
-@each_ip
 def test_an_address_on_the_nodes_interface_drops(lab: Lab, ip: Ip) -> None:
     """An external address of policy Local that the node itself has been given drops the outside as well."""
     lab.add_address(ip.balanced)
-    given = reached_in_all_ways(ip, external_policy="Local")
-    cluster = Cluster(lab, given, slice_of(endpoints=[f"{ip.away}@node-b"]))
+    given = exposed_service(ip, external_policy="Local")
+    cluster = Cluster(lab, given, pods(ip, "away"))
     assert cluster.outcomes(Origin.OUTSIDE, ip.balanced, times=2) == {DROPPED}
 
 
-@each_ip
 def test_one_policy_local_does_not_make_the_other_drop(lab: Lab, ip: Ip) -> None:
-    """Where only one of the policies is Local, the addresses of the other reach the endpoint elsewhere."""
-    there = slice_of(endpoints=[f"{ip.away}@node-b"])
-    cluster = Cluster(lab, reached_in_all_ways(ip, internal_policy="Local"), there)
-    assert cluster.outcomes(Origin.OUTSIDE, ip.external) == at(ip.away, masqueraded=True)
-    cluster.put(reached_in_all_ways(ip, external_policy="Local"))
-    assert cluster.outcomes(Origin.OUTSIDE, ip.vip) == at(ip.away, masqueraded=True)
+    """Where a single policy is Local, the addresses of the other policy reach the endpoint elsewhere."""
+    there = pods(ip, "away")
+    cluster = Cluster(lab, exposed_service(ip, internal_policy="Local"), there)
+    assert cluster.outcomes(Origin.OUTSIDE, ip.external) == masqueraded(ip.away)
+    cluster.put(exposed_service(ip, external_policy="Local"))
+    assert cluster.outcomes(Origin.OUTSIDE, ip.vip) == masqueraded(ip.away)
 
 
 # ---- unused ports and addresses ------------------------------------------------------------------------------------
 
 
-@each_ip
-@each_protocol
 @pytest.mark.parametrize("has_endpoints", [True, False], ids=["with endpoints", "without"])
 def test_unused_ports_of_a_cluster_ip_refuse(lab: Lab, ip: Ip, protocol: str, has_endpoints: bool) -> None:
     """A port, or a protocol, that a ClusterIP doesn't have is refused from everywhere."""
-    cluster = Cluster(lab, reached_in_all_ways(ip), *([slice_of(endpoints=[ip.here])] if has_endpoints else []))
+    cluster = Cluster(lab, exposed_service(ip), *([slice_of(endpoints=[ip.here])] if has_endpoints else []))
     assert cluster.by_origin(ip.vip, 81, protocol, times=2) == everywhere(REFUSED[protocol])
 
 
-@each_ip
 def test_a_service_without_ports_refuses(lab: Lab, ip: Ip) -> None:
     """A ClusterIP that has no port at all is known all the same."""
     assert Cluster(lab, service(cluster_ips=[ip.vip], ports=[])).by_origin(ip.vip, times=2) == everywhere(TCP_RESET)
 
 
-@each_ip
-@each_protocol
 def test_unallocated_addresses_drop(lab: Lab, ip: Ip, protocol: str) -> None:
-    """What goes to an address of a ServiceCIDR that no Service has is dropped, from everywhere."""
-    cluster = Cluster(lab, service_cidr(), reached_in_all_ways(ip))
+    """Packets to an address of a ServiceCIDR that no Service has are dropped, from everywhere."""
+    cluster = Cluster(lab, service_cidr(), exposed_service(ip))
     assert cluster.by_origin(ip.unallocated, 80, protocol, times=2) == everywhere(DROPPED)
 
 
-@each_ip
 def test_service_cidrs_are_followed(lab: Lab, ip: Ip) -> None:
-    """A ServiceCIDR that is added counts at once, and one that is removed no longer."""
+    """A ServiceCIDR counts as soon as it is added, and no longer once it is removed."""
     cluster = Cluster(lab, service_cidr("10.97.0.0/16", "fd00:97::/112"))
     more = service_cidr(ip.alone(ip.unallocated), name="more")
     assert cluster.outcomes(Origin.POD, ip.unallocated, times=2) == {UNTOUCHED}
@@ -179,14 +145,14 @@ def test_service_cidrs_are_followed(lab: Lab, ip: Ip) -> None:
 
 
 def test_each_service_cidr_counts(lab: Lab) -> None:
-    """Of two ServiceCIDRs far apart, unused addresses of either are dropped, and those between are left alone."""
+    """Of two ServiceCIDRs far apart, unused addresses of either are dropped, and addresses between are left alone."""
     Cluster(lab, service_cidr("10.96.0.0/16"), service_cidr("10.98.0.0/16", name="more"))
     found = [lab.connect(Origin.POD, address, 80) for address in ("10.96.7.7", "10.97.7.7", "10.98.7.7")]
     assert found == [DROPPED, UNTOUCHED, DROPPED]
 
 
 def test_service_cidrs_may_overlap(lab: Lab) -> None:
-    """Of two ServiceCIDRs, one within the other, each still counts when the other has gone."""
+    """Of two nested ServiceCIDRs each still counts when the other has gone."""
     cluster = Cluster(lab, service_cidr("10.96.0.0/16", name="wide"), service_cidr("10.96.7.0/24", name="narrow"))
     assert cluster.outcomes(Origin.POD, IP.unallocated, times=2) == {DROPPED}
     cluster.follow(Removed(ServiceCIDR, "wide"))
@@ -194,7 +160,6 @@ def test_service_cidrs_may_overlap(lab: Lab) -> None:
     assert cluster.outcomes(Origin.POD, "10.96.8.1", times=2) == {UNTOUCHED}
 
 
-@each_ip
 def test_an_address_that_is_allocated_is_served(lab: Lab, ip: Ip) -> None:
     """An address of a ServiceCIDR turns from dropped to served with its Service, and back."""
     cluster = Cluster(lab, service_cidr(), slice_of(endpoints=[ip.here]))
@@ -206,58 +171,45 @@ def test_an_address_that_is_allocated_is_served(lab: Lab, ip: Ip) -> None:
     assert cluster.outcomes(Origin.POD, ip.unallocated, times=2) == {DROPPED}
 
 
-@each_ip
 @pytest.mark.parametrize("front", ["vip", "unallocated"])
 def test_what_is_delivered_to_the_node_is_let_in(lab: Lab, ip: Ip, front: str) -> None:
     """Unused ports and addresses that the node has been given itself are neither refused nor dropped in input."""
     address = getattr(ip, front)
     lab.add_address(address)
-    cluster = Cluster(lab, service_cidr(), reached_in_all_ways(ip))
+    cluster = Cluster(lab, service_cidr(), exposed_service(ip))
     for origin in (Origin.POD, Origin.REMOTE_POD, Origin.OUTSIDE):
         assert cluster.outcomes(origin, address, 81, times=2) == {NODE}
 
 
-# ---- who is not concerned ------------------------------------------------------------------------------------------
+# ---- connections that are not concerned ----------------------------------------------------------------------------
 
 
-@each_ip
-@each_protocol
 @pytest.mark.parametrize("kind", ["elsewhere", "on the node"])
 def test_an_endpoint_may_be_anothers_address_without_endpoints(lab: Lab, ip: Ip, protocol: str, kind: str) -> None:
-    """What was translated to an address and port that are another Service's too reaches it: nobody asked for those."""
-    address = ip.away if kind == "elsewhere" else ip.own
-    given = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
-    target = slice_of(endpoints=[address], ports=[f"http:80/{protocol}"])
-    other = service("shop/other", cluster_ips=[ip.vip2], external_ips=[address], ports=[f"http:80/{protocol}"])
-    cluster = Cluster(lab, given, target, other)
+    """A connection translated to an address and port that are another Service's too reaches the endpoint."""
+    name = "away" if kind == "elsewhere" else "own"
+    address, port = getattr(ip, name), f"http:80/{protocol}"
+    given = service(cluster_ips=[ip.vip], ports=[port])
+    other = service("shop/other", cluster_ips=[ip.vip2], external_ips=[address], ports=[port])
+    cluster = Cluster(lab, given, pods(ip, name, port=80, protocol=protocol), other)
     assert cluster.outcomes(Origin.OUTSIDE, address, 80, protocol, times=2) == {REFUSED[protocol]}
     reached = cluster.by_origin(ip.vip, 80, protocol, times=2)
     assert {outcome.endpoint for outcomes in reached.values() for outcome in outcomes} == {(address, 80)}
 
 
-@each_ip
-@each_protocol
 def test_an_endpoint_may_be_anothers_node_port_without_endpoints(lab: Lab, ip: Ip, protocol: str) -> None:
-    """What was translated to a port of the node that is another Service's node port too reaches the server there."""
+    """A connection translated to a port of the node that is another Service's node port too reaches the server
+    there.
+    """
     given = service(cluster_ips=[ip.vip], ports=[f"http:80/{protocol}"])
-    target = slice_of(endpoints=[f"{ip.node}@node-a"], ports=[f"http:30080/{protocol}"])
     other = service("shop/other", type="NodePort", cluster_ips=[ip.vip2], ports=[f"http:80:30080/{protocol}"])
-    cluster = Cluster(lab, given, target, other)
+    cluster = Cluster(lab, given, pods(ip, "node", port=30080, protocol=protocol), other)
     assert cluster.outcomes(Origin.OUTSIDE, ip.node, 30080, protocol, times=2) == {REFUSED[protocol]}
     assert cluster.outcomes(Origin.POD, ip.vip, 80, protocol) == at(ip.node, port=30080)
 
 
-@pytest.fixture
-def network() -> Iterator[RealNetwork]:
-    """Hosts outside and nodes, for connections that last."""
-    if why := obstacle():
-        pytest.skip(why)
-    with RealNetwork() as made:
-        yield made
-
-
 def claims(ip: Ip, address: str, how: str) -> ClusterObject:
-    """What makes new connections to port 80 of an address fail."""
+    """An object that makes new connections to port 80 of an address fail."""
     if how == "external IP":
         return service(cluster_ips=[ip.vip], external_ips=[address])
     if how == "node port":
@@ -265,21 +217,19 @@ def claims(ip: Ip, address: str, how: str) -> ClusterObject:
     return service(cluster_ips=[address], ports=["http:90"]) if how == "ClusterIP" else service_cidr(ip.alone(address))
 
 
-@each_ip
 @pytest.mark.parametrize("client", ["pod", "node"])
 @pytest.mark.parametrize("how", ["external IP", "ClusterIP", "ServiceCIDR"])
 def test_a_server_whose_address_is_claimed_keeps_its_connections(
     network: RealNetwork, ip: Ip, client: str, how: str
 ) -> None:
-    """Who is connected stays so when the address becomes a Service's, or unused; a new connection fails."""
+    """A connected client stays so when the address becomes a Service's, or unused, and a new connection fails."""
     node, server = network.node(), network.host("server", "198.51.100.9", "2001:db8:100::9")
     server.serve(80)
     host = node.pod("client", IP.here, IP6.here) if client == "pod" else node
-    address = server.address6 if ip.is_ipv6 else server.address
+    address = ip.of(server)
     keeps_its_connections(node, host, address, claims(ip, address, how))
 
 
-@each_ip
 @pytest.mark.parametrize("how", ["external IP", "node port"])
 def test_a_server_of_the_node_whose_port_is_claimed_keeps_its_connections(
     network: RealNetwork, ip: Ip, how: str
@@ -287,7 +237,7 @@ def test_a_server_of_the_node_whose_port_is_claimed_keeps_its_connections(
     """So it is if the server is the node's own: at an address that the Node doesn't name, or at a node port."""
     node, client = network.node(), network.host("client", IP.client, IP6.client)
     node.serve(80)
-    address = node.address6 if ip.is_ipv6 else node.address
+    address = ip.of(node)
     named = node_object(internal_ips=[address] if how == "node port" else [ip.gateway])
     keeps_its_connections(node, client, address, claims(ip, address, how), named)
 
@@ -300,7 +250,7 @@ def keeps_its_connections(
     node.load(made.full_transaction({}).text)
     with client.talk(address, 80) as conversation:
         before = conversation.ask()
-        node.load(made.apply([Put(claim)]).text)
+        node.load(made.ingest([Put(claim)]).text)
         assert conversation.ask() == before
     with pytest.raises((ConnectionRefusedError, PermissionError, TimeoutError)):
         client.ask(address, 80, timeout=0.5)
@@ -315,7 +265,7 @@ ESP = 50  # a protocol without ports, and without a checksum that the kernel wou
 
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[dict[Origin, RealHost]]:
-    """A pod, the node and a host outside; on the node are the rules for one Service, without endpoints."""
+    """A pod, the node and a host outside.  The node has the rules for a Service without endpoints."""
     if why := obstacle():
         pytest.skip(why)
     with RealNetwork() as network:
@@ -330,7 +280,7 @@ def hosts() -> Iterator[dict[Origin, RealHost]]:
 
 
 def first_refused(host: RealHost, protocol: int, *addresses: str) -> str:
-    """Send a packet to each address, in this order, and tell which one is the first to be refused."""
+    """Send a packet to each address, in this order, and return the first address that is refused."""
     length = len(_packed(addresses[0]))
     family = socket.AF_INET if length == 4 else socket.AF_INET6
     skipped = 20 if length == 4 else 0  # the IP header, which IPv6 sockets don't show
@@ -341,7 +291,7 @@ def first_refused(host: RealHost, protocol: int, *addresses: str) -> str:
     ):
         listener.settimeout(PATIENCE)
         for address in addresses:
-            with contextlib.suppress(PermissionError):  # what the node's own output hook stops, with or without notice
+            with contextlib.suppress(PermissionError):  # the node's own output hook stops it, with or without notice
                 sender.sendto(echo_request(is_ipv6=length == 16), (address, 0))
         while True:
             message = listener.recv(2048)[skipped:]
@@ -354,18 +304,16 @@ def _packed(address: str) -> bytes:
     return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
 
 
-@each_ip
 @pytest.mark.parametrize("origin", [Origin.POD, Origin.NODE, Origin.OUTSIDE], ids=lambda origin: origin.name)
 @pytest.mark.parametrize("is_icmp", [True, False], ids=["ICMP echo", "another protocol"])
 def test_any_protocol_is_refused_by_a_cluster_ip(
     hosts: dict[Origin, RealHost], ip: Ip, origin: Origin, is_icmp: bool
 ) -> None:
-    """A ping, or what no Service can have a port of, is refused by a ClusterIP, and not by an unallocated address."""
+    """A ping, or a protocol without ports, is refused by a ClusterIP, and not by an unallocated address."""
     protocol = ICMP[16 if ip.is_ipv6 else 4] if is_icmp else ESP
     assert first_refused(hosts[origin], protocol, ip.unallocated, ip.vip) == ip.vip
 
 
-@each_ip
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
 @pytest.mark.parametrize("origin", [Origin.POD, Origin.NODE, Origin.OUTSIDE], ids=lambda origin: origin.name)
 def test_real_clients_are_refused_at_once(hosts: dict[Origin, RealHost], ip: Ip, protocol: str, origin: Origin) -> None:

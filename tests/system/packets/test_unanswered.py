@@ -7,34 +7,32 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from nftproxy_conformance.lab import Lab, Origin, Outcome
+from nftproxy_conformance.lab import endpoint as arrival
 
-from nftproxy.kernel.capabilities import probe
-from nftproxy.kernel.netlink import ADDRESS_SIZE
-from nftproxy.kernel.unanswered import TICKS, Unanswered, UnansweredReader
-from nftproxy.lab import Lab, Origin, Outcome
-from nftproxy.lab import endpoint as arrival
+from nftproxy.kernel.conntrack.unanswered import TICKS, UnansweredConnection, UnansweredReader
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import Put, SilentPlaces
 from nftproxy.model.objects import Place
+from nftproxy.netlink.netfilter import ADDRESS_SIZE
+from tests.support.cluster import IP, Cluster, Ip, at, exposed_service, pods
 from tests.support.factories import pipeline, service, slice_of
-from tests.system.packets.cluster import IP, IP6, Cluster, Ip, each_ip, reached_in_all_ways
 
 LEAVE_OUT = {"silent-endpoints": "leave-out"}
 
 
 class Watched(Cluster):
-    """A Service that leaves out who doesn't answer, in all ways, and a plain one, with the same two pods elsewhere."""
+    """A Service with all fronts that leaves out silent endpoints, and a plain Service, with the same two pods
+    elsewhere.
+    """
 
     def __init__(self, lab: Lab, ip: Ip, reader: UnansweredReader, *, protocol: str = "tcp", **tweaks: object) -> None:
-        web = reached_in_all_ways(ip, protocol, annotations=LEAVE_OUT, **tweaks)
+        web = exposed_service(ip, protocol, annotations=LEAVE_OUT, **tweaks)
         plain = service("shop/plain", cluster_ips=[ip.vip2], ports=[f"http:80/{protocol}"])
-        ends = [f"{ip.away}@node-b", f"{ip.away2}@node-b"]
-        slices = [
-            slice_of(name, endpoints=ends, ports=[f"http:8080/{protocol}"]) for name in ("shop/web", "shop/plain")
-        ]
-        super().__init__(lab, web, plain, *slices, wide_maps=probe().capabilities.wide_maps)
+        slices = [pods(ip, "away", "away2", protocol=protocol, name=name) for name in ("shop/web", "shop/plain")]
+        super().__init__(lab, web, plain, *slices)
         lab.node.flush_conntrack()
-        self._reader, self._family = reader, Family.IPV6 if ip is IP6 else Family.IPV4
+        self._reader, self._family = reader, ip.family
 
     def send(
         self, address: str, port: int, sport: int, *, origin: Origin = Origin.POD, protocol: str = "tcp"
@@ -43,62 +41,59 @@ class Watched(Cluster):
         (outcome,) = self.connect(origin, address, port, protocol, sport=sport)
         return outcome
 
-    def keep_waiting(self, address: str, port: int, sport: int, *, origin: Origin = Origin.POD) -> Unanswered:
+    def keep_waiting(self, address: str, port: int, sport: int, *, origin: Origin = Origin.POD) -> UnansweredConnection:
         """Begin a connection, and send its first packet again and again until it is found waiting (noted for 2 s)."""
         source_port = slice(ADDRESS_SIZE[self._family], ADDRESS_SIZE[self._family] + 2)
         self.send(address, port, sport, origin=origin)
         for _ in range(20):
             self.send(address, port, sport, origin=origin)
             for each in self.waiting():
-                if int.from_bytes(each.noted.key[source_port], "big") == sport:
+                if int.from_bytes(each.retransmission.key[source_port], "big") == sport:
                     return each
         raise AssertionError(f"the connection from port {sport} was not noted")
 
     def noted(self) -> int:
         """How many connections the rules have noted."""
-        return len(self.lab.node.call(self._reader.noted, self._family))
+        return len(self.lab.node.call(self._reader.retransmissions, self._family))
 
-    def waiting(self) -> list[Unanswered]:
-        """Those of them that are without an answer."""
-        return self.lab.node.call(lambda: self._reader.unanswered(self._reader.noted(self._family)))
+    def waiting(self) -> list[UnansweredConnection]:
+        """The noted connections without an answer."""
+        return self.lab.node.call(lambda: self._reader.unanswered(self._reader.retransmissions(self._family)))
 
-    def forget(self, connections: list[Unanswered]) -> int:
+    def forget(self, connections: list[UnansweredConnection]) -> int:
         """Have them translated anew."""
-        return self.lab.node.call(self._reader.forget, connections)
+        return self.lab.node.call(self._reader.delete, connections)
 
 
 @pytest.fixture
 def reader() -> Iterator[UnansweredReader]:
-    """What asks the kernel."""
+    """The reader of the kernel's entries."""
     made = UnansweredReader()
     yield made
     made.close()
 
 
 @pytest.mark.parametrize("front", ["vip", "external", "balanced", "node"])
-@each_ip
 def test_what_is_sent_again_is_noted(lab: Lab, ip: Ip, front: str, reader: UnansweredReader) -> None:
-    """At every kind of address a first packet leaves nothing, and a second one the connection, with its endpoint."""
-    cluster, port = Watched(lab, ip, reader), 30080 if front == "node" else 80
-    outcome = cluster.send(getattr(ip, front), port, 4000)
+    """At every kind of address a first packet leaves nothing, and a second packet the connection, with its endpoint."""
+    cluster = Watched(lab, ip, reader)
+    outcome = cluster.send(*ip.front(front), 4000)
     assert cluster.noted() == 0
-    found = cluster.keep_waiting(getattr(ip, front), port, 4000)
+    found = cluster.keep_waiting(*ip.front(front), 4000)
     assert arrival(*found.place, masqueraded=outcome.masqueraded) == outcome
-    assert 0 <= found.noted.waits < 2
+    assert 0 <= found.retransmission.waits < 2
 
 
-@each_ip
 def test_the_nodes_own_connections_are_noted(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
-    """What the node itself sends again is noted like what passes through it."""
+    """A retransmission of the node itself is noted like a retransmission that it forwards."""
     cluster = Watched(lab, ip, reader)
     cluster.send(ip.vip, 80, 4001, origin=Origin.NODE)
     assert cluster.noted() == 0
     assert cluster.keep_waiting(ip.vip, 80, 4001, origin=Origin.NODE).place.address in {ip.away, ip.away2}
 
 
-@each_ip
 def test_plain_services_and_other_protocols_note_nothing(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
-    """A Service beside it that doesn't ask for it, and one of UDP that does, leave the set empty."""
+    """A Service without the annotation, and a UDP Service with it, leave the set empty."""
     cluster = Watched(lab, ip, reader)
     for _ in range(3):
         cluster.send(ip.vip2, 80, 4002)
@@ -110,11 +105,12 @@ def test_plain_services_and_other_protocols_note_nothing(lab: Lab, ip: Ip, reade
 
 
 @pytest.mark.parametrize("timeout", [None, 60])
-@each_ip
 def test_forgotten_connections_go_to_who_is_left(
     lab: Lab, ip: Ip, reader: UnansweredReader, timeout: int | None
 ) -> None:
-    """After an endpoint is left out, those that wait for it go to the other one, with session affinity too."""
+    """After an endpoint is left out, connections that wait for it go to the other endpoint, with session affinity
+    too.
+    """
     cluster = Watched(lab, ip, reader, affinity_timeout=timeout)
     waiting = [cluster.keep_waiting(ip.vip, 80, sport) for sport in range(4100, 4124)]
     dead = waiting[0].place
@@ -124,16 +120,12 @@ def test_forgotten_connections_go_to_who_is_left(
     assert cluster.forget(stuck) == len(stuck) > 0
     assert cluster.forget(stuck) == 0
     after = {cluster.send(ip.vip, 80, sport) for sport in range(4100, 4124)}
-    assert after == {arrival(other, 8080)}
-    assert {cluster.send(ip.vip2, 80, sport) for sport in range(4200, 4240)} == {
-        arrival(ip.away, 8080),
-        arrival(ip.away2, 8080),
-    }
+    assert after == at(other)
+    assert {cluster.send(ip.vip2, 80, sport) for sport in range(4200, 4240)} == at(ip.away, ip.away2)
 
 
-@each_ip
 def test_forgotten_connection_counts_again_when_it_is_sent_again(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
-    """What was noted while it went to one endpoint says nothing about the next, before that hasn't answered either."""
+    """A forgotten connection is noted anew only once its next endpoint hasn't answered either."""
     cluster = Watched(lab, ip, reader)
     assert cluster.forget([cluster.keep_waiting(ip.vip, 80, 4300)]) == 1
     assert cluster.noted() == 0
@@ -146,10 +138,10 @@ def test_forgotten_connection_counts_again_when_it_is_sent_again(lab: Lab, ip: I
 
 def test_nothing_is_watched_where_nobody_asks_for_it(lab: Lab, reader: UnansweredReader) -> None:
     """Without such a Service there is no set to look at, and silence changes no rule by a byte."""
-    plain, silent = pipeline(reached_in_all_ways(IP), slice_of()), pipeline(reached_in_all_ways(IP), slice_of())
-    silent.apply([Put(SilentPlaces((Place(Address("10.1.1.4"), 8080),)))])
+    plain, silent = pipeline(exposed_service(IP), slice_of()), pipeline(exposed_service(IP), slice_of())
+    silent.ingest([Put(SilentPlaces((Place(Address("10.1.1.4"), 8080),)))])
     text = plain.full_transaction({}).text
     assert silent.full_transaction({}).text == text
     assert not {"watch", "unanswered"} & set(re.findall(r"[a-z-]+", text))
     lab.load(text)
-    assert lab.node.call(reader.noted, Family.IPV4) == []
+    assert lab.node.call(reader.retransmissions, Family.IPV4) == []

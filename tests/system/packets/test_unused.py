@@ -1,13 +1,13 @@
-"""What no Service uses any more doesn't pile up in the kernel, and goes without harm to connections."""
+"""Chains that no Service uses any more don't pile up in the kernel, and go without harm to connections."""
 
 from __future__ import annotations
 
 import pytest
+from nftproxy_conformance.lab import Lab, Origin
 
-from nftproxy.lab import Lab, Origin
 from nftproxy.rules import ruleset
-from tests.support.factories import service, slice_of
-from tests.system.packets.cluster import IP, Cluster, at
+from tests.support.cluster import IP, Cluster, at, pods
+from tests.support.factories import service
 
 
 def chains(lab: Lab) -> int:
@@ -19,7 +19,7 @@ def test_chains_of_old_timeouts_go(lab: Lab, monkeypatch: pytest.MonkeyPatch) ->
     """A Service that changes its timeout again and again leaves a bounded number of chains, and is served each time."""
     monkeypatch.setattr(ruleset, "MAX_UNUSED", 12)
     stays = service("shop/stays", cluster_ips=[IP.vip2], affinity_timeout=5)
-    cluster = Cluster(lab, stays, slice_of("shop/stays", [IP.away]), slice_of(endpoints=[IP.here]))
+    cluster = Cluster(lab, stays, pods(IP, "away", name="shop/stays"), pods(IP, "here"))
     at_first = chains(lab)
     for timeout in range(10, 40):
         cluster.put(service(cluster_ips=[IP.vip], affinity_timeout=timeout))

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from nftproxy_conformance.lab import Namespace, obstacle
 
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.lab import Namespace, obstacle
 from nftproxy.model.addresses import Family
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import Service
@@ -41,9 +41,9 @@ for file in pathlib.Path(sys.argv[1]).iterdir():
     for each in json.loads(file.read_text())["items"]:
         json.dumps(each, indent=1, sort_keys=True)
 """
-"""What any program would do to show the same objects: read them, and write each out again, by the standard library."""
+"""A yardstick: a program that reads the same objects and writes each out again, by the standard library."""
 YARDS = 3.5
-"""How much CPU time rendering may take in proportion to that; 2.1 when this was written."""
+"""The limit of rendering's CPU time in proportion to that.  It was 2.1 when this was written."""
 
 needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -115,7 +115,7 @@ def run(*arguments: str) -> Rendered:
 def loaded_pipeline(directory: Path) -> Pipeline:
     """A pipeline that has seen these manifests."""
     made = Pipeline("node-0", Settings(capabilities=probe().capabilities), renderer())
-    made.apply(load([directory]).listing())
+    made.ingest(load([directory]).listing())
     return made
 
 
@@ -144,7 +144,7 @@ def test_rendering_takes_time_in_proportion(manifests: Write) -> None:
 
 @needs_root
 def test_everything_loads_in_one_transaction(manifests: Write) -> None:
-    """What `nftproxy render` prints for all Services goes into an empty namespace at once, down to the last element."""
+    """`nftproxy render`'s output for all Services loads into an empty namespace at once, down to the last element."""
     directory = manifests(SERVICES)
     text = render(directory).text
     kernel = Kernel()
@@ -173,12 +173,12 @@ def one_more_and_one_less(number: int) -> list[Event]:
 
 
 def another_instead(number: int) -> list[Event]:
-    """An endpoint is another one, and then the first one again."""
+    """An endpoint is replaced, and comes back."""
     return [endpoints_of(number, *range(1, ENDPOINTS + 1)), endpoints_of(number, *range(ENDPOINTS))]
 
 
 def test_a_change_is_the_same_transaction_in_a_cluster_of_any_size(manifests: Write) -> None:
-    """When endpoints or a Service come or go, the kernel is told in the same words, however many others are there."""
+    """Changes of endpoints or a Service are the same transaction in a cluster of any size."""
     small, large = loaded_pipeline(manifests(FEW)), loaded_pipeline(manifests(SERVICES))
     newcomer = service("crowd/new", cluster_ips=["10.97.0.1"])
     events = [
@@ -188,8 +188,8 @@ def test_a_change_is_the_same_transaction_in_a_cluster_of_any_size(manifests: Wr
         Put(slice_of("crowd/new", ["10.1.0.1"])),
         Removed(Service, newcomer.key),
     ]
-    texts = [small.apply([event]).text for event in events]
-    assert [large.apply([event]).text for event in events] == texts
+    texts = [small.ingest([event]).text for event in events]
+    assert [large.ingest([event]).text for event in events] == texts
     assert all(texts[:4])
     assert max(map(len, texts)) < 2_000
 
@@ -211,11 +211,11 @@ def test_a_change_takes_as_long_in_a_cluster_of_any_size(
         for size, made in pipelines.items():
             stack.enter_context(Namespace(f"{size}")).call(kernels[size].apply, made.full_transaction({}))
             for event in changes(0):  # a first round, which makes the chain that is missing
-                kernels[size].apply(made.apply([event]))
+                kernels[size].apply(made.ingest([event]))
         for event in [event for number in range(FEW) for event in changes(number)]:
             for size, made in pipelines.items():
                 began = time.perf_counter()
-                kernels[size].apply(made.apply([event]))
+                kernels[size].apply(made.ingest([event]))
                 times[size].append(time.perf_counter() - began)
     medians = {size: statistics.median(each) for size, each in times.items()}
     text = ", ".join(f"{size:,} Services: {median * 1000:.2f} ms" for size, median in medians.items())

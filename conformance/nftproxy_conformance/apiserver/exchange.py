@@ -1,0 +1,174 @@
+"""The connection of a request: sends answers and streams, and cuts them short for faults.
+
+Bodies of more than a few kilobytes are chunked, as Go's server sends bodies of unknown length.  Large lists are
+compressed if the client accepts that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+from aiohttp import web
+
+from nftproxy_conformance.apiserver.credentials import common_name
+from nftproxy_conformance.apiserver.faults import Action, BlackHole, Endless, Parting, Reset, Slow, Truncate
+from nftproxy_conformance.apiserver.formats import Format
+from nftproxy_conformance.apiserver.journal import Journal, Request
+from nftproxy_conformance.apiserver.listener import reset
+from nftproxy_conformance.apiserver.settings import Settings
+from nftproxy_conformance.apiserver.status import ApiError
+
+CHUNKED = 2048
+"""Bytes above which a body has no Content-Length (net/http's buffer)."""
+PIECE = 256 * 1024
+"""Bytes written at once, so that a large list holds up nobody else."""
+SLOW_PIECES = 20
+"""The pieces of the body of a slow answer."""
+JSON = "application/json"
+
+
+class Exchange:
+    """A request and its answer.
+
+    Args:
+        raw: the request.
+        request: its record, which is kept up to date.
+        journal: notified of progress.
+        settings: the server's settings.
+    """
+
+    def __init__(self, raw: web.BaseRequest, request: Request, journal: Journal, settings: Settings) -> None:
+        self.request = request
+        self.form = Format.JSON
+        """The format of a successful answer."""
+        self.actions: list[Action] = []
+        """The faults of the answer."""
+        self._raw = raw
+        self._journal = journal
+        self._settings = settings
+
+    @property
+    def certificate_name(self) -> str:
+        """The common name in the client's certificate, "" if it has shown none."""
+        return common_name(self._raw.get_extra_info("peercert"))
+
+    @property
+    def content_type(self) -> str:
+        """The media type of the request's body."""
+        return self._raw.headers.get("Content-Type", "").partition(";")[0].strip()
+
+    @property
+    def manager(self) -> str:
+        """The name of the writer: the product at the start of the User-Agent."""
+        return self._raw.headers.get("User-Agent", "unknown").partition("/")[0]
+
+    async def body(self) -> bytes:
+        """The request's body."""
+        return await self._raw.read()
+
+    async def answer(self, code: int, body: bytes, **headers: str) -> web.StreamResponse:
+        """Send an answer, unless a fault says otherwise."""
+        for action in self.actions:
+            if isinstance(action, Reset):
+                await self.part(Parting.RESET)
+            elif isinstance(action, BlackHole):
+                await self.part(Parting.HANG)
+        if any(isinstance(action, Endless) for action in self.actions):
+            await self._send_without_end(body)
+        if self._is_to_be_compressed(body):
+            body = await asyncio.to_thread(gzip.compress, body, 1)  # the level of k8s.io/apiserver
+            headers["Content-Encoding"] = "gzip"
+        cut = next((action for action in self.actions if isinstance(action, Truncate)), None)
+        if cut is not None and cut.then is Parting.END:
+            body = body[: int(len(body) * cut.fraction)]
+        if code < 300 and self.form is Format.YAML:
+            headers.setdefault("Content-Type", self.form.value)
+        response = self._response(code, **headers)
+        if len(body) > CHUNKED:
+            response.enable_chunked_encoding()
+        else:
+            response.content_length = len(body)
+        await response.prepare(self._raw)
+        if cut is not None and cut.then is not Parting.END:
+            await self._send_body(response, body[: int(len(body) * cut.fraction)])
+            await self.part(cut.then)
+        await self._send_body(response, body)
+        await response.write_eof()
+        return response
+
+    async def _send_without_end(self, body: bytes) -> NoReturn:
+        """Send a body without end."""
+        response = self._response(200)
+        response.enable_chunked_encoding()
+        await response.prepare(self._raw)
+        part = body.rstrip()[:-1]
+        while True:
+            self.request.bytes += len(part)
+            await response.write(part)
+            part = b" " * PIECE
+
+    async def refuse(self, error: ApiError) -> web.StreamResponse:
+        """Send a Status."""
+        headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
+        return await self.answer(error.code, error.body, **headers)
+
+    async def stream(self, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
+        """Send the headers of a watch, and then its chunks.  The caller ends the stream."""
+        response = self._response(200)
+        response.enable_chunked_encoding()
+        await response.prepare(self._raw)
+        self._journal.notify()
+        async for chunk in chunks:
+            self.request.bytes += len(chunk)
+            try:
+                await response.write(chunk)
+            except ConnectionResetError:  # the client has gone, and this is about to be cancelled
+                await self.part(Parting.HANG)
+            self._journal.notify()
+        return response
+
+    async def part(self, how: Parting) -> NoReturn:
+        """End the connection in the middle of an answer.  Ends by cancellation, when the connection is gone."""
+        transport = self._raw.transport
+        if transport is not None and how is Parting.RESET:
+            reset(transport)
+        elif transport is not None and how is Parting.CLOSE:
+            transport.close()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    def _response(self, code: int, **headers: str) -> web.StreamResponse:
+        self.request.status = code
+        return web.StreamResponse(
+            status=code, headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"} | headers
+        )
+
+    def _is_to_be_compressed(self, body: bytes) -> bool:
+        threshold = self._settings.gzip_threshold
+        accepted = self._raw.headers.get("Accept-Encoding", "")
+        return threshold is not None and len(body) > threshold and "gzip" in accepted
+
+    async def _send_body(self, response: web.StreamResponse, body: bytes) -> None:
+        slow = sum(action.during for action in self.actions if isinstance(action, Slow))
+        piece = max(1, len(body) // SLOW_PIECES) if slow else PIECE
+        for start in range(0, len(body), piece):
+            part = memoryview(body)[start : start + piece]
+            self.request.bytes += len(part)
+            await response.write(part)
+            await asyncio.sleep(slow / SLOW_PIECES)
+
+
+def record_of(raw: web.BaseRequest) -> Request:
+    """A new record of a request."""
+    peer: Any = raw.get_extra_info("peername") or ("", 0)
+    return Request(
+        method=raw.method,
+        path=raw.path.rstrip("/") or "/",
+        query={key: value for key, value in raw.query.items()},  # noqa: C416  # the last of repeated keys
+        headers={key.lower(): value for key, value in raw.headers.items()},
+        peer=str(peer[0]),
+        port=peer[1],
+    )

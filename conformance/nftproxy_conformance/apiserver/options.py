@@ -1,0 +1,110 @@
+"""The options of lists and watches in a query, checked as kube-apiserver checks them (ValidateListOptions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from nftproxy_conformance.apiserver.resources import Target
+from nftproxy_conformance.apiserver.selectors import Selection, parse_fields, parse_labels
+from nftproxy_conformance.apiserver.status import ApiError, invalid_options, unreadable_version
+
+_YES = {"1", "true", "True"}
+
+
+class Options(NamedTuple):
+    """The options of a query.  A missing number is None, a missing text ""."""
+
+    selection: Selection
+    is_watch: bool
+    resource_version: int | None
+    match: str
+    limit: int
+    continue_token: str
+    wants_bookmarks: bool
+    timeout: int | None
+    send_initial_events: bool | None
+
+
+def is_watch(query: Mapping[str, str]) -> bool:
+    """Whether the query makes a watch of a list."""
+    return query.get("watch") in _YES
+
+
+def parse_options(target: Target, query: Mapping[str, str]) -> Options:
+    """The options of a list or a watch.
+
+    Raises:
+        ApiError: 400 or 422, they can't be parsed, or contradict each other.
+    """
+    send_initial = query.get("sendInitialEvents")
+    version = query.get("resourceVersion", "")
+    if version and not _is_number(version):
+        raise unreadable_version(version, is_watch=is_watch(query))
+    options = Options(
+        selection=Selection(
+            target.namespace,
+            parse_labels(query.get("labelSelector", "")),
+            parse_fields(query.get("fieldSelector", ""), target.resource),
+        ),
+        is_watch=is_watch(query),
+        resource_version=_number(query, "resourceVersion"),
+        match=query.get("resourceVersionMatch", ""),
+        limit=_number(query, "limit") or 0,
+        continue_token=query.get("continue", ""),
+        wants_bookmarks=query.get("allowWatchBookmarks") in _YES,
+        timeout=_number(query, "timeoutSeconds"),
+        send_initial_events=send_initial in _YES if send_initial else None,
+    )
+    if options.is_watch and not options.resource_version and send_initial is None and not options.match:
+        # A watch from anywhere begins with the present objects (internalversion, SetListOptionsDefaults, since 1.32)
+        return options._replace(send_initial_events=True)
+    problem = _watch_problem(options) if options.is_watch else _list_problem(options)
+    if problem:
+        raise invalid_options(problem)
+    return options
+
+
+def _number(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name, "")
+    if not text:
+        return None
+    if not _is_number(text):
+        raise ApiError(400, f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax')
+    return int(text)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def _list_problem(options: Options) -> str:
+    if options.send_initial_events is not None:
+        return "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"
+    if not options.match:
+        return ""
+    if options.resource_version is None:
+        return _forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided")
+    if options.continue_token:
+        return _forbidden("resourceVersionMatch is forbidden when continue is provided")
+    if options.match not in {"Exact", "NotOlderThan"}:
+        return (
+            f'resourceVersionMatch: Unsupported value: "{options.match}": supported values: "Exact", "NotOlderThan", ""'
+        )
+    if options.match == "Exact" and options.resource_version == 0:
+        return _forbidden('resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+    return ""
+
+
+def _watch_problem(options: Options) -> str:
+    if options.send_initial_events is None:
+        return options.match and _forbidden(
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+        )
+    if options.match != "NotOlderThan":
+        return _forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    return ""
+
+
+def _forbidden(why: str) -> str:
+    return f"resourceVersionMatch: Forbidden: {why}"

@@ -1,0 +1,153 @@
+"""IP packets as the lab writes and reads them: opening packets, answers, and rejections.
+
+Every connection has a *token*, a number below 2**32 that any translation leaves alone, so that a packet seen anywhere
+can be recognised as its own: TCP's sequence number, a datagram's payload, SCTP's initiate tag.  A rejection carries it
+too: a reset acknowledges it, an ICMP error quotes it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from nftproxy.trace.frames import (
+    ICMP,
+    ICMPV6,
+    INIT,
+    OPENING_DATA,
+    SCTP,
+    SCTP_INIT,
+    SYN,
+    TCP,
+    TCP_HEADER,
+    UDP,
+    UDP_DATAGRAM,
+    crc32c,
+    icmp_rejection,
+    internet_checksum,
+    ip_header,
+    pseudo_header,
+)
+
+ECHO_REQUEST, ECHO_REQUEST6 = 8, 128  # ICMP types
+ACK, RST = 0x10, 0x04
+ANSWER_DATA, INIT_ACK = b"answ", 2
+
+
+class What(Enum):
+    """The role of a packet in a connection."""
+
+    OPENING = "opening"  # the first packet of a connection
+    ANSWER = "answer"  # the other end's answer
+    RESET = "tcp-reset"
+    UNREACHABLE = "icmp"  # destination unreachable, of either family
+    UNSENT = "errno"  # the node's own kernel would not send it
+
+
+class Packet(NamedTuple):
+    """A packet of a connection.  For an ICMP error, this is the packet that it quotes.
+
+    Addresses are 4 or 16 bytes in network order.  `how` names a rejection as nft does and is "" otherwise.
+    """
+
+    what: What
+    token: int
+    source: bytes
+    sport: int
+    destination: bytes
+    dport: int
+    how: str = ""
+
+
+def echo_request(*, is_ipv6: bool, number: int = 1) -> bytes:
+    """An ICMP echo request without the IP header.  IPv6 sockets fill in the checksum (RFC 3542, 3.1)."""
+    message = struct.pack("!BBHHH", ECHO_REQUEST6 if is_ipv6 else ECHO_REQUEST, 0, 0, 1, number)
+    return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
+
+
+def _sums_to_zero(data: bytes) -> bool:
+    return int.from_bytes(data if len(data) % 2 == 0 else data + b"\0", "big") % 0xFFFF == 0
+
+
+ANSWERS: Mapping[str, Callable[[int, int, int], bytes]] = {
+    "tcp": lambda sport, dport, token: TCP_HEADER.pack(
+        sport, dport, token, (token + 1) & 0xFFFFFFFF, 0x5000 | SYN | ACK, 0xFFFF, 0, 0
+    ),
+    "udp": lambda sport, dport, token: UDP_DATAGRAM.pack(sport, dport, 16, 0, ANSWER_DATA, token),
+    # A real INIT ACK ends with a state cookie parameter (type 7), here of four bytes.
+    "sctp": lambda sport, dport, token: (
+        SCTP_INIT.pack(sport, dport, token, 0, INIT_ACK, 0, 28, token, 0xFFFF, 1, 1, token)
+        + struct.pack("!HHI", 7, 8, token)
+    ),
+}
+"""The answer to each protocol's opening packet, without its checksum: from source port, destination port and token."""
+
+
+def is_intact(data: bytes) -> bool:
+    """Whether all checksums of an IP packet of TCP, UDP or SCTP are right."""
+    head, number, source, destination = ip_header(data)
+    segment = data[head:]
+    if head != 40 and not _sums_to_zero(data[:head]):
+        return False
+    if number == SCTP:
+        blank = segment[:8] + bytes(4) + segment[12:]
+        return segment[8:12] == crc32c(blank).to_bytes(4, "little")
+    return _sums_to_zero(pseudo_header(source, destination, number, segment) + segment)
+
+
+def parse(data: bytes) -> Packet | None:
+    """Parse an IP packet without frame padding.  None if it isn't of a connection of the lab."""
+    head, number, source, destination = ip_header(data)
+    return parse_segment(number, source, destination, data[head:])
+
+
+def parse_segment(number: int, source: bytes, destination: bytes, segment: bytes) -> Packet | None:
+    """Parse a transport segment of protocol `number`.  None if it isn't of a connection of the lab."""
+    reader = _READERS.get(number)
+    try:
+        return reader(source, destination, segment) if reader else None
+    except (struct.error, IndexError):  # too short for a packet of the lab
+        return None
+
+
+def _read_tcp(source: bytes, destination: bytes, segment: bytes) -> Packet | None:
+    sport, dport, sequence, acknowledged, flags, *_ = TCP_HEADER.unpack_from(segment)
+    if flags & RST:
+        token = (acknowledged - 1) & 0xFFFFFFFF
+        return Packet(What.RESET, token, source, sport, destination, dport, What.RESET.value)
+    if flags & SYN:
+        return Packet(What.ANSWER if flags & ACK else What.OPENING, sequence, source, sport, destination, dport)
+    return None
+
+
+def _read_udp(source: bytes, destination: bytes, segment: bytes) -> Packet | None:
+    sport, dport, _length, _checksum, mark, token = UDP_DATAGRAM.unpack_from(segment)
+    if mark not in (OPENING_DATA, ANSWER_DATA):
+        return None
+    what = What.OPENING if mark == OPENING_DATA else What.ANSWER
+    return Packet(what, token, source, sport, destination, dport)
+
+
+def _read_sctp(source: bytes, destination: bytes, segment: bytes) -> Packet | None:
+    sport, dport, _tag, _checksum, chunk, _flags, _length, token, *_ = SCTP_INIT.unpack_from(segment)
+    if chunk not in (INIT, INIT_ACK):
+        return None
+    return Packet(What.OPENING if chunk == INIT else What.ANSWER, token, source, sport, destination, dport)
+
+
+def _read_error(number: int, destination: bytes, segment: bytes) -> Packet | None:
+    if not (how := icmp_rejection(number, segment)):
+        return None
+    quoted = parse(segment[8:])
+    return quoted._replace(what=What.UNREACHABLE, how=how) if quoted and quoted.source == destination else None
+
+
+_READERS: Mapping[int, Callable[[bytes, bytes, bytes], Packet | None]] = {
+    TCP: _read_tcp,
+    UDP: _read_udp,
+    SCTP: _read_sctp,
+    ICMP: lambda _source, destination, segment: _read_error(ICMP, destination, segment),
+    ICMPV6: lambda _source, destination, segment: _read_error(ICMPV6, destination, segment),
+}

@@ -1,0 +1,226 @@
+"""The packet lab: a scratch node on real kernel networking.  The lab plays all hosts around it.
+
+    with Lab() as lab:
+        lab.load("table ip t { ... }")
+        assert lab.connect(Origin.POD, "10.96.0.10", 80) == endpoint("10.1.0.4", 8080)
+
+The node is a network namespace with two interfaces (topology.py).  Their far ends are in another namespace, where the
+lab writes and reads raw frames (wire.py) in the name of pods, other nodes and outside hosts.  The node's own
+connections are written to raw sockets, and so pass its output hook.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from contextlib import ExitStack
+from ipaddress import ip_interface
+from typing import Self
+
+from nftproxy.trace.frames import TRANSPORTS, packed, packet, unpacked
+from nftproxy.trace.links import add_addresses, join
+from nftproxy.trace.node import FAR_MAC, NODE_MAC
+from nftproxy_conformance.lab import topology
+from nftproxy_conformance.lab.flight import Flight
+from nftproxy_conformance.lab.frames import ANSWERS, What
+from nftproxy_conformance.lab.namespace import LabError, Namespace
+from nftproxy_conformance.lab.node import Node
+from nftproxy_conformance.lab.outcome import Address, Outcome, Probe
+from nftproxy_conformance.lab.topology import INTERFACES, OWN, PODS, SITE, UPLINK, Origin, Site
+from nftproxy_conformance.lab.wire import BATCH, Sending, Wire
+
+FIRST_PORT, LAST_PORT = 20000, 65535  # range of automatic source ports; tests may use lower ports
+# Conntrack entries before a flush.  The node has 64,512 ports to masquerade with for each endpoint, and the kernel
+# drops a connection if 128 tries find no free port.  That happens long before the last port is taken.
+MEMORY = 40_000
+
+
+class Lab:
+    """A scratch node, ready for rules and connections.  Use it as a context manager, or call `close`.
+
+    Args:
+        site: the node's addresses and routes, by default those of topology.py.
+        memory: conntrack is flushed after this many connections, and at the latest at three quarters of the machine's
+            limit.
+
+    Raises:
+        Unavailable: the lab can't be built, usually for lack of root's rights.
+
+    Attributes:
+        node: the node's namespace, to run functions and processes in.
+    """
+
+    def __init__(self, *, site: Site = SITE, memory: int = MEMORY) -> None:
+        self._tokens = itertools.count(1)
+        self._ports: dict[tuple[str, str], int] = {}  # (source address, protocol) -> the next source port
+        self._remembered = 0  # flows that conntrack holds, at most
+        self._must_forget = False
+        self._added: list[tuple[str, str]] = []
+        with ExitStack() as stack:
+            self.node = stack.enter_context(Node(topology.NODE_NAME))
+            self._far = stack.enter_context(Namespace("far"))
+            self._far.sysctl({"ipv6/conf/default/disable_ipv6": "1"})
+            _connect_wires(self.node, self._far, site)
+            self._wire = Wire(self.node, self._far, (UPLINK, PODS))
+            stack.callback(self._wire.close)
+            self._far.call(self._wire.tie_to_cpu)
+            self._memory = min(memory, self.node.conntrack_room() * 3 // 4)
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove the node, and everything that was started on it."""
+        self._stack.close()
+
+    def reset(self) -> None:
+        """Reset the lab: no rules, no conntrack entries, no added addresses."""
+        self.node.reset()
+        self._remembered = 0
+        while self._added:
+            self.remove_address(*self._added[-1])
+
+    def load(self, rules: str) -> str:
+        """Apply nft text on the node in one transaction, as `nft -f` would, and return what it prints.
+
+        Another thread may connect meanwhile.
+
+        Raises:
+            LabError: libnftables refuses it.  The message has the library's.
+        """
+        return self.node.load(rules)
+
+    def add_address(self, address: str, interface: str = UPLINK) -> None:
+        """Give the node one more IP address, alone or with a prefix length, until `reset`.
+
+        The kernel never chooses it as a source.  Of IPv6 addresses it would choose the newest (hence preferred_lft 0).
+        """
+        add_addresses(self.node, interface, address, options="preferred_lft 0")
+        self._added.append((address, interface))
+
+    def remove_address(self, address: str, interface: str = UPLINK) -> None:
+        """Remove an added address."""
+        self._added.remove((address, interface))
+        self.node.ip(f"address del {ip_interface(address)} dev {interface}")
+
+    def connect(
+        self,
+        origin: Origin,
+        address: str,
+        port: int,
+        protocol: str = "tcp",
+        *,
+        source: str | None = None,
+        sport: int | None = None,
+    ) -> Outcome:
+        """Try a new connection, with the arguments of `Probe` and the errors of `connect_many`."""
+        return self.connect_many([Probe(origin, address, port, protocol, source, sport)])[0]
+
+    def connect_many(self, probes: Iterable[Probe]) -> list[Outcome]:
+        """Try new connections, one after another, and return their outcomes in the same order.
+
+        Between batches conntrack is flushed if the lab's `memory` is full, or if an address has used all its source
+        ports for a protocol, so that no connection continues another's flow.
+
+        Raises:
+            LabError: the machine lost packets, so that outcomes are unknown.
+            ValueError: a probe's protocol or address is none.
+        """
+        return self._far.call(self._connect_many, list(probes))
+
+    def _connect_many(self, probes: list[Probe]) -> list[Outcome]:
+        chosen: dict[str, str] = {}  # the node's source addresses, by destination
+        outcomes = []
+        for start in range(0, len(probes), BATCH):
+            batch = [self._flight(probe, chosen) for probe in probes[start : start + BATCH]]
+            self._make_room(len(batch))
+            outcomes += self._fly(batch)
+        return outcomes
+
+    def _flight(self, probe: Probe, chosen: dict[str, str]) -> Flight:
+        protocol, destination = probe.protocol.lower(), packed(probe.address)
+        if protocol not in TRANSPORTS:
+            raise ValueError(f"no protocol of the lab: {probe.protocol!r}")
+        source = packed(probe.source or self._default_source(probe, chosen))
+        sport = self._next_port(unpacked(source), protocol) if probe.sport is None else probe.sport
+        complete = Probe(probe.origin, unpacked(destination), probe.port, protocol, unpacked(source), sport)
+        return Flight(complete, next(self._tokens), INTERFACES[probe.origin], source, sport, destination)
+
+    def _default_source(self, probe: Probe, chosen: dict[str, str]) -> str:
+        if probe.origin is not Origin.NODE:
+            return topology.DEFAULT_SOURCES[probe.origin][":" in probe.address]
+        if probe.address not in chosen:
+            chosen[probe.address] = self.node.source_for(probe.address)
+        return chosen[probe.address]
+
+    def _next_port(self, source: str, protocol: str) -> int:
+        port = self._ports.get((source, protocol), FIRST_PORT)
+        if port > LAST_PORT:
+            port, self._must_forget = FIRST_PORT, True
+        self._ports[source, protocol] = port + 1
+        return port
+
+    def _make_room(self, coming: int) -> None:
+        if self._must_forget or self._remembered + coming > self._memory:
+            self.node.flush_conntrack()
+            self._remembered, self._must_forget = 0, False
+        self._remembered += coming
+
+    def _fly(self, batch: list[Flight]) -> list[Outcome]:
+        flights = {flight.token: flight for flight in batch}
+        outcomes: dict[int, Outcome] = {}
+        sightings, is_complete = self._wire.exchange([flight.opening() for flight in batch])
+        for sighting in sightings:
+            token = sighting.packet.token
+            outcome = flights[token].judge(sighting) if token in flights else None
+            # an arrival counts even if a closed port rejected it
+            if outcome and (token not in outcomes or sighting.packet.what is What.OPENING):
+                outcomes[token] = outcome
+        if len(outcomes) < len(batch) and not is_complete:
+            raise LabError("the machine was too busy and lost frames: whether the rules dropped any is unknown")
+        return [outcomes.get(flight.token) or flight.lost() for flight in batch]
+
+    def reply(self, outcome: Outcome) -> Address | None:
+        """Answer a connection that left the node, and return the answer's source as the client sees it.
+
+        Returns:
+            Source address and port: if all is well, those that the client connected to.  None if the answer is lost.
+
+        Raises:
+            LabError: the machine lost packets.
+            ValueError: the connection did not leave the node.
+        """
+        return self._far.call(self._reply, outcome)
+
+    def _reply(self, outcome: Outcome) -> Address | None:
+        probe, client = outcome.probe, outcome.source
+        if probe is None or client is None or outcome.interface == OWN:
+            raise ValueError(f"no host could answer {outcome}")
+        server = outcome.endpoint or Address(probe.address, probe.port)
+        segment = ANSWERS[probe.protocol](server.port, client.port, outcome.token)
+        answer = packet(packed(server.ip), packed(client.ip), TRANSPORTS[probe.protocol], segment)
+        sightings, is_complete = self._wire.exchange([Sending(outcome.interface, answer, packed(client.ip))])
+        for interface, seen in sightings:
+            is_ours = seen.what is What.ANSWER and seen.token == outcome.token
+            to = Address(unpacked(seen.destination), seen.dport)
+            if is_ours and interface == INTERFACES[probe.origin] and to == (probe.source, probe.sport):
+                return Address(unpacked(seen.source), seen.sport)
+        if not is_complete:
+            raise LabError("the machine was too busy and lost frames: whether the answer got lost is unknown")
+        return None
+
+
+def _connect_wires(node: Node, far: Namespace, site: Site) -> None:
+    """Give the node its interfaces, addresses and routes.  The far ends have the same names."""
+    for name, addresses in ((UPLINK, site.addresses), (PODS, site.pods)):
+        join(node, name, far, name, macs=(NODE_MAC.hex(":"), FAR_MAC.hex(":")))
+        add_addresses(node, name, *addresses)
+    defaults = [f"default via {gateway}" for gateway in site.gateways] or ["0.0.0.0/0", "::/0"]
+    node.ip(
+        *(f"route add {way} dev {UPLINK}" for way in defaults),
+        *(f"route add {network} dev {PODS}" for network in site.pod_networks),
+    )

@@ -1,0 +1,1 @@
+"""The results of trials, as text and as JSON."""

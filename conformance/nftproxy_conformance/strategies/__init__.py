@@ -1,0 +1,22 @@
+"""Hypothesis strategies: nasty but valid clusters, their changes, and the connections to try on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+from hypothesis import HealthCheck, Phase, settings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def quick(examples: int = 60) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Settings of every property here: few examples, as each is a whole cluster, and no clock."""
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+        # the profile's, except the phase that traces every line on Python 3.11
+        phases=[phase for phase in settings().phases if phase is not Phase.explain],
+    )

@@ -1,0 +1,1 @@
+"""Subjects of trials: a node with the rules that templates render, or a node that runs a proxy as a process."""

@@ -1,0 +1,92 @@
+"""The rules that templates render from a world, loaded into a lab's node: no process, no API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from nftproxy.model.events import Event, HostAddresses, Listed, Put, SilentPlaces
+from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
+from nftproxy.model.settings import Capabilities, Settings
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.render import Renderer
+from nftproxy.rules.transaction import Transaction, delete_transaction, join
+from nftproxy_conformance.lab import Lab
+from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.strategies.probes import MORE_IPS
+
+
+class Rendered:
+    """A lab whose node gets the rules of one world after another, a `Subject`.
+
+    Args:
+        renderer: of the templates on trial.
+        capabilities: of this machine's nft.
+
+    Raises:
+        Unavailable: the lab can't be built.
+    """
+
+    may_deviate = False
+
+    def __init__(self, renderer: Renderer, capabilities: Capabilities) -> None:
+        self.lab = Lab()
+        for address in MORE_IPS:
+            self.lab.add_address(address)
+        self._renderer, self._capabilities = renderer, capabilities
+        self._kernel = Kernel()
+        self._pipeline: Pipeline | None = None
+
+    def load(self, world: World) -> bool:
+        """Replace the rules by those of a world, and return True, as nothing of earlier rules stays.
+
+        Raises:
+            Refused: the kernel or its library refuses them.
+            TemplateError: they can't be rendered.
+        """
+        self._pipeline = Pipeline(world.node.name, Settings(world.config, self._capabilities), self._renderer)
+        self._pipeline.ingest(events(world))
+        nothing = join(map(delete_transaction, Family))
+        self._apply(join([nothing, self._pipeline.full_transaction({})]))
+        return True
+
+    def follow(self, after: World, happened: Sequence[Event]) -> None:  # noqa: ARG002 -- events say it all
+        """Apply events to the loaded world, in a transaction.
+
+        Raises:
+            Refused: the kernel or its library refuses it.
+            TemplateError: it can't be rendered.
+        """
+        assert self._pipeline, "nothing was loaded"
+        self._apply(self._pipeline.ingest(happened))
+
+    def settle(self) -> bool:
+        """Return False, as loaded rules are in force at once."""
+        return False
+
+    def renew(self) -> bool:
+        """Return False, as each load makes the node new."""
+        return False
+
+    def close(self) -> None:
+        """Remove the node."""
+        self.lab.close()
+
+    def _apply(self, transaction: Transaction) -> None:
+        self.lab.node.call(self._kernel.apply, transaction)
+
+
+def events(world: World) -> Iterable[Event]:
+    """The events that describe a world to a proxy."""
+    given: list[Event] = [
+        Listed(Node, (world.node,)),
+        Listed(ServiceCIDR, world.service_cidrs),
+        Listed(Service, world.services),
+        Listed(EndpointSlice, world.slices),
+    ]
+    if world.knows_interfaces:
+        given.append(Put(HostAddresses(world.interfaces)))
+    if world.silent:
+        given.append(Put(SilentPlaces(tuple(Place(*each) for each in world.silent))))
+    return given

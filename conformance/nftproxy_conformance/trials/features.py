@@ -1,0 +1,185 @@
+"""The features of a service proxy: the worlds that show each, and the connections to judge.
+
+Only the features about masquerading judge hidden sources.  So a fault in masquerading fails these features alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from hypothesis import strategies as st
+
+from nftproxy.model.events import Event, Put, Removed, key_of
+from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy_conformance.lab import Outcome, Probe, is_even
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import View, World
+from nftproxy_conformance.strategies import focused
+from nftproxy_conformance.strategies.probes import probes
+from nftproxy_conformance.strategies.worlds import blind_worlds, changes, crowded_worlds, strangers, world_after
+from nftproxy_conformance.trials.trial import Difference, Trial, but_for_sources, exactly
+
+ENOUGH = 1000
+"""Enough connections to show that an endpoint of ten is drawn twice as often as the rest."""
+
+Matters = Callable[[World, Probe], bool]
+
+
+class Finding(NamedTuple):
+    """A wrong connection, and its worlds: a world, or the worlds before and after a change."""
+
+    worlds: tuple[World, ...]
+    difference: Difference
+
+
+class Feature(NamedTuple):
+    """A line of the report: `cases` to try, and `judge`, which tries a case and returns the first fault."""
+
+    name: str
+    cases: st.SearchStrategy[Any]
+    judge: Callable[[Trial, Any], Finding | None]
+
+
+# The connections of a feature
+
+
+def anything(_world: World, _probe: Probe) -> bool:
+    """True for every connection."""
+    return True
+
+
+def _to_cluster_ips(world: World, probe: Probe) -> bool:
+    return any(probe.address in service.cluster_ips for service in world.services)
+
+
+def _to_external_ips(world: World, probe: Probe) -> bool:
+    return any(probe.address in service.external_ips for service in world.services)
+
+
+def _to_load_balancer_ips(world: World, probe: Probe) -> bool:
+    return any(probe.address in service.load_balancer_ips for service in world.services)
+
+
+def _to_node(world: World, probe: Probe) -> bool:
+    return probe.address in world.interfaces
+
+
+def _to_outside(world: World, probe: Probe) -> bool:
+    return not _to_cluster_ips(world, probe)
+
+
+def _to_others(world: World, probe: Probe) -> bool:
+    return not _to_itself(world, probe)
+
+
+def _to_itself(world: World, probe: Probe) -> bool:
+    """True for connections from a pod to a Service that it serves itself."""
+    return any(probe.source == pod.address for each in world.slices for pod in each.endpoints)
+
+
+# Judges
+
+
+def as_specified(matters: Matters, view: View, trial: Trial, world: World) -> Finding | None:
+    """Judge connections by the oracle."""
+    trial.load(world)
+    return _first(trial, (world,), matters, view)
+
+
+def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View) -> Finding | None:
+    wanted = [probe for probe in probes(worlds[-1]) if matters(worlds[-1], probe)]
+    found = trial.differences(worlds[-1], wanted, view)
+    if not found:
+        return None
+    return Finding(*trial.traced(worlds, found[0], view))
+
+
+def evenly(trial: Trial, world: World) -> Finding | None:
+    """Judge by chi-square that all endpoints of a list are drawn equally often, unless annotations ask for weights."""
+    trial.load(world)
+    oracle = Oracle(world)
+    for probe in itertools.islice(filter(oracle.draws_evenly, _drawing(oracle)), 0, None, 150):
+        expected = oracle.expected(probe)
+        outcomes = trial.connect([probe] * max(ENOUGH, 40 * len(expected)))
+        if not is_even(outcomes, [each.endpoint for each in expected if each.endpoint]):
+            counts = ", ".join(f"{outcomes.count(each)} times {each}" for each in sorted(expected, key=repr))
+            return Finding((world,), Difference(probe, expected, frozenset(outcomes), f"not drawn evenly: {counts}"))
+    return None
+
+
+def _drawing(oracle: Oracle) -> Iterator[Probe]:
+    """The connections for which an endpoint of several is drawn."""
+    return (probe for probe in probes(oracle.world) if len(oracle.expected(probe)) > 1)
+
+
+def after_changes(view: View, trial: Trial, case: tuple[World, Sequence[Event]]) -> Finding | None:
+    """Judge that connections after a change go as in a new world."""
+    before, happened = case
+    after = world_after(before, happened)
+    trial.load(before)
+    trial.follow(after, happened)
+    return _first(trial, (before, after), anything, view)
+
+
+def beside_strangers(view: View, trial: Trial, case: tuple[World, list[Service | EndpointSlice]]) -> Finding | None:
+    """Judge that new and removed Services affect no other Service, and that clients stay with their pods."""
+    world, others = case
+    oracle = Oracle(world)
+    sticky = [probe for probe in _drawing(oracle) if oracle.remembers(probe)][:50]
+    coming, going = [Put(each) for each in others], [Removed(type(each), key_of(each)) for each in others]
+    both = world_after(world, coming)
+    trial.load(world)
+    before = trial.connect(sticky)
+    for happened, worlds in ((coming, (world, both)), (going, (both, world))):
+        trial.follow(worlds[-1], happened)
+        if found := trial.differences(world, probes(world), view):
+            return Finding(worlds, found[0])
+        for probe, old, new in zip(sticky, before, trial.connect(sticky), strict=True):
+            if _pod(old) != _pod(new):
+                return Finding(worlds, Difference(probe, frozenset({old}), frozenset({new}), "was sent to another pod"))
+    return None
+
+
+def _pod(outcome: Outcome) -> str:
+    return outcome.endpoint.ip if outcome.endpoint else ""
+
+
+def _plain(name: str, cases: st.SearchStrategy[World], matters: Matters, view: View = but_for_sources) -> Feature:
+    return Feature(name, cases, functools.partial(as_specified, matters, view))
+
+
+_changes = functools.partial(after_changes, but_for_sources)
+_strangers = functools.partial(beside_strangers, but_for_sources)
+
+FEATURES = (
+    _plain("ClusterIP", focused.cluster_ip_worlds, _to_cluster_ips),
+    _plain("external IPs", focused.external_ip_worlds, _to_external_ips),
+    _plain("load balancer IPs", focused.load_balancer_worlds, _to_load_balancer_ips),
+    _plain("external IPs of the node", focused.node_address_worlds, _to_node),
+    _plain("node ports, nodePortAddresses", focused.node_port_worlds, _to_node),
+    _plain("IPv6 alone", focused.ipv6_worlds, anything),
+    _plain("SCTP", focused.sctp_worlds, anything),
+    _plain("no endpoints: rejected", focused.rejecting_worlds, anything),
+    _plain("internalTrafficPolicy Local", focused.internal_local_worlds, _to_cluster_ips),
+    _plain("externalTrafficPolicy Local", focused.external_local_worlds, _to_outside),
+    _plain("terminating endpoints", focused.terminating_worlds, anything),
+    _plain("topology hints", focused.topology_worlds, _to_cluster_ips),
+    _plain("loadBalancerSourceRanges", focused.guarded_worlds, anything),
+    _plain("denied and source ranges", focused.screened_worlds, anything),
+    _plain("session affinity", focused.sticky_worlds, anything),
+    _plain("masquerading, detectLocalMode", focused.masquerading_worlds, _to_others, exactly),
+    _plain("hairpin", focused.hairpin_worlds, _to_itself, exactly),
+    _plain("unused ClusterIPs and ports", focused.unallocated_worlds, anything),
+    _plain("contested addresses and ports", blind_worlds, anything),
+    Feature("uniform choice", crowded_worlds, evenly),
+    Feature("changes", changes, _changes),
+    Feature(
+        "changes elsewhere",
+        st.tuples(blind_worlds, strangers),
+        _strangers,
+    ),
+    _plain("whole clusters", blind_worlds, anything, exactly),
+)

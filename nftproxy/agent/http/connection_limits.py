@@ -1,0 +1,97 @@
+"""Limits on connections to the HTTP servers: for each client, for each listener, and for the process.
+
+Any client that reaches a health port may open connections and send nothing.  Beyond a limit each new connection closes
+an old one: the oldest of the client with the most connections.  So a client that opens many closes its own, and an
+occasional probe always gets an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import NamedTuple
+
+Handler = Hashable
+
+
+class ConnectionLimits(NamedTuple):
+    """The limits of connections of a client to a listener, of a listener, and of the process, and of listeners."""
+
+    of_a_client: int
+    of_a_listener: int
+    connections: int
+    listeners: int
+
+
+MOST = ConnectionLimits(16, 128, 1024, 16_384)
+"""More than probes and scrapes need, which take one connection each, for some milliseconds."""
+
+
+def affordable(files: int) -> ConnectionLimits:
+    """Return the limits for so many file descriptors: a sixteenth of them for connections, an eighth for listeners.
+
+    Forwarding at localhost may take three quarters of all descriptors (forwarder.py).  The rest is for the kernel and
+    the API.
+    """
+    connections = max(1, min(MOST.connections, files // 16))
+    per_listener = min(MOST.of_a_listener, connections)
+    return ConnectionLimits(
+        min(MOST.of_a_client, per_listener), per_listener, connections, min(MOST.listeners, files // 8)
+    )
+
+
+class _Open(NamedTuple):
+    listener: Hashable
+    client: str
+    transport: asyncio.WriteTransport
+
+
+class BoundedConnections:
+    """The connections of all listeners, oldest first."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._open: dict[Handler, _Open] = {}
+        self._listeners = 0
+
+    def __len__(self) -> int:
+        """Return the number of open connections."""
+        return len(self._open)
+
+    def take_listener(self) -> None:
+        """Count a listener.  Call `give_listener_back` in any case.
+
+        Raises:
+            OSError: the limit is exceeded.
+        """
+        self._listeners += 1
+        if self._listeners > self.limits.listeners:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def give_listener_back(self) -> None:
+        """Uncount a listener, even if `take_listener` raised."""
+        self._listeners -= 1
+
+    def made(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
+        """Add a connection, and close an older one for each limit that is exceeded."""
+        peer = transport.get_extra_info("peername")
+        made = _Open(listener, peer[0] if peer else "", transport)
+        self._open[handler] = made
+        self._bound(self.limits.of_a_client, lambda each: each[:2] == made[:2])
+        self._bound(self.limits.of_a_listener, lambda each: each.listener == listener)
+        self._bound(self.limits.connections, lambda _: True)
+
+    def lost(self, handler: Handler) -> None:
+        """Remove a connection."""
+        self._open.pop(handler, None)
+
+    def _bound(self, most: int, belongs: Callable[[_Open], bool]) -> None:
+        """Keep at most so many connections of a group: close the oldest of the client with the most."""
+        found = {handler: each for handler, each in self._open.items() if belongs(each)}
+        if len(found) > most:
+            ((client, _),) = Counter(each.client for each in found.values()).most_common(1)
+            oldest = next(handler for handler, each in found.items() if each.client == client)
+            self._open.pop(oldest).transport.abort()

@@ -1,0 +1,292 @@
+"""The listeners for health, metrics, and the health-check node ports of Services.
+
+Other modules decide the answers (health.py, health_checks.py, metrics.py).  This module serves them, on the agent's
+loop, which no answer holds up for longer than it takes to write a scrape.
+
+* Each address and port has a listener.  It is open, or retried with backoff: another program may have the port, and the
+  address may not exist yet.
+* Unwanted listeners are closed with their connections before new listeners are opened, so that a port can go to another
+  Service, and no client gets an answer about a Service that is gone.
+* Connections are bounded (connection_limits.py), and so are listeners, by the file descriptors of the process.
+* The Service of a health-check node port is looked up at each request, in a map that is replaced whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits, affordable
+from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
+from nftproxy.agent.reporting.health import healthz, is_eligible, livez
+from nftproxy.agent.reporting.occurrences import Occurrence
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.config.configz import configz
+from nftproxy.kernel.process_resources import allowed_files
+from nftproxy.logs import warn
+from nftproxy.model.addresses import ANY, Address, Family, family_of, host_port
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import NftproxyError
+from nftproxy.model.objects import Node, ObjectKey
+from nftproxy.model.settings import Config
+from nftproxy.policy.health_checks import JSON, Answer, HealthCheck, health_check
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.2
+"""Seconds before the first retry of a port that can't be bound, doubled for each further retry."""
+LONGEST_PAUSE = 5.0
+"""Longest pause between two retries in seconds: kube-proxy's pause (serveHealthz)."""
+
+BACKLOG = 32
+"""Connections that may wait to be accepted.  They are accepted in one turn, before any of them is counted."""
+
+_TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+_NOT_FOUND = Answer(404, _TEXT, b"404 page not found\n")
+_CLOSED = Answer(503, _TEXT, b"")
+
+Respond = Callable[[str], Awaitable[Answer]]
+"""Answers a request for a path."""
+Count = Callable[[], Awaitable[bytes]]
+"""Returns the counts of Services, in Prometheus' text format."""
+
+
+class ListenAddress(NamedTuple):
+    """The address and port of a listener."""
+
+    address: Address
+    port: int
+
+    def __str__(self) -> str:
+        return host_port(self.address, self.port)
+
+
+class CannotListen(NftproxyError):
+    """A listener can't be opened; `service` has the health-check node port, None for health and metrics."""
+
+    def __init__(self, place: ListenAddress, service: ObjectKey | None, reason: str) -> None:
+        purpose = f"the health check of Service {service}" if service else "health and metrics"
+        super().__init__(f"can't listen on {place} for {purpose}: {reason}")
+        self.place = place
+        self.service = service
+        self.reason = reason
+        self.code = Code.HEALTH_CHECK_PORT_TAKEN if service else Code.OWN_PORT_TAKEN
+
+    def occurrences(self, node: str) -> list[Occurrence]:
+        """Return its Event (`Fault`), about the Service or the Node, with kube-proxy's reasons."""
+        if self.service is None:
+            subject = ObjectKey("", node)
+            return [Occurrence(subject, "FailedToStartProxierHealthcheck", "StartKubeProxy", str(self), self.code)]
+        check = f'healthcheck "{self.service}" on port {self.place.port}'
+        note = f"node {node} failed to start {check}: {self.reason}"
+        return [Occurrence(self.service, "FailedToStartServiceHealthcheck", "Listen", note, self.code)]
+
+
+class _Listener:
+    """A listener that is open, or retried until it is."""
+
+    def __init__(
+        self,
+        place: ListenAddress,
+        respond: Respond,
+        connections: BoundedConnections,
+        service: ObjectKey | None = None,
+    ) -> None:
+        self.service = service
+        self._connections = connections
+        self.failure: CannotListen | None = None
+        self._place = place
+        self._respond = respond
+        self._socket: socket.socket | None = None
+        self._server: HttpServer | None = None
+        self._retry: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        """Open the listener, or note the failure and start to retry."""
+        await self._try()
+        if self.failure:
+            self._retry = asyncio.create_task(self._keep_trying())
+
+    async def close(self) -> None:
+        """Close the listener with all its connections, or stop retrying."""
+        if self._retry:
+            self._retry.cancel()
+            await asyncio.wait([self._retry])
+        if self._server:
+            await self._server.close()
+        if self._socket:
+            self._socket.close()
+            self._connections.give_listener_back()
+
+    async def _keep_trying(self) -> None:
+        pause = FIRST_PAUSE
+        while self.failure:
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            await self._try()
+        log.info("now listening on %(place)s", {"place": self._place})
+
+    async def _try(self) -> None:
+        self.failure = None
+        family = socket.AF_INET6 if family_of(self._place.address) is Family.IPV6 else socket.AF_INET
+        try:
+            self._connections.take_listener()
+            self._socket = socket.create_server(self._place, family=family)
+        except OSError as error:
+            self._connections.give_listener_back()
+            if not _has_no_such_family(error, self._place):
+                self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
+            return
+        self._server = HttpServer(self._place, self._connections, self._handle)
+        await self._server.open(self._socket, BACKLOG)
+
+    async def _handle(self, request: HttpRequest) -> HttpResponse:
+        answer = await self._respond(request.path)
+        return HttpResponse(*answer)
+
+
+def _has_no_such_family(error: OSError, place: ListenAddress) -> bool:
+    """Return whether the kernel lacks the family of an any-address (no IPv6), so that no client can connect either."""
+    return error.errno == errno.EAFNOSUPPORT and place.address in ANY.values()
+
+
+class Listeners:
+    """All listeners of an agent.  They are open inside this asynchronous context."""
+
+    def __init__(
+        self,
+        config: Config,
+        find_node: Callable[[], Node],
+        reporter: SyncReporter,
+        report: Callable[[CannotListen], None] = lambda _: None,
+        limits: ConnectionLimits | None = None,
+        count: Count | None = None,
+    ) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            config: has the addresses, and is shown by /configz.
+            find_node: called at each /healthz for the present Node.
+            reporter: has health and metrics.
+            report: called once for each listener that can't be opened, and again for each new Service of its port.
+            limits: limits of connections and listeners, by default from the limit of file descriptors.
+            count: called at each scrape, if Services' connections are counted.
+        """
+        self._connections = BoundedConnections(limits or affordable(allowed_files()))
+        self._config = config
+        self._find_node = find_node
+        self._reporter = reporter
+        self._report = report
+        self._count = count
+        self._checks: Mapping[int, HealthCheck] = {}
+        self._addresses: tuple[Address, ...] = ()
+        self._lock = asyncio.Lock()
+        self._node_ports: dict[ListenAddress, _Listener] = {}
+        self._fixed = [
+            *(self._listener(place, self._health) for place in _places(self._config.healthz_bind_address)),
+            *(self._listener(place, self._metrics) for place in _places(self._config.metrics_bind_address)),
+        ]
+
+    async def __aenter__(self) -> Self:
+        """Open the health and metrics servers.
+
+        Raises:
+            CannotListen: a listener can't be opened, and bindAddressHardFail is set.
+        """
+        for listener in self._fixed:
+            await self._open(listener)
+            if listener.failure and self._config.bind_address_hard_fail:
+                await self._close()
+                raise listener.failure
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def serve_checks(self, checks: Mapping[int, HealthCheck], addresses: Iterable[Address]) -> None:
+        """Serve exactly these health-check node ports, each at all of these addresses.
+
+        Nothing happens if the mapping is the same object as before, at the same addresses.
+        """
+        addresses = tuple(addresses)
+        if checks is self._checks and addresses == self._addresses:
+            return
+        self._checks, self._addresses = checks, addresses
+        async with self._lock:
+            wanted = {
+                ListenAddress(address, port): check.service for address in addresses for port, check in checks.items()
+            }
+            unwanted = [place for place, known in self._node_ports.items() if not _is_same(known, wanted.get(place))]
+            await asyncio.gather(*(self._node_ports.pop(place).close() for place in unwanted))
+            for place, service in wanted.items():
+                if place not in self._node_ports:
+                    self._node_ports[place] = self._listener(place, self._check_of(place.port), service)
+                    await self._open(self._node_ports[place])
+
+    def _listener(self, place: ListenAddress, respond: Respond, service: ObjectKey | None = None) -> _Listener:
+        return _Listener(place, respond, self._connections, service)
+
+    async def _open(self, listener: _Listener) -> None:
+        await listener.open()
+        if listener.failure:
+            warn(listener.failure.code, "%(failure)s; retrying until it works", failure=listener.failure)
+            self._report(listener.failure)
+
+    async def _close(self) -> None:
+        async with self._lock:
+            await asyncio.gather(*(listener.close() for listener in (*self._fixed, *self._node_ports.values())))
+            self._node_ports.clear()
+
+    async def _health(self, path: str) -> Answer:
+        status = self._reporter.status()
+        if path == "/healthz":
+            answer = healthz(status, node_eligible=is_eligible(self._find_node()))
+        elif path == "/livez":
+            answer = livez(status)
+        else:
+            return _NOT_FOUND
+        self._reporter.metrics.count(f"kubeproxy_proxy_{path[1:]}_total", str(answer.status))
+        return answer
+
+    async def _metrics(self, path: str) -> Answer:
+        match path:
+            case "/metrics":
+                counted = await self._count() if self._count else b""
+                return Answer(200, {"Content-Type": CONTENT_TYPE_PLAIN_0_0_4}, self._reporter.scrape() + counted)
+            case "/healthz":
+                return Answer(200, _TEXT, b"ok")
+            case "/proxyMode":
+                return Answer(200, _TEXT, b"nftables")
+            case "/configz":
+                return Answer(200, JSON, configz(self._config))
+            case _:
+                return _NOT_FOUND
+
+    def _check_of(self, port: int) -> Respond:
+        async def respond(_path: str) -> Answer:
+            check = self._checks.get(port)
+            return health_check(check, is_healthy=self._reporter.status().serves(check.families)) if check else _CLOSED
+
+        return respond
+
+
+def _is_same(listener: _Listener, wanted: ObjectKey | None) -> bool:
+    """Return whether a listener can stay: an open one may change its Service, a failing one is reported anew."""
+    return wanted is not None and (listener.failure is None or listener.service == wanted)
+
+
+def _places(host_port: str) -> list[ListenAddress]:
+    """Return the listeners of "host:port".  The any-address of a family stands for both, as in Go (net.Listen)."""
+    host, _, port = host_port.rpartition(":")
+    address = Address(host.strip("[]"))
+    return [ListenAddress(each, int(port)) for each in (ANY.values() if address in ANY.values() else (address,))]

@@ -1,0 +1,185 @@
+"""A small HTTP/1.1 server on h11, whose connections are bounded (connection_limits.py).
+
+h11 speaks the protocol, and is installed anyway for the client of the API.  The servers of larger libraries weigh
+10 MB, which every node would carry for a probe every few seconds.
+
+* A request is a head of bounded size, within a bounded time.  After a request with a body the connection is closed.
+* An answer has a bounded time too, so that no client holds it by reading slowly.
+* Between two requests of a connection all other tasks of the loop get their turn, even if a client pipelines them.
+* Input that isn't HTTP gets a 4xx and the connection is closed, without a log line: ports are scanned all day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
+from contextlib import aclosing
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, unquote
+
+import h11
+
+from nftproxy.agent.http.connection_limits import BoundedConnections
+from nftproxy.logs import warn
+from nftproxy.model.codes import Code
+
+IDLE = 60.0
+"""Seconds that a connection may idle: longer than the interval of probes and scrapes, which may reconnect anyway."""
+LONGEST_ANSWER = 60.0
+"""Seconds that an answer may take: 100,000 endpoints take some seconds, and a slower reader is cut off."""
+LARGEST_HEAD = 16 * 1024
+"""Bytes of a request's head: h11's default, and twice the limit of most servers."""
+SHUTDOWN = 0.1
+"""Seconds that an answer may still take when its server is closed.  Nearly all are ready at once."""
+
+
+class HttpRequest(NamedTuple):
+    """A request.  Path and query are decoded, and `connection` is its socket."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    connection: socket.socket
+
+
+class HttpResponse(NamedTuple):
+    """An answer.  Its body is whole, or comes in pieces, of which an empty piece is only a pause."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | AsyncGenerator[bytes]
+
+
+Respond = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class HttpServer:
+    """Serves HTTP on the connections of a listener."""
+
+    def __init__(self, listener: Hashable, connections: BoundedConnections, respond: Respond) -> None:
+        """Nothing is opened yet.
+
+        Args:
+            listener: the key of the listener among `connections`.
+            connections: bounds the connections of all listeners.
+            respond: answers a request.
+        """
+        self._listener = listener
+        self._connections = connections
+        self._respond = respond
+        self._server: asyncio.Server | None = None
+        self._conversations: dict[asyncio.Task[None], asyncio.WriteTransport] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def open(self, listening: socket.socket, backlog: int) -> None:
+        """Accept connections at a socket, which the server owns from now on.
+
+        Args:
+            listening: the socket.
+            backlog: the connections that may wait.  They are accepted in one turn, before any of them is counted.
+        """
+        self._server = await asyncio.start_server(self._converse, sock=listening, backlog=backlog, limit=LARGEST_HEAD)
+
+    async def close(self) -> None:
+        """Close the socket, and all connections once their present answers are sent."""
+        if self._server:
+            self._server.close()
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=SHUTDOWN)
+        for task, transport in self._conversations.items():
+            transport.abort()
+            task.cancel()
+        if self._conversations:
+            await asyncio.wait(self._conversations)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve all requests of a connection, in their order."""
+        task, transport = _this_task(), writer.transport
+        transport.set_write_buffer_limits(0)  # drained data has left the process, so nothing is lost at the end
+        self._conversations[task] = transport
+        self._connections.made(transport, self._listener, transport)
+        protocol = h11.Connection(h11.SERVER, LARGEST_HEAD)
+        try:
+            while await self._exchange(protocol, reader, writer):
+                protocol.start_next_cycle()
+        except OSError:
+            pass  # the client has gone, or took too long (TimeoutError)
+        except Exception as error:  # noqa: BLE001  # the log has its traceback
+            warn(Code.DEFECT, "a defect while answering over HTTP", level=logging.ERROR, exc_info=error)
+        finally:
+            transport.abort()
+            self._connections.lost(transport)
+            self._conversations.pop(task)
+
+    async def _exchange(
+        self, protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Serve a request.  Return whether another may follow."""
+        async with asyncio.timeout(IDLE):
+            try:
+                request = await _next_request(protocol, reader, writer)
+            except h11.RemoteProtocolError as error:
+                await _send(protocol, writer, HttpResponse(error.error_status_hint, {}, b""))
+                return False
+        if request is None:
+            return False
+        self._answering.add(_this_task())
+        try:
+            async with asyncio.timeout(LONGEST_ANSWER):
+                await _send(protocol, writer, await self._respond(request), has_body=request.method != "HEAD")
+        finally:
+            self._answering.discard(_this_task())
+        await asyncio.sleep(0)
+        return protocol.our_state is h11.DONE and protocol.their_state is h11.DONE
+
+
+def _this_task() -> asyncio.Task[Any]:
+    task = asyncio.current_task()
+    assert task is not None  # this runs in a task
+    return task
+
+
+async def _next_request(
+    protocol: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> HttpRequest | None:
+    """Return the next request, None at the end of the connection.
+
+    Raises:
+        h11.RemoteProtocolError: the input isn't HTTP, or is too long.
+    """
+    while (event := protocol.next_event()) is h11.NEED_DATA:
+        protocol.receive_data(await reader.read(LARGEST_HEAD))
+    if not isinstance(event, h11.Request):
+        return None
+    protocol.next_event()  # the end of a request without a body: only then another request may follow
+    path, _, query = event.target.decode("ascii").partition("?")
+    connection = writer.get_extra_info("socket")
+    return HttpRequest(event.method.decode("ascii"), unquote(path), dict(parse_qsl(query)), connection)
+
+
+async def _send(
+    protocol: h11.Connection, writer: asyncio.StreamWriter, response: HttpResponse, *, has_body: bool = True
+) -> None:
+    """Send an answer.  Return once the kernel has buffered the part that the client hasn't read."""
+    body = response.body
+    headers = {**response.headers, "Date": formatdate(usegmt=True)}
+    if isinstance(body, bytes):
+        headers["Content-Length"] = str(len(body))
+    reason = HTTPStatus(response.status).phrase.encode()
+    head = h11.Response(status_code=response.status, reason=reason, headers=list(headers.items()))
+    sent = protocol.send(head) or b""
+    if isinstance(body, bytes):
+        sent += (protocol.send(h11.Data(body)) or b"") if has_body else b""
+    else:
+        async with aclosing(body):
+            async for piece in body:
+                writer.write(sent + ((protocol.send(h11.Data(piece)) or b"") if piece else b""))
+                sent = b""
+                await writer.drain()
+                await asyncio.sleep(0)
+    writer.write(sent + (protocol.send(h11.EndOfMessage()) or b""))
+    await writer.drain()

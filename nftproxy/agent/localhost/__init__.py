@@ -1,0 +1,1 @@
+"""Node ports at localhost."""

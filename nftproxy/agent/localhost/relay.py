@@ -1,0 +1,171 @@
+"""Relays a TCP connection to another, in both directions, until both are done.
+
+* The end of a direction is passed on (half-closed), and the other direction goes on.  Any other end is passed on as a
+  reset, so that no peer mistakes half an answer for a whole.
+* The first bytes are copied through a buffer that all connections share.  After `MUCH` bytes they are spliced through a
+  pipe, which takes less CPU, but two more file descriptors for each direction.
+* After each chunk all other tasks of the loop get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+from nftproxy.model.addresses import Address, Family, family_of
+
+CONNECT = 5.0
+"""Seconds that an endpoint has to accept a connection (kube-proxy 1.37, dialTimeout)."""
+KEEPALIVE = {socket.TCP_KEEPIDLE: 15, socket.TCP_KEEPINTVL: 15, socket.TCP_KEEPCNT: 9}
+"""Idle seconds, seconds between probes, and probes until a silent endpoint counts as gone (Go's net package)."""
+CHUNK = 256 * 1024
+"""Bytes that a direction carries before other tasks get their turn."""
+MUCH = 4 * CHUNK
+"""Bytes that a direction copies before it splices."""
+_ABORT = struct.pack("ii", 1, 0)
+
+
+def reset(*ends: socket.socket) -> None:
+    """Make closing these connections reset them (SO_LINGER with no time)."""
+    for end in ends:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
+
+
+async def connect(endpoint: tuple[Address, int]) -> socket.socket:
+    """Connect to an endpoint, with keepalives that detect its end.
+
+    Raises:
+        OSError: the endpoint can't be reached within `CONNECT` seconds.
+    """
+    family = socket.AF_INET6 if family_of(endpoint[0]) is Family.IPV6 else socket.AF_INET
+    server = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    try:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE.items():
+            server.setsockopt(socket.IPPROTO_TCP, option, value)
+        async with asyncio.timeout(CONNECT):
+            await asyncio.get_running_loop().sock_connect(server, endpoint)
+    except BaseException:
+        server.close()
+        raise
+    return server
+
+
+async def relay(client: socket.socket, server: socket.socket, buffer: memoryview) -> None:
+    """Carry both directions.  Tasks of the same loop may share `buffer`.  The caller closes both ends."""
+    is_whole = False
+    try:
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_carry(client, server, buffer))
+            both.create_task(_carry(server, client, buffer))
+        is_whole = True
+    except* OSError:
+        pass  # an end is gone, and the reset tells the other end
+    finally:
+        if not is_whole:
+            reset(client, server)
+
+
+async def _carry(source: socket.socket, sink: socket.socket, buffer: memoryview) -> None:
+    """Carry a direction to its end, and pass the end on."""
+    if await _copy(source, sink, buffer):
+        await _splice(source, sink)
+    sink.shutdown(socket.SHUT_WR)
+
+
+async def _copy(source: socket.socket, sink: socket.socket, buffer: memoryview) -> bool:
+    """Copy up to `MUCH` bytes.  Return whether there may be more."""
+    carried = 0
+    while carried < MUCH:
+        try:
+            count = source.recv_into(buffer)
+        except BlockingIOError:
+            await _readable(source)
+            continue
+        if not count:
+            return False
+        carried += count
+        await _send(sink, buffer[:count])
+        await asyncio.sleep(0)
+    return True
+
+
+async def _send(sink: socket.socket, data: memoryview) -> None:
+    """Send all data.  The part that can't be sent at once is copied, as other tasks use the buffer meanwhile."""
+    sent = _try_to_send(sink, data)
+    rest = memoryview(bytes(data[sent:]))
+    while rest:
+        await _writable(sink)
+        rest = rest[_try_to_send(sink, rest) :]
+
+
+def _try_to_send(sink: socket.socket, data: memoryview) -> int:
+    try:
+        return sink.send(data)
+    except BlockingIOError:
+        return 0
+
+
+async def _splice(source: socket.socket, sink: socket.socket) -> None:
+    """Splice until the end.  The pipe is empty whenever this waits for input."""
+    with _pipe() as (reader, writer):
+        while True:
+            try:
+                count = os.splice(source.fileno(), writer, CHUNK, flags=_SPLICING)
+            except BlockingIOError:
+                await _readable(source)
+                continue
+            if not count:
+                return
+            while count:
+                try:
+                    count -= os.splice(reader, sink.fileno(), count, flags=_SPLICING)
+                except BlockingIOError:
+                    await _writable(sink)
+            await asyncio.sleep(0)
+
+
+_SPLICING = os.SPLICE_F_MOVE | os.SPLICE_F_NONBLOCK
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # a smaller pipe is only slower
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, CHUNK)
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+async def _readable(end: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await _until(loop.add_reader, loop.remove_reader, end)
+
+
+async def _writable(end: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    await _until(loop.add_writer, loop.remove_writer, end)
+
+
+async def _until(
+    add: Callable[[socket.socket, Callable[[], None]], object],
+    remove: Callable[[socket.socket], object],
+    end: socket.socket,
+) -> None:
+    """Wait until the loop calls back a callback that `add` registers and `remove` removes."""
+    has_come = asyncio.Event()
+    add(end, has_come.set)
+    try:
+        await has_come.wait()
+    finally:
+        remove(end)

@@ -1,0 +1,1 @@
+"""Metrics, health, Events."""

@@ -1,0 +1,88 @@
+"""Reports faults that don't stop the rules, in the log, in Events, metrics, and health's warnings."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+
+from nftproxy.agent.lifecycle.rivals import in_words
+from nftproxy.agent.reporting import occurrences
+from nftproxy.agent.reporting.event_recorder import EventRecorder
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.kernel.others.other_proxies import PROXIES, Traces
+from nftproxy.logs import warn
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import ObjectKey
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.fronts import LostClaim
+
+log = logging.getLogger(__name__)
+
+
+class FaultReporter:
+    """Reports the faults of Services, of the configuration and of the node.
+
+    Attributes:
+        other_proxies: the last traces of other service proxies.
+    """
+
+    def __init__(self, pipeline: Pipeline, events: EventRecorder, reporter: SyncReporter) -> None:
+        self.other_proxies: Traces = {}
+        self._pipeline = pipeline
+        self._node = pipeline.state.node.name
+        self._events = events
+        self._metrics = reporter.metrics
+        self._health = reporter.health
+        self._excessive: set[ObjectKey] = set()
+
+    def report_services(self) -> None:
+        """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
+        self._report_losses(self._pipeline.pop_losses())
+        for family, withheld in self._pipeline.withheld.items():
+            self._events.report(occurrences.refusal(family, service, why) for service, why in withheld.items())
+        self._report_excess(self._pipeline.state.excessive)
+
+    def _report_losses(self, losses: Sequence[LostClaim]) -> None:
+        """Report lost addresses and ports, with a single log line for each Service."""
+        for service, lost in itertools.groupby(losses, key=lambda each: each.service):
+            first, *others = lost
+            more = f" (and {len(others)} more addresses and ports)" if others else ""
+            why = first.why(self._pipeline.state.claims)
+            text = "Service %(service)s does not get %(what)s, and is served without it: %(why)s%(more)s"
+            warn(first.denial.code, text, service=service, what=first.what, why=why, more=more)
+        self._events.report(map(occurrences.conflict, losses))
+
+    def _report_excess(self, excessive: Mapping[ObjectKey, str]) -> None:
+        """Report the Services that exceed a limit.  Log when a Service begins to exceed it, and when it ends."""
+        for service in excessive.keys() - self._excessive:
+            text = "Service %(service)s is quarantined: %(reason)s; it is served again once it is within the limit"
+            warn(Code.LIMIT_EXCEEDED, text, service=service, reason=excessive[service])
+        for service in self._excessive - excessive.keys():
+            log.info("Service %(service)s exceeds no limit any more", {"service": service})
+        self._excessive = set(excessive)
+        self._events.report(itertools.starmap(occurrences.excess, excessive.items()))
+
+    def report_problems(self, count: int, fresh: Iterable[Problem]) -> None:
+        """Show how many problems the objects have, and report new ones about Services' annotations."""
+        self._metrics.set("nftproxy_skipped_objects", count)
+        self._events.report(occurrences.unused_annotations(fresh))
+
+    def report_configuration(self, fault: str) -> None:
+        """Report that the configuration has changed, with its fault ("" for none)."""
+        faults = [fault] if fault else []
+        self._metrics.set("nftproxy_configuration_rejected", len(faults))
+        self._health.set_warnings(Code.CONFIGURATION_NOT_APPLIED, faults)
+        self._events.report(occurrences.invalid_configuration(self._node, each) for each in faults)
+
+    def report_other_proxies(self, traces: Traces) -> None:
+        """Report the traces of other service proxies, which replace those reported before."""
+        self.other_proxies = traces
+        for proxy in PROXIES:
+            self._metrics.set("nftproxy_other_proxies", len(traces.get(proxy, ())), proxy)
+        self._health.set_warnings(Code.OTHER_PROXY, itertools.starmap(in_words, traces.items()))
+
+    def report_startup_taint(self, why: str) -> None:
+        """Report that the startup taint stays on the Node."""
+        self._events.report([occurrences.startup_taint_stays(self._node, why)])

@@ -1,0 +1,219 @@
+"""The proxy's own health: whether the rules follow the cluster, and the answers to the kubelet and load balancers.
+
+Health is the age of the oldest change that is not in the kernel.  If that age is too high, the cause doesn't matter, be
+it the kernel, the library or the agent.  While no change waits, the proxy is healthy.  So `Health` keeps, for each
+family, the time since a change has waited.  The rest of this module turns values into answers.
+
+Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/healthcheck, KEP-3836), except for this:
+
+* Until each family has been loaded once, /healthz fails, and both answers name the missing steps.  kube-proxy is
+  healthy while it has no rules at all, so that the rollout of a broken version goes on to the next node.
+* /livez fails only if no family's rules follow.  A restart doesn't help a family that the kernel refuses, and holds up
+  the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
+from nftproxy.model.objects import Node
+from nftproxy.policy.health_checks import JSON, Answer
+
+DELETION_TAINT = "ToBeDeletedByClusterAutoscaler"
+"""The key of the taint that the cluster autoscaler sets before it removes a node."""
+
+PATIENCE = 2
+"""Sync periods that a change may wait (kube-proxy, cmd/kube-proxy/app/server.go: 2*config.SyncPeriod)."""
+
+_NEVER = datetime.min.replace(tzinfo=UTC)  # Go's zero time
+
+
+class Moment(NamedTuple):
+    """A point in time in seconds: `steady` is monotonic, `wall` counts from the epoch."""
+
+    steady: float
+    wall: float
+
+
+class FamilyStatus(NamedTuple):
+    """Whether one family's rules follow, and when they last did, in seconds since the epoch (None: never yet)."""
+
+    last_updated: float | None
+    is_healthy: bool
+
+
+class HealthStatus(NamedTuple):
+    """The health of the proxy at a moment.
+
+    A family without any load so far is left out.  `waiting` names the steps before the first load of all rules, and
+    `warnings` are for operators.
+    """
+
+    now: Moment
+    families: Mapping[Family, FamilyStatus]
+    waiting: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether every family's rules are loaded, and follow."""
+        return not self.waiting and all(family.is_healthy for family in self.families.values())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether any family's rules follow.  True before the first load, which a restart wouldn't help."""
+        return not self.families or any(family.is_healthy for family in self.families.values())
+
+    def serves(self, families: Iterable[Family]) -> bool:
+        """Whether the rules of these families are loaded, and follow."""
+        found = [self.families.get(family, _UNHEARD) for family in families]
+        return all(each.is_healthy and each.last_updated is not None for each in found)
+
+
+_UNHEARD = FamilyStatus(None, is_healthy=True)
+
+
+class _Progress(msgspec.Struct):
+    """A family's `waiting`: the steady time since which the oldest change that is not in the kernel has waited.
+
+    `untaken` is the same among changes that came after the last `taken`: they still wait after the next `applied`.
+    """
+
+    last_updated: float | None = None
+    waiting: float | None = None
+    untaken: float | None = None
+
+
+class Health:
+    """Keeps account of changes that have come, were taken to be applied, and are applied."""
+
+    def __init__(self, sync_period: float, families: Iterable[Family] = Family) -> None:
+        """`sync_period` is in seconds (nftables.syncPeriod)."""
+        self._patience = PATIENCE * sync_period
+        self.families = {family: _Progress() for family in families}
+        self._other_agent = ""
+        self._sources: tuple[str, ...] = ("all sources",)
+        self._warnings: dict[Code, tuple[str, ...]] = {}
+
+    def waits_for(self, sources: Iterable[str], at: Moment) -> None:
+        """Note the sources whose first listing is missing.  Until all have come no change counts as late."""
+        had_to_wait, self._sources = bool(self._sources), tuple(sources)
+        if had_to_wait and not self._sources:
+            for progress in self.families.values():
+                progress.waiting = progress.untaken = at.steady
+
+    def waits_for_agent(self, agent: str) -> None:
+        """Note the other agent that must end before this agent starts to work, "" once it has ended."""
+        self._other_agent = agent
+
+    def set_warnings(self, code: Code, warnings: Iterable[str]) -> None:
+        """Replace the warnings of a code: facts for operators although the rules follow."""
+        self._warnings[code] = tuple(f"{code}: {warning}" for warning in warnings)
+
+    def queued(self, at: Moment) -> None:
+        """Note that a change has come."""
+        for progress in self.families.values():
+            if progress.waiting is None:
+                progress.waiting = at.steady
+            if progress.untaken is None:
+                progress.untaken = at.steady
+
+    def taken(self) -> None:
+        """Note that all changes so far are being applied."""
+        for progress in self.families.values():
+            progress.untaken = None
+
+    def applied(self, at: Moment, families: Iterable[Family]) -> None:
+        """Note that the kernel holds the taken changes in these families."""
+        for family in families:
+            progress = self.families[family]
+            progress.waiting = progress.untaken
+            progress.last_updated = at.wall
+
+    def status(self, now: Moment) -> HealthStatus:
+        """Return the health at a moment."""
+        found = {}
+        for family, progress in self.families.items():
+            is_late = progress.waiting is not None and now.steady - progress.waiting >= self._patience
+            is_healthy = not is_late or bool(self._sources)
+            if progress.last_updated is not None or not is_healthy:
+                found[family] = FamilyStatus(progress.last_updated, is_healthy)
+        warnings = tuple(itertools.chain.from_iterable(self._warnings.values()))
+        return HealthStatus(now, found, tuple(self._waiting()), warnings)
+
+    def waiting(self, now: Moment) -> dict[Family, float]:
+        """Return the seconds that the oldest change of each family has waited, for families with such a change."""
+        waiting = {family: progress.waiting for family, progress in self.families.items()}
+        return {family: now.steady - since for family, since in waiting.items() if since is not None}
+
+    def _waiting(self) -> Iterator[str]:
+        if self._other_agent:
+            yield f"the end of {self._other_agent}"
+        yield from (f"the first listing of {source}" for source in self._sources)
+        for family, progress in self.families.items():
+            if progress.last_updated is None:
+                yield f"the first load of {FAMILY_NAMES[family]}"
+
+
+# /healthz and /livez
+
+
+def is_eligible(node: Node) -> bool:
+    """Return whether load balancers may send new connections to the node: not while it is being removed (KEP-3836)."""
+    return not node.is_deleted and DELETION_TAINT not in node.taints
+
+
+class _FamilyBody(msgspec.Struct, rename="camel"):
+    last_updated: datetime
+    healthy: bool
+
+
+class _Body(msgspec.Struct, rename="camel", kw_only=True):
+    last_updated: datetime
+    current_time: datetime
+    node_eligible: bool | msgspec.UnsetType
+    healthy: bool
+    status: dict[str, _FamilyBody] | msgspec.UnsetType
+    waiting_for: tuple[str, ...] | msgspec.UnsetType
+    warnings: tuple[str, ...] | msgspec.UnsetType
+
+
+def livez(status: HealthStatus) -> Answer:
+    """Return the answer to a liveness probe, which is about this process alone, not about the node."""
+    return _health_answer(status, msgspec.UNSET, is_good=status.is_alive)
+
+
+def healthz(status: HealthStatus, *, node_eligible: bool) -> Answer:
+    """Return the answer to a load balancer's probe of the node.  `healthy` in its body is about the proxy only."""
+    return _health_answer(status, node_eligible, is_good=status.is_healthy and node_eligible)
+
+
+def _health_answer(status: HealthStatus, node_eligible: bool | msgspec.UnsetType, *, is_good: bool) -> Answer:
+    """Build an answer.  A good answer's lastUpdated is now: probes rely on its old meaning, the last run of a loop."""
+    families = {
+        FAMILY_NAMES[family]: _FamilyBody(_time(each.last_updated), each.is_healthy)
+        for family, each in status.families.items()
+    }
+    now = _time(status.now.wall)
+    latest = max((each.last_updated for each in families.values()), default=_NEVER)
+    body = _Body(
+        last_updated=now if is_good else latest,
+        current_time=now,
+        node_eligible=node_eligible,
+        healthy=status.is_healthy,
+        status=families or msgspec.UNSET,
+        waiting_for=status.waiting or msgspec.UNSET,
+        warnings=status.warnings or msgspec.UNSET,
+    )
+    return Answer(200 if is_good else 503, JSON, msgspec.json.encode(body))
+
+
+def _time(seconds: float | None) -> datetime:
+    return _NEVER if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,251 @@
+"""Metrics for Prometheus: kube-proxy's, so that charts and alerts keep working, and a few of our own.
+
+Names, labels, help texts and buckets are those of kube-proxy 1.36 in nftables mode (pkg/proxy/metrics/metrics.go, and
+for requests to the API component-base's metrics/prometheus/restclient/metrics.go).  The mark [ALPHA] is Kubernetes':
+these metrics may still change.
+
+Series are kept here, and prometheus_client only writes them out.  Its own histograms write the bound 1 as "1.0" where
+Go writes "1", which is another label and so another series, and each of its counters adds a series with its time of
+creation.  Counting is an addition in a dict, without locks, as everything runs on the same loop.  A value that would be
+expensive to keep up to date is looked up at each scrape (`text`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from nftproxy.agent.reporting.metrics_snapshot import MetricsSnapshot
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.sources.api_connection import RequestOutcome
+
+# Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
+SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
+# Seconds, to 5 minutes.  The bound 0 comes from a slip in component-base's MergeBuckets, and is in every chart.
+PROGRAMMING_BUCKETS = (0, 0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
+# Seconds, 0.1 ms to 6.6 s: a stage of one endpoint's change takes about 1 ms, loading 40,000 Services seconds.
+STAGE_BUCKETS = tuple(0.0001 * 4**n for n in range(9))
+# Seconds, as client-go's.
+REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
+# Bytes: one endpoint's change takes some 100, loading 40,000 Services some 10 million.
+SIZE_BUCKETS = tuple(10**n for n in range(2, 9))
+
+
+_FAMILIES = tuple(FAMILY_NAMES.values())
+
+
+class Metric(NamedTuple):
+    """The definition of a metric.  The name of a kube-proxy metric is without prefix.  Histograms have `bounds`.
+
+    `known` are the values of a counter's only label that are known beforehand.  A counter has these series from the
+    start, at 0, because `increase` ignores a series that begins with 1.
+    """
+
+    name: str
+    text: str
+    labels: tuple[str, ...] = ("ip_family",)
+    bounds: Sequence[float] = SYNC_BUCKETS
+    known: tuple[str, ...] = _FAMILIES
+
+    @property
+    def header(self) -> tuple[str, str]:
+        """Name and help text in full."""
+        if self.name.startswith("nftproxy_"):
+            return self.name, self.text
+        is_shared = self.name.startswith("rest_client_")
+        return self.name if is_shared else f"kubeproxy_{self.name}", f"[ALPHA] {self.text}"
+
+
+_STATUSES = ("200", "503")
+
+COUNTERS = (
+    Metric("sync_proxy_rules_endpoint_changes_total", "Cumulative proxy rules Endpoint changes", ()),
+    Metric("sync_proxy_rules_service_changes_total", "Cumulative proxy rules Service changes", ()),
+    Metric("sync_proxy_rules_nftables_sync_failures_total", "Cumulative proxy nftables sync failures"),
+    Metric("sync_proxy_rules_nftables_cleanup_failures_total", "Cumulative proxy nftables cleanup failures"),
+    Metric("proxy_healthz_total", "Cumulative proxy healthz HTTP status", ("code",), known=_STATUSES),
+    Metric("proxy_livez_total", "Cumulative proxy livez HTTP status", ("code",), known=_STATUSES),
+    Metric("conntrack_reconciler_deleted_entries_total", "Cumulative conntrack flows deleted by conntrack reconciler"),
+    Metric(
+        "nftables_localhost_nodeport_listener_creation_failures_total",
+        "Cumulative node ports that could not be listened on at localhost",
+    ),
+    Metric(
+        "nftproxy_localhost_connections_total",
+        "Connections to node ports at localhost",
+        ("outcome",),
+        known=("forwarded", "unreachable", "limit"),
+    ),
+    Metric(
+        "rest_client_requests_total",
+        "Number of HTTP requests, partitioned by status code, method, and host.",
+        ("code", "method", "host"),
+        known=(),
+    ),
+    Metric(
+        "nftproxy_transactions_total",
+        "Transactions that the kernel took, by what they are",
+        ("kind",),
+        known=("full", "change"),
+    ),
+    Metric("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
+    Metric("nftproxy_silences_total", "Times that an endpoint stopped answering, where such are left out"),
+    Metric(
+        "nftproxy_silence_checks_total",
+        "Connections of the agent to endpoints that seem silent",
+        ("answered",),
+        known=("true", "false"),
+    ),
+    Metric("nftproxy_connections_moved_total", "Unanswered connections that were made to go to another endpoint", ()),
+    Metric("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
+)
+
+GAUGES = (
+    Metric("sync_proxy_rules_endpoint_changes_pending", "Pending proxy rules Endpoint changes", ()),
+    Metric("sync_proxy_rules_service_changes_pending", "Pending proxy rules Service changes", ()),
+    Metric("sync_proxy_rules_last_timestamp_seconds", "The last time proxy rules were successfully synced"),
+    Metric("sync_proxy_rules_last_queued_timestamp_seconds", "The last time a sync of proxy rules was queued"),
+    Metric(
+        "sync_proxy_rules_no_local_endpoints_total",
+        "Number of services with a Local traffic policy and no endpoints",
+        ("ip_family", "traffic_policy"),
+    ),
+    Metric("nftables_localhost_nodeport_listeners", "Node ports that are listened on at localhost"),
+    Metric("nftproxy_elements", "Elements of the table's sets and maps, except those that packets add"),
+    Metric(
+        "nftproxy_affinity_entries", "Clients that session affinity remembers, at most 1048576", ("ip_family", "map")
+    ),
+    Metric("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
+    Metric("nftproxy_services_quarantined", "Services without rules: refused by the kernel, or beyond a limit", ()),
+    Metric("nftproxy_silent_endpoints", "Endpoints that don't answer this node, where such are left out"),
+    Metric("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
+    Metric("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
+    Metric("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
+    Metric("nftproxy_other_proxies", "Traces of another service proxy on this node, at most 5", ("proxy",)),
+    Metric("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
+)
+
+HISTOGRAMS = (
+    Metric("sync_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds"),
+    Metric("sync_full_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds for full resyncs"),
+    Metric("sync_partial_proxy_rules_duration_seconds", "SyncProxyRules latency in seconds for partial resyncs"),
+    Metric(
+        "network_programming_duration_seconds",
+        "In Cluster Network Programming Latency in seconds",
+        bounds=PROGRAMMING_BUCKETS,
+    ),
+    Metric("conntrack_reconciler_sync_duration_seconds", "ReconcileConntrackFlowsLatency latency in seconds"),
+    Metric("nftproxy_sync_stage_duration_seconds", "Where a sync's time goes", ("kind", "stage"), STAGE_BUCKETS),
+    Metric(
+        "rest_client_request_duration_seconds",
+        "Request latency in seconds. Broken down by verb, and host.",
+        ("verb", "host"),
+        REQUEST_BUCKETS,
+    ),
+    Metric("nftproxy_transaction_bytes", "Length of transactions that the kernel took", ("kind",), SIZE_BUCKETS),
+)
+
+
+class _Numbers(Collector):
+    """A counter or a gauge, with its series by the values of its labels."""
+
+    def __init__(self, family: type[CounterMetricFamily | GaugeMetricFamily], row: Metric) -> None:
+        self._family = family
+        self._row = row
+        known = [(value,) for value in row.known if family is CounterMetricFamily] if row.labels else [()]
+        self.values: dict[tuple[str, ...], float] = dict.fromkeys(known, 0.0)
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        made = self._family(*self._row.header, labels=self._row.labels)
+        for labels, value in self.values.items():
+            made.add_metric(labels, value)
+        yield made
+
+
+class _Histogram(Collector):
+    """A histogram, with the counts of its buckets and the sum of its observations by the values of its labels."""
+
+    def __init__(self, row: Metric) -> None:
+        self._row = row
+        self._counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(row.bounds) + 1))
+        self._sums: dict[tuple[str, ...], float] = defaultdict(float)
+
+    def observe(self, value: float, labels: tuple[str, ...]) -> None:
+        self._counts[labels][bisect_left(self._row.bounds, value)] += 1
+        self._sums[labels] += value
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        made = HistogramMetricFamily(*self._row.header, labels=self._row.labels)
+        bounds = [*(f"{bound:g}" for bound in self._row.bounds), "+Inf"]
+        for labels, counts in self._counts.items():
+            made.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
+        yield made
+
+
+class Metrics:
+    """All metrics of an agent, by their full names.  A family as a label's value stands for its name in the API."""
+
+    def __init__(self, look: Callable[[], MetricsSnapshot] = MetricsSnapshot) -> None:
+        """Start with the known series.  `look` is called at each scrape."""
+        self._look = look
+        self._counters = {row.header[0]: _Numbers(CounterMetricFamily, row) for row in COUNTERS}
+        self._gauges = {row.header[0]: _Numbers(GaugeMetricFamily, row) for row in GAUGES}
+        self._histograms = {row.header[0]: _Histogram(row) for row in HISTOGRAMS}
+        self._registry = CollectorRegistry()
+        for metric in (*self._counters.values(), *self._gauges.values(), *self._histograms.values()):
+            self._registry.register(metric)
+        ProcessCollector(registry=self._registry)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format, version 0.0.4."""
+        found = self._look()
+        self._gauges["nftproxy_affinity_entries"].values.clear()  # maps come and go
+        for family, figures in found.families.items():
+            self.set("nftproxy_elements", figures.elements, family)
+            for container, count in figures.clients.items():
+                self.set("nftproxy_affinity_entries", count, family, container)
+            for policy, count in figures.without_local_endpoints.items():
+                self.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", count, family, policy)
+        for code, count in found.warnings.items():
+            self._counters["nftproxy_warnings_total"].values[code,] = count
+        self.set("nftproxy_conflicts", found.conflicts)
+        self.set("nftproxy_services_quarantined", found.quarantined)
+        return generate_latest(self._registry)
+
+    def count(self, name: str, *labels: str | Family, by: float = 1) -> None:
+        """Add to a counter."""
+        values, key = self._counters[name].values, _texts(labels)
+        values[key] = values.get(key, 0.0) + by
+
+    def set(self, name: str, value: float, *labels: str | Family) -> None:
+        """Set a gauge."""
+        self._gauges[name].values[_texts(labels)] = value
+
+    def set_only(self, name: str, *labels: str) -> None:
+        """Set a gauge to 1 for each of these values of its label, and drop its other series."""
+        self._gauges[name].values = {(label,): 1.0 for label in labels}
+
+    def observe(self, name: str, value: float, *labels: str | Family) -> None:
+        """Add an observation to a histogram."""
+        self._histograms[name].observe(value, _texts(labels))
+
+    def count_sweep(self, family: Family, seconds: float, deleted: int) -> None:
+        """Count a sweep of a family's stale conntrack entries, and the entries that it deleted."""
+        self.observe("kubeproxy_conntrack_reconciler_sync_duration_seconds", seconds, family)
+        self.count("kubeproxy_conntrack_reconciler_deleted_entries_total", family, by=deleted)
+
+    def count_request(self, asked: RequestOutcome) -> None:
+        """Count a request to the API that was answered, or failed."""
+        self.count("rest_client_requests_total", asked.code, asked.method, asked.host)
+        self.observe("rest_client_request_duration_seconds", asked.seconds, asked.method, asked.host)
+
+
+def _texts(labels: Iterable[str | Family]) -> tuple[str, ...]:
+    return tuple([FAMILY_NAMES[each] if isinstance(each, Family) else each for each in labels])

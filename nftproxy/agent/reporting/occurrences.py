@@ -1,0 +1,82 @@
+"""The Events that an agent may send, as values: each says what happened to a Service or to the Node, with its code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import ObjectKey
+from nftproxy.policy.fronts import LostClaim
+
+
+class Occurrence(NamedTuple):
+    """Something that happened to an object: a Service, or the Node (whose key has the namespace "").
+
+    An occurrence that `lasts` is reported again and again, and counts once as long as it is the same.
+    """
+
+    subject: ObjectKey
+    reason: str
+    action: str
+    note: str
+    code: Code
+    is_warning: bool = True
+    lasts: bool = False
+
+
+class Fault(Protocol):
+    """A fault of some part of the agent, which Events report."""
+
+    def occurrences(self, node: str) -> Iterable[Occurrence]:
+        """Return the Events that the agent of this node sends."""
+
+
+def conflict(lost: LostClaim) -> Occurrence:
+    """A Service doesn't get an address or port that it claims.
+
+    The note doesn't name the Service that has it: not every namespace may know.
+    """
+    port = f" of port {lost.port_name}" if lost.port_name else ""
+    note = f"{lost.what}{port} is not served: {lost.denial.sentence()}"
+    return Occurrence(lost.service, "AddressConflict", "Claim", note, lost.denial.code)
+
+
+def refusal(family: Family, service: ObjectKey, why: str) -> Occurrence:
+    """The kernel refuses a Service's rules of a family."""
+    note = f"the kernel refuses its rules for {FAMILY_NAMES[family]}: {why}"
+    return Occurrence(service, "RulesRefused", "Load", note, Code.QUARANTINED, lasts=True)
+
+
+def excess(service: ObjectKey, why: str) -> Occurrence:
+    """A Service has no rules, as it exceeds a limit on the cost of one Service."""
+    return Occurrence(service, "LimitExceeded", "Load", f"not served: {why}", Code.LIMIT_EXCEEDED, lasts=True)
+
+
+def unused_annotations(problems: Iterable[Problem]) -> Iterator[Occurrence]:
+    """Annotations of Services under nftproxy's own prefix that have no effect; other problems are skipped."""
+    for problem in problems:
+        kind, _, name = problem.object.partition(" ")
+        if problem.code is Code.ANNOTATION_UNUSED and kind == "Service":
+            note = f"{problem.field}: {problem.message}"
+            yield Occurrence(ObjectKey(*name.split("/", 1)), "AnnotationUnused", "Parse", note, problem.code)
+
+
+def invalid_configuration(node: str, fault: str) -> Occurrence:
+    """The configuration has changed and can't be used."""
+    note = f"the configuration has changed and can't be used, the old one stays in force: {fault}"
+    code = Code.CONFIGURATION_NOT_APPLIED
+    return Occurrence(ObjectKey("", node), "InvalidConfiguration", "Configure", note, code)
+
+
+def startup_taint_stays(node: str, why: str) -> Occurrence:
+    """The startup taint can't be removed from the Node."""
+    return Occurrence(ObjectKey("", node), "StartupTaintStays", "RemoveTaint", why, Code.STARTUP_TAINT_STAYS)
+
+
+def start(node: str) -> Occurrence:
+    """The proxy starts on the node, in kube-proxy's words."""
+    subject, note = ObjectKey("", node), "nftproxy is starting"
+    return Occurrence(subject, "Starting", "StartKubeProxy", note, Code.STARTING, is_warning=False)

@@ -1,0 +1,253 @@
+"""Reports the work of the sync loop, with the time, to health and metrics, and logs slow transactions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from nftproxy.agent.reporting.health import Health, HealthStatus, Moment
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.logs import warn
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
+from nftproxy.model.events import Event, Listed, Put
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
+from nftproxy.model.stages import Stage
+from nftproxy.rules.transaction import Transaction
+
+log = logging.getLogger(__name__)
+
+MOST_TRIGGERS = 10_000
+"""Limit of waiting changes whose latency is measured once they are in the kernel.  The oldest are dropped."""
+
+SLOW = 1.0
+"""Seconds from which the commit of a transaction is logged.  A change takes some milliseconds, and loading 10,000
+Services about a second."""
+SLOW_EVERY = 60.0
+"""Least seconds between two such log lines.  The next line counts the omitted transactions."""
+
+_CHANGES: dict[type[ClusterObject], str] = {Service: "service", EndpointSlice: "endpoint"}
+
+
+def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
+    """Return the trigger times in changed EndpointSlices.  Those in listings are old, and skipped."""
+    slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
+    return [(each.family, each.triggered) for each in slices if each.triggered]
+
+
+def _objects(event: Event, kind: type[ClusterObject]) -> int:
+    """Return the number of objects of a kind in an event."""
+    if isinstance(event, Put):
+        return 1 if isinstance(event.object, kind) else 0
+    count = len(event.objects) if isinstance(event, Listed) else 1
+    return count if event.kind is kind else 0
+
+
+def read_clocks() -> Moment:
+    """Return the present moment."""
+    return Moment(time.monotonic(), time.time())
+
+
+class AppliedTransaction(NamedTuple):
+    """A transaction that the kernel accepted; `seconds` count from taking its events, `size` is in characters."""
+
+    at: float
+    seconds: float
+    size: int
+    is_full: bool
+    families: tuple[Family, ...]
+
+
+class FailedTransaction(NamedTuple):
+    """A transaction that was not applied."""
+
+    at: float
+    families: tuple[Family, ...]
+    reason: str
+
+
+class SyncReporter:
+    """Reports the work of the sync loop, with the time, to health and metrics (kube-proxy's, by their definitions).
+
+    Attributes:
+        last_applied: the last transaction that the kernel accepted.
+        last_failed: the last transaction that wasn't applied.
+    """
+
+    def __init__(
+        self, health: Health, metrics: Metrics, *, started: float = 0.0, clocks: Callable[[], Moment] = read_clocks
+    ) -> None:
+        """`started` is when this process began, in seconds since the epoch."""
+        self.health = health
+        self.metrics = metrics
+        self.last_applied: AppliedTransaction | None = None
+        self.last_failed: FailedTransaction | None = None
+        self._started = started
+        self._clocks = clocks
+        self._began = clocks()
+        self._lapped = self._began.steady
+        self._spent: defaultdict[Stage, float] = defaultdict(float)
+        self._slow = SlowLog()
+        self._pending = dict.fromkeys(_CHANGES, 0)
+        self._taken: dict[type[ClusterObject], int] = {}
+        self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
+        self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
+
+    def status(self) -> HealthStatus:
+        """Return the proxy's present health."""
+        return self.health.status(self._clocks())
+
+    def waiting(self) -> dict[Family, float]:
+        """Return the seconds that the oldest change of each family has waited, for families with such a change."""
+        return self.health.waiting(self._clocks())
+
+    def waits_for(self, sources: Sequence[str]) -> None:
+        """Note the sources whose first listing is missing, before which nothing is loaded."""
+        self.health.waits_for(sources, self._clocks())
+
+    def scrape(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        self.metrics.set_only("nftproxy_waiting", *self.status().waiting)
+        return self.metrics.text()
+
+    def queued(self, events: Sequence[Event]) -> None:
+        """Note events that have come.  Each object of a listing counts, as in kube-proxy."""
+        now = self._clocks()
+        self.health.queued(now)
+        for kind, name in _CHANGES.items():
+            count = sum(_objects(event, kind) for event in events)
+            self.metrics.count(f"kubeproxy_sync_proxy_rules_{name}_changes_total", by=count)
+            self._set_pending(kind, self._pending[kind] + count)
+        for family in self.health.families:
+            self.metrics.set("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", now.wall, family)
+        self._queued_triggers += _triggers(events)
+        log.debug("%(events)d events came", {"events": len(events)})
+
+    def damaged(self, family: Family) -> None:
+        """Note a damaged table: a change waits until the table is repaired."""
+        self.metrics.count("nftproxy_repairs_total", family)
+        self.queued(())
+
+    def taken(self) -> None:
+        """Note that all events so far are being applied."""
+        self._began = self._clocks()
+        self._lapped = self._began.steady
+        self._spent.clear()
+        self.health.taken()
+        self._taken = dict(self._pending)
+        self._taken_triggers += self._queued_triggers
+        self._queued_triggers.clear()
+
+    def lap(self, stage: Stage | None = None) -> None:
+        """Add the time since the last lap to a stage, or to no stage."""
+        now = self._clocks().steady
+        if stage:
+            self._spent[stage] += now - self._lapped
+        self._lapped = now
+
+    @contextlib.contextmanager
+    def interrupted(self) -> Iterator[None]:
+        """Exclude the time of this context from the present stage: other tasks have their turns."""
+        began = self._clocks().steady
+        yield
+        self._lapped += self._clocks().steady - began
+
+    @contextlib.contextmanager
+    def committing(self, transaction: Transaction, families: Iterable[Family]) -> Iterator[None]:
+        """Measure a commit, also if it fails.  A commit that takes `SLOW` seconds is logged with its size."""
+        self.lap()
+        began = self._lapped
+        try:
+            yield
+        finally:
+            self.lap(Stage.COMMIT)
+            if self._lapped - began >= SLOW:
+                self._slow.note(transaction, families, self._lapped - began, self._lapped)
+
+    def applied(self, size: int, families: Collection[Family], *, full: bool) -> None:
+        """Note that the kernel holds the taken events in these families, by a transaction of `size` characters."""
+        now = self._clocks()
+        seconds = now.steady - self._began.steady
+        for of_kind, count in self._taken.items():
+            self._set_pending(of_kind, self._pending[of_kind] - count)
+        self._taken.clear()
+        self.health.applied(now, families)
+        self._observe_sync(families, seconds, full=full)
+        self._observe_triggers(families, now)
+        self.checked(families)
+        kind = "full" if full else "change"
+        for stage, each in self._spent.items():
+            self.metrics.observe("nftproxy_sync_stage_duration_seconds", each, kind, stage.value)
+        self._spent.clear()
+        if size:
+            self.metrics.count("nftproxy_transactions_total", kind)
+            self.metrics.observe("nftproxy_transaction_bytes", size, kind)
+            self.last_applied = AppliedTransaction(now.wall, seconds, size, full, tuple(families))
+        names = [FAMILY_NAMES[family] for family in families]
+        what = {"bytes": size, "seconds": seconds, "families": names, "full": full}
+        log.debug("applied %(bytes)d bytes to %(families)s in %(seconds).4f s", what)
+
+    def failed(self, families: Collection[Family], reason: str, *, full: bool) -> None:
+        """Note that a transaction of these families was not applied."""
+        self.refused(families, reason)
+        self._observe_sync(families, self._clocks().steady - self._began.steady, full=full)
+        for family in families:
+            self.metrics.count("kubeproxy_sync_proxy_rules_nftables_sync_failures_total", family)
+
+    def refused(self, families: Collection[Family], reason: str) -> None:
+        """Note that the kernel refused some rules of these families.  The rest of the rules isn't affected."""
+        self.last_failed = FailedTransaction(self._clocks().wall, tuple(families), reason)
+
+    def checked(self, families: Collection[Family]) -> None:
+        """Note that these families' tables are right, after a transaction or the periodic check."""
+        for family in families:
+            self.metrics.set("kubeproxy_sync_proxy_rules_last_timestamp_seconds", self._clocks().wall, family)
+
+    def _set_pending(self, kind: type[ClusterObject], count: int) -> None:
+        self._pending[kind] = count
+        self.metrics.set(f"kubeproxy_sync_proxy_rules_{_CHANGES[kind]}_changes_pending", count)
+
+    def _observe_sync(self, families: Iterable[Family], seconds: float, *, full: bool) -> None:
+        for family in families:
+            self.metrics.observe("kubeproxy_sync_proxy_rules_duration_seconds", seconds, family)
+            kind = "full" if full else "partial"
+            self.metrics.observe(f"kubeproxy_sync_{kind}_proxy_rules_duration_seconds", seconds, family)
+
+    def _observe_triggers(self, families: Collection[Family], now: Moment) -> None:
+        """Observe the latency of the taken changes.  Changes from before the start would measure the start."""
+        for family, triggered in self._taken_triggers:
+            if family in families and triggered > self._started:
+                self.metrics.observe("kubeproxy_network_programming_duration_seconds", now.wall - triggered, family)
+        waiting = [each for each in self._taken_triggers if each[0] not in families]
+        self._taken_triggers = deque(waiting, MOST_TRIGGERS)
+
+
+class SlowLog:
+    """Logs slow transactions, with at most a line in `SLOW_EVERY` seconds."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+        self._left_out = 0
+
+    def note(self, transaction: Transaction, families: Iterable[Family], seconds: float, now: float) -> None:
+        """Log a transaction of these families that took so many seconds, until `now`, or count it for the next line."""
+        if now < self._next:
+            self._left_out += 1
+            return
+        size = transaction.size()
+        warn(
+            Code.SLOW_TRANSACTION,
+            "slow: the kernel took %(seconds).1f s for a transaction of %(families)s: %(statements)d statements, "
+            "%(elements)d of them elements, %(bytes)d bytes%(more)s",
+            seconds=seconds,
+            families=" and ".join(FAMILY_NAMES[family] for family in families),
+            statements=size.statements,
+            elements=size.elements,
+            bytes=size.characters,
+            more=f"; {self._left_out} more since the last such line" if self._left_out else "",
+        )
+        self._next, self._left_out = now + SLOW_EVERY, 0

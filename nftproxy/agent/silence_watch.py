@@ -1,0 +1,206 @@
+"""Leaves out silent endpoints: reads the kernel's retransmissions, probes suspects, and sends events to the pipeline.
+
+Policy decides (policy/silence.py).  This module has the clock, the kernel's answers (kernel/conntrack/unanswered.py)
+and the probes.  The pipeline turns its events into rules, in the same transaction as all other events.
+
+* Until a Service has the annotation this waits, without a timer or a socket.
+* Then it reads a set for each family every `INTERVAL`, and does nothing more while these are empty.
+* Connection tracking entries of connections that wait for a silent endpoint are deleted, so that the client's next
+  packet goes to another endpoint.  A connection that was ever answered is never touched.
+* Reading takes at most a tenth of a CPU, however many connections have no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.occurrences import Occurrence
+from nftproxy.kernel.conntrack.unanswered import UnansweredReader
+from nftproxy.logs import warn
+from nftproxy.model.addresses import Family, family_of, host_port
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Event, Put, SilentPlaces
+from nftproxy.model.objects import ObjectKey, Place
+from nftproxy.policy.silence import Silence
+from nftproxy.policy.state import ClusterState
+
+log = logging.getLogger(__name__)
+
+INTERVAL = 0.25
+"""Seconds between two looks: a quarter of the time after which a client retransmits its first packet."""
+GRACE = 0.3
+"""Seconds that an endpoint has to answer a retransmission.  With the second before it, this exceeds any round trip."""
+SHARE = 9.0
+"""Wait at least `SHARE` times as long as the last look took."""
+LONGEST_PAUSE = 30.0
+"""Longest pause in seconds while the kernel doesn't answer, as for loads of rules."""
+MOST_TRIED = 32
+"""Limit of probes at the same time."""
+
+
+class SilenceChange(NamedTuple):
+    """An endpoint that has fallen silent or answers again, with the Services that leave it out."""
+
+    place: Place
+    is_silent: bool
+    services: Sequence[ObjectKey]
+
+    def occurrences(self, node: str) -> Iterator[Occurrence]:
+        """Yield an Event (`Fault`) for each of the Services if the endpoint has fallen silent."""
+        place = host_port(*self.place)
+        note = f"endpoint {place} doesn't answer connections from node {node}, where new ones go to others"
+        for service in self.services if self.is_silent else ():
+            yield Occurrence(service, "EndpointSilent", "LeaveOut", note, Code.ENDPOINT_SILENT)
+
+
+Connect = Callable[[Place, float], Awaitable[bool]]
+"""Probes a place, and returns whether it answered within so many seconds."""
+
+
+async def answers(place: Place, patience: float) -> bool:
+    """Return whether an endpoint answers by TCP within `patience` seconds.  A reset is an answer."""
+    family = socket.AF_INET6 if family_of(place.address) is Family.IPV6 else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as ours:
+        try:
+            async with asyncio.timeout(patience):
+                await asyncio.get_running_loop().sock_connect(ours, place)
+        except ConnectionRefusedError:
+            return True
+        return True
+    return False
+
+
+class SilenceWatch:
+    """Watches for endpoints that don't answer this node.
+
+    Args:
+        state: the cluster as the pipeline knows it.
+        families: the families that are served.
+        reader: reads the kernel.
+        metrics: counts silent endpoints and probes.
+        report: called with each change of an endpoint.
+        connect: probes an endpoint.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        families: Iterable[Family],
+        reader: UnansweredReader,
+        metrics: Metrics,
+        report: Callable[[SilenceChange], object],
+        connect: Connect = answers,
+    ) -> None:
+        self._state = state
+        self._families = tuple(families)
+        self._reader = reader
+        self._metrics = metrics
+        self._report = report
+        self._connect = connect
+        self._known = Silence()
+        self._published: tuple[Place, ...] = ()
+        self._places: Mapping[Place, Sequence[ObjectKey]] = {}
+        self._in_force: frozenset[Place] = frozenset()
+        self._tries: dict[Place, asyncio.Task[None]] = {}
+        self._room = asyncio.Semaphore(MOST_TRIED)
+        self._wanted = asyncio.Event()
+
+    def rules_loaded(self) -> None:
+        """Note that the kernel holds the rules for the present state.  Call this after each change of rules."""
+        self._in_force = frozenset(self._state.silent)
+        if self._state.watched:
+            self._wanted.set()
+        if len(self._known) or self._published:
+            self._places = self._state.watched_places()
+            self._known.retain(self._places)
+
+    async def events(self) -> AsyncIterator[Sequence[Event]]:
+        """Yield the silent endpoints whenever they have changed, after an empty first batch."""
+        yield []
+        pause = INTERVAL
+        try:
+            while True:
+                await self._wanted.wait()
+                began = time.monotonic()
+                try:
+                    await self._look()
+                    pause = max(INTERVAL, SHARE * (time.monotonic() - began))
+                except Unavailable as error:
+                    pause = min(2 * pause, LONGEST_PAUSE)
+                    text = "%(error)s; endpoints that don't answer stay as they are, looking again in %(pause).1f s"
+                    warn(Code.SILENCE_UNREADABLE, text, error=error, pause=pause)
+                if self._known.silent != self._published:
+                    yield [Put(SilentPlaces(self._publish()))]
+                if not self._state.watched and not len(self._known):
+                    self._wanted.clear()
+                await asyncio.sleep(pause)
+        finally:
+            for task in self._tries.values():
+                task.cancel()
+            self._reader.close()
+
+    async def _look(self) -> None:
+        """Read the kernel, delete stuck connections, and probe the suspects that are due."""
+        sent_again = [each for family in self._families for each in self._reader.retransmissions(family)]
+        missing = Counter[Place]()
+        if sent_again:
+            waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
+            missing.update(each.place for each in waiting if each.retransmission.waits >= GRACE)
+            stuck = [each for each in waiting if each.place in self._in_force]
+            if stuck:
+                moved = await asyncio.to_thread(self._reader.delete, stuck)
+                self._metrics.count("nftproxy_connections_moved_total", by=moved)
+        if missing and not missing.keys() <= self._places.keys():
+            self._places = self._state.watched_places()
+        missing = Counter({place: count for place, count in missing.items() if place in self._places})
+        self._known.observe(missing, time.monotonic())
+        for place, patience in self._known.pop_due_probes(time.monotonic()):
+            self._try(place, patience)
+
+    def _try(self, place: Place, patience: float) -> None:
+        if place not in self._tries:
+            task = self._tries[place] = asyncio.create_task(self._tried(place, patience))
+            task.add_done_callback(lambda _: self._tries.pop(place))
+
+    async def _tried(self, place: Place, patience: float) -> None:
+        async with self._room:
+            has_answered = await self._connect(place, patience)
+        self._metrics.count("nftproxy_silence_checks_total", str(has_answered).lower())
+        self._known.record_probe(place, time.monotonic(), has_answered=has_answered)
+
+    def _publish(self) -> tuple[Place, ...]:
+        """Report the changes, and return the silent endpoints."""
+        before, self._published = self._published, self._known.silent
+        for place in [*self._published, *before]:
+            if (place in before) != (place in self._published):
+                self._say(SilenceChange(place, place in self._published, self._places.get(place, ())))
+        families = Counter(family_of(place.address) for place in self._published)
+        for family in self._families:
+            self._metrics.set("nftproxy_silent_endpoints", families[family], family)
+        return self._published
+
+    def _say(self, change: SilenceChange) -> None:
+        """Log and report a change, unless no Service has the endpoint any more."""
+        if change.is_silent:
+            self._metrics.count("nftproxy_silences_total", family_of(change.place.address))
+        if change.services:
+            place, services = host_port(*change.place), ", ".join(map(str, change.services))
+            if change.is_silent:
+                text = (
+                    "endpoint %(place)s of Service %(services)s doesn't answer connections from this node: new ones go "
+                    "to the others, and it is retried until it answers"
+                )
+                warn(Code.ENDPOINT_SILENT, text, place=place, services=services)
+            else:
+                text = "endpoint %(place)s of Service %(services)s answers again, and serves"
+                log.info(text, {"place": place, "services": services})
+            self._report(change)

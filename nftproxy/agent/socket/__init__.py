@@ -1,0 +1,1 @@
+"""The socket on which commands ask the agent."""

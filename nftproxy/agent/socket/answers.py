@@ -1,0 +1,219 @@
+"""The answers of the agent on its socket (agent_socket.py), as typed values for the agent and for its clients.
+
+A listing is a line of JSON for each row, and an `End`.  The field `kind` is the type of a row.  Times are in seconds
+since the epoch, durations in seconds.  `-o json` prints the same rows, so a field here is a promise to scripts.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from nftproxy.model.addresses import host_port
+
+
+class ListingRow(msgspec.Struct, frozen=True, tag_field="kind", rename="camel"):
+    """A row of a listing, about a Service."""
+
+    namespace: str
+    service: str
+
+    @property
+    def key(self) -> str:
+        """The Service, as an argument of `nftproxy explain`."""
+        return f"svc/{self.namespace}/{self.service}"
+
+
+class ServiceRow(ListingRow, frozen=True, tag="Service", rename="camel"):
+    """A Service.
+
+    `ports` are in kubectl's form (80:30080/TCP).  In the family of its first ClusterIP it has `known` endpoints.
+    Connections of all clients can go to `used` of them, and connections that stay on the node to `local`.  `state` is
+    Served, Conflict (it lacks some address or port) or Quarantined (it has no rules in some family), `notes` say why.
+    """
+
+    type: str
+    cluster_ips: tuple[str, ...]
+    external_ips: tuple[str, ...]
+    ports: tuple[str, ...]
+    created: int
+    state: str
+    used: int
+    local: int
+    known: int
+    internal_policy: str
+    external_policy: str
+    affinity: int | None
+    labels: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+
+class EndpointRow(ListingRow, frozen=True, tag="Endpoint", rename="camel"):
+    """An endpoint of a Service port: whether it is on the lists for all clients and for this node's, and why."""
+
+    port_name: str
+    port: int
+    protocol: str
+    address: str
+    target_port: int
+    is_local: bool
+    is_used: bool
+    why: str
+    is_used_locally: bool
+    why_locally: str
+
+    @property
+    def endpoint(self) -> str:
+        """Its address and port."""
+        return host_port(self.address, self.target_port)
+
+
+class ConflictRow(ListingRow, frozen=True, tag="Conflict", rename="camel"):
+    """An address and port that a Service claims and doesn't get.  `holder` is the Service that has it, "" for none."""
+
+    port_name: str
+    what: str
+    why: str
+    holder: str
+
+
+class QuarantinedRow(ListingRow, frozen=True, tag="Quarantined", rename="camel"):
+    """A Service without rules: in a family whose rules the kernel refuses, or in any family ("") beyond a limit."""
+
+    family: str
+    why: str
+
+
+class ClientRow(ListingRow, frozen=True, tag="Client", rename="camel"):
+    """A client that session affinity remembers: its destination, its pod, and the time left.
+
+    Namespace and Service are "" if no Service has that address and port any more.
+    """
+
+    client: str
+    address: str
+    port: int
+    protocol: str
+    pod: str
+    timeout: int
+    seconds_left: float
+
+
+class End(msgspec.Struct, frozen=True, tag_field="kind", tag="End", rename="camel"):
+    """The end of a listing.  `is_cut` is true if there are more rows than the limit."""
+
+    is_cut: bool = False
+
+
+Line = ServiceRow | EndpointRow | ConflictRow | QuarantinedRow | ClientRow | End
+
+
+class FamilyState(msgspec.Struct, frozen=True, rename="camel"):
+    """A family's rules: the time of the last update, and the seconds that the oldest change has waited (0: none)."""
+
+    family: str
+    last_updated: float | None
+    is_healthy: bool
+    waiting: float
+    elements: int
+
+
+class WatchState(msgspec.Struct, frozen=True, rename="camel"):
+    """A resource of the API: the client's activity (listing, watching, pausing), since when, and the last input.
+
+    `last_event` is the time of the last change, `last_heard` of the last input from the server, None before the first.
+    `problem` is the reason of a pause, "" for none.
+    """
+
+    resource: str
+    activity: str
+    since: float
+    last_event: float | None
+    last_heard: float | None
+    problem: str = ""
+
+
+class LastTransaction(msgspec.Struct, frozen=True, rename="camel"):
+    """The last transaction that the kernel accepted.  `duration` counts from taking its events."""
+
+    at: float
+    duration: float
+    size: int
+    is_full: bool
+    families: tuple[str, ...]
+
+
+class LastRefusal(msgspec.Struct, frozen=True, rename="camel"):
+    """The last transaction that wasn't applied, and why."""
+
+    at: float
+    families: tuple[str, ...]
+    reason: str
+
+
+class AffinityMap(msgspec.Struct, frozen=True, rename="camel"):
+    """The fill of a map of remembered clients.  `is_at_least` is true if counting stopped at a limit."""
+
+    family: str
+    name: str
+    clients: int
+    is_at_least: bool
+    is_full: bool
+    size: int
+
+
+class Versions(msgspec.Struct, frozen=True, rename="camel"):
+    """The versions of nftproxy, Linux, the nftables library ("" if it isn't known), and Python."""
+
+    nftproxy: str
+    kernel: str
+    libnftables: str
+    python: str
+
+
+class AgentState(msgspec.Struct, frozen=True, rename="camel"):
+    """The state of the agent.  `why_not` has the reasons if it isn't healthy, `source` names the source of objects.
+
+    `silent` are the endpoints that don't answer this node, of Services that leave silent endpoints out.
+    """
+
+    is_healthy: bool
+    why_not: tuple[str, ...]
+    warnings: tuple[str, ...]
+    node: str
+    process: int
+    started: float
+    now: float
+    source: str
+    services: int
+    conflicts: int
+    quarantined: int
+    silent: tuple[str, ...]
+    families: tuple[FamilyState, ...]
+    watches: tuple[WatchState, ...]
+    last_transaction: LastTransaction | None
+    last_refusal: LastRefusal | None
+    affinity: tuple[AffinityMap, ...]
+    other_proxies: dict[str, list[str]]
+    missing: tuple[str, ...]
+    versions: Versions
+
+
+class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):
+    """All that the rules of a node depend on beside Services and EndpointSlices, in texts as manifests have them.
+
+    `host_addresses` are those on the machine's interfaces, None where they aren't followed.  `api_servers` has each
+    address and port at which the agent reaches the API server, in order.  `families` are nft's
+    names.  `configuration` is the answer of /configz.
+    """
+
+    name: str
+    zone: str
+    internal_ips: tuple[str, ...]
+    external_ips: tuple[str, ...]
+    pod_cidrs: tuple[str, ...]
+    service_cidrs: tuple[str, ...]
+    host_addresses: tuple[str, ...] | None
+    api_servers: tuple[tuple[str, int], ...]
+    families: tuple[str, ...]
+    wide_maps: bool
+    configuration: msgspec.Raw

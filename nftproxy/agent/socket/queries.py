@@ -1,0 +1,280 @@
+"""The handlers of queries on the agent's socket, from the agent's memory and from the kernel.
+
+Answers come in pieces of `PIECE` seconds of work.  The kernel is read in threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from nftproxy.agent.reporting.health import HealthStatus
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.socket.agent_socket import QueryHandler
+from nftproxy.agent.socket.answers import (
+    AffinityMap,
+    AgentState,
+    End,
+    FamilyState,
+    LastRefusal,
+    LastTransaction,
+    Line,
+    ListingRow,
+    NodeInputs,
+    Versions,
+    WatchState,
+)
+from nftproxy.agent.socket.listings import LISTINGS, ListingScope
+from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
+from nftproxy.api.selectors import parse_selector
+from nftproxy.config.configz import configz
+from nftproxy.explanation.answer import ExplainedPlace, Explanation
+from nftproxy.explanation.answering import explaining
+from nftproxy.explanation.expected import with_kernel
+from nftproxy.explanation.packets import planning
+from nftproxy.explanation.question import Question, parse_source, parse_to
+from nftproxy.kernel.capabilities import known_lacks
+from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.kernel.others.other_proxies import Traces
+from nftproxy.model.addresses import FAMILY_NAMES, Family, host_port
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import BadInput, Problem, Unavailable
+from nftproxy.model.steps import Steps
+from nftproxy.pipeline import Pipeline
+from nftproxy.sources.activity import ResourceActivity
+from nftproxy.version import __version__
+
+PIECE = 0.005
+"""Seconds of work after which other tasks have their turn."""
+MOST_CLIENTS = 10_000
+"""Limit of clients in an answer."""
+LONGEST_TEXT = 1_000
+"""Limit of characters of a reason or warning: the kernel's refusals may quote a statement of any length."""
+GOING_ON = b"\n"
+"""Sent after each step of an answer that is a single value, so that the client sees progress."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+class QueryContext(NamedTuple):
+    """The sources of answers.  `source` names the source of objects, `libnftables` is the library's version."""
+
+    pipeline: Pipeline
+    reporter: SyncReporter
+    started: float
+    libnftables: str
+    source: Callable[[], str]
+    activities: Callable[[], Iterable[ResourceActivity]]
+    other_proxies: Callable[[], Traces]
+
+
+def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
+    """Return the handlers, by the paths of requests."""
+    listings = {f"/v1/{name}": _listing(known.pipeline, rows) for name, rows in LISTINGS.items()}
+    return {
+        **listings,
+        "/v1/affinity": _affinity(known.pipeline),
+        "/v1/status": _status(known),
+        "/v1/explain": _explain(known.pipeline),
+        "/v1/packets": _packets(known.pipeline),
+        "/v1/node": _node_facts(known.pipeline),
+    }
+
+
+def _listing(pipeline: Pipeline, rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]]) -> QueryHandler:
+    async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        scope = _scope(query)
+        for piece in _pieces(rows(pipeline, scope)):
+            yield piece
+        yield _line(End())
+
+    return answer
+
+
+def _pieces(rows: Iterable[ListingRow | None]) -> Iterator[bytes]:
+    """Yield the lines of rows, as many at a time as `PIECE` seconds make."""
+    lines, began = [], time.perf_counter()
+    for row in rows:
+        if row is not None:
+            lines.append(_line(row))
+        if time.perf_counter() - began >= PIECE:
+            yield b"".join(lines)
+            lines, began = [], time.perf_counter()
+    yield b"".join(lines)
+
+
+def _line(row: Line | ListingRow | AgentState) -> bytes:
+    return _encode(row) + b"\n"
+
+
+def _affinity(pipeline: Pipeline) -> QueryHandler:
+    async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        room = _limit(query)
+        async for part in clients(pipeline.state, pipeline.generations, _scope(query)):
+            yield b"".join(map(_line, part[:room]))
+            room -= len(part)
+            if room < 0:
+                break
+        yield _line(End(is_cut=room < 0))
+
+    return answer
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    text = query.get("limit", "500")
+    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(MOST_CLIENTS))
+    if not (is_number and 1 <= int(text) <= MOST_CLIENTS):
+        raise BadInput(
+            Problem("", "", "limit", f"{text[:20]!r} is not from 1 to {MOST_CLIENTS}", Code.SELECTION_UNREADABLE)
+        )
+    return int(text)
+
+
+def _scope(query: Mapping[str, str]) -> ListingScope:
+    return ListingScope(query.get("namespace", ""), parse_selector(query.get("selector", "")))
+
+
+def _status(known: QueryContext) -> QueryHandler:
+    async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        affinity = await asyncio.to_thread(_affinity_maps, known.pipeline.generations)
+        yield _line(_agent_state(known, affinity))
+
+    return answer
+
+
+def _node_facts(pipeline: Pipeline) -> QueryHandler:
+    async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        state, node = pipeline.state, pipeline.state.node
+        facts = NodeInputs(
+            name=node.name,
+            zone=node.zone,
+            internal_ips=node.internal_ips,
+            external_ips=node.external_ips,
+            pod_cidrs=tuple(map(str, node.pod_cidrs)),
+            service_cidrs=tuple(map(str, state.service_cidrs)),
+            host_addresses=None if state.host_addresses is None else tuple(sorted(state.host_addresses)),
+            api_servers=tuple(sorted(state.api_servers)),
+            families=tuple(family.value for family in pipeline.generations),
+            wide_maps=pipeline.settings.capabilities.wide_maps,
+            configuration=msgspec.Raw(configz(pipeline.settings.config)),
+        )
+        yield _encode(facts)
+
+    return answer
+
+
+def _explain(pipeline: Pipeline) -> QueryHandler:
+    async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        steps = Steps(explaining(pipeline, _asked(query)))
+        for _ in steps:
+            yield GOING_ON
+        explanation, places = steps.result, list[ExplainedPlace]()
+        for place in explanation.places:
+            one = msgspec.structs.replace(explanation, places=(place,))
+            places += (await asyncio.to_thread(_with_kernel, one)).places
+            yield GOING_ON
+        yield _encode(msgspec.structs.replace(explanation, places=tuple(places)))
+
+    return answer
+
+
+def _packets(pipeline: Pipeline) -> QueryHandler:
+    """Plan the packets that show an explanation.  The client sends them, as the agent lacks the rights."""
+
+    async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        steps = Steps(planning(pipeline, _asked(query)))
+        for _ in steps:
+            yield GOING_ON
+        yield _encode(steps.result)
+
+    return answer
+
+
+def _asked(query: Mapping[str, str]) -> Question:
+    source = query.get("from")
+    return Question(parse_to(query.get("to", "")), parse_source(source) if source else None)
+
+
+def _with_kernel(explanation: Explanation) -> Explanation:
+    """Add the kernel's elements to an explanation, if the kernel can be read."""
+    try:
+        with ElementLookup() as elements:
+            return with_kernel(explanation, elements.find)
+    except Unavailable:
+        return explanation
+
+
+def _affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:
+    try:
+        return affinity_maps(families)
+    except Unavailable:
+        return []  # status must work also while the kernel doesn't
+
+
+def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap]) -> AgentState:
+    pipeline, status = known.pipeline, known.reporter.status()
+    waiting = known.reporter.waiting()
+    applied, failed = known.reporter.last_applied, known.reporter.last_failed
+    return AgentState(
+        is_healthy=status.is_healthy,
+        why_not=tuple(why_not(status, waiting)),
+        warnings=tuple(text[:LONGEST_TEXT] for text in status.warnings),
+        node=pipeline.state.node.name,
+        process=os.getpid(),
+        started=known.started,
+        now=status.now.wall,
+        source=known.source(),
+        services=len(pipeline.state.given),
+        conflicts=sum(map(len, pipeline.losses.values())),
+        quarantined=len(pipeline.quarantined),
+        silent=tuple(host_port(*place) for place in pipeline.state.silent),
+        families=tuple(_family_state(pipeline, status, family, waiting.get(family, 0.0)) for family in Family),
+        watches=tuple(map(_watch, known.activities())),
+        last_transaction=applied
+        and LastTransaction(applied.at, applied.seconds, applied.size, applied.is_full, _names(applied.families)),
+        last_refusal=failed and LastRefusal(failed.at, _names(failed.families), failed.reason[:LONGEST_TEXT]),
+        affinity=tuple(affinity),
+        other_proxies=known.other_proxies(),
+        missing=known_lacks(),
+        versions=Versions(__version__, platform.release(), known.libnftables, platform.python_version()),
+    )
+
+
+def why_not(status: HealthStatus, waiting: Mapping[Family, float]) -> Iterator[str]:
+    """Yield the reasons why the proxy isn't healthy."""
+    yield from (f"waiting for {what}" for what in status.waiting)
+    for family, each in status.families.items():
+        if not each.is_healthy:
+            yield f"{FAMILY_NAMES[family]}: a change waits since {waiting.get(family, 0.0):.0f} s to be in the kernel"
+
+
+def _names(families: Iterable[Family]) -> tuple[str, ...]:
+    return tuple(FAMILY_NAMES[family] for family in families)
+
+
+def _family_state(pipeline: Pipeline, status: HealthStatus, family: Family, waiting: float) -> FamilyState:
+    found, generation = status.families.get(family), pipeline.generations.get(family)
+    return FamilyState(
+        FAMILY_NAMES[family],
+        last_updated=found.last_updated if found else None,
+        is_healthy=found.is_healthy if found else True,
+        waiting=waiting,
+        elements=generation.element_count() if generation else 0,
+    )
+
+
+def _watch(activity: ResourceActivity) -> WatchState:
+    return WatchState(
+        activity.resource,
+        activity.what,
+        activity.since,
+        activity.last_event,
+        activity.last_heard,
+        activity.problem[:LONGEST_TEXT],
+    )

@@ -1,0 +1,1 @@
+"""From events to tables that the kernel holds: first load, changes, repair, quarantine."""

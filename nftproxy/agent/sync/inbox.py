@@ -1,0 +1,65 @@
+"""The events that wait to be applied, without those that a later event supersedes.
+
+However long events wait, and however often objects change meanwhile, there is one entry for each object.  An object
+that comes and goes while its kind's listing waits leaves no entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from nftproxy.model.events import Event, Listed, Put, Removed, Seen, key_of
+from nftproxy.model.objects import ClusterObject, ObjectKey
+
+Key = ObjectKey | str
+
+
+class Inbox:
+    """The events that have come since the last `take`."""
+
+    def __init__(self) -> None:
+        self._listings: dict[type[ClusterObject], dict[Key, ClusterObject]] = {}
+        self._changes: dict[tuple[type, Key], Put | Removed] = {}
+
+    def __len__(self) -> int:
+        """Return the number of objects that have an entry."""
+        return len(self._changes) + sum(map(len, self._listings.values()))
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Add events, each in the place of those that it supersedes."""
+        for event in events:
+            if isinstance(event, Listed):
+                self._list(event)
+            elif isinstance(event, Put) and isinstance(event.object, Seen):
+                self._changes[type(event.object), ""] = event
+            else:
+                self._change(event)
+
+    def take(self) -> list[Event]:
+        """Remove and return all events, listings first."""
+        listed = [Listed(kind, tuple(objects.values())) for kind, objects in self._listings.items()]
+        events = [*listed, *self._changes.values()]
+        self._listings, self._changes = {}, {}
+        return events
+
+    def _list(self, event: Listed) -> None:
+        self._changes = {key: change for key, change in self._changes.items() if key[0] is not event.kind}
+        self._listings[event.kind] = {key_of(each): each for each in event.objects}
+
+    def _change(self, event: Put | Removed) -> None:
+        kind, key, value = _change_of(event)
+        listing = self._listings.get(kind)
+        if listing is None:
+            self._changes[kind, key] = event
+        elif value is None:
+            listing.pop(key, None)
+        else:
+            listing[key] = value
+
+
+def _change_of(event: Put | Removed) -> tuple[type[ClusterObject], Key, ClusterObject | None]:
+    """Return the kind and key of an object, and its new value (None if it was removed)."""
+    if isinstance(event, Removed):
+        return event.kind, event.key, None
+    assert not isinstance(event.object, Seen), "this is no object of the cluster's"
+    return type(event.object), key_of(event.object), event.object

@@ -1,0 +1,366 @@
+"""Makes the kernel hold the generations, from any state of its tables and after any refusal.
+
+All families are loaded in one transaction, or in pieces while no rules of ours are in force (pieces.py).  If the kernel
+refuses the transaction, each family is loaded by itself from then on, and retried with backoff until the kernel accepts
+it.  The other family doesn't wait for it.  The extra step of a retry depends on the number of refusals in a row:
+
+* Load again, as another program may have changed the table meanwhile.
+* Replace the table, as another program may have declared a set of ours differently.
+* Find the Services whose rules the kernel refuses, and quarantine them (quarantine.py).  All other Services get rules.
+
+libnftables runs in this process, and some tables of other programs crash it.  So before the first load, while the
+cluster is being listed, a child process tries whether it crashes.
+
+Before any retry the kernel checks the table without any Service.  If it refuses even that, for example because another
+program owns the table, the retry ends there: it costs the same however many Services there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import IntEnum
+
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.sync.pieces import PiecewiseLoad
+from nftproxy.agent.sync.quarantine import Quarantine
+from nftproxy.kernel.async_kernel import AsyncKernel
+from nftproxy.kernel.child_process import ChildDied
+from nftproxy.kernel.drift import TableWatch
+from nftproxy.logs import warn
+from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Refused, Unavailable
+from nftproxy.model.events import Event
+from nftproxy.model.objects import ObjectKey
+from nftproxy.model.stages import Stage
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import Commit, Installed, Transaction, join
+
+log = logging.getLogger(__name__)
+
+FIRST_PAUSE = 0.1
+"""Seconds before the first retry of a load, doubled for each further retry (client-go's limiters start as low)."""
+LONGEST_PAUSE = 30.0
+"""Longest pause between two retries in seconds: the syncPeriod of a default configuration."""
+
+SHORTEST_QUIET, QUIET = 1.0, 4.0
+"""Changes by other programs cause no load until `QUIET` times the duration of the last load have passed, and at least
+`SHORTEST_QUIET` seconds.  So repairs take at most a fifth of a CPU, however often our tables are changed."""
+
+
+class Remedy(IntEnum):
+    """The extra step before a load.  Each refusal in a row moves on to the next step, then wraps around."""
+
+    NOTHING = 0
+    REPLACE = 1
+    QUARANTINE = 2
+
+
+class _Table:
+    """The progress of loading a family."""
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        self.quarantine = quarantine
+        self.family = quarantine.family
+        self.name = FAMILY_NAMES[self.family]
+        self.is_known = False
+        self.due = 0.0
+        self.failures = 0  # in a row, of attempts to load it by itself
+        self.refusals = 0  # in a row, of the same
+
+    def failed(self, *, was_refused: bool) -> float:
+        """Note a failed attempt, and return the seconds until the next."""
+        pause = min(FIRST_PAUSE * 2.0 ** min(self.failures, 10), LONGEST_PAUSE)
+        self.failures += 1
+        self.refusals = self.refusals + 1 if was_refused else 0
+        self.due = now() + pause
+        return pause
+
+
+class Loader:
+    """Loads tables, applies changes to them, and keeps account of the families whose tables are known to be right."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        kernel: AsyncKernel,
+        reporter: SyncReporter,
+        table_watch: TableWatch,
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._pipeline = pipeline
+        self._kernel = kernel
+        self._reporter = reporter
+        self._table_watch = table_watch
+        self._is_stopping = is_stopping
+        self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
+        self._rehearsal: asyncio.Task[None] | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._has_loaded = False
+        self._is_refused_together = False
+        self._installed: dict[Family, Installed | None] = {}
+        self.quiet_until = 0.0
+
+    @property
+    def known(self) -> set[Family]:
+        """The families whose tables are known to hold the pipeline's generation."""
+        return {table.family for table in self._tables.values() if table.is_known}
+
+    @property
+    def due(self) -> float:
+        """The loop's time when the next load is due, infinite if all families are known."""
+        return min((table.due for table in self._tables.values() if not table.is_known), default=float("inf"))
+
+    @property
+    def missing(self) -> list[str]:
+        """The names of the families that are not known."""
+        return [table.name for table in self._tables.values() if not table.is_known]
+
+    def note(self, updated: Collection[ObjectKey]) -> None:
+        """Note Services that have changed."""
+        for table in self._tables.values():
+            table.quarantine.note(updated)
+
+    def lost(self, families: Iterable[Family]) -> None:
+        """Count these families' tables as unknown, and make their load due at once."""
+        families = list(families)
+        self._table_watch.unwatch(families)
+        for family in families:
+            self._tables[family].is_known = False
+            self._tables[family].due = now()
+
+    async def commit(self, transaction: Transaction, families: Collection[Family]) -> None:
+        """Apply a change to known families.
+
+        Raises:
+            Refused, Unavailable: as the kernel does.
+        """
+        with self._table_watch.committing(len(transaction.text)):
+            with self._reporter.committing(transaction, families):
+                commit = await self._kernel.apply(transaction)
+            self._table_watch.record_change(commit, families)
+
+    async def finds_nothing_in_force(self) -> bool:
+        """Return whether the kernel has no table of ours with hooks.  An interrupted first load leaves none."""
+        try:
+            await self._survive()
+            self._installed = {family: await self._kernel.read_back(family) for family in self._tables}
+        except Unavailable as error:
+            self._note_failure(list(self._tables.values()), error)
+            return False
+        return not any(found and found.has_hooks for found in self._installed.values())
+
+    async def load_in_pieces(self, events: Iterable[Event]) -> bool:
+        """Load all families while no rules of ours are in force, in pieces.
+
+        Return whether the kernel accepted the load.  If not, its tables are deleted, and `load_what_is_due` goes on.
+        """
+        tables, began = list(self._tables.values()), now()
+        self._rehearsal = None
+        pieces = PiecewiseLoad(
+            self._pipeline.fill_in_steps(events, self._installed), self._kernel, self._reporter, self._table_watch
+        )
+        try:
+            await pieces.load(self._tables.keys())
+        except (Refused, Unavailable) as error:
+            if isinstance(error, Refused) and len(tables) > 1:
+                self._note_refused_together(error)
+            else:
+                self._note_failure(tables, error)
+            return False
+        finally:
+            self.note(self._pipeline.pop_updated())
+        self._has_been_loaded(tables, pieces.size, now() - began)
+        return True
+
+    async def load_what_is_due(self) -> bool:
+        """Try to load every family that is due.  Return whether any was loaded."""
+        due = [table for table in self._tables.values() if not table.is_known and table.due <= now()]
+        if len(due) > 1 and not any(table.refusals for table in due) and not self._is_refused_together:
+            try:
+                await self._load(due)
+            except Refused as error:
+                self._note_refused_together(error)
+            except Unavailable as error:
+                self._note_failure(due, error)
+        self._is_refused_together = False
+        for table in due:
+            if not table.is_known and table.due <= now() and not self._is_stopping():
+                await self._try([table])
+        return any(table.is_known for table in due)
+
+    async def _try(self, tables: Sequence[_Table]) -> None:
+        try:
+            await self._load(tables)
+        except (Refused, Unavailable) as error:
+            self._note_failure(tables, error)
+
+    def begin(self) -> None:
+        """Start the steps of the first load that don't depend on the cluster: the rehearsal and the read-ahead."""
+        self.rehearse()
+        self._reading = asyncio.create_task(self._kernel.read_ahead(self._tables.keys()))
+
+    def rehearse(self) -> asyncio.Task[None]:
+        """Start a child process that tries whether libnftables survives the kernel's present tables."""
+        families = self._pipeline.generations
+        trials = (self._pipeline.trial(family, self._pipeline.contributors(family)) for family in families)
+        self._rehearsal = asyncio.create_task(self._kernel.rehearse(join(trials)))
+        return self._rehearsal
+
+    def close(self) -> None:
+        """Cancel the rehearsal and the read-ahead."""
+        for task in filter(None, (self._rehearsal, self._reading)):
+            task.cancel()
+
+    async def _survive(self) -> None:
+        """Raise ChildDied instead of crashing inside libnftables.
+
+        A crash leaves no diagnosis, and the restarted agent would crash again.  A rehearsal is good for a single load:
+        by the next load the kernel may hold other tables.
+        """
+        if self._has_loaded:
+            return
+        try:
+            await (self._rehearsal or self.rehearse())
+        except ChildDied:
+            self._rehearsal = None
+            raise
+        except (Refused, Unavailable) as error:
+            log.debug("the load was rehearsed, and will say itself what is wrong: %(error)s", {"error": error})
+
+    async def _load(self, tables: Sequence[_Table]) -> None:
+        """Load the present generation of some families, in a single transaction."""
+        await self._survive()
+        self._rehearsal = None
+        installed = {table.family: await self._found(table) for table in tables}
+        began = now()
+        self._reporter.lap()
+        with self._table_watch.preparing():
+            generation = await self._kernel.generation()
+            installed = {family: await self._compared(family, found) for family, found in installed.items()}
+            transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
+            self._reporter.lap(Stage.DIFF)
+            with self._table_watch.committing(len(transaction.text)):
+                with self._reporter.committing(transaction, installed):
+                    commit = await self._kernel.apply(transaction)
+                self._table_watch.record_load(_since(generation, commit, installed.values()), installed.keys())
+        self._has_been_loaded(tables, len(transaction.text), now() - began)
+
+    def _has_been_loaded(self, tables: Sequence[_Table], size: int, seconds: float) -> None:
+        self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * seconds)
+        self._has_loaded = True
+        for table in tables:
+            table.is_known = True
+            table.refusals = table.failures = 0
+        self._reporter.applied(size, self.known, full=True)
+        self._report_load(tables)
+
+    def _report_load(self, tables: Sequence[_Table]) -> None:
+        count = sum(self._pipeline.generations[table.family].element_count() for table in tables)
+        if len(tables) == len(self._tables):
+            log.info("loaded the rules: %(elements)d elements", {"elements": count})
+        else:
+            which = " and ".join(table.name for table in tables)
+            log.info("loaded the rules of %(families)s: %(elements)d elements", {"families": which, "elements": count})
+
+    async def _found(self, table: _Table) -> Installed | None:
+        """Take the remedy that is due, and return the table that the load must assume."""
+        if table.refusals:
+            everyone = self._pipeline.contributors(table.family)
+            await self._kernel.check(self._pipeline.trial(table.family, everyone))
+        remedy = Remedy(table.refusals % len(Remedy))
+        if remedy is Remedy.QUARANTINE:
+            await self._quarantine_culprits(table.quarantine)
+        installed = await self._kernel.read_back(table.family)
+        return installed and Installed() if remedy is Remedy.REPLACE else installed
+
+    async def _compared(self, family: Family, found: Installed | None) -> Installed | None:
+        """Add the differing elements to a table that isn't replaced."""
+        generation = self._pipeline.refilled(family, found)
+        return await self._kernel.compare(found, generation) if found and generation else found
+
+    def _note_refused_together(self, error: Refused) -> None:
+        self._is_refused_together = True
+        text = "the kernel refuses the rules of all families together, loading each by itself: %(error)s"
+        warn(Code.FAMILIES_REFUSED_TOGETHER, text, error=error)
+
+    def _note_failure(self, tables: Sequence[_Table], error: Refused | Unavailable) -> None:
+        self._reporter.failed([table.family for table in tables], str(error), full=True)
+        for table in tables:
+            pause = table.failed(was_refused=isinstance(error, Refused))
+            text = "loading the rules of %(family)s failed, retrying in %(seconds).1f s: %(error)s"
+            warn(Code.LOAD_FAILED, text, level=logging.ERROR, family=table.name, seconds=pause, error=error)
+
+    async def _quarantine_culprits(self, quarantine: Quarantine) -> None:
+        """Find the Services whose rules the kernel refuses, and quarantine them."""
+        search = quarantine.search()
+        with contextlib.suppress(StopIteration):
+            question = next(search)
+            while True:
+                question = search.send(await self._would_take(question))
+        self.note(self._pipeline.pop_updated())
+
+    async def _would_take(self, transaction: Transaction) -> bool:
+        if self._is_stopping():
+            raise Unavailable("the agent is stopping")
+        try:
+            await self._kernel.check(transaction)
+        except Refused:
+            return False
+        return True
+
+    async def retry_changed(self) -> None:
+        """Retry quarantined Services that have changed, in families whose other rules the kernel holds."""
+        for family in self.known:
+            await self._retry(family, self._tables[family].quarantine.accepted())
+
+    async def retry_some(self, most: int) -> bool:
+        """Retry up to `most` quarantined Services of each family.  Return whether there were any."""
+        quarantined = {family: list(self._tables[family].quarantine.reasons)[:most] for family in self.known}
+        for family, services in quarantined.items():
+            await self._retry(family, services)
+        return any(quarantined.values())
+
+    async def _retry(self, family: Family, services: Sequence[ObjectKey]) -> None:
+        """Let Services in again, each by itself.  A Service that the kernel still refuses stays quarantined."""
+        quarantine = self._tables[family].quarantine
+        for service in services:
+            before = quarantine.reasons[service]
+            transaction = quarantine.retry(service)
+            try:
+                await self.commit(transaction, [family])
+            except Refused as error:
+                quarantine.keep(service, str(error))
+                self._reporter.refused([family], f"Service {service}: {error}")
+                if str(error) != before:
+                    text = "Service %(service)s is quarantined for %(family)s: the kernel refuses its rules: %(error)s"
+                    warn(
+                        Code.QUARANTINED,
+                        text,
+                        level=logging.ERROR,
+                        service=service,
+                        family=FAMILY_NAMES[family],
+                        error=error,
+                    )
+            except Unavailable as error:
+                text = "retrying Service %(service)s failed, loading everything instead: %(error)s"
+                warn(Code.CHANGE_FAILED, text, service=service, error=error)
+                self.lost([family])
+                return
+            else:
+                text = "the kernel accepts the rules of Service %(service)s for %(family)s again"
+                log.info(text, {"service": service, "family": FAMILY_NAMES[family]})
+
+
+def _since(generation: int, commit: Commit, installed: Iterable[Installed | None]) -> Commit:
+    """Widen a load's commit to begin at the generation that its differences were computed from, if there are any."""
+    depends = any(each and each.differences for each in installed)
+    return Commit(generation, commit.after) if depends else commit
+
+
+def now() -> float:
+    """Return the loop's time in seconds."""
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,128 @@
+"""Quarantine: finds the Services whose rules the kernel refuses, keeps them out, and retries them.
+
+The kernel refuses a transaction as a whole, and its error doesn't always name an element, let alone the element's
+Service.  So the suspects are left out, and let back in by bisection: a half that the kernel accepts stays in, and a
+half that it refuses is halved again, down to a single Service.  Each culprit among n suspects costs at most 2 log2 n
+trials.
+
+A quarantined Service contributes no rules to that family.  Its rules of the other family, and all other Services, are
+not affected.  It is retried when it changes, and at each periodic check.
+
+This module does no I/O: its generators yield the transactions to try, and are sent the kernel's verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Hashable, Sequence
+from typing import TypeVar
+
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import ObjectKey
+from nftproxy.pipeline import Pipeline
+from nftproxy.rules.transaction import Transaction
+
+Suspect = TypeVar("Suspect", bound=Hashable)
+
+MOST_RETRIED = 20
+"""Limit of quarantined Services that a periodic check retries."""
+
+
+def find_culprits(suspects: Sequence[Suspect]) -> Generator[Collection[Suspect], bool, list[Suspect]]:
+    """Find the suspects that must be left out so that the kernel accepts the rest, by bisection.
+
+    The kernel must accept the rules without any suspect, and refuse them with all.  Of two suspects that conflict, the
+    later is found.
+
+    Yields:
+        The suspects to leave out in the next trial.  Send True if the kernel accepted the rest.
+
+    Returns:
+        The suspects that were refused beside accepted suspects only.
+    """
+    left_out = set(suspects)
+    found: list[Suspect] = []
+
+    def let_in(group: Sequence[Suspect], *, is_refused: bool = False) -> Generator[Collection[Suspect], bool, bool]:
+        """Let in every acceptable suspect of a group.  Return whether that was the whole group."""
+        if not is_refused:
+            is_taken = yield left_out.difference(group)
+            if is_taken:
+                left_out.difference_update(group)
+                return True
+        if len(group) == 1:
+            found.append(group[0])
+            return False
+        half = len(group) // 2
+        is_first_in = yield from let_in(group[:half])
+        yield from let_in(group[half:], is_refused=is_first_in)
+        return False
+
+    if suspects:
+        yield from let_in(suspects, is_refused=True)
+    return found
+
+
+class Quarantine:
+    """The Services that are quarantined in a family."""
+
+    def __init__(self, pipeline: Pipeline, family: Family) -> None:
+        self.family = family
+        self._pipeline = pipeline
+        self._unproven: set[ObjectKey] = set()
+
+    @property
+    def reasons(self) -> dict[ObjectKey, str]:
+        """The quarantined Services, each with the kernel's error for its rules alone ("": not known yet)."""
+        return self._pipeline.withheld[self.family]
+
+    def note(self, updated: Collection[ObjectKey]) -> None:
+        """Note Services that have changed or gone since the kernel last held all rules (`Pipeline.pop_updated`)."""
+        services = self._pipeline.state.services
+        self._unproven -= set(updated)
+        self._unproven |= {key for key in updated if key in services}
+
+    def accepted(self) -> list[ObjectKey]:
+        """Note that the kernel holds all rules.  Return the quarantined Services that have changed, to be retried."""
+        changed = sorted(self._unproven & self.reasons.keys())
+        self._unproven.clear()
+        return changed
+
+    def search(self) -> Generator[Transaction, bool, list[ObjectKey]]:
+        """Find the Services whose rules the kernel refuses, and quarantine them.  A full load must follow.
+
+        The kernel must accept the rules without any Service.
+
+        Yields:
+            A transaction to check.  Send True if the kernel would accept it.
+
+        Returns:
+            The Services that were found.
+        """
+        if (yield self._pipeline.trial(self.family, ())):
+            return []
+        everyone = self._pipeline.contributors(self.family)
+        changed = [service for service in everyone if service in self._unproven]
+        suspects = changed if (yield self._pipeline.trial(self.family, changed)) else everyone
+        found = yield from self._asking(find_culprits(suspects))
+        self._pipeline.withhold(self.family, found)
+        return found
+
+    def _asking(
+        self, search: Generator[Collection[ObjectKey], bool, list[ObjectKey]]
+    ) -> Generator[Transaction, bool, list[ObjectKey]]:
+        """Run a search among Services, with its trials as transactions."""
+        try:
+            left_out = next(search)
+            while True:
+                is_taken = yield self._pipeline.trial(self.family, left_out)
+                left_out = search.send(is_taken)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]  # a StopIteration's value has no type
+
+    def retry(self, service: ObjectKey) -> Transaction:
+        """Let a Service in again, and return the transaction.  If the kernel refuses it, call `keep` next."""
+        return self._pipeline.admit(self.family, service)
+
+    def keep(self, service: ObjectKey, refusal: str) -> None:
+        """Quarantine again the Service that was retried last, with the kernel's error."""
+        self._pipeline.revoke(self.family, service, refusal)

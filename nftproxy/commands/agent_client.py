@@ -1,0 +1,193 @@
+"""A client of the agent on this node, over the agent's socket (agent/socket/agent_socket.py).
+
+People use it during incidents, so nothing here waits for long.  If the agent has died, hangs or denies access, the
+error says so at once, with the agent's process if that is known, and with a remedy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import socket
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlencode
+
+import click
+import msgspec
+
+from nftproxy.agent.socket.answers import End, Line, ListingRow
+from nftproxy.commands.options import options
+from nftproxy.kernel.agent_lock import LockHolder, holder
+from nftproxy.kernel.unix_sockets import peer
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import BadInput, NftproxyError, Problem, Unavailable
+from nftproxy.model.settings import AGENT_SOCKET
+
+T = TypeVar("T")
+
+PATIENCE = 3.0
+"""Seconds to wait for the agent's next bytes: the first are ready after some milliseconds."""
+
+LIVE = options(
+    click.option("--agent-socket", default=AGENT_SOCKET, show_default=True, help="The agent's socket.", metavar="PATH"),
+    click.option(
+        "--timeout",
+        type=click.FloatRange(0.01),
+        default=PATIENCE,
+        show_default=True,
+        help="Seconds to wait for the agent.",
+    ),
+)
+"""The options of every command that asks the agent."""
+
+
+class NoAnswer(NftproxyError):
+    """The agent gives no answer.  `process` is its number (0 if unknown), `advice` is the remedy."""
+
+    code = Code.AGENT_SILENT
+
+    def __init__(self, what: str, advice: str, process: int = 0) -> None:
+        super().__init__(f"{what}\n  {advice}")
+        self.what = what
+        self.advice = advice
+        self.process = process
+
+
+class AgentClient(NamedTuple):
+    """The agent's socket, and the seconds to wait for an answer."""
+
+    path: str = AGENT_SOCKET
+    patience: float = PATIENCE
+
+    def get(self, kind: type[T], path: str, **query: str) -> T:
+        """Return an answer that is a single value.  Raises the errors of `lines`."""
+        return msgspec.json.decode(b"".join(self.lines(path, query)), type=kind)
+
+    def rows(self, what: str, **query: str) -> Iterator[ListingRow | End]:
+        """Yield the rows of a listing as they come, and then the `End`.  Raises the errors of `lines`."""
+        decoder = msgspec.json.Decoder(Line)
+        for line in self.lines(f"/v1/{what}", query):
+            yield decoder.decode(line)
+
+    def lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
+        """Yield the lines of an answer.
+
+        Raises:
+            NoAnswer: the agent doesn't answer, or stops in the middle.
+            BadInput: the query can't be read.
+        """
+        given = {name: text for name, text in query.items() if text}
+        with contextlib.closing(_AgentConnection(self.path, self.patience)) as connection, self._failures(connection):
+            connection.request("GET", f"{path}?{urlencode(given)}" if given else path)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise self._error(response.status, response.read().decode(errors="replace"), connection.process)
+            yield from response
+
+    @contextlib.contextmanager
+    def _failures(self, connection: _AgentConnection) -> Iterator[None]:
+        """Raise NoAnswer for any failure of a connection."""
+        try:
+            yield
+        except TimeoutError as error:
+            raise self._silence(connection.process) from error
+        except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+            raise self._absence(error) from error
+        except PermissionError as error:
+            raise self._denial(error.strerror or "") from error
+        except (OSError, http.client.HTTPException) as error:
+            what = f"the agent at {self.path}{_number(connection.process)} has ended the connection: {error}"
+            raise NoAnswer(what, "see its log, and ask again", connection.process) from error
+
+    def _error(self, status: int, why: str, process: int) -> NoAnswer | BadInput:
+        """The error for an answer with a status other than 200."""
+        if status == 403:
+            return self._denial(why)
+        if status == 400:
+            return BadInput(Problem("", "", "", why, Code.SELECTION_UNREADABLE))
+        what = f"the agent{_number(process)} can't answer: {why}"
+        return NoAnswer(what, "check that agent and command have the same version", process)
+
+    def _denial(self, why: str) -> NoAnswer:
+        what = f"user {os.geteuid()} may not ask the agent at {self.path}: {why}"
+        return NoAnswer(what, "run this as root, or as the agent's own user (in a pod: kubectl exec)")
+
+    def _silence(self, process: int) -> NoAnswer:
+        running = _holder() if not process else None
+        process = process or (running.process if running else 0)
+        state = _state_of(process)
+        what = f"the agent at {self.path}{_number(process)} doesn't answer within {self.patience:g} s"
+        if state in ("T", "t"):
+            return NoAnswer(f"{what}: it is stopped", f"let it go on: kill -CONT {process}", process)
+        return NoAnswer(
+            what,
+            "the rules stay in force and follow no changes; see its log, and whether /livez on port 10256 answers; "
+            "after a restart it reloads its rules, which disturbs no connection",
+            process,
+        )
+
+    def _absence(self, error: OSError) -> NoAnswer:
+        """The error where no agent listens: none runs, or the running agent has another socket."""
+        running = _holder()
+        why = (
+            "there is no socket" if isinstance(error, FileNotFoundError | NotADirectoryError) else "no process listens"
+        )
+        what = f"no agent answers at {self.path}: {why}"
+        if running is None:
+            advice = "no nftproxy runs in this network namespace: start it; until then the rules stay as they are"
+            elsewhere = "from another machine: kubectl exec -n kube-system ds/nftproxy -- nftproxy COMMAND"
+            return NoAnswer(what, f"{advice} ({elsewhere})")
+        return NoAnswer(
+            f"{what}, but an agent runs{_number(running.process)}",
+            "it has another socket (nftproxy.agentSocket; pass it by --agent-socket), or its log says why it has none",
+            running.process,
+        )
+
+
+def _holder() -> LockHolder | None:
+    """The holder of the agents' lock, None also if this user may not read it."""
+    try:
+        return holder()
+    except Unavailable:
+        return None
+
+
+def _number(process: int) -> str:
+    return f" (process {process})" if process else ""
+
+
+def _state_of(process: int) -> str:
+    """A process's state as the kernel names it: T if it is stopped, "" if unknown."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
+class _AgentConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str, patience: float) -> None:
+        super().__init__("agent", timeout=patience)
+        self._path = path
+        self.process = 0
+
+    def connect(self) -> None:
+        """Connect, and note the listener's process."""
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(float(self.timeout or 0)))
+        try:
+            self.sock.connect(self._path)
+        except BlockingIOError as error:
+            raise TimeoutError("the agent's backlog is full") from error
+        self.sock.settimeout(self.timeout)
+        self.process = peer(self.sock).process
+
+
+def _timeval(seconds: float) -> bytes:
+    """A struct timeval for SO_SNDTIMEO, which limits connecting while the listener's backlog is full (unix(7))."""
+    return struct.pack("@ll", int(seconds), int(seconds % 1 * 1_000_000))

@@ -1,0 +1,111 @@
+"""The articles about codes, for `nftproxy explain NFT012` and for docs/codes.md: both are made from articles.toml."""
+
+from __future__ import annotations
+
+import functools
+import re
+import textwrap
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+import msgspec
+
+from nftproxy.model.codes import Code
+
+ARTICLES = Path(__file__).with_name("articles.toml")
+
+WIDTH = 100
+"""Columns of a text for a terminal.  Long commands aren't wrapped."""
+PAGE_WIDTH = 120
+"""Columns of a page of docs/."""
+
+AREAS = {
+    "0": "The process and its node",
+    "1": "Configuration, credentials, arguments",
+    "2": "Objects and files that can't be used",
+    "3": "What a Service asks for and doesn't get",
+    "4": "The kernel",
+    "5": "The API server",
+    "6": "What `nftproxy doctor` finds",
+}
+"""The subjects of codes, by the hundreds of their numbers."""
+
+
+_BY_NUMBER = {code.value: code for code in Code}
+
+
+class Article(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A code's meaning, its symptoms, the remedy, and commands that check.  ` marks text that is typed or read."""
+
+    means: str
+    shows: str
+    do: str
+    check: tuple[str, ...]
+
+
+@functools.cache
+def articles() -> Mapping[Code, Article]:
+    """Return the article of every code."""
+    return msgspec.convert(tomllib.loads(ARTICLES.read_text(encoding="utf-8")), dict[Code, Article])
+
+
+def explained(code: Code) -> str:
+    """Return the article of a code, for a terminal."""
+    article = articles()[code]
+    parts = {"What it means": article.means, "How it shows": article.shows, "What to do": article.do}
+    paragraphs = [f"{code}: {code.summary}", *(_wrapped(f"{title}: {text}", WIDTH) for title, text in parts.items())]
+    commands = "".join(f"\n  {command}" for command in article.check)
+    return "\n\n".join([*paragraphs, f"Commands that check:{commands}"]) + "\n"
+
+
+def overview() -> str:
+    """Return a line for each code."""
+    return "".join(f"{code}  {code.summary}\n" for code in Code)
+
+
+def page() -> str:
+    """Return all articles as part of a page, in Markdown, without the parts that only `explain` prints."""
+    return "\n".join(_page_parts()).rstrip("\n") + "\n"
+
+
+def _page_parts() -> Iterator[str]:
+    for digit, area in AREAS.items():
+        yield f"## {area}\n"
+        for code in Code:
+            if code[3] == digit:
+                yield from _page_article(code, articles()[code])
+
+
+def _page_article(code: Code, article: Article) -> Iterator[str]:
+    yield f"### {code}\n"
+    yield _wrapped(f"**{code.summary}.**  {article.means}  *Do:* {article.do}", PAGE_WIDTH) + "\n"
+
+
+def print_article(context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Print the article of a code, or all codes, and exit.  Return any other value to the command.
+
+    Raises:
+        click.BadParameter: the code doesn't exist.
+    """
+    if value == "codes":
+        click.echo(overview(), nl=False)
+        context.exit()
+    if re.fullmatch(r"NFT\d+", value, re.IGNORECASE | re.ASCII):
+        if value.upper() not in _BY_NUMBER:
+            raise click.BadParameter(f"{value} is no code; `nftproxy explain codes` lists them", param_hint="TO")
+        click.echo(explained(_BY_NUMBER[value.upper()]), nl=False)
+        context.exit()
+    return value
+
+
+def _wrapped(text: str, width: int, indent: str = "") -> str:
+    return textwrap.fill(
+        text,
+        width,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+        fix_sentence_endings=True,
+    )

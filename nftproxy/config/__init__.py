@@ -1,0 +1,1 @@
+"""Read KubeProxyConfiguration and kube-proxy's flags."""

@@ -1,0 +1,79 @@
+"""The configuration in force, as /configz shows it: a KubeProxyConfiguration again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_network
+
+import msgspec
+
+from nftproxy.config.durations import duration_text
+from nftproxy.config.parse import API_VERSION, KIND
+from nftproxy.model.addresses import ANY, LOCALHOST, Family
+from nftproxy.model.settings import Config, NodePortAddresses
+
+
+def configz(config: Config) -> bytes:
+    """Return a KubeProxyConfiguration under the name of its API group (component-base/configz).
+
+    Parsing it as a configuration file gives the same configuration.
+    """
+    conntrack = config.conntrack
+    return msgspec.json.encode(
+        {
+            API_VERSION.partition("/")[0]: {
+                "apiVersion": API_VERSION,
+                "kind": KIND,
+                "mode": "nftables",
+                "clientConnection": {"kubeconfig": config.kubeconfig},
+                "hostnameOverride": config.hostname_override,
+                "bindAddress": config.bind_address or ANY[Family.IPV4],
+                "healthzBindAddress": config.healthz_bind_address,
+                "metricsBindAddress": config.metrics_bind_address,
+                "bindAddressHardFail": config.bind_address_hard_fail,
+                "clusterCIDR": ",".join(map(str, config.cluster_cidrs)),
+                "detectLocalMode": config.detect_local_mode.value,
+                "detectLocal": {
+                    "bridgeInterface": config.bridge_interface,
+                    "interfaceNamePrefix": config.interface_name_prefix,
+                },
+                "nodePortAddresses": node_port_addresses_texts(config.node_port_addresses),
+                "conntrack": {
+                    "maxPerCore": conntrack.max_per_core,
+                    "min": conntrack.min,
+                    "tcpEstablishedTimeout": duration_text(conntrack.tcp_established_timeout),
+                    "tcpCloseWaitTimeout": duration_text(conntrack.tcp_close_wait_timeout),
+                    "tcpBeLiberal": conntrack.tcp_be_liberal,
+                    "udpTimeout": duration_text(conntrack.udp_timeout),
+                    "udpStreamTimeout": duration_text(conntrack.udp_stream_timeout),
+                },
+                "oomScoreAdj": config.oom_score_adj,
+                "logging": {"format": config.logging.format.value, "verbosity": config.logging.verbosity},
+                "featureGates": {"AllowServiceExternalIPs": config.allow_service_external_ips},
+                "nftables": {
+                    "masqueradeAll": config.masquerade_all,
+                    "masqueradeBit": config.masquerade_bit,
+                    "syncPeriod": duration_text(config.sync_period),
+                    "minSyncPeriod": duration_text(config.min_sync_period),
+                },
+                "nftproxy": {
+                    "masqueradeFullyRandom": config.masquerade_fully_random,
+                    "protectedPorts": list(map(str, config.protected_ports)),
+                    "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+                    "serviceProxyName": config.service_proxy_name,
+                    "startupTaint": config.startup_taint,
+                    "serviceCounts": config.service_counts,
+                    "agentSocket": config.agent_socket,
+                },
+            }
+        }
+    )
+
+
+def node_port_addresses_texts(addresses: NodePortAddresses) -> list[str]:
+    """Return the entries of nodePortAddresses for these addresses."""
+    both = addresses.localhost == set(Family)
+    localhost: Iterable[object] = (
+        ["localhost"] if both else map(ip_network, (LOCALHOST[f] for f in addresses.localhost))
+    )
+    return ["primary"] * addresses.primary + list(map(str, (*addresses.networks, *localhost)))

@@ -1,0 +1,44 @@
+"""Checks of the cluster's API: is it reachable from this node, by which address, and with which permissions?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nftproxy.doctor.findings import Finding, error, warning
+from nftproxy.doctor.observations import Observations
+from nftproxy.model.codes import Code
+
+CAN_DO_WITHOUT = frozenset({"servicecidrs", "events"})
+"""Resources without which the agent serves all the same."""
+
+
+def _reachable(observed: Observations) -> Iterator[Finding]:
+    if observed.api and observed.api.error:
+        yield error(Code.API_UNREACHABLE, f"{observed.api.server}: {observed.api.error}")
+
+
+def _permissions(observed: Observations) -> Iterator[Finding]:
+    denied = observed.api.denied if observed.api else {}
+    for made, code, is_extra in ((error, Code.API_DENIED, False), (warning, Code.RIGHTS_USEFUL, True)):
+        evidence = [
+            f"{permission}{f': {reason}' if reason else ''}"
+            for permission, reason in denied.items()
+            if (permission.resource in CAN_DO_WITHOUT) is is_extra
+        ]
+        if evidence:
+            yield made(code, *evidence)
+
+
+def _reached_through_a_service(observed: Observations) -> Iterator[Finding]:
+    api = observed.api
+    if api and api.cluster_ip and api.host == api.cluster_ip:
+        evidence = f"{api.server}, which is the ClusterIP of the Service default/kubernetes"
+        yield warning(Code.API_BY_CLUSTER_IP, evidence)
+
+
+def _own_node(observed: Observations) -> Iterator[Finding]:
+    if observed.api and observed.api.has_node is False:
+        yield warning(Code.NODE_UNKNOWN, f"no Node {observed.node}, at {observed.api.server}")
+
+
+CHECKS = (_reachable, _permissions, _reached_through_a_service, _own_node)

@@ -1,0 +1,73 @@
+"""Checks of the node itself: features of its kernel and nft, sysctls, and the limits of connection tracking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+from nftproxy.doctor.findings import Finding, Severity, error, found, note, warning
+from nftproxy.doctor.observations import Observations
+from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of
+from nftproxy.model.codes import Code
+
+_FORWARDING: Mapping[str, tuple[Family, Severity]] = MappingProxyType(
+    {
+        "ipv4/ip_forward": (Family.IPV4, Severity.ERROR),
+        "ipv6/conf/all/forwarding": (Family.IPV6, Severity.WARNING),  # many clusters have no IPv6
+    }
+)
+_BRIDGED = ("bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables")
+BRIDGES = frozenset({"cni0", "cbr0", "kube-bridge"})
+"""The pods' bridges of the CNI plugins bridge and flannel, of kubenet, and of kube-router."""
+
+FULL = 0.75
+"""The share of the maximum above which a burst could need the rest."""
+LONGEST_CHAIN = 8
+"""The most entries a bucket: twice the ratio of kube-proxy's and the kernel's defaults (sysctl.py)."""
+
+
+def _features(observed: Observations) -> Iterator[Finding]:
+    """Find missing features of the kernel and nft."""
+    if observed.missing_features:
+        yield error(Code.FEATURE_MISSING, *observed.missing_features)
+    if observed.affinity_by_hash:
+        yield note(Code.AFFINITY_BY_HASH, observed.affinity_by_hash)
+    missing = [] if observed.families is None else [family for family in Family if family not in observed.families]
+    if missing:
+        yield warning(Code.FAMILY_MISSING, *(FAMILY_NAMES[family] for family in missing))
+
+
+def _forwarding(observed: Observations) -> Iterator[Finding]:
+    """Find families in which the node has addresses and doesn't forward."""
+    for path, (family, severity) in _FORWARDING.items():
+        has_addresses = family in map(family_of, observed.addresses or ())
+        if observed.sysctls.get(path) == 0 and (has_addresses or family is Family.IPV4):
+            yield found(severity, Code.NOT_FORWARDING, observed.setting(path))
+
+
+def _bridged(observed: Observations) -> Iterator[Finding]:
+    """Find bridges on which packets between two pods bypass the rules."""
+    bridges = sorted(BRIDGES & set(observed.interfaces))
+    off = [path for path in _BRIDGED if observed.sysctls.get(path, 0) == 0]
+    if bridges and off:
+        yield warning(Code.BRIDGE_BYPASSES, f"the interface {', '.join(bridges)}", *map(observed.setting, off))
+
+
+def _conntrack(observed: Observations) -> Iterator[Finding]:
+    """Find a connection tracking table that is nearly full, too small, or has too few buckets."""
+    seen = observed.conntrack
+    if seen is None:
+        return
+    if seen.count > FULL * seen.maximum:
+        share = 100 * seen.count // max(seen.maximum, 1)
+        yield warning(Code.CONNTRACK_FULL, f"{seen.count} entries of {seen.maximum}, {share} %")
+    if seen.wanted > seen.maximum:
+        yield note(
+            Code.CONNTRACK_SMALL,
+            f"net.netfilter.nf_conntrack_max is {seen.maximum}, and {seen.wanted} is asked for",
+        )
+    if seen.maximum > LONGEST_CHAIN * seen.buckets:
+        yield warning(Code.CONNTRACK_SLOW, f"{seen.buckets} buckets for {seen.maximum} entries")
+
+
+CHECKS = (_features, _forwarding, _bridged, _conntrack)

@@ -1,0 +1,241 @@
+"""Answer a question about connections: the outcome on this node, the reasons, and the elements expected in the kernel.
+
+Nothing here decides anything.  The owner of a place comes from the claims, the endpoints and their reasons come from
+the choice, and the outcome comes from the facts of the templates.  So an explanation can't drift from the rules.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Collection, Generator, Iterator, Sequence
+
+import msgspec
+
+from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanation
+from nftproxy.explanation.cases import localhost_case, merged, served_case, unserved_case
+from nftproxy.explanation.clients import Client, clients
+from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
+from nftproxy.explanation.ownership import (
+    Served,
+    health_check_at,
+    kind_of_front,
+    losers_at,
+    owner,
+    served_at,
+    serves_node_ports,
+    spots_of_node,
+    spots_of_service,
+)
+from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback
+from nftproxy.model.codes import Code
+from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
+from nftproxy.model.pods import NO_PODS, Pods
+from nftproxy.model.steps import finish
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.choosing.choice import why_not_near
+from nftproxy.policy.fronts import restricting_ranges
+
+NAMES_TO_COMPARE = 200
+"""Names of Services that an unknown name is compared with, which takes the agent some milliseconds."""
+MAX_PLACES = 100
+"""The most places of an answer: a Service may have 10,000 (policy/limits.py), too many to read."""
+
+
+def explain(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Explanation:
+    """Explain the connections that a question is about, on the pipeline's node.
+
+    Args:
+        pipeline: has seen the cluster.
+        question: the destination and the source.
+        pods: pods by name and address, for a question that names a pod and for the names of endpoints.
+    """
+    return finish(explaining(pipeline, question, pods))
+
+
+def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> Generator[None, None, Explanation]:
+    """As `explain`, yielding after each place, so that the caller can do other work in between."""
+    spots = list(dict.fromkeys(_spots(pipeline, question.to)))
+    places = []
+    for spot in spots[:MAX_PLACES]:
+        places.append(_place(pipeline, spot, question.source, pods))
+        yield
+    notes = list(_notes(pipeline, question.to, found=bool(spots)))
+    if question.source and question.source.pod and question.source.pod not in pods.addresses:
+        notes.append(f"the address of pod {question.source.pod} is not known")
+    if len(spots) > MAX_PLACES:
+        notes.append(f"{len(spots) - MAX_PLACES} more addresses and ports are left out: ask for one port")
+    source, node = str(question.source or ""), pipeline.state.node.name
+    return Explanation(str(question.to), source, node, tuple(places), tuple(notes), base_chains(pipeline))
+
+
+def _spots(pipeline: Pipeline, to: To) -> Iterator[ToAddress]:
+    match to:
+        case ToAddress():
+            yield from [to] if to.family in pipeline.generations else []
+        case ToNode():
+            yield from spots_of_node(pipeline, to)
+        case ToService():
+            service = pipeline.state.services.get(to.service)
+            yield from spots_of_service(pipeline, service, to) if service else ()
+
+
+def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
+    """Why there is nothing to explain."""
+    state = pipeline.state
+    if isinstance(to, ToService):
+        if to.service in state.excessive:
+            yield f"{Code.LIMIT_EXCEEDED}: Service {to.service} is quarantined: {state.excessive[to.service]}"
+        elif to.service not in state.services:
+            yield f"this proxy knows no Service {to.service}{_alike(state.services, to.service)}"
+        elif not found:
+            yield f"Service {to.service} has no such port"
+    elif not found:
+        yield "there are no rules for this address's family" if isinstance(to, ToAddress) else "the node has no address"
+
+
+def _alike(services: Collection[ObjectKey], wanted: ObjectKey) -> str:
+    """Suggest a Service: the same name in another namespace, or a similar name in this namespace."""
+    near = itertools.islice((key.name for key in services if key.namespace == wanted.namespace), NAMES_TO_COMPARE)
+    meant = [ObjectKey(wanted.namespace, name) for name in difflib.get_close_matches(wanted.name, near, 1)]
+    meant += sorted(key for key in services if key.name == wanted.name)[:1]
+    return f"; is svc/{meant[0]} meant?" if meant else ""
+
+
+def _place(pipeline: Pipeline, spot: ToAddress, source: Source | None, pods: Pods) -> ExplainedPlace:
+    """Explain a place."""
+    served = served_at(pipeline, spot)
+    asking = [client for client in clients(pipeline, spot.family, source, pods) if _can_come(client, spot.address)]
+    bare = ExplainedPlace(
+        spot.address,
+        spot.family,
+        spot.protocol,
+        spot.port,
+        losers=tuple(losers_at(pipeline, spot)),
+        notes=tuple(_quarantined(pipeline, spot)),
+        expected=expected_at(pipeline, spot, served),
+    )
+    if served:
+        return _served(bare, pipeline, spot, served, asking, pods)
+    forwarded = localhost_case(pipeline, spot, pods)
+    if forwarded and asking:
+        return _forwarded(bare, *forwarded)
+    cases = merged(unserved_case(pipeline, spot, client) for client in asking)
+    return _unserved(msgspec.structs.replace(bare, cases=cases), pipeline, spot)
+
+
+def _can_come(client: Client, address: Address) -> bool:
+    """True if a client can send packets to an address: only the node itself can to a loopback address."""
+    return client.kind is SourceKind.NODE or not is_loopback(address)
+
+
+def _served(
+    place: ExplainedPlace, pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequence[Client], pods: Pods
+) -> ExplainedPlace:
+    service, reach = served.service, served.reach
+    field = "externalTrafficPolicy" if reach.is_external else "internalTrafficPolicy"
+    screen = served.facts.screen
+    guarded = served.facts.guarded + (screen.guarded if screen else ())
+    is_guarded = any(front == reach.front for front, _ in guarded)
+    ranges = restricting_ranges(service, spot.family) if is_guarded else []
+    cases = [served_case(pipeline, spot, served, client, pods) for client in asking]
+    return msgspec.structs.replace(
+        place,
+        front=kind_of_front(served),
+        owner=served.owner,
+        policy=f"{field} {reach.policy.value}",
+        cases=merged(cases),
+        source_ranges=tuple(map(str, ranges)),
+        denied_ranges=tuple(
+            str(each) for each in service.options.denied_source_ranges if family_of(each) is spot.family
+        ),
+        limits=tuple(_limits(service)),
+        affinity=affinity_of(pipeline, spot, served, asking),
+        notes=(
+            *place.notes,
+            *_topology(pipeline, served, spot.family),
+            *_silence(pipeline, served),
+            *_hairpin(served, asking, cases),
+        ),
+    )
+
+
+def _limits(service: Service) -> Iterator[str]:
+    """The limits of annotations for each client."""
+    if rate := service.options.client_connection_rate:
+        yield f"{rate.per_second} new connections per second, {rate.burst} in a row"
+    if most := service.options.client_connections:
+        yield f"{most} connections at a time"
+
+
+def _forwarded(place: ExplainedPlace, service: Service, port: str, case: Case) -> ExplainedPlace:
+    timeout, how = service.affinity_timeout, "the agent remembers, and takes all of the node for one client"
+    return msgspec.structs.replace(
+        place,
+        front="node port at localhost",
+        owner=owner(service.key, port),
+        policy=f"externalTrafficPolicy {service.external_policy.value}",
+        cases=(case,),
+        affinity=None if timeout is None else Affinity(timeout, how),
+    )
+
+
+def _unserved(place: ExplainedPlace, pipeline: Pipeline, spot: ToAddress) -> ExplainedPlace:
+    service = health_check_at(pipeline, spot) if serves_node_ports(pipeline, spot.address) else None
+    if not service:
+        return msgspec.structs.replace(place, notes=(*place.notes, *_other_protocols(pipeline, spot)))
+    check = pipeline.health_checks.by_port.get(spot.port)
+    count = check.local_endpoints if check else 0
+    status = "200, while the proxy is healthy" if count else "503"
+    note = f"the agent answers load balancers here: ready endpoints on this node: {count}, so the status is {status}"
+    return msgspec.structs.replace(
+        place, front="health-check node port", owner=owner(service.key, ""), notes=(*place.notes, note)
+    )
+
+
+def _other_protocols(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:
+    """A remark if a Service has this address and port with another protocol."""
+    for protocol in Protocol:
+        served = served_at(pipeline, msgspec.structs.replace(spot, protocol=protocol))
+        if served:
+            yield f"by {protocol.value.upper()} this is Service {served.owner}: ask for {spot.port}/{protocol.value}"
+
+
+def _quarantined(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:
+    """The quarantined Services that claim this place."""
+    state, withheld = pipeline.state, pipeline.withheld[spot.family]
+    claims = [spot.claim, *([spot.node_claim] if serves_node_ports(pipeline, spot.address) else [])]
+    for key in dict.fromkeys(filter(None, map(state.claims.winner, claims))):
+        if key in withheld:
+            reason = withheld[key] or "the kernel refuses its rules"
+            what = f"Service {key} has this place but is quarantined, so it has no rules of this family"
+            yield f"{Code.QUARANTINED}: {what}: {reason}"
+    for key, reason in sorted(state.excessive.items()):
+        if state.asks_for(key, spot.address):
+            what = f"Service {key} asks for this address but is quarantined, so it has nothing"
+            yield f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
+
+
+def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) -> Iterator[str]:
+    """A remark about pods that reach themselves, where the question is about pods in general."""
+    kept = {
+        client.kind for client, case in zip(asking, cases, strict=True) if not (client.is_one or case.is_masqueraded)
+    }
+    if served.facts.hairpins and SourceKind.POD in kept:
+        yield "a pod of this node that reaches itself is masqueraded, or it would not recognise its own answer"
+
+
+def _silence(pipeline: Pipeline, served: Served) -> Iterator[str]:
+    """A remark if a Service leaves out silent endpoints: only the node's agent knows which endpoints are silent."""
+    if served.service.key in pipeline.state.watched and served.port.protocol is Protocol.TCP:
+        yield "endpoints that don't answer this node are left out, up to half of a list, until they answer again"
+
+
+def _topology(pipeline: Pipeline, served: Served, family: Family) -> Iterator[str]:
+    """Why a Service uses all endpoints although it asks for near endpoints."""
+    distribution = served.service.traffic_distribution
+    why = why_not_near(pipeline.state.endpoints_of(served.service, family), served.port)
+    if why and distribution is not TrafficDistribution.NONE:
+        wish = f"trafficDistribution {distribution.value}"
+        yield f"{Code.TOPOLOGY_UNUSED}: all endpoints are used in spite of {wish}: {why}"

@@ -1,0 +1,1 @@
+"""Connection tracking: sweeps of stale UDP flows, lookups, settings."""

@@ -1,0 +1,126 @@
+"""The connections that conntrack has translated, counted by original destination and endpoint.
+
+With a million entries, memory and pauses must stay small.  The kernel's answers are small, a regular expression finds
+the few relevant fields, and the reader rests after each answer.  Only translated entries in zone 0 match, and of TCP
+only entries that are neither closed nor in TIME_WAIT.
+
+The kernel answers for the network namespace of the thread that asks, and only to CAP_NET_ADMIN.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from nftproxy.kernel.conntrack.sweeps import ANSWER_SIZE
+from nftproxy.kernel.nfnetlink.sockets import answers, open_socket
+from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.errors import Unavailable
+from nftproxy.netlink import nf_conntrack as ct
+from nftproxy.netlink.codec import DUMP, attribute_pattern, nest_pattern
+from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS, request
+
+MOST_TRANSLATIONS = 200_000
+"""Translations that are counted separately: 20,000 fronts with 10 endpoints each, some 100 MB.  For the rest, only the
+sum is known.
+"""
+REST = 1.0
+"""The reader rests after each answer for this many times as long as the answer took."""
+
+
+class Translation(NamedTuple):
+    """The original destination of connections, and their endpoint."""
+
+    protocol: Protocol
+    address: Address
+    port: int
+    endpoint: Address
+    endpoint_port: int
+
+
+class ConnectionCounts(NamedTuple):
+    """The number of active connections of each translation, and of the rest beyond `MOST_TRANSLATIONS`."""
+
+    by_translation: Counter[Translation]
+    others: int
+
+
+def active_connections(rest: Callable[[float], object] = time.sleep, most: int = MOST_TRANSLATIONS) -> ConnectionCounts:
+    """Count all translated connections of this network namespace.
+
+    Args:
+        rest: called after each answer of the kernel with the seconds to rest.
+        most: translations that are counted separately.
+
+    Raises:
+        Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
+    """
+    packed: Counter[tuple[Family, bytes, bytes, bytes, bytes, bytes]] = Counter()
+    others = 0
+    try:
+        for answer in _answers(rest):
+            for family, find in _FINDERS.items():
+                for *way, state in find(answer):
+                    if state and state[0] in (ct.TIME_WAIT, ct.CLOSED):
+                        continue
+                    key = (family, *way)
+                    if key in packed or len(packed) < most:
+                        packed[key] += 1
+                    else:
+                        others += 1
+    except OSError as error:
+        raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
+    return ConnectionCounts(Counter({_translation(*key): count for key, count in packed.items()}), others)
+
+
+def _answers(rest: Callable[[float], object]) -> Iterator[bytes]:
+    with open_socket() as kernel:
+        began = time.monotonic()
+        for answer in answers(kernel, request(ct.SUBSYSTEM, ct.GET, DUMP, socket.AF_UNSPEC), ANSWER_SIZE):
+            yield answer
+            rest(REST * (time.monotonic() - began))
+            began = time.monotonic()
+
+
+def _translation(
+    family: Family, address: bytes, number: bytes, port: bytes, endpoint: bytes, endpoint_port: bytes
+) -> Translation:
+    def text(packed: bytes) -> Address:
+        return Address(socket.inet_ntop(FAMILY_NUMBER[family], packed))
+
+    ports = (int.from_bytes(each, "big") for each in (port, endpoint_port))
+    return Translation(PROTOCOLS[number[0]], text(address), next(ports), text(endpoint), next(ports))
+
+
+def _pattern(family: Family) -> re.Pattern[bytes]:
+    """Return a pattern that finds destination, protocol and port, endpoint and its port, and TCP's state."""
+    size = ADDRESS_SIZE[family]
+    head, nest = attribute_pattern, nest_pattern
+    source, destination = head(size, ct.SOURCE[family]), head(size, ct.DESTINATION[family])
+    numbers = b"[" + b"".join(re.escape(bytes([number])) for number in PROTOCOLS) + b"]"
+    protocol = nest(ct.TUPLE_PROTOCOL) + head(1, ct.PROTOCOL)
+    from_port, to_port = head(2, ct.SOURCE_PORT), head(2, ct.DESTINATION_PORT)
+    address, port = b"(.{%d})" % size, b"(..).."
+    any_address, any_port = b".{%d}" % size, b"...."
+    translated = b"[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]"  # the lowest byte, with IPS_DST_NAT
+    state = nest(ct.PROTOCOL_INFO) + nest(ct.INFO_TCP) + head(1, ct.TCP_STATE) + b"(.)"
+    return re.compile(
+        b"".join(
+            [
+                nest(ct.TUPLE_ORIGINAL) + nest(ct.TUPLE_ADDRESSES) + source + any_address + destination + address,
+                protocol + b"(" + numbers + b")..." + from_port + any_port + to_port + port,
+                nest(ct.TUPLE_REPLY) + nest(ct.TUPLE_ADDRESSES) + source + address + destination + any_address,
+                protocol + b"...." + from_port + port + to_port + any_port,
+                head(4, ct.STATUS) + b"..." + translated,
+                b"(?:.{0,96}?" + state + b")?",  # between them: timeout, and if configured, counters and times
+            ]
+        ),
+        re.DOTALL,
+    )
+
+
+_FINDERS = {family: _pattern(family).findall for family in Family}

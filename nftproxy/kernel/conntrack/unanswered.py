@@ -1,0 +1,175 @@
+"""Connections without a reply, and the endpoints that they were translated to.
+
+The rules note each connection that retransmits before a reply (watch.nft.j2).  So while all endpoints answer, the agent
+only reads an empty set: one request of 20 us for each family.  These alternatives were rejected:
+
+* Connection tracking's events cost a message for each connection of the node. Its listing walks the whole table of all
+  network namespaces (0.2 s for a million entries), with or without a filter. A request for one entry is a lookup.
+* nflog could send the packets to the agent, but then a flood of packets to a dead endpoint would flood the agent too.
+
+The set has the original directions of connections.  Connection tracking has the endpoint of each, and whether there was
+a reply meanwhile.  After a connection was deleted, the set still has it.  It counts again only after another
+retransmission, as its next endpoint deserves the same patience.  Only zone 0 is ours (sweeps.py).
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from nftproxy.kernel.conntrack.sweeps import ANSWER_SIZE, delete_entry
+from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.objects import Place
+from nftproxy.netlink import nf_conntrack as ct
+from nftproxy.netlink import nf_tables as nft
+from nftproxy.netlink.codec import DUMP, attribute, attribute_map, attributes_of, messages_of, nested, number_of
+from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, body_attributes, request
+
+SET = "unanswered"
+"""The set of watch.nft.j2."""
+KEPT = 2.0
+"""Seconds for which the set keeps an entry after a packet (its timeout)."""
+TICKS = 0.1
+"""Seconds by which the kernel's clock for sets may be late: it ticks every 1 to 10 ms, if no CPU is taken away.
+
+A connection whose entry is gone is noted at its second packet, 0.2 s after the first (TCP_RTO_MIN) or later.
+"""
+
+_LOOK = {
+    family: nft.request(nft.GET_ELEMENTS, DUMP, number, nft.of_set(SET)) for family, number in FAMILY_NUMBER.items()
+}
+"""The request for a family's set."""
+
+
+class Retransmission(NamedTuple):
+    """A connection that retransmitted: its original direction as the set has it, and the seconds since its last packet.
+
+    The key has the client's address and port, and the address and port that it asked for.
+    """
+
+    family: Family
+    key: bytes
+    waits: float
+
+
+class UnansweredConnection(NamedTuple):
+    """A connection without a reply, and its endpoint.  `tuple` and `id` are connection tracking's."""
+
+    retransmission: Retransmission
+    place: Place
+    tuple: bytes
+    id: bytes
+
+
+class UnansweredReader:
+    """Reads unanswered connections by a socket that stays open, in the namespace of the first calling thread."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._deleted: dict[tuple[Family, bytes], float] = {}
+
+    def retransmissions(self, family: Family) -> list[Retransmission]:
+        """Return the recent retransmissions: none while all endpoints answer, and none where nothing is watched.
+
+        Entries noted before the connection was deleted are skipped: those packets went to the previous endpoint.
+
+        Raises:
+            Unavailable: the kernel does not answer.
+        """
+        try:
+            now = time.monotonic()
+            answers = bodies(self._open(), _LOOK[family], may_change=True)
+            found = [each for body in answers for each in _retransmissions(family, body)]
+            self._deleted = {key: moment for key, moment in self._deleted.items() if moment > now - KEPT - TICKS}
+            return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def unanswered(self, retransmissions: Iterable[Retransmission]) -> list[UnansweredConnection]:
+        """Return the connections that still have no reply.
+
+        Raises:
+            Unavailable: the kernel does not answer.
+        """
+        try:
+            return [found for each in retransmissions if (found := self._look_up(each)) is not None]
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def delete(self, connections: Iterable[UnansweredConnection]) -> int:
+        """Delete connections from connection tracking, so that the next packet is translated anew.  Return the number
+        deleted.
+
+        Raises:
+            Unavailable: the kernel does not answer.
+        """
+        try:
+            return sum(map(self._delete, connections))
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def close(self) -> None:
+        """Close the socket, if there is one."""
+        if self._socket:
+            self._socket.close()
+            self._socket = None
+
+    def _open(self) -> socket.socket:
+        self._socket = self._socket or open_socket()
+        return self._socket
+
+    def _failed(self, error: OSError) -> Unavailable:
+        self.close()  # as answers may be waiting
+        return Unavailable(f"the kernel can't be asked for unanswered connections: {error.strerror or error}")
+
+    def _look_up(self, sent: Retransmission) -> UnansweredConnection | None:
+        """Return connection tracking's entry of a connection, or None if it is gone or had a reply."""
+        kernel, original = self._open(), nested(ct.TUPLE_ORIGINAL, _tuple(sent))
+        kernel.sendto(request(ct.SUBSYSTEM, ct.GET, 0, FAMILY_NUMBER[sent.family], original), (0, 0))
+        try:
+            (_, body), *_ = messages_of(kernel.recv(ANSWER_SIZE))
+        except FileNotFoundError:
+            return None
+        held = body_attributes(body)
+        if number_of(held[ct.STATUS]) & ct.SEEN_REPLY:
+            return None
+        place = _place(sent.family, held[ct.TUPLE_REPLY])
+        return UnansweredConnection(sent, place, held[ct.TUPLE_ORIGINAL], held[ct.ID])
+
+    def _delete(self, connection: UnansweredConnection) -> bool:
+        family, key, _ = connection.retransmission
+        self._deleted[family, key] = time.monotonic()
+        return delete_entry(self._open(), family, connection.tuple, connection.id)
+
+
+def _retransmissions(family: Family, body: bytes) -> Iterator[Retransmission]:
+    for _, item in attributes_of(body_attributes(body).get(nft.LIST_ELEMENTS, b"")):
+        found = attribute_map(item)
+        key = attribute_map(found[nft.ELEMENT_KEY])[nft.DATA_VALUE]
+        left = number_of(found.get(nft.ELEMENT_EXPIRATION, b"")) / 1000
+        yield Retransmission(family, key, max(0.0, KEPT - left))
+
+
+def _tuple(sent: Retransmission) -> bytes:
+    """Return the attributes of a connection's original direction.  A port takes four bytes of the key."""
+    family, key, size = sent.family, sent.key, ADDRESS_SIZE[sent.family]
+    source, sport = key[:size], key[size : size + 2]
+    destination, dport = key[size + 4 : 2 * size + 4], key[2 * size + 4 : 2 * size + 6]
+    addresses = attribute(ct.SOURCE[family], source) + attribute(ct.DESTINATION[family], destination)
+    protocol = attribute(ct.PROTOCOL, bytes([socket.IPPROTO_TCP]))
+    ports = attribute(ct.SOURCE_PORT, sport) + attribute(ct.DESTINATION_PORT, dport)
+    return nested(ct.TUPLE_ADDRESSES, addresses) + nested(ct.TUPLE_PROTOCOL, protocol + ports)
+
+
+def _place(family: Family, reply: bytes) -> Place:
+    """Return the endpoint, the sender of the reply."""
+    parts = attribute_map(reply)
+    address = attribute_map(parts[ct.TUPLE_ADDRESSES])[ct.SOURCE[family]]
+    port = attribute_map(parts[ct.TUPLE_PROTOCOL])[ct.SOURCE_PORT]
+    return Place(Address(socket.inet_ntop(FAMILY_NUMBER[family], address)), number_of(port))

@@ -1,0 +1,1 @@
+"""nftables over netlink, without libnftables."""

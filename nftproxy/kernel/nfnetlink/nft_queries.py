@@ -1,0 +1,292 @@
+"""Questions to nftables over nfnetlink, without libnftables: names of tables, chains and sets.
+
+libnftables is for writing, except for elements alone (element_batch.py), and not for reading.  Tried with 100,000
+elements in the table:
+
+* nft 1.0.6 fetches every element for `list table`, terse or not (0.8 s), and every object of every table for `list
+  tables`. Its JSON has neither the table's comment nor the flag `dynamic`.
+* `list sets` and `list maps` print all tables of a family, `list sets table ip nftproxy` too. 1.0.6 crashes (SIGSEGV)
+  on any set or map that 1.1.3 wrote from a declaration like `type ipv4_addr`, in any table.
+
+The requests here take under 1 ms, and decode nothing else.  The kernel answers for the network namespace of the thread
+that asks, and only to CAP_NET_ADMIN.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, open_socket
+from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.base_chains import BaseChain
+from nftproxy.model.errors import Unavailable
+from nftproxy.netlink import nf_tables as nft
+from nftproxy.netlink.codec import (
+    ACKNOWLEDGE,
+    CREATE,
+    DUMP,
+    Attributes,
+    attribute_map,
+    messages_of,
+    named,
+    number_of,
+    text_of,
+)
+from nftproxy.netlink.netfilter import FAMILY_NUMBER, body_attributes
+from nftproxy.rules.ruleset import NftKind
+
+FAMILIES = {"inet": 1, "ip": 2, "ip6": 10}  # NFPROTO_INET and those of FAMILY_NUMBER, by nft's words
+ATTEMPTS = 10  # at an answer that other programs' commits interrupt
+
+
+class NamedSet(msgspec.Struct, frozen=True):
+    """A set or map that has a name.
+
+    `key_type` and `data_type` are nft's type numbers, six bits per part of a concatenation.  `data_type` is 0 in a set.
+    `count` is the number of elements, None from kernels that don't report it (6.1 does not, 6.18 does).  `size` is the
+    limit of elements, 0 without a limit.
+    """
+
+    name: str
+    is_map: bool
+    is_dynamic: bool
+    key_type: int
+    data_type: int
+    count: int | None
+    size: int
+
+    @property
+    def kind(self) -> NftKind:
+        """A set or a map."""
+        return NftKind.MAP if self.is_map else NftKind.SET
+
+
+def generation() -> int:
+    """Return the number of the ruleset's generation.  Every commit in this namespace changes it.
+
+    Raises:
+        Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
+    """
+    (found,) = _ask(nft.GET_GENERATION, 0)
+    return number_of(found[nft.GENERATION_ID])
+
+
+def generation_by(kernel: socket.socket) -> int:
+    """Return the same by a socket that stays open (`open_socket`), as for each transaction.
+
+    Raises:
+        Unavailable: the kernel does not answer. The socket can't be used again.
+    """
+    try:
+        (found,) = exchange(kernel, nft.GET_GENERATION, 0, b"", ACKNOWLEDGE)
+    except OSError as error:
+        raise Unavailable(why(error)) from error
+    return number_of(found[nft.GENERATION_ID])
+
+
+def has_family(family: Family) -> bool:
+    """True if the kernel's nftables has a family.
+
+    The kernel may be built without it (CONFIG_NF_TABLES_IPV6).  A table is added in a batch without an end, so the
+    kernel takes it back.
+
+    Raises:
+        Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
+    """
+    try:
+        try_in_batch(nft.NEW_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, "nftproxy-probe"))
+    except OSError as error:
+        if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+            return False
+        raise Unavailable(why(error)) from error
+    return True
+
+
+def try_in_batch(kind: int, family: int, attributes: bytes) -> None:
+    """Have the kernel prepare one message of a batch, and roll it back, as the batch has no end.
+
+    Raises:
+        OSError: the kernel refuses it.
+    """
+    with open_socket() as kernel:
+        asked = nft.batch_limit(nft.BATCH_BEGIN) + nft.request(kind, ACKNOWLEDGE | CREATE, family, attributes)
+        kernel.sendto(asked, (0, 0))
+        list(messages_of(kernel.recv(BUFFER_SIZE)))
+
+
+def families() -> list[Family]:
+    """Return the families that the kernel's nftables has, or all if it can't be asked, so that their loads say why."""
+    try:
+        return [family for family in Family if has_family(family)] or list(Family)
+    except Unavailable:
+        return list(Family)
+
+
+def table_comment(family: Family, table: str) -> str | None:
+    """Return the comment of a table, "" if it has none, None if there is no such table.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    found = _ask(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, table))
+    return nft.comment_of(found[0].get(nft.TABLE_USERDATA, b"")) if found else None
+
+
+def chains(family: Family, table: str) -> dict[str, bool]:
+    """Return the names of a table's chains, each with True if it has a hook.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    found = _ask(nft.GET_CHAIN, FAMILY_NUMBER[family], named(nft.OF_TABLE, table), flags=DUMP)
+    # The kernel names every chain of the family, whichever table it is asked for (6.18).
+    ours = [each for each in found if text_of(each[nft.OF_TABLE]) == table]
+    return {text_of(each[nft.CHAIN_NAME]): nft.CHAIN_HOOK in each for each in ours}
+
+
+def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
+    """Return the (table, chain) of a family's chains whose name, with a 0 after it, matches.
+
+    Only messages with a match are parsed: there may be 100,000 chains.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    found = _ask(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
+    matching = [each for each in found if pattern.fullmatch(each[nft.CHAIN_NAME])]
+    return [(text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME])) for each in matching]
+
+
+def tables() -> list[str]:
+    """Return all tables of inet, ip and ip6 as nft names them: the family, and the table's name.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    return [
+        f"{family} {text_of(each[nft.OF_TABLE])}"
+        for family, number in FAMILIES.items()
+        for each in _ask(nft.GET_TABLE, number, flags=DUMP)
+    ]
+
+
+def base_chains() -> list[BaseChain]:
+    """Return the base chains of all tables of inet, ip and ip6.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    return [
+        BaseChain(
+            family, text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME]), nft.HOOKS[hook], policy == nft.DROP
+        )
+        for family, number in FAMILIES.items()
+        for each in _ask(nft.GET_CHAIN, number, flags=DUMP)
+        if nft.CHAIN_HOOK in each
+        for hook in [number_of(attribute_map(each[nft.CHAIN_HOOK])[nft.HOOK_NUMBER])]
+        for policy in [number_of(each.get(nft.CHAIN_POLICY, b"\1"))]
+        if hook < len(nft.HOOKS)
+    ]
+
+
+def sets(family: Family) -> list[NamedSet]:
+    """Return our table's sets and maps.  Otherwise as `declarations`."""
+    return [named_set(each) for each in declarations(family)]
+
+
+def declarations(family: Family) -> list[Attributes]:
+    """Return the kernel's declarations of our table's sets and maps, without the anonymous sets in rules.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    found = _ask(nft.GET_SET, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE), flags=DUMP)
+    ours = [each for each in found if text_of(each[nft.OF_TABLE]) == TABLE]
+    return [each for each in ours if not nft.set_flags(each) & nft.ANONYMOUS]
+
+
+def named_set(declared: Attributes) -> NamedSet:
+    """Parse a declaration."""
+    flags = nft.set_flags(declared)
+    return NamedSet(
+        name=text_of(declared[nft.SET_NAME]),
+        is_map=bool(flags & nft.MAP),
+        is_dynamic=bool(flags & nft.DYNAMIC),
+        key_type=number_of(declared[nft.SET_KEY_TYPE]),
+        data_type=number_of(declared.get(nft.SET_DATA_TYPE, b"")),
+        count=number_of(declared[nft.SET_COUNT]) if nft.SET_COUNT in declared else None,
+        size=number_of(attribute_map(declared.get(nft.SET_DESCRIPTION, b"")).get(nft.DESCRIPTION_SIZE, b"")),
+    )
+
+
+def comparable_sets(family: Family) -> list[Attributes]:
+    """Return the declarations of sets that can be compared by element: without ranges, and not written by packets."""
+    return [each for each in declarations(family) if not nft.set_flags(each) & (nft.INTERVAL | nft.DYNAMIC)]
+
+
+def declaration_of(kernel: socket.socket, family: Family, container: str) -> Attributes | None:
+    """Return the kernel's declaration of a set or map of ours, or None.
+
+    Raises:
+        OSError: the kernel doesn't answer.
+    """
+    wanted = named(nft.OF_TABLE, TABLE) + named(nft.SET_NAME, container)
+    try:
+        (declared,) = exchange(kernel, nft.GET_SET, FAMILY_NUMBER[family], wanted, ACKNOWLEDGE)
+    except FileNotFoundError:
+        return None
+    return declared
+
+
+def _ask(
+    kind: int,
+    family: int,
+    attributes: bytes = b"",
+    *,
+    flags: int = ACKNOWLEDGE,
+    is_wanted: Callable[[bytes], bool] = lambda _: True,
+) -> list[Attributes]:
+    """Return the attributes of each object in the kernel's answer, none if the named object doesn't exist.
+
+    `is_wanted` judges each message before it is parsed.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            with open_socket() as kernel:
+                return exchange(kernel, kind, family, attributes, flags, is_wanted)
+        except InterruptedError:
+            continue
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise Unavailable(why(error)) from error
+    raise Unavailable(f"the nftables ruleset changed {ATTEMPTS} times while it was being read")
+
+
+def exchange(
+    kernel: socket.socket,
+    kind: int,
+    family: int,
+    attributes: bytes,
+    flags: int,
+    is_wanted: Callable[[bytes], bool] = lambda _: True,
+) -> list[Attributes]:
+    """Send a request, and return the attributes of each object in the answer.
+
+    Raises:
+        OSError: the kernel's error.
+    """
+    asked = nft.request(kind, flags, family, attributes)
+    return [body_attributes(body) for body in bodies(kernel, asked) if is_wanted(body)]
+
+
+def why(error: OSError) -> str:
+    """Return in words why the kernel's nftables can't be asked."""
+    if error.errno == errno.EPERM:
+        return "no permission to use nftables: it takes CAP_NET_ADMIN in the network namespace"
+    return f"the kernel's nftables can't be reached: {error.strerror or error}"

@@ -1,0 +1,1 @@
+"""Traces that other programs leave in the kernel."""

@@ -1,0 +1,120 @@
+"""The agent's log: lines for people, or JSON for machines (logging.format, --logging-format).
+
+A message names its values once, `log.info("set %(path)s to %(value)d", {"path": path, "value": value})`, as the
+standard library allows.  A line of text has them in their places, and a line of JSON has them as fields too.
+
+A message that is a single value, `warn_of(problem)`, has the fields of that value.
+
+A warning has a code (model/codes.py), before the message or as the field `code`, and is counted by it.  So warnings are
+written by `warn`, which takes the code first; tests/test_codes.py finds a logger's own methods where they aren't.
+Libraries have no codes, so their warnings go by `Code.LIBRARY_WARNING`.
+
+A JSON line has what those of Kubernetes' components have (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
+{"ts":1580306777.04,"level":"info","msg":"set /proc/sys/net/... to 1","path":"/proc/sys/net/...","value":1}
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections import Counter
+from collections.abc import Mapping
+
+import msgspec
+
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+from nftproxy.model.settings import LogFormat, Logging
+
+log = logging.getLogger("nftproxy")
+
+TEXT = "%(asctime)s %(levelname)s %(before)s%(message)s"
+
+DEBUG_FROM, REQUESTS_FROM, ALL_FROM = 4, 6, 8
+"""The verbosities from which on each step is logged, each request to the API, and all that libraries say.
+
+client-go logs requests at 6, and what is in them at 8."""
+
+
+def warn(
+    code: Code, text: str, /, *, level: int = logging.WARNING, exc_info: BaseException | None = None, **fields: object
+) -> None:
+    """Log a warning, or an error by `level`, with its code; `text` names the fields, as in "%(path)s is gone"."""
+    log.log(level, text, *filter(None, [fields]), exc_info=exc_info, extra={"code": code}, stacklevel=2)
+
+
+def warn_of(problem: Problem) -> None:
+    """Log a fault of the input, with its own code."""
+    log.warning("%s", problem, extra={"code": problem.code}, stacklevel=2)
+
+
+class CodeFilter(logging.Filter):
+    """Gives each record its code, "" below WARNING, and counts the warnings of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts = Counter[Code]()
+
+    def counts(self) -> dict[str, int]:
+        """How many warnings of each code there have been since the process began, in the order of the numbers."""
+        return {str(code): count for code, count in sorted(self._counts.copy().items())}  # threads log meanwhile
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass."""
+        code = getattr(record, "code", Code.LIBRARY_WARNING)
+        is_warning = record.levelno >= logging.WARNING
+        record.code, record.before = (code, f"{code}: ") if is_warning else ("", "")
+        self._counts.update([code] if is_warning else ())
+        return True
+
+
+code_filter = CodeFilter()
+"""The filter of this process's log: there is one log."""
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object for each record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as a line, without a line feed within it."""
+        line: dict[str, object] = {"ts": record.created, "level": record.levelname.lower(), "msg": record.getMessage()}
+        line |= {"code": str(code)} if (code := getattr(record, "code", "")) else {}
+        line = {name: _plain(value) for name, value in _fields(record.args).items()} | line
+        if record.exc_info:
+            line["err"] = self.formatException(record.exc_info)
+        ordered = {key: line[key] for key in ("ts", "level", "msg")} | line
+        return msgspec.json.encode(ordered).decode()
+
+
+def _fields(args: object) -> Mapping[str, object]:
+    """What a message names."""
+    match args:
+        case Mapping():
+            return args
+        case (msgspec.Struct() as value,):
+            return msgspec.structs.asdict(value)
+        case _:
+            return {}
+
+
+def _plain(value: object) -> object:
+    """A value as JSON has it: what isn't a number, a text or a list of these is as the text shows it."""
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return value if value is None or type(value) in (str, bool, int, float) else str(value)
+
+
+def set_up(wanted: Logging) -> None:
+    """Write the log to standard error as the configuration says, from now on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(code_filter)
+    handler.setFormatter(JsonFormatter() if wanted.format is LogFormat.JSON else logging.Formatter(TEXT))
+    logging.basicConfig(handlers=[handler], level=_level_of_libraries(wanted.verbosity), force=True)
+    own = logging.DEBUG if wanted.verbosity >= DEBUG_FROM else logging.INFO
+    logging.getLogger("nftproxy").setLevel(own)
+
+
+def _level_of_libraries(verbosity: int) -> int:
+    if verbosity >= ALL_FROM:
+        return logging.DEBUG
+    return logging.INFO if verbosity >= REQUESTS_FROM else logging.WARNING

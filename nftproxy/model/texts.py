@@ -1,0 +1,20 @@
+"""Texts of clusters, which may be hostile, and of which there are very many."""
+
+from __future__ import annotations
+
+import functools
+
+
+def printable(text: str) -> str:
+    """Escape the characters of a text that could end a line or control a terminal, as Python escapes them."""
+    return text if text.isprintable() else repr(text)[1:-1]
+
+
+@functools.lru_cache(maxsize=16384)
+def intern_text(text: str) -> str:
+    """Return the first object with this text: a name of a node, namespace, port or set, or a verdict.
+
+    Every object that is decoded and every line that is rendered brings its own.  Without interning, a sixth of the
+    memory for a cluster's objects and rules was copies of the same few texts.
+    """
+    return text

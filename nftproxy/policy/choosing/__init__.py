@@ -1,0 +1,1 @@
+"""Which endpoints serve a Service port, and in which slots."""

@@ -1,0 +1,119 @@
+"""The candidates for a Service port: the endpoints of its Service's EndpointSlices, each ip:port once.
+
+Slices and Service ports join by port name and protocol.  A candidate's weight is its EndpointSlice's times its zone's
+(annotations, model/annotations.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Place, Service, ServicePort
+
+FULL_WEIGHT = 100
+"""The weight of endpoints whose EndpointSlice has no weight: annotations can only lower it."""
+
+
+class ServiceEndpoints(NamedTuple):
+    """The inputs to the choice of endpoints for a Service in one family, on one node."""
+
+    service: ObjectKey
+    family: Family
+    node: Node
+    by_port: Mapping[tuple[str, Protocol], Sequence[tuple[EndpointSlice, int]]]
+    """The EndpointSlices that have a port of some name and protocol, each with the port's number."""
+    zone_weights: Mapping[str, int]
+    """The weights that the Service gives to zones.  Any other zone has weight 1."""
+    silent: Sequence[Place]
+    """The endpoints that don't answer by TCP, longest silence first, if the Service leaves them out."""
+
+    @classmethod
+    def of(
+        cls,
+        service: Service,
+        slices: Iterable[EndpointSlice],
+        family: Family,
+        node: Node,
+        silent: Sequence[Place] = (),
+    ) -> ServiceEndpoints:
+        """Index the EndpointSlices of a Service by port, once for all of the Service's ports."""
+        found: dict[tuple[str, Protocol], list[tuple[EndpointSlice, int]]] = {}
+        for endpoint_slice in slices:
+            for port in endpoint_slice.ports if endpoint_slice.family is family else ():
+                found.setdefault((port.name, port.protocol), []).append((endpoint_slice, port.port))
+        return cls(service.key, family, node, found, dict(service.options.weights), silent)
+
+    def slices_of(self, port: ServicePort) -> Sequence[tuple[EndpointSlice, int]]:
+        """The EndpointSlices for a Service port, each with the number of its own port."""
+        return self.by_port.get((port.name, port.protocol), ())
+
+    def candidate(self, endpoint: Endpoint, port: int, slice_weight: int) -> Candidate:
+        """An endpoint of a slice as a candidate."""
+        return Candidate(
+            Place(endpoint.address, port),
+            endpoint.ready,
+            endpoint.serving and endpoint.terminating,
+            bool(endpoint.node_name) and endpoint.node_name == self.node.name,
+            endpoint.node_hints,
+            endpoint.zone_hints,
+            slice_weight * self.zone_weights.get(endpoint.zone, 1),
+        )
+
+
+class Candidate(msgspec.Struct, frozen=True, order=True, gc=False):
+    """An endpoint of a Service port, with the facts on which the choice depends."""
+
+    place: Place
+    is_ready: bool
+    is_last_resort: bool
+    """Whether it serves while it terminates."""
+    is_local: bool
+    node_hints: tuple[str, ...] | None
+    zone_hints: tuple[str, ...] | None
+    weight: int = FULL_WEIGHT
+
+    @property
+    def address(self) -> Address:
+        """The address at which it answers."""
+        return self.place.address
+
+    @property
+    def port(self) -> int:
+        """The port at which it answers."""
+        return self.place.port
+
+
+_Rank = tuple[tuple[bool, ...], bool, tuple[str, ...], tuple[str, ...], int]
+"""Sort key for duplicate entries of one ip:port: conditions first, then deterministic tie-breakers."""
+
+
+def candidates_of(endpoints: ServiceEndpoints, port: ServicePort) -> list[Candidate]:
+    """The candidates for a Service port, in the order of address and port.
+
+    An ip:port in several slices is a single endpoint (a pod that moves between slices, a ghost).  Entries that aren't
+    terminating win over terminating entries, then ready over unready, then serving over not serving.  The order of the
+    slices doesn't matter.
+    """
+    best: dict[Place, tuple[Endpoint, Candidate]] = {}
+    for endpoint_slice, number in endpoints.slices_of(port):
+        weight = weight_of(endpoint_slice)
+        for endpoint in endpoint_slice.endpoints:
+            candidate = endpoints.candidate(endpoint, number, weight)
+            known = best.get(candidate.place)
+            if known is None or _rank(endpoint, candidate) > _rank(*known):
+                best[candidate.place] = endpoint, candidate
+    return sorted([candidate for _, candidate in best.values()])
+
+
+def weight_of(endpoint_slice: EndpointSlice) -> int:
+    """The weight of the endpoints of a slice, without the weights of their zones."""
+    return FULL_WEIGHT if endpoint_slice.options.weight is None else endpoint_slice.options.weight
+
+
+def _rank(endpoint: Endpoint, candidate: Candidate) -> _Rank:
+    conditions = (not endpoint.terminating, endpoint.ready, endpoint.serving)
+    return conditions, candidate.is_local, candidate.node_hints or (), candidate.zone_hints or (), -candidate.weight

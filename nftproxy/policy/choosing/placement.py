@@ -1,0 +1,109 @@
+"""The endpoint in each row of a list, so that drawing a row follows the algorithm and weights of the Service.
+
+A draw is an nft expression that gives a number: at random, by a hash of the client, or in turn (numbers.py).  The rows
+implement the rest of the annotations:
+
+    random, source-hash          each endpoint in as many rows as its weight comes to (slots.py says in which)
+    consistent-hash              Maglev's table
+    round-robin                  several rounds, each with all endpoints in an order of its own
+
+**Round-robin.**  nft's counter, `numgen inc`, belongs to a rule, and a rule belongs to all Services with as many rows.
+If connections to two Services alternate, each Service would see every other number only: with two endpoints, always the
+same endpoint.  So Services are spread over `LANES` counters, and the rows hold up to `ROUNDS` rounds.  The order
+differs by node, Service and round, and every second round is the round before it backwards: a Service that sees every
+other row still sees all endpoints, equally often.  A Service that has its counter for itself gets each endpoint once
+(or as often as its weight says) in each round.  All nodes start with row 0, which is another endpoint on each node, and
+for each Service.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Sequence
+
+from nftproxy.model.annotations import Algorithm
+from nftproxy.model.objects import Place
+from nftproxy.policy.choosing import maglev
+from nftproxy.policy.choosing.candidates import Candidate
+from nftproxy.policy.choosing.slots import in_slots
+from nftproxy.policy.choosing.weights import most_rows, rows_of
+
+LANES = 8
+"""Counters of each list for Services that take turns: half of the numbers that algorithms may have (numbers.py)."""
+ROUNDS = 8
+"""Rounds of round-robin: if another Service takes every other number, each endpoint still comes four times."""
+ROUND_ROBIN_ROWS = 256
+"""The most rows that rounds may come to: more endpoints get fewer rounds, in pairs as long as a pair fits.  With still
+more endpoints a single round is enough, as its order differs."""
+
+
+def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> Sequence[Place]:
+    """The endpoint in each row of a list.
+
+    Args:
+        candidates: the list, which isn't empty.  All weights are 1 or more.
+        algorithm: the algorithm that the Service asks for.
+        turn: a text that differs by node and Service, for the order of round-robin.
+    """
+    if is_consistent(algorithm):
+        return _hashed(candidates)
+    rows = _weighted(candidates)
+    return _in_turn(rows, turn) if algorithm is Algorithm.ROUND_ROBIN else in_slots(rows)
+
+
+def most_placed(endpoints: int, algorithm: Algorithm, *, is_weighted: bool) -> int:
+    """The most rows that a number of endpoints, 1 or more, may come to."""
+    if is_consistent(algorithm):
+        return maglev.table_size(endpoints)
+    rows = most_rows(endpoints) if is_weighted else endpoints
+    return rows * _rounds(rows) if algorithm is Algorithm.ROUND_ROBIN else rows
+
+
+def is_consistent(algorithm: Algorithm) -> bool:
+    """Whether the algorithm moves few clients as endpoints come and go."""
+    return algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
+
+
+def lane(service: str) -> int:
+    """The number of the counter by which a Service takes turns, from 0."""
+    return _number(service) % LANES
+
+
+def _weighted(candidates: Sequence[Candidate]) -> Sequence[Place]:
+    places = [candidate.place for candidate in candidates]
+    if len({candidate.weight for candidate in candidates}) == 1:
+        return places
+    rows = rows_of([candidate.weight for candidate in candidates])
+    return [place for place, count in zip(places, rows, strict=True) for _ in range(count)]
+
+
+def _hashed(candidates: Sequence[Candidate]) -> Sequence[Place]:
+    places = [candidate.place for candidate in candidates]
+    names = tuple(f"{address} {port}" for address, port in places)
+    weights = tuple(candidate.weight for candidate in candidates)
+    return [places[index] for index in maglev.table(names, weights, maglev.table_size(len(names)))]
+
+
+def _in_turn(rows: Sequence[Place], turn: str) -> Sequence[Place]:
+    """Rounds in orders of their own.  Every second round is the round before it backwards."""
+    forth = [_shuffled(rows, f"{turn} {number}") for number in range(_rounds(len(rows)))]
+    return [row for number, order in enumerate(forth) for row in (forth[number - 1][::-1] if number % 2 else order)]
+
+
+def _rounds(rows: int) -> int:
+    return max(1, min(ROUNDS, ROUND_ROBIN_ROWS // rows // 2 * 2))
+
+
+def _shuffled(rows: Sequence[Place], order: str) -> Sequence[Place]:
+    """The rows in an order of this name.  A row's sort key doesn't depend on the other endpoints."""
+    seen = Counter[Place]()
+    places = []
+    for row in rows:
+        seen[row] += 1
+        places.append((_number(f"{order} {row[0]} {row[1]} {seen[row]}"), row))
+    return [row for _, row in sorted(places)]
+
+
+def _number(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,73 @@
+"""The number of rows of each endpoint on a list, so that a uniform draw of a row follows the weights.
+
+An endpoint's weight is its EndpointSlice's (annotation nftproxy.dev/weight) times its zone's (nftproxy.dev/weights on
+the Service).  The rows are the weights divided by their greatest common divisor: the smallest number of rows that gives
+exactly these shares.  If that is more than `most_rows`, they are the best of the largest approximations that fit:
+
+* every endpoint has a row.  Only weight 0 gives an endpoint no connections, and drained endpoints are off the list.
+* endpoints of the same weight have the same number of rows, and a larger weight never has fewer.
+
+The same weights give the same rows, independent of the past and of their order.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+EXACT_ROWS = 1_000
+"""Any list may have so many rows: 1 % beside 99 %, or 1 beside 999, take no rounding."""
+ROWS_OF_EACH = 4
+"""A list of many endpoints may have so many rows for each of them: a list of N endpoints stays within 4 N rows."""
+
+TRIED = 64
+"""The number of approximations compared, from the most rows that fit downwards: the best is close to optimal."""
+
+
+def most_rows(endpoints: int) -> int:
+    """The most rows that the weights of a number of endpoints may come to."""
+    return max(EXACT_ROWS, ROWS_OF_EACH * endpoints)
+
+
+def rows_of(weights: Sequence[int]) -> tuple[int, ...]:
+    """The rows of each endpoint.
+
+    Args:
+        weights: the weight of each endpoint, 1 or more, in any unit.
+    """
+    by_weight = dict(_rows(tuple(sorted(Counter(weights).items()))))
+    return tuple(by_weight[weight] for weight in weights)
+
+
+@functools.lru_cache(maxsize=1024)
+def _rows(counted: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    """The rows of each weight.  `counted` has each weight once, with its number of endpoints."""
+    weights = [weight for weight, _ in counted]
+    counts = [count for _, count in counted]
+    most = most_rows(sum(counts))
+    exact = [weight // math.gcd(*weights) for weight in weights]
+    if _total(exact, counts) <= most:
+        return tuple(zip(weights, exact, strict=True))
+    beyond = bisect.bisect(range(most), most, key=lambda highest: _total(_scaled(weights, highest), counts))
+    fitting = [_scaled(weights, highest) for highest in range(beyond)[-TRIED:]]
+    best = min(fitting, key=lambda rows: _error(weights, rows, counts))
+    return tuple(zip(weights, best, strict=True))
+
+
+def _scaled(weights: Sequence[int], highest: int) -> list[int]:
+    """Rows in proportion to the weights, where the largest weight has `highest`.  Halves are rounded up."""
+    return [max(1, (2 * weight * highest + weights[-1]) // (2 * weights[-1])) for weight in weights]
+
+
+def _error(weights: Sequence[int], rows: Sequence[int], counts: Sequence[int]) -> float:
+    """The largest error among weights: how far the share of all endpoints of a weight is from the exact share."""
+    should, have = _total(weights, counts), _total(rows, counts)
+    shares = zip(weights, rows, counts, strict=True)
+    return max(count * abs(weight / should - row / have) for weight, row, count in shares)
+
+
+def _total(each: Sequence[int], counts: Sequence[int]) -> int:
+    return sum(map(int.__mul__, each, counts))

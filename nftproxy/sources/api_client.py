@@ -1,0 +1,321 @@
+"""The client of a cluster's API: lists and watches, Events, Nodes.
+
+api/reflector.py chooses the requests and reads the answers, and api_connection.py has the transport.  This module
+passes bytes between the two, and waits between requests.  Each resource has its own connection, so that a failure
+affects no other resource.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from nftproxy.api.decode import show
+from nftproxy.api.pauses import Pause, ReflectorTimes
+from nftproxy.api.reflector import LARGEST_LIST, Reflector
+from nftproxy.api.resources import Resource, resources
+from nftproxy.api.responses import ErrorStatus, read_error
+from nftproxy.logs import warn, warn_of
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem, Unavailable
+from nftproxy.model.events import Event
+from nftproxy.sources.access import Access
+from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.api_connection import (
+    CONNECTION_ERRORS,
+    HEADERS,
+    SILENCE,
+    Connection,
+    RequestOutcome,
+    Timeouts,
+    bounded_content,
+    cause_of,
+    error_text,
+    now,
+)
+from nftproxy.sources.credentials import SERVICE_ACCOUNT
+from nftproxy.sources.plugins import PluginRunner
+from nftproxy.sources.server_addresses import ServerAddresses
+
+if TYPE_CHECKING:
+    import httpx  # api_connection.py imports it, with less beside it
+
+log = logging.getLogger(__name__)
+
+_LONGEST_ERROR = 64 * 1024
+"""Bytes of an error answer that are read: nothing after them would be shown."""
+_LARGEST_OBJECT = 3 * 2**20
+"""Bytes of an object: the limit of kube-apiserver for a request."""
+
+_SAY_AGAIN = 60.0
+"""Seconds before the log repeats why the server doesn't answer, as attempts follow each other soon."""
+
+
+class ApiClient:
+    """The client of a cluster's API."""
+
+    def __init__(
+        self,
+        kubeconfig: str = "",
+        api_servers: Sequence[str] = (),
+        *,
+        times: ReflectorTimes | None = None,
+        patience: Timeouts | None = None,
+        account: Path = SERVICE_ACCOUNT,
+        report_problems: Callable[[int, Sequence[Problem]], None] = lambda _count, _fresh: None,
+        report_request: Callable[[RequestOutcome], None] = lambda _asked: None,
+    ) -> None:
+        """Find the credentials and addresses.  No request is made yet.
+
+        Args:
+            kubeconfig: its path, "" for the service account of a pod.
+            api_servers: URLs to try beside the URL in the kubeconfig or the environment.  Their certificates must be
+                from the same authority, for the host in the URL or the kubeconfig's tls-server-name.
+            times: the durations of reflectors.
+            patience: how long to wait for the server.
+            account: the directory of a pod's service account.
+            report_problems: called with the number of present faults in objects, when it changes, and with the new
+                faults, which are also logged.
+            report_request: called after each request.
+
+        Raises:
+            BadInput: there are no credentials, or they can't be read, or a URL is invalid.
+        """
+        self.patience = patience or Timeouts()
+        self._times = times or ReflectorTimes()
+        plugins = PluginRunner(self.patience.plugin, self.patience.plugin_again)
+        self._access = Access(kubeconfig, api_servers, account, plugins)
+        self._server_addresses = ServerAddresses(self._access.addresses)
+        self._server_answered = asyncio.Event()
+        self._said: dict[str, tuple[str, float]] = {}
+        self._report_problems = report_problems
+        self._report_request = report_request
+        self._problems = Counter[str]()
+        self._writer = self._connection()
+        self.activities: dict[str, ResourceActivity] = {}
+
+    def _connection(self) -> Connection:
+        return Connection(
+            self._access, self.patience, self._report_request, self.end_pauses, self._server_addresses.add_peer
+        )
+
+    @property
+    def address(self) -> str:
+        """The URL of the present server."""
+        return self._access.address
+
+    def sources(self, node_name: str, proxy_name: str) -> dict[str, AsyncIterator[list[Event]]]:
+        """Every resource that a service proxy on a node follows, by its plural, and where the API server is."""
+        followed = {resource.plural: self.list_and_watch(resource) for resource in resources(node_name, proxy_name)}
+        return {**followed, "the API server's addresses": self._server_addresses.events()}
+
+    async def list_and_watch(self, resource: Resource) -> AsyncGenerator[list[Event]]:
+        """Yield a listing of a resource, then changes as they come, or another listing.  It ends only with the task.
+
+        Each piece of the server's answer becomes a batch of events at once.
+        """
+        reflector = Reflector(resource, self._times)
+        activity = self.activities[resource.plural] = ResourceActivity(resource.plural)
+        async with self._connection() as connection:
+            while True:
+                try:
+                    async with aclosing(_converse(connection, reflector, activity)) as batches:
+                        async for events in batches:
+                            self._report_new_problems(reflector)
+                            yield events
+                except Exception as error:  # noqa: BLE001  # for any error, other resources go on, and this one retries
+                    await connection.fail_over()
+                    self._note_failure(reflector, error)
+                self._report_new_problems(reflector)
+                activity.begin_pause(reflector.pause.reason)
+                await self._pause(reflector)
+
+    async def send_event(self, namespace: str, body: bytes, name: str = "") -> ErrorStatus | None:
+        """Create an Event (events.k8s.io/v1) in a namespace, or with a name, change that Event by a merge patch.
+
+        All Events use the same connection, which stays open.
+
+        Returns:
+            The API's error, if it denies the Event for good.
+
+        Raises:
+            Unavailable: the API can't be reached, or can't take the Event now.
+        """
+        url = f"namespaces/{namespace}/events" + (f"/{name}" if name else "")
+        status, answer = await self.request("PATCH" if name else "POST", "events.k8s.io/v1", url, body)
+        if status >= 500 or status in (401, 429):
+            raise Unavailable(f"the API answered {status}")
+        return read_error(answer, status) if status >= 300 else None
+
+    async def read_node(self, name: str) -> bytes:
+        """Return the JSON of a Node.
+
+        Raises:
+            Unavailable: the API can't be reached, or denies it.
+        """
+        return await self._expect("GET", f"nodes/{quote(name, safe='')}", b"")
+
+    async def patch_node(self, name: str, patch: bytes) -> None:
+        """Change a Node by a JSON merge patch.
+
+        Raises:
+            Unavailable: the API can't be reached, or denies it.
+        """
+        await self._expect("PATCH", f"nodes/{quote(name, safe='')}", patch)
+
+    async def _expect(self, method: str, url: str, body: bytes) -> bytes:
+        status, answer = await self.request(method, "v1", url, body)
+        if status >= 300:
+            raise Unavailable(f"the API denies it: {read_error(answer, status).message}")
+        return answer
+
+    async def request(self, method: str, version: str, url: str, body: bytes = b"", **params: str) -> tuple[int, bytes]:
+        """Return the status and content of an answer, over the connection that all these requests share.
+
+        Raises:
+            Unavailable: the API can't be reached, or its answer has no end.
+        """
+        media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        try:
+            async with self._writer.answer(
+                method=method,
+                version=version,
+                url=url,
+                content=body,
+                params=params,
+                headers=HEADERS | {"content-type": media_type},
+                timeout=self.patience.connect,
+            ) as response:
+                return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
+        except CONNECTION_ERRORS as error:
+            await self._writer.fail_over()
+            raise Unavailable(error_text(error)) from error
+
+    async def aclose(self) -> None:
+        """Close the connection for Events and other single requests."""
+        await self._writer.aclose()
+
+    def end_pauses(self) -> None:
+        """End all pauses that wait for the server: it has answered a request."""
+        self._server_answered.set()
+        self._said.clear()
+
+    def _note_failure(self, reflector: Reflector, error: Exception) -> None:
+        if not isinstance(error, CONNECTION_ERRORS):
+            warn(
+                Code.DEFECT,
+                "a defect while watching %(resource)s",
+                level=logging.ERROR,
+                exc_info=error,
+                resource=reflector.resource.plural,
+            )
+        cause = cause_of(error)
+        if isinstance(cause, SILENCE):
+            reflector.receive_silence(now())
+        else:
+            reflector.receive_failure(error_text(cause), now())
+
+    def _report_new_problems(self, reflector: Reflector) -> None:
+        fresh = reflector.problems.take_new()
+        for problem in fresh:
+            warn_of(problem)
+        if fresh or self._problems[reflector.resource.plural] != reflector.problems.count:
+            self._problems[reflector.resource.plural] = reflector.problems.count
+            self._report_problems(self._problems.total(), fresh)
+
+    def _is_news(self, plural: str, pause: Pause) -> bool:
+        """Whether to log a pause.  A server that doesn't answer is logged once a minute, other reasons each time."""
+        said, since = self._said.get(plural, ("", 0.0))
+        if pause.awaits_server and pause.reason == said and now() - since < _SAY_AGAIN:
+            return False
+        self._said[plural] = pause.reason, now()
+        return True
+
+    async def _pause(self, reflector: Reflector) -> None:
+        pause = reflector.pause
+        seconds = pause.seconds(random.random())
+        if pause.reason and self._is_news(reflector.resource.plural, pause):
+            level = logging.WARNING if pause.is_fault else logging.INFO
+            warn(
+                pause.code,
+                "%(resource)s: %(reason)s; trying again in %(seconds).1f s",
+                level=level,
+                resource=reflector.resource.plural,
+                reason=pause.reason,
+                seconds=seconds,
+            )
+        if not pause.awaits_server:
+            await asyncio.sleep(seconds)
+            return
+        self._server_answered.clear()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._server_answered.wait(), seconds)
+
+
+async def _converse(
+    connection: Connection, reflector: Reflector, activity: ResourceActivity
+) -> AsyncGenerator[list[Event]]:
+    """Make a request, and yield the events in its answer."""
+    request = reflector.request(now(), random.random())
+    activity.begin_request(is_watch=request.is_watch)
+    async with connection.answer_to(request) as response:
+        reflector.receive_answer(now())
+        if response.status_code != 200:
+            if events := reflector.receive_error(await _error_status(response, connection.patience.page), now()):
+                yield events
+        elif request.is_watch:
+            async with aclosing(_watched(response, reflector, activity)) as batches:
+                async for events in batches:
+                    yield events
+        elif (body := await _body(response, reflector, connection.patience.page)) is not None:
+            for events in reflector.receive_list(body, now()):
+                activity.record_data(has_events=bool(events))
+                if events:
+                    yield events
+                await asyncio.sleep(0)
+
+
+async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus:
+    """Read an answer of another status than 200.  No redirection is followed."""
+    body = await bounded_content(response, _LONGEST_ERROR, seconds)
+    code, target = response.status_code, response.headers.get("location", "")
+    if response.is_redirect:
+        return ErrorStatus(code, f"{code}: it redirects to {show(target)}, and no redirection is followed")
+    return read_error(body, code, response.headers.get("retry-after", ""))
+
+
+async def _body(response: httpx.Response, reflector: Reflector, seconds: float) -> bytearray | None:
+    """Read a whole list.  For a list without end, return None."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > reflector.room:
+                    reflector.receive_endless_list(f"{LARGEST_LIST} bytes", now())
+                    return None
+    except TimeoutError:
+        reflector.receive_endless_list(f"{seconds:.0f} s", now())
+        return None
+    return body
+
+
+async def _watched(
+    response: httpx.Response, reflector: Reflector, activity: ResourceActivity
+) -> AsyncGenerator[list[Event]]:
+    async for data in response.aiter_bytes():
+        events = reflector.receive_data(data, now())
+        activity.record_data(has_events=bool(events))
+        if events:
+            yield events
+        if not reflector.is_open:
+            return
+    reflector.receive_end(now())

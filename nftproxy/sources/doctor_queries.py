@@ -1,0 +1,123 @@
+"""Single queries of `doctor` to a cluster and to kube-proxy.
+
+The agent makes none of these: it finds out its permissions by its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import NamedTuple, TypeVar
+
+import httpx
+import msgspec
+
+from nftproxy.api.access_reviews import GROUP, PLURAL, Permission, read_review, review
+from nftproxy.api.responses import read_error
+from nftproxy.model.errors import Unavailable
+from nftproxy.sources.api_client import ApiClient
+
+PATIENCE = 5.0
+"""Seconds for an answer from this machine: kube-proxy's metrics with 10,000 Services take less than one second."""
+LONGEST = 8 * 2**20
+"""Bytes of such an answer: kube-proxy's metrics have some 300,000."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+_FELIX = ("crd.projectcalico.org/v1", "felixconfigurations/default")
+
+
+class ClusterAnswers(NamedTuple):
+    """The answers of the API.  None stands for a denied request, or an absent object."""
+
+    denied: dict[Permission, str]  # the API's reason for each permission that is missing
+    has_node: bool | None  # whether a Node of this name exists
+    cluster_ip: str | None  # of the Service default/kubernetes
+    felix_mode: str | None  # Calico's nftablesMode, "Auto" if unset
+
+
+class _AnswerSpec(msgspec.Struct, frozen=True):
+    cluster_ip: str | None = msgspec.field(name="clusterIP", default=None)
+    nftables_mode: str | None = msgspec.field(name="nftablesMode", default=None)
+
+
+class _AnswerObject(msgspec.Struct):
+    spec: _AnswerSpec = _AnswerSpec()
+
+
+class _AnswerList(msgspec.Struct):
+    items: list[_AnswerObject] | None = None
+
+
+def query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
+    """Query a cluster for permissions of this account, and for its objects that concern a node.
+
+    Raises:
+        Unavailable: it doesn't answer, or doesn't accept our credentials.
+    """
+    return asyncio.run(_ask_cluster(cluster, node, rights))
+
+
+async def _ask_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
+    async with aclosing(cluster):
+        denied = {right: answer for right in rights if (answer := await _why_denied(cluster, right)) is not None}
+        nodes = await _listed(cluster, "nodes", node)
+        services = await _listed(cluster, "namespaces/default/services", "kubernetes")
+        status, body = await cluster.request("GET", *_FELIX)
+        felix = _decoded(body, _AnswerObject).spec.nftables_mode or "Auto" if status == 200 else None
+        return ClusterAnswers(
+            denied,
+            has_node=None if nodes is None else bool(nodes),
+            cluster_ip=services[0].spec.cluster_ip if services else None,
+            felix_mode=felix,
+        )
+
+
+async def _why_denied(cluster: ApiClient, right: Permission) -> str | None:
+    """Return the API's reason against a permission, "" without a reason, or None if the permission is given."""
+    status, body = await cluster.request("POST", f"{GROUP}/v1", PLURAL, review(right))
+    if status != 201:
+        raise Unavailable(read_error(body, status).message)
+    try:
+        answer = read_review(body)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"an answer is no review of access: {error}") from error
+    return None if answer.is_allowed else answer.reason
+
+
+async def _listed(cluster: ApiClient, url: str, name: str) -> list[_AnswerObject] | None:
+    """Return the object of a name, if it exists.  Return None if the API denies the request."""
+    status, body = await cluster.request("GET", "v1", url, fieldSelector=f"metadata.name={name}")
+    return (_decoded(body, _AnswerList).items or []) if status == 200 else None
+
+
+def _decoded(body: bytes, kind: type[S]) -> S:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise Unavailable(f"an answer isn't what was asked for: {error}") from error
+
+
+def fetch(url: str) -> str:
+    """Return the text at a URL of this machine.
+
+    Raises:
+        Unavailable: no server answers there, or its answer isn't a text of status 200.
+    """
+    try:
+        has_tls = url.startswith("https:")  # without TLS no authorities are needed, which take 50 ms to read
+        with (
+            httpx.Client(timeout=PATIENCE, trust_env=False, verify=has_tls) as client,
+            client.stream("GET", url) as response,
+        ):
+            if response.status_code != 200:
+                raise Unavailable(f"{url} answers {response.status_code}")
+            body = bytearray()
+            for chunk in response.iter_bytes():
+                body += chunk
+                if len(body) > LONGEST:
+                    raise Unavailable(f"{url} answers more than {LONGEST} bytes")
+            return body.decode(errors="replace")
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise Unavailable(f"{url}: {str(error) or type(error).__name__}") from error

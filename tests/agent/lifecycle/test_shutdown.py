@@ -1,0 +1,54 @@
+"""A process ends on a signal, even if its loop or a thread hangs."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+LOOP = "time.sleep(3600)"
+THREAD = "await asyncio.to_thread(time.sleep, 3600)"
+IN_ORDER = "await asyncio.sleep(0)"
+PROGRAM = """
+import asyncio, logging, signal, sys, time
+from nftproxy.agent.lifecycle.shutdown import SIGNALS, ends_in_any_case
+
+async def main():
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stopping.set)
+    with ends_in_any_case(1.0, lambda: print("at last", flush=True)):
+        print("ready", flush=True)
+        {work}
+        await stopping.wait()
+        print("in good order", flush=True)
+
+logging.basicConfig(stream=sys.stdout)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    ("work", "said"),
+    [(IN_ORDER, "in good order"), (LOOP, "something hangs"), (THREAD, "something hangs")],
+    ids=["in order", "the loop hangs", "a thread hangs"],
+)
+def test_ends_in_any_case(work: str, said: str, number: int) -> None:
+    """A process ends in good order if it can, and without waiting if it can't, with the same status."""
+    code = PROGRAM.format(work=work)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        try:
+            output, _ = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert said in output
+    assert ("good order" in output) != ("hangs" in output)
+    assert ("at last" in output) == ("hangs" in output)

@@ -1,0 +1,151 @@
+"""The agent's socket by itself: its answers and its bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import pytest
+
+import nftproxy.agent.http.server as http_server
+from nftproxy.agent.socket.agent_socket import AgentSocket
+from nftproxy.commands.agent_client import AgentClient, NoAnswer
+from nftproxy.model.errors import BadInput, Unavailable
+
+
+async def fine(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """Echo the request, in two pieces with an empty piece between them."""
+    yield b"1\n"
+    yield b""
+    yield f"{dict(query)}\n".encode()
+
+
+async def bad(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """Raise the error of an invalid query."""
+    if QUESTIONS:
+        raise BadInput()
+    yield b""
+
+
+async def failing(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """The kernel doesn't answer."""
+    if QUESTIONS:
+        raise Unavailable("no permission")
+    yield b""
+
+
+async def endless(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """An answer that goes on for as long as it is read."""
+    while True:
+        yield b"x" * 4096 + b"\n"
+
+
+QUESTIONS = {"/fine": fine, "/bad": bad, "/failing": failing, "/endless": endless}
+
+
+def ask(path: Path, question: str, **query: str) -> asyncio.Task[list[bytes]]:
+    """The lines of an answer, asked for in a thread."""
+    return asyncio.create_task(asyncio.to_thread(lambda: list(AgentClient(str(path), 10).lines(question, query))))
+
+
+def test_answers_come_in_pieces(tmp_path: Path) -> None:
+    """A question gets its parameters, and all that it yields is the answer."""
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.sock"
+        async with AgentSocket(str(path), QUESTIONS):
+            assert await ask(path, "/fine", a="b c") == [b"1\n", b"{'a': 'b c'}\n"]
+            with pytest.raises(BadInput):
+                await ask(path, "/bad")
+            with pytest.raises(NoAnswer, match="can't answer: no permission"):
+                await ask(path, "/failing")
+            with pytest.raises(NoAnswer, match="no such question"):
+                await ask(path, "/other")
+        assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+def test_nothing_but_questions_is_taken(tmp_path: Path) -> None:
+    """Other methods than GET are denied."""
+
+    async def scenario() -> bytes:
+        path = tmp_path / "agent.sock"
+        async with AgentSocket(str(path), QUESTIONS):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(b"POST /fine HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            answer = await reader.readline()
+            writer.close()
+            return answer
+
+    assert b" 405 " in asyncio.run(scenario())
+
+
+def test_what_is_no_http(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Input that isn't HTTP is refused, and nothing is logged."""
+
+    async def scenario() -> bytes:
+        path = tmp_path / "agent.sock"
+        async with AgentSocket(str(path), QUESTIONS):
+            reader, writer = await asyncio.open_unix_connection(str(path))
+            writer.write(b"GET " + b"/" * 20_000 + b" HTTP/1.1\r\n\r\n")
+            answer = await reader.readline()
+            writer.close()
+            return answer
+
+    assert asyncio.run(scenario()).startswith(b"HTTP/1.1 4")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_the_agent_does_without_a_socket(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """If the socket can't be made the log says why and the agent goes on, and without a path nothing is logged."""
+    (tmp_path / "file").write_text("")
+
+    async def scenario() -> None:
+        async with AgentSocket(str(tmp_path / "file" / "agent.sock"), QUESTIONS):
+            pass
+        async with AgentSocket("", QUESTIONS):
+            pass
+
+    with caplog.at_level(logging.INFO):
+        asyncio.run(scenario())
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"can't make the socket {tmp_path}/file/agent.sock")
+    assert record.levelno == logging.WARNING
+
+
+def test_another_agents_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A second agent at the same path has no socket, and when it ends the first agent's socket is still there."""
+    path = tmp_path / "agent.sock"
+
+    async def scenario() -> None:
+        async with AgentSocket(str(path), QUESTIONS):
+            async with AgentSocket(str(path), QUESTIONS):
+                pass
+            assert (await ask(path, "/fine"))[0] == b"1\n"
+
+    asyncio.run(scenario())
+    assert "listens there" in caplog.text
+
+
+def test_who_reads_too_slowly_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that the client doesn't read delays no other client, and ends at its deadline."""
+    monkeypatch.setattr(http_server, "LONGEST_ANSWER", 0.3)
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.sock"
+        async with AgentSocket(str(path), QUESTIONS):
+            with contextlib.closing(socket.socket(socket.AF_UNIX)) as slow:
+                slow.connect(str(path))
+                slow.send(b"GET /endless HTTP/1.1\r\nHost: a\r\n\r\n")
+                assert (await ask(path, "/fine"))[0] == b"1\n"
+                slow.settimeout(20)
+                with contextlib.suppress(ConnectionResetError):
+                    while await asyncio.to_thread(slow.recv, 1 << 20):
+                        pass
+
+    asyncio.run(scenario())

@@ -1,0 +1,64 @@
+"""The inbox grows with the number of objects, not with the number of events."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nftproxy.agent.sync.inbox import Inbox
+from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service
+from tests.support.factories import host_addresses, node, pipeline, service, service_cidr, slice_of
+
+NAMES = ["shop/a", "shop/b", "shop/c"]
+SERVICES = [service(name, cluster_ips=[f"10.96.0.{n}"]) for n, name in enumerate(NAMES, 10)]
+SLICES = [slice_of(name, [f"10.1.0.{n}@node-a"]) for name in NAMES for n in (4, 5)]
+OTHERS: list[Event] = [Put(node()), Put(node(zone="z")), Put(service_cidr())]
+PUTS: list[Event] = [*map(Put, SERVICES), *map(Put, SLICES), *OTHERS]
+REMOVALS: list[Event] = [
+    *(Removed(Service, each.key) for each in SERVICES),
+    *(Removed(EndpointSlice, each.key) for each in SLICES),
+]
+LISTINGS: list[Event] = [Listed(Service, tuple(SERVICES[:n])) for n in range(3)]
+LISTINGS += [Listed(EndpointSlice, tuple(SLICES[::step])) for step in (1, 3)]
+ADDRESSES: list[Event] = [Put(host_addresses("192.0.2.1")), Put(host_addresses())]
+histories = st.lists(st.sampled_from([*PUTS, *REMOVALS, *LISTINGS, *ADDRESSES]), max_size=40)
+
+
+@given(histories, histories)
+def test_what_is_taken_comes_to_the_same(before: list[Event], waiting: list[Event]) -> None:
+    """The rules after taking the inbox are the same as after all its events, with any earlier state."""
+    inbox = Inbox()
+    inbox.add(waiting)
+    one, other = pipeline(node=None), pipeline(node=None)
+    for made, events in ((one, waiting), (other, inbox.take())):
+        made.ingest(before)
+        made.ingest(events)
+    for family, generation in one.generations.items():
+        assert set(generation.used_elements()) == set(other.generations[family].used_elements())
+
+
+def test_nothing_is_left() -> None:
+    """The inbox is empty after it was taken."""
+    inbox = Inbox()
+    inbox.add([*LISTINGS, *PUTS])
+    assert inbox.take()
+    assert (len(inbox), inbox.take()) == (0, [])
+
+
+def test_an_object_that_changes_waits_once() -> None:
+    """An object waits once, however often it changes."""
+    inbox = Inbox()
+    for _ in range(10_000):
+        inbox.add([Put(SLICES[0]), Put(node()), Put(host_addresses("192.0.2.1"))])
+    assert len(inbox) == 3
+
+
+def test_objects_that_come_and_go_leave_nothing() -> None:
+    """After a listing, which is the first that a source delivers, only objects that are there wait."""
+    inbox = Inbox()
+    inbox.add([Listed(Service, (SERVICES[0],))])
+    for number in range(10_000):
+        it = service(f"shop/s{number}")
+        inbox.add([Put(it), Removed(Service, it.key)])
+    assert len(inbox) == 1

@@ -1,0 +1,129 @@
+"""The first load: in pieces while no rules of ours are in force, as a whole otherwise."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from nftproxy import pipeline
+from nftproxy.agent.sync import pieces
+from nftproxy.model.addresses import Family
+from nftproxy.model.codes import Code
+from nftproxy.model.events import Event, Put
+from nftproxy.rules.transaction import Transaction
+from tests.agent.world import EVERYTHING, MORE_PODS, REFUSED, SYNC_PERIOD, UNAVAILABLE, FakeKernel, World, source
+from tests.support.factories import IPV4, service, slice_of
+
+CROWD: list[Event] = [
+    Put(each)
+    for number in range(160)
+    for name, pod in [(f"shop/s{number}", f"10.2.{number >> 8}.{number & 255}")]
+    for each in (service(name, cluster_ips=[f"10.97.{number >> 8}.{number & 255}"]), slice_of(name, [pod]))
+]
+EVERYBODY = [*EVERYTHING, *CROWD]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a piece be small, so that few Services make several."""
+    monkeypatch.setattr(pieces, "PIECE", 2048)
+    monkeypatch.setattr(pipeline, "STEP", 10)
+
+
+def texts(kernel: FakeKernel) -> list[str]:
+    """The texts of the applied transactions."""
+    return [transaction.text for _, transaction in kernel.applied]
+
+
+def test_a_first_load_goes_in_pieces() -> None:
+    """Where no table is, the kernel gets several transactions, of which the last has all hooks; all is then in step."""
+    world = World().run(source((0, EVERYBODY)), until=1)
+    *others, last = texts(world.kernel)
+    assert len(others) >= 3
+    assert not any("hook" in text for text in others)
+    assert last.count("type nat hook prerouting") == len(Family)
+    assert max(map(len, others[1:])) < sum(map(len, others[1:])) / 2
+    assert world.settled == [(0, frozenset(Family))]
+    world.assert_in_step()
+
+
+def test_a_first_load_of_little_is_one_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A load that fits into a single piece is a single transaction."""
+    monkeypatch.undo()
+    assert len(World().run(source((0, EVERYTHING)), until=1).kernel.applied) == 1
+
+
+def test_a_restart_is_one_transaction() -> None:
+    """Where tables of ours are in force, all of them change in one transaction, however much it is."""
+    kernel = World().run(source((0, EVERYBODY)), until=1).kernel
+    kernel.applied.clear()
+    World(kernel).run(source((0, [*EVERYBODY, Put(MORE_PODS)])), until=1).assert_in_step()
+    assert len(kernel.applied) == 1
+
+
+def test_a_family_that_is_in_force_keeps_both_in_one_transaction() -> None:
+    """A table that has gone comes back together with the other family's, which is in force."""
+    kernel = World().run(source((0, EVERYBODY)), until=1).kernel
+    kernel.drop(IPV4)
+    kernel.applied.clear()
+    World(kernel).run(source((0, EVERYBODY)), until=1).assert_in_step()
+    assert len(kernel.applied) == 1
+
+
+@pytest.mark.parametrize("left", [1, 2, 3])
+def test_an_interrupted_first_load_is_begun_anew(left: int) -> None:
+    """Tables that an agent has left behind between two pieces are replaced, in pieces, by the next."""
+    first = World().run(source((0, EVERYBODY)), until=1).kernel
+    kernel = FakeKernel()
+    for text in texts(first)[:left]:
+        kernel.ledger.apply(Transaction(text))
+    world = World(kernel).run(source((0, EVERYTHING)), until=1)
+    assert texts(kernel)[0].startswith("delete table ip nftproxy\n")
+    world.assert_in_step()
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_piece_that_is_refused_leaves_nothing(number: int, caplog: pytest.LogCaptureFixture) -> None:
+    """If the kernel refuses any of the pieces, no hook comes, the tables go, and each family is loaded by itself."""
+
+    class Refusing(FakeKernel):
+        async def apply(self, transaction: Transaction) -> object:  # type: ignore[override]
+            self.faults = [REFUSED] if len(self.tries) == number else []
+            return await super().apply(transaction)
+
+    kernel = Refusing()
+    world = World(kernel).run(source((0, EVERYBODY)), until=1)
+    when_undone = next(at for at, text in enumerate(texts(kernel)) if text.startswith("add table ip nftproxy\ndelete"))
+    assert not any("hook" in text for text in texts(kernel)[:when_undone])
+    assert [text.count("type nat hook prerouting") for text in texts(kernel)[when_undone + 1 :]] == [1, 1]
+    assert [record.code for record in caplog.records if record.levelno >= logging.WARNING] == [  # type: ignore[attr-defined]
+        Code.FAMILIES_REFUSED_TOGETHER
+    ]
+    world.assert_in_step()
+
+
+def test_a_first_load_that_fails_is_tried_again() -> None:
+    """A kernel side that dies in a first load gets everything again after a pause."""
+    world = World(FakeKernel(UNAVAILABLE)).run(source((0, EVERYBODY)), until=5)
+    assert not world.reporter.waiting()
+    world.assert_in_step()
+
+
+def test_what_comes_during_a_first_load_follows_it() -> None:
+    """A change that comes while the pieces go into the kernel is applied after them."""
+    kernel = FakeKernel()
+    kernel.delay = 2.0
+    world = World(kernel).run(source((0, EVERYBODY), (1, [Put(MORE_PODS)])), until=60)
+    assert "hook" in texts(kernel)[-2]
+    assert "hook" not in texts(kernel)[-1]
+    world.assert_in_step()
+
+
+def test_a_load_beside_others_commits_is_not_trusted() -> None:
+    """Commits of other programs between the pieces go unheard, so the next check loads everything again."""
+    kernel = FakeKernel()
+    kernel.beside = ((), (True,))
+    World(kernel).run(source((0, EVERYBODY)), until=1.5 * SYNC_PERIOD).assert_in_step()
+    assert kernel.times[-1] == SYNC_PERIOD
+    assert "flush chain ip nftproxy services" in texts(kernel)[-1]

@@ -1,0 +1,255 @@
+"""The watch for silent endpoints: when it reads the kernel, which endpoints it probes, and its reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+import pytest
+
+from nftproxy.agent import silence_watch
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.silence_watch import GRACE, SilenceChange, SilenceWatch
+from nftproxy.kernel.conntrack.unanswered import Retransmission, UnansweredConnection, UnansweredReader
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Put, Removed, SilentPlaces
+from nftproxy.model.objects import EndpointSlice, Place, Service
+from nftproxy.policy.silence import THRESHOLD
+from nftproxy.policy.state import ClusterState, Invalidation
+from tests.support.factories import key, service, slice_of
+from tests.support.waiting import until
+
+LEAVE_OUT = {"silent-endpoints": "leave-out"}
+DEAD = Place(Address("10.1.1.4"), 8080)
+PORTS = ("http:8080",)
+
+
+class FakeKernel(UnansweredReader):
+    """Unanswered connections, and the queries about them."""
+
+    def __init__(self) -> None:
+        self.waiting: list[UnansweredConnection] = []
+        self.looks = self.questions = 0
+        self.forgotten: list[UnansweredConnection] = []
+        self.fails = self.is_closed = False
+
+    def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE) -> None:
+        """Let so many connections wait for an endpoint."""
+        noted = [Retransmission(Family.IPV4, bytes([number]), waits) for number in range(count)]
+        self.waiting = [UnansweredConnection(each, place, b"", each.key) for each in noted]
+
+    def retransmissions(self, family: Family) -> list[Retransmission]:
+        """As the kernel does."""
+        self.looks += 1
+        if self.fails:
+            raise Unavailable("no")
+        return [each.retransmission for each in self.waiting if each.retransmission.family is family]
+
+    def unanswered(self, retransmissions: Iterable[Retransmission]) -> list[UnansweredConnection]:
+        """As the kernel does."""
+        self.questions += 1
+        asked = list(retransmissions)
+        return [each for each in self.waiting if each.retransmission in asked]
+
+    def delete(self, connections: Iterable[UnansweredConnection]) -> int:
+        """Delete connections as the kernel does: their next packets go elsewhere."""
+        gone = list(connections)
+        self.forgotten += gone
+        self.waiting = [each for each in self.waiting if each not in gone]
+        return len(gone)
+
+    def close(self) -> None:
+        """As the kernel does."""
+        self.is_closed = True
+
+
+class Bench:
+    """A watch over a cluster, with a kernel and endpoints that do as they are told to."""
+
+    def __init__(self, state: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(silence_watch, "INTERVAL", 0.001)
+        self.state, self.kernel = state, FakeKernel()
+        self.changes: list[SilenceChange] = []
+        self.tried: list[Place] = []
+        self.answering: set[Place] = set()
+        self.metrics = Metrics()
+        self.watch = SilenceWatch(state, Family, self.kernel, self.metrics, self.changes.append, self.connect)
+        self._task: asyncio.Task[None] | None = None
+
+    async def connect(self, place: Place, _patience: float) -> bool:
+        """True if an endpoint answers."""
+        self.tried.append(place)
+        return place in self.answering
+
+    async def __aenter__(self) -> Bench:
+        self._task = asyncio.create_task(self._follow())
+        self.watch.rules_loaded()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._task
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """Apply changes as the loop does, and report that the kernel has the rules."""
+        async for events in self.watch.events():
+            for event in events:
+                self.state.ingest(event)
+            if events:
+                self.watch.rules_loaded()
+
+
+def cluster(*endpoints: str, annotations: Mapping[str, str] = LEAVE_OUT) -> ClusterState:
+    """A Service with these endpoints."""
+    state = ClusterState("node-a")
+    state.ingest(Put(service(annotations=annotations)))
+    state.ingest(Put(slice_of(endpoints=endpoints or ("10.1.0.4", "10.1.1.4"), ports=PORTS)))
+    return state
+
+
+def test_nothing_is_asked_while_no_service_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch sends the kernel no query until a Service has the annotation."""
+
+    async def main() -> None:
+        async with Bench(cluster(annotations={}), monkeypatch) as bench:
+            await asyncio.sleep(0.05)
+            assert bench.kernel.looks == 0
+            bench.state.ingest(Put(service(annotations=LEAVE_OUT)))
+            bench.watch.rules_loaded()
+            await until(lambda: bench.kernel.looks > 4)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("count", [2, 5000])
+def test_looks_cost_the_same_for_any_number_of_endpoints(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """While all answer, a look is one query per family, with 5,000 endpoints as with 2, and nothing is probed."""
+    monkeypatch.setattr(ClusterState, "watched_places", None)  # a pass over all endpoints would fail
+
+    async def main() -> None:
+        state = cluster(*(f"10.1.{number // 250}.{number % 250 + 1}" for number in range(count)))
+        async with Bench(state, monkeypatch) as bench:
+            await until(lambda: bench.kernel.looks >= 20)
+            assert bench.kernel.looks % len(Family) == 0
+            assert (bench.kernel.questions, bench.tried, bench.state.silent) == (0, [], ())
+
+    asyncio.run(main())
+
+
+def test_dead_endpoint_is_left_out_and_its_connections_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint with enough evidence against it is silent for the pipeline, reported, and loses its connections."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: not bench.kernel.waiting)
+            assert bench.state.silent == (DEAD,)
+            assert bench.changes == [SilenceChange(DEAD, is_silent=True, services=[key("shop/web")])]
+            assert {each.place for each in bench.kernel.forgotten} == {DEAD}
+            assert f"nftproxy_connections_moved_total {float(THRESHOLD)}" in bench.metrics.text().decode()
+            bench.answering.add(DEAD)
+            await until(lambda: not bench.state.silent)
+            assert bench.changes[1:] == [SilenceChange(DEAD, is_silent=False, services=[key("shop/web")])]
+            assert 'nftproxy_silent_endpoints{ip_family="IPv4"} 0.0' in bench.metrics.text().decode()
+        assert bench.kernel.is_closed
+
+    asyncio.run(main())
+
+
+def test_answer_to_us_lets_an_endpoint_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that answers the node stays, however many clients have no answer, and is probed now and then."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.answering.add(DEAD)
+            bench.kernel.wait_for(DEAD, 50)
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (bench.tried, bench.state.silent, bench.kernel.forgotten) == ([DEAD], (), [])
+
+    asyncio.run(main())
+
+
+def test_what_was_sent_again_just_now_may_be_answered_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection counts only some time after its last packet, whose answer may be on its way."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD, waits=GRACE / 2)
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (bench.tried, bench.state.silent) == ([], ())
+
+    asyncio.run(main())
+
+
+def test_endpoints_of_other_services_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection to an endpoint of no Service with the annotation proves nothing."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(Place(Address("10.1.2.4"), 8080))
+            await until(lambda: bench.kernel.questions >= 20)
+            assert (bench.tried, bench.state.silent) == ([], ())
+
+    asyncio.run(main())
+
+
+def test_endpoint_that_goes_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """When its slice has gone an endpoint is no longer silent, and nothing is reported of it."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: bench.state.silent)
+            bench.kernel.waiting = []
+            bench.state.ingest(Removed(EndpointSlice, slice_of().key))
+            bench.watch.rules_loaded()
+            await until(lambda: not bench.state.silent)
+            assert [each.is_silent for each in bench.changes] == [True]
+
+    asyncio.run(main())
+
+
+def test_kernel_that_does_not_answer_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """If the kernel doesn't answer, silent endpoints stay silent, a warning says why, and the next look is delayed."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.wait_for(DEAD)
+            await until(lambda: bench.state.silent)
+            bench.kernel.fails = True
+            await until(lambda: "looking again in" in caplog.text)
+            assert bench.state.silent == (DEAD,)
+            bench.kernel.fails = False
+            looks = bench.kernel.looks
+            await until(lambda: bench.kernel.looks > looks)
+
+    asyncio.run(main())
+
+
+def test_only_services_that_ask_for_it_are_compiled_again() -> None:
+    """A change of an endpoint's silence recompiles only the Services that leave the endpoint out."""
+    state = cluster()
+    state.ingest(Put(service("shop/plain", cluster_ips=["10.96.0.11"])))
+    state.ingest(Put(slice_of("shop/plain", endpoints=("10.1.0.4", "10.1.1.4"), ports=PORTS)))
+    state.ingest(Put(service("shop/other", cluster_ips=["10.96.0.12"], annotations=LEAVE_OUT)))
+    state.ingest(Put(slice_of("shop/other", endpoints=("10.1.1.4",), ports=PORTS)))
+    touched = {key("shop/web"), key("shop/other")}
+    assert state.ingest(Put(SilentPlaces((DEAD,)))) == Invalidation(endpoints=touched)
+    assert state.ingest(Put(SilentPlaces((DEAD,)))) == Invalidation()
+    assert state.watched_places().keys() == {DEAD, Place(Address("10.1.0.4"), 8080)}
+    plain, web = (state.services[key(name)] for name in ("shop/plain", "shop/web"))
+    assert [state.endpoints_of(each, Family.IPV4).silent for each in (plain, web)] == [(), (DEAD,)]
+
+
+def test_skeleton_watches_while_any_service_asks_for_it() -> None:
+    """Only the first and the last Service with the annotation touch the skeleton."""
+    state = cluster(annotations={})
+    other = service("shop/other", cluster_ips=["10.96.0.11"], annotations=LEAVE_OUT)
+    assert state.ingest(Put(service(annotations=LEAVE_OUT))).table
+    assert not state.ingest(Put(other)).table
+    assert not state.ingest(Put(service())).table
+    assert state.ingest(Removed(Service, other.key)).table

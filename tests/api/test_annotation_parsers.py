@@ -1,0 +1,284 @@
+"""Annotations of nftproxy's own: parsing, reports of faults, and objects without annotations."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from nftproxy.api import schema
+from nftproxy.api.annotation_parsers import (
+    LADDER,
+    LONGEST_VALUE,
+    MAX_DENIED_RANGES,
+    MOST_ZONES,
+    BadValue,
+    parse,
+    service_options,
+    slice_options,
+)
+from nftproxy.api.parse import parse_json
+from nftproxy.model.annotations import (
+    OF_SERVICES,
+    OF_SLICES,
+    PLAIN,
+    PLAIN_SLICE,
+    Algorithm,
+    Form,
+    Rate,
+    ServiceOptions,
+    SilentEndpoints,
+    SliceOptions,
+    Word,
+)
+from nftproxy.model.codes import Code
+from nftproxy.model.errors import Problem
+from nftproxy.model.objects import EndpointSlice, Service
+from tests.support import raw
+from tests.support.annotations import ROWS, Row, each_annotation
+
+
+def options(given: Mapping[str, Any]) -> tuple[ServiceOptions, list[str]]:
+    """The options of a Service with these annotations, and the reports."""
+    problems: list[str] = []
+
+    def report(field: str, message: str, code: Code | None = None, /) -> None:
+        assert code is Code.ANNOTATION_UNUSED
+        problems.append(f"{field}: {message}")
+
+    metadata = schema.ObjectMeta(annotations=dict(given))
+    return service_options(schema.RawService(metadata=metadata), report), problems
+
+
+def refuse(*problem: object) -> None:
+    """Take no report."""
+    raise AssertionError(problem)
+
+
+def test_what_is_known_is_read() -> None:
+    """Each annotation sets its field, with or without blanks around the value, and no other field."""
+    given = {"nftproxy.dev/algorithm": " round-robin\n", "nftproxy.dev/weights": "zone:b=1, zone:a=3", "x": "y"}
+    assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN, weights=(("a", 3), ("b", 1))), [])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        (
+            "algorithm",
+            "rr",
+            "[nftproxy.dev/algorithm]: is 'rr', not one of random, round-robin, source-hash, source-hash-with-port,"
+            " consistent-hash, consistent-hash-with-port: the annotation has no effect",
+        ),
+        ("algorithm", 3, "[nftproxy.dev/algorithm]: is 3, not a string: the annotation has no effect"),
+        ("algorithm", {}, "[nftproxy.dev/algorithm]: is an object, not a string: the annotation has no effect"),
+        (
+            "algorithm",
+            "x" * (LONGEST_VALUE + 1),
+            "[nftproxy.dev/algorithm]: has 65537 characters, and 65536 are read: the annotation has no effect",
+        ),
+        ("algoritm", "random", "[nftproxy.dev/algoritm]: is not known: it has no effect"),
+        ("", "random", "[nftproxy.dev/]: is not known: it has no effect"),
+        ("a\nb", "", "['nftproxy.dev/a\\nb']: is not known: it has no effect"),
+        ("x" * 64, "", f"['nftproxy.dev/{'x' * 46}...]: is not known: it has no effect"),
+    ],
+)
+def test_what_is_unknown_or_bad_costs_itself(name: str, value: object, problem: str) -> None:
+    """An unknown annotation or a bad value is reported, and the annotation beside it has its effect."""
+    given = {f"nftproxy.dev/{name}": value, "nftproxy.dev/weights": "zone:a=1"}
+    assert options(given) == (ServiceOptions(weights=(("a", 1),)), [f"metadata.annotations{problem}"])
+
+
+@pytest.mark.parametrize("given", [{}, {"example.org/algorithm": "rr", "algorithm": "rr", "nftproxy.develop/x": ""}])
+def test_annotations_of_others_are_passed_over(given: Mapping[str, str]) -> None:
+    """An object without our annotations has `PLAIN`, and nothing is reported."""
+    asked, problems = options(given)
+    assert asked is PLAIN
+    assert problems == []
+
+
+def test_unknown_annotations_are_counted_beyond_some() -> None:
+    """Five unknown annotations are reported by name, in order, and the rest (256 KiB) by number."""
+    named = [f"metadata.annotations[nftproxy.dev/{name}]: is not known: it has no effect" for name in "abcde"]
+    assert options({f"nftproxy.dev/{name}": "" for name in "decba"}) == (PLAIN, named)
+    _, problems = options({f"nftproxy.dev/{name}": "" for name in (*range(16_000, 32_000), *"decba")})
+    assert len(problems) == 6
+    assert problems[-1] == "metadata.annotations: 16000 more of nftproxy.dev/ are not known"
+
+
+def test_longest_value_is_read() -> None:
+    """A value of as many characters as are read has its effect, blanks and all."""
+    given = {"nftproxy.dev/algorithm": "round-robin".ljust(65_536)}
+    assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN), [])
+
+
+MOST = ",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES))
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "value"),
+    [
+        (Form.WEIGHT, "0", 0),
+        (Form.WEIGHT, "100", 100),
+        (Form.ZONE_WEIGHTS, "zone:a=0", (("a", 0),)),
+        (Form.ZONE_WEIGHTS, "zone:eu-west-1b=100,zone:eu-west-1a=7", (("eu-west-1a", 7), ("eu-west-1b", 100))),
+        (Form.ZONE_WEIGHTS, MOST, tuple((f"z{number:02}", 1) for number in range(64))),
+        (Form.RATE, "1", Rate(1, 1)),
+        (Form.RATE, "20", Rate(20, 20)),
+        (Form.RATE, "21", Rate(30, 30)),
+        (Form.RATE, "10000", Rate(10_000, 10_000)),
+        (Form.RATE, "20,burst=40", Rate(20, 40)),
+        (Form.RATE, "20, burst=41", Rate(20, 100)),
+        (Form.RATE, "19,burst=1", Rate(20, 20)),
+        (Form.RATE, "20,burst=200", Rate(20, 200)),
+        (Word(SilentEndpoints), "leave-out", SilentEndpoints.LEAVE_OUT),
+        *((Word(Algorithm), each.value, each) for each in Algorithm),
+    ],
+)
+def test_good_values(form: Form | Word, text: str, value: object) -> None:
+    """Weights are sorted by zone, rates and bursts are rounded up to existing limits, and words are exact."""
+    assert parse(text, form) == value
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "reason"),
+    [
+        (Form.ZONE_WEIGHTS, "", "has '', which is not written as zone:NAME=WEIGHT"),
+        (Form.ZONE_WEIGHTS, "a=3", "has 'a=3', which is not written as zone:NAME=WEIGHT"),
+        (Form.ZONE_WEIGHTS, "zone:=3", "has 'zone:=3', which is not written as zone:NAME=WEIGHT"),
+        (Form.ZONE_WEIGHTS, "zone:a b=3", "has 'zone:a b=3', which is not written as zone:NAME=WEIGHT"),
+        (Form.ZONE_WEIGHTS, "zone:a=3,", "has '', which is not written as zone:NAME=WEIGHT"),
+        (Form.ZONE_WEIGHTS, "zone:a", "has 'zone:a', which is not written as zone:NAME=WEIGHT"),
+        (Form.ZONE_WEIGHTS, "zone:a=", "is '', not a number from 0 to 100"),
+        (Form.ZONE_WEIGHTS, "zone:a=101", "is '101', not a number from 0 to 100"),
+        (Form.ZONE_WEIGHTS, "zone:a=1,zone:b=2,zone:a=1", "names a zone twice"),
+        (Form.ZONE_WEIGHTS, f"{MOST},zone:z=1", "names more than 64 zones"),
+        (Form.RATE, "", "is '', not a number from 1 to 10000"),
+        (Form.RATE, "0", "is '0', not a number from 1 to 10000"),
+        (Form.RATE, "10001", "is '10001', not a number from 1 to 10000"),
+        (Form.RATE, "20/second", "is '20/second', not a number from 1 to 10000"),
+        (Form.RATE, "20,40", "has '40', which is not written as burst=NUMBER"),
+        (Form.RATE, "20,burst=", "is '', not a number from 1 to 200"),
+        (Form.RATE, "20,burst=201", "is '201', not a number from 1 to 200"),
+        (Form.RATE, "20,burst=40,burst=40", "is '40,burst=40', not a number from 1 to 200"),
+        (Word(SilentEndpoints), "Leave-out", "is 'Leave-out', not one of keep, leave-out"),
+    ],
+)
+def test_bad_values(form: Form | Word, text: str, reason: str) -> None:
+    """A value of which a part can't be parsed is refused as a whole."""
+    with pytest.raises(BadValue) as caught:
+        parse(text, form)
+    assert (str(caught.value), caught.value.rest) == (reason, None)
+
+
+@pytest.mark.parametrize("text", ["-1", "+1", "01", "1.0", "1e1", "101", "", "\u0663", "9" * 5000, "1_0", " 1"])
+def test_what_is_no_weight(text: str) -> None:
+    """A weight is a whole number from 0 to 100 in plain digits."""
+    with pytest.raises(BadValue, match=r"^is '.*(?:'|\.\.\.), not a number from 0 to 100$"):
+        parse(text, Form.WEIGHT)
+
+
+def test_options_of_slices() -> None:
+    """An EndpointSlice has annotations of its own: a Service's annotations are unknown there."""
+    metadata = schema.ObjectMeta(annotations={"nftproxy.dev/weight": "0"})
+    given = schema.RawEndpointSlice(metadata=metadata)
+    assert slice_options(given, refuse) == SliceOptions(weight=0)
+    assert slice_options(schema.RawEndpointSlice(), refuse) is PLAIN_SLICE
+
+
+def test_there_is_a_row_for_each_annotation() -> None:
+    """The table of these tests has every annotation that is declared, and no other."""
+    assert {row.full_name for row in ROWS} == OF_SERVICES.keys() | OF_SLICES.keys()
+
+
+@each_annotation
+def test_an_annotation_sets_its_field(row: Row) -> None:
+    """A good value sets the field of the annotation's name, and no other."""
+    metadata = schema.ObjectMeta(annotations={row.full_name: row.value})
+    field: dict[str, Any] = {row.name.replace("-", "_"): row.means}
+    if row.is_of_slice:
+        assert slice_options(schema.RawEndpointSlice(metadata=metadata), refuse) == SliceOptions(**field)
+    else:
+        assert service_options(schema.RawService(metadata=metadata), refuse) == ServiceOptions(**field)
+
+
+def test_problems_name_the_object_and_the_annotation() -> None:
+    """Of a Service and of a slice alike an unknown annotation is a Problem of its own code, and the object is kept."""
+    for given, kind, name in (
+        (raw.SERVICE, Service, "Service shop/web"),
+        (raw.SLICE, EndpointSlice, "EndpointSlice shop/web-abcde"),
+    ):
+        annotated = raw.changed(given, "metadata|annotations", {"nftproxy.dev/new": "1"})
+        plain, _ = raw.read(raw.changed(given, "metadata|annotations", {}))
+        problems: list[Problem] = []
+        assert parse_json(json.dumps(annotated).encode(), "", problems) == plain
+        assert isinstance(plain, kind)
+        assert [(each.object, each.field, each.code) for each in problems] == [
+            (name, "metadata.annotations[nftproxy.dev/new]", Code.ANNOTATION_UNUSED)
+        ]
+        assert raw.read(annotated)[0] == plain
+
+
+# ---- limits and ranges ---------------------------------------------------------------------------------------------
+
+
+def test_limits_that_there_are() -> None:
+    """The limits are five numbers of each power of ten, up to ten thousand."""
+    limits = "1 2 3 5 7 10 20 30 50 70 100 200 300 500 700 1000 2000 3000 5000 7000 10000"
+    assert {parse(str(number), Form.LIMIT) for number in range(1, 10_001)} == set(map(int, limits.split()))
+    assert [str(limit) for limit in LADDER] == limits.split()
+
+
+@pytest.mark.parametrize(
+    ("text", "ranges", "problem"),
+    [
+        ("192.0.2.0/24,2001:db8::/32, 192.0.2.0/24", ["192.0.2.0/24", "2001:db8::/32"], ""),
+        ("192.0.2.9/24", ["192.0.2.0/24"], ""),
+        ("192.0.2.0/24,x", ["192.0.2.0/24"], "has 'x', which is not a CIDR: the rest is in force"),
+        ("x,,192.0.2.0/24", ["192.0.2.0/24"], "has 'x', which is not a CIDR (and 1 more faults): the rest is in force"),
+        ("x", [], "has 'x', which is not a CIDR: the annotation has no effect"),
+        ("", [], "has '', which is not a CIDR: the annotation has no effect"),
+    ],
+)
+def test_denied_ranges(text: str, ranges: list[str], problem: str) -> None:
+    """A bad range is reported, and the good ranges are denied."""
+    made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
+    assert [str(each) for each in made.options.denied_source_ranges] == ranges
+    field = "Service shop/web: metadata.annotations[nftproxy.dev/denied-source-ranges]"
+    assert problems == ([f"{field}: {problem}"] if problem else [])
+
+
+def test_denied_ranges_are_bounded() -> None:
+    """Only the first thousand ranges are denied, and that is a single problem."""
+    text = ",".join(f"10.{n // 250}.{n % 250}.0/24" for n in range(MAX_DENIED_RANGES + 5))
+    made, problems = service_with({"nftproxy.dev/denied-source-ranges": text})
+    assert len(made.options.denied_source_ranges) == MAX_DENIED_RANGES
+    assert [problem.partition("]: ")[2] for problem in problems] == [
+        "has more than 1000 elements: the rest is in force"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "count"),
+    [
+        ("node-ports", {"node-ports"}, 0),
+        ("external-ips, node-ports", {"external-ips", "node-ports"}, 0),
+        ("node-port", set(), 1),
+        ("node-port,external-ips", {"external-ips"}, 1),
+        ("cluster-ips", set(), 1),
+    ],
+)
+def test_source_ranges_for(text: str, words: set[str], count: int) -> None:
+    """Each known word has its effect, and an unknown word is reported."""
+    made, problems = service_with({"nftproxy.dev/source-ranges-for": text})
+    assert {each.value for each in made.options.source_ranges_for} == words
+    assert len(problems) == count
+
+
+def service_with(given: Mapping[str, str]) -> tuple[Service, list[str]]:
+    """The Service with these annotations, and the problems."""
+    outcome, problems = raw.read(raw.changed(raw.SERVICE, "metadata|annotations", dict(given)))
+    assert isinstance(outcome, Service)
+    return outcome, problems

@@ -1,0 +1,55 @@
+"""The configuration in force is shown as a configuration file that says the same."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from nftproxy.config.configz import configz
+from nftproxy.config.parse import parse_config
+from nftproxy.model.addresses import Address, parse_network
+from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, PortRange
+from tests.support.factories import node_port_addresses
+
+CONFIGS = {
+    "default": Config(),
+    "one localhost": Config(node_port_addresses=node_port_addresses("all", "127.0.0.1/32")),
+    "the other localhost": Config(node_port_addresses=node_port_addresses("::1/128")),
+    "other": Config(
+        masquerade_all=True,
+        masquerade_bit=7,
+        masquerade_fully_random=True,
+        detect_local_mode=DetectLocalMode.INTERFACE_NAME_PREFIX,
+        cluster_cidrs=(parse_network("10.1.0.0/16"), parse_network("fd00:1::/48")),
+        bridge_interface="br0",
+        interface_name_prefix="veth",
+        node_port_addresses=node_port_addresses("primary", "192.168.0.0/16", "::/0", "localhost"),
+        allow_service_external_ips=False,
+        hostname_override="node-a",
+        bind_address=Address("192.168.0.2"),
+        kubeconfig="/etc/kubeconfig",
+        sync_period=3723.5,
+        min_sync_period=0.000001,
+        logging=Logging(LogFormat.JSON, 4),
+        healthz_bind_address="[::]:1",
+        metrics_bind_address="192.168.0.2:65535",
+        bind_address_hard_fail=True,
+        oom_score_adj=0,
+        conntrack=Conntrack(0, 1, 0.0, 0.5, 30.0, 180.0, tcp_be_liberal=True),
+        protected_ports=(PortRange(1, 65535),),
+        external_ip_cidrs=(parse_network("203.0.113.0/24"),),
+        service_proxy_name="canary",
+        startup_taint="nftproxy.dev/not-ready",
+        service_counts=True,
+        agent_socket="",
+    ),
+}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=list(CONFIGS))
+def test_configz(config: Config) -> None:
+    """Parsing /configz as a configuration file gives the configuration in force, under its API group."""
+    told = json.loads(configz(config))
+    assert list(told) == ["kubeproxy.config.k8s.io"]
+    assert parse_config(told["kubeproxy.config.k8s.io"], "configz") == (config, [])

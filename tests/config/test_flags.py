@@ -1,0 +1,78 @@
+"""kube-proxy's flags: their values and their fields.  test_kube_proxy.py tries each in a process."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, flags_by_path, override, truth
+from nftproxy.config.parse import parse_config
+from nftproxy.model.errors import BadInput
+
+HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}
+
+
+def test_each_flag_has_one_row() -> None:
+    """No flag is listed twice, and all flags but `OTHER_FLAGS` have a field."""
+    names = [flag.name for flag in (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS)]
+    assert len(names) == len(set(names))
+    assert all(flag.path for flag in (*FLAGS, *OWN_FLAGS))
+    assert not any(flag.path for flag in OTHER_FLAGS)
+
+
+def test_flags_of_our_own_say_what_the_section_says() -> None:
+    """Each flag of nftproxy alone has a field of its section nftproxy.  A bad text is reported by the flag's name."""
+    given = {
+        "masquerade-fully-random": "true",
+        "protected-ports": "22, 2379-2380",
+        "external-ip-cidrs": "203.0.113.0/24,2001:db8::/32",
+        "service-proxy-name": "canary",
+        "startup-taint": "nftproxy.dev/not-ready",
+        "service-counts": "true",
+        "agent-socket": "/tmp/agent.sock",
+    }
+    assert given.keys() == {flag.name for flag in OWN_FLAGS}
+    section = {
+        "masqueradeFullyRandom": True,
+        "protectedPorts": [22, "2379-2380"],
+        "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+        "serviceProxyName": "canary",
+        "startupTaint": "nftproxy.dev/not-ready",
+        "serviceCounts": True,
+        "agentSocket": "/tmp/agent.sock",
+    }
+    assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")
+    bad = {"protected-ports": "ssh"}
+    with pytest.raises(BadInput, match=r"^NFT102: --protected-ports: 'ssh' is not a port"):
+        parse_config(override(HEAD, bad), "f", flags_by_path(bad))
+
+
+def test_a_flag_goes_before_the_file() -> None:
+    """A flag overrides its own field of the file, and leaves the section's other fields alone."""
+    raw = {**HEAD, "conntrack": {"min": 5, "maxPerCore": 6}}
+    config, _ = parse_config(override(raw, {"conntrack-min": "7"}), "f")
+    assert (config.conntrack.min, config.conntrack.max_per_core) == (7, 6)
+    assert raw["conntrack"] == {"min": 5, "maxPerCore": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("conntrack-min", "many"), ("masquerade-all", "maybe"), ("proxy-mode", "userspace"), ("v", "high")],
+)
+def test_a_bad_text_is_refused_like_the_file(name: str, text: str) -> None:
+    """A flag can't have a value that the file can't have."""
+    with pytest.raises(BadInput, match=repr(text)):
+        parse_config(override(HEAD, {name: text}), "flags")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1", True), ("t", True), ("True", True), ("FALSE", False), ("0", False), ("yes", "yes")]
+)
+def test_booleans_are_those_of_go(text: str, value: object) -> None:
+    """Booleans are as in Go's strconv.ParseBool."""
+    assert truth(text) == value
+
+
+@pytest.mark.parametrize(("text", "verbosity"), [("4", 4), ("=4", 4)])
+def test_short_flags_may_have_an_equals_sign(text: str, verbosity: int) -> None:
+    """The text of -v=4, which reaches us as "=4", is that of -v 4."""
+    assert override(HEAD, {"v": text})["logging"] == {"verbosity": verbosity}

@@ -1,0 +1,296 @@
+"""Parts of explanations that packets can't show: names, reasons, losers, quarantined Services, and missing objects."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from nftproxy.explanation.answer import MOST_ENDPOINTS, Admits, ExplainedPlace, Explanation, Fate, List
+from nftproxy.explanation.answering import MAX_PLACES, explain
+from nftproxy.explanation.question import Question, SourceKind, parse_source, parse_to
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.annotations import Algorithm
+from nftproxy.model.codes import Code
+from nftproxy.model.objects import ObjectKey, TrafficDistribution
+from nftproxy.model.pods import NO_PODS, Pods
+from nftproxy.pipeline import Pipeline
+from nftproxy.policy.choosing.verdicts import ChoiceReason
+from tests.support.factories import host_addresses, key, node, pipeline, service, service_cidr, slice_of
+
+
+def asked(made: Pipeline, to: str, source: str = "", pods: Pods = NO_PODS) -> Explanation:
+    """Return the answer to a question."""
+    return explain(made, Question(parse_to(to), parse_source(source) if source else None), pods)
+
+
+def place(made: Pipeline, to: str, source: str = "", pods: Pods = NO_PODS) -> ExplainedPlace:
+    """Return the answer to a question about a single place."""
+    (found,) = asked(made, to, source, pods).places
+    return found
+
+
+BALANCED = service(
+    type="LoadBalancer",
+    load_balancer_ips=["203.0.113.7"],
+    source_ranges=["198.51.100.0/24", "192.168.0.0/24"],
+    ports=["http:80:30080"],
+    external_policy="Local",
+    health_check_node_port=32000,
+)
+
+
+def test_an_explanation_is_json_without_loss() -> None:
+    """An explanation written as JSON is read back as the same values."""
+    explanation = asked(pipeline(BALANCED, slice_of()), "svc/shop/web")
+    assert msgspec.json.decode(msgspec.json.encode(explanation), type=Explanation) == explanation
+
+
+def test_every_front_of_a_service_is_explained() -> None:
+    """A question about a Service covers all its addresses and ports, or only the port that the question names."""
+    made = pipeline(service(ports=["http:80:30080", "dns:53/udp"], type="NodePort"), slice_of())
+    fronts = [(each.address, each.port, each.protocol.value, each.front) for each in asked(made, "svc/shop/web").places]
+    assert fronts == [
+        ("10.96.0.10", 80, "tcp", "ClusterIP"),
+        ("192.168.0.2", 30080, "tcp", "node port"),
+        ("10.96.0.10", 53, "udp", "ClusterIP"),
+    ]
+    for port in ("dns", "53", "53/udp"):
+        assert [each.port for each in asked(made, f"svc/shop/web:{port}").places] == [53]
+    assert asked(made, "svc/shop/web:53/tcp").notes == ("Service shop/web has no such port",)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm, ids=lambda each: each.value)
+def test_the_algorithm_and_shares_by_weight_are_explained(algorithm: Algorithm) -> None:
+    """A case names the algorithm, gives each endpoint a share by its weight, and gives a drained endpoint none."""
+    made = pipeline(
+        service(annotations={"algorithm": algorithm.value, "weights": "zone:a=3"}),
+        slice_of(endpoints=["10.1.0.4 in=a", "10.1.0.5 in=b"]),
+        slice_of(endpoints=["10.1.0.6"], suffix="2", weight=0),
+    )
+    (case,) = place(made, "10.96.0.10:80", "10.1.0.9").cases
+    assert case.algorithm == algorithm.value
+    assert [round(each.share) for each in case.endpoints] == [75, 25, 0]
+    assert case.endpoints[-1].why == ChoiceReason.DRAINED.value
+    assert algorithm.value in case.why
+
+
+def test_what_is_not_there_is_said() -> None:
+    """The answer has a note about an unknown Service, a family without rules, or a pod without a known address."""
+    made = pipeline(service(), families=[Family.IPV4])
+    assert asked(made, "svc/shop/other").notes == ("this proxy knows no Service shop/other",)
+    assert asked(made, "[fd00:96::1]:80").notes == ("there are no rules for this address's family",)
+    assert asked(made, "10.96.0.10:80", "pod/shop/a").notes == ("the address of pod shop/a is not known",)
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("svc/shop/wbe", "; is svc/shop/web meant?"),
+        ("svc/default/web", "; is svc/shop/web meant?"),
+        ("svc/default/wbe", ""),
+        ("svc/shop/database", ""),
+    ],
+)
+def test_a_service_that_may_be_meant_is_named(text: str, meant: str) -> None:
+    """For a mistyped name or a wrong namespace the answer names the most similar Service, if any is similar."""
+    made = pipeline(service(), service("shop/front", cluster_ips=["10.96.0.11"]))
+    name = text.removeprefix("svc/")
+    assert asked(made, text).notes == (f"this proxy knows no Service {name}{meant}",)
+
+
+def test_who_loses_a_place_is_named_with_the_reason() -> None:
+    """The answer names the owner of a contested place, and each Service that loses it, with the reason."""
+    ages = {"shop/old": 1, "shop/new": 2, "shop/newer": 3}
+    rivals = [
+        service(name, cluster_ips=[f"10.96.0.{age}"], external_ips=["203.0.113.7"], created=age)
+        for name, age in ages.items()
+    ]
+    found = place(pipeline(*rivals), "203.0.113.7:80")
+    assert str(found.owner) == "shop/old:http"
+    assert [(loser.owner.name, loser.why) for loser in found.losers] == [
+        (name, "it belongs to Service shop/old, which takes precedence") for name in ("new", "newer")
+    ]
+
+
+def test_each_endpoint_has_a_share_or_a_reason() -> None:
+    """Chosen endpoints share all connections, and every other endpoint has the policy's reason against it."""
+    pods = slice_of(endpoints=["10.1.0.4@node-a", "10.1.0.5@node-a", "10.1.1.4 draining", "10.1.1.5 unready"])
+    found = place(pipeline(service(), pods), "10.96.0.10:80", "outside")
+    (case,) = found.cases
+    assert [(each.address, each.share, each.why) for each in case.endpoints] == [
+        ("10.1.0.4", 50.0, ChoiceReason.READY.value),
+        ("10.1.0.5", 50.0, ChoiceReason.READY.value),
+        ("10.1.1.4", 0.0, ChoiceReason.TERMINATING.value),
+        ("10.1.1.5", 0.0, ChoiceReason.NOT_READY.value),
+    ]
+
+
+def test_sources_that_fare_alike_are_one_case() -> None:
+    """With policy Local, kinds of sources with the same fate share a case, and different fates are different cases."""
+    cases = asked(pipeline(BALANCED, slice_of()), "node:30080").places[0].cases
+    assert [(case.sources, case.list, case.is_masqueraded) for case in cases] == [
+        ((SourceKind.POD.value, SourceKind.REMOTE_POD.value), List.CLUSTER, False),
+        ((SourceKind.NODE.value,), List.CLUSTER, True),
+        ((SourceKind.OUTSIDE.value,), List.LOCAL, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "admits", "by"),
+    [
+        ("198.51.100.7", Admits.YES, "198.51.100.0/24"),
+        ("198.51.101.7", Admits.NO, ""),
+        ("203.0.113.7", Admits.YES, ""),  # the node's own range admits the Service's addresses
+        ("outside", Admits.DEPENDS, ""),
+        ("node", Admits.YES, "192.168.0.0/24"),
+    ],
+)
+def test_source_ranges_say_whom_they_admit(source: str, admits: Admits, by: str) -> None:
+    """A client is admitted by a named range or dropped, and for a client without a known address it depends."""
+    (case,) = place(pipeline(BALANCED, slice_of()), "203.0.113.7:80", source).cases
+    assert case.admission
+    assert (case.admission.admits, case.admission.by) == (admits, by)
+    assert (case.fate is Fate.DROPPED) is (admits is Admits.NO)
+
+
+def test_a_quarantined_service_is_named_with_the_reason() -> None:
+    """If a quarantined Service has the place, the explanation names the Service and the reason."""
+    made = pipeline(service(), slice_of(), service_cidr())
+    made.withhold(Family.IPV4, [key("shop/web")])
+    made.withheld[Family.IPV4][key("shop/web")] = "No such file or directory"
+    found = place(made, "10.96.0.10:80")
+    assert found.owner is None
+    assert [case.fate for case in found.cases] == [Fate.DROPPED]
+    assert found.notes == (
+        "NFT407: Service shop/web has this place but is quarantined, so it has no rules of this family: "
+        "No such file or directory",
+    )
+
+
+def test_a_service_over_a_limit_is_named_with_the_reason() -> None:
+    """A Service over a limit claims nothing, and questions about it or its address are answered with the reason."""
+    made = pipeline(service(source_ranges=[f"10.{n >> 8}.{n & 255}.0/24" for n in range(1001)]))
+    reason = "it has 1001 source ranges, and 1000 are allowed"
+    assert asked(made, "svc/shop/web").notes == (f"{Code.LIMIT_EXCEEDED}: Service shop/web is quarantined: {reason}",)
+    (note,) = place(made, "10.96.0.10:80").notes
+    what = "Service shop/web asks for this address but is quarantined, so it has nothing"
+    assert note == f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
+
+
+def test_health_checks_are_explained() -> None:
+    """A health-check node port belongs to its Service, and a note gives the agent's answer."""
+    made = pipeline(BALANCED, slice_of())
+    found = asked(made, "node:32000").places[0]
+    assert (found.front, str(found.owner)) == ("health-check node port", "shop/web")
+    assert found.notes == (
+        "the agent answers load balancers here: ready endpoints on this node: 1, so the status is 200, "
+        "while the proxy is healthy",
+    )
+
+
+def test_localhost_is_explained() -> None:
+    """The agent forwards a node port at localhost for the node alone, and other localhost ports are the node's own."""
+    made = pipeline(
+        service(type="NodePort", ports=["http:80:30080"], affinity_timeout=60),
+        slice_of(),
+        node_port_addresses=["localhost"],
+    )
+    found = place(made, "127.0.0.1:30080")
+    (case,) = found.cases
+    assert (found.front, case.sources, case.fate) == (
+        "node port at localhost",
+        (SourceKind.NODE.value,),
+        Fate.FORWARDED,
+    )
+    assert [each.share for each in case.endpoints] == [50.0, 50.0]
+    assert found.affinity
+    assert "agent" in found.affinity.how
+    assert [case.fate for case in place(made, "127.0.0.1:30081").cases] == [Fate.NODE]
+    assert place(made, "127.0.0.1:30080", "outside").cases == ()
+
+
+def test_the_wrong_protocol_is_noticed() -> None:
+    """A question by TCP about a port that a Service serves by UDP gets a note with the right question."""
+    made = pipeline(service(ports=["dns:53/udp"]))
+    assert place(made, "10.96.0.10:53").notes == ("by UDP this is Service shop/web:dns: ask for 53/udp",)
+
+
+def test_unfollowed_hints_are_explained() -> None:
+    """If a Service asks for near endpoints and gets all of them, a note says why."""
+    made = pipeline(service(traffic_distribution=TrafficDistribution.PREFER_SAME_ZONE), slice_of())
+    (note,) = place(made, "10.96.0.10:80", "outside").notes
+    assert note.startswith(
+        f"{Code.TOPOLOGY_UNUSED}: all endpoints are used in spite of trafficDistribution PreferSameZone: "
+    )
+
+
+def test_affinity_by_hash_is_explained() -> None:
+    """If nft can't remember IPv6 clients, a hash decides and no map is named."""
+    made = pipeline(
+        service(cluster_ips=["fd00:96::10"], affinity_timeout=60), slice_of(endpoints=["fd00:1::4"]), wide_maps=False
+    )
+    found = place(made, "[fd00:96::10]:80")
+    assert found.affinity
+    assert (found.affinity.map, found.affinity.timeout) == ("", 60)
+    assert "hash" in found.affinity.how
+
+
+PODS = Pods.of(
+    [
+        (ObjectKey("shop", "web-1"), Address("10.1.0.4")),
+        (ObjectKey("shop", "proxy-a"), Address("192.168.0.2")),
+        (ObjectKey("kube-system", "other"), Address("192.168.0.2")),
+    ]
+)
+
+
+def test_pods_are_known_by_name() -> None:
+    """A question may name a pod, and an answer names each endpoint's pod unless several pods share the address."""
+    made = pipeline(service(), slice_of(endpoints=["10.1.0.4@node-a", "192.168.0.2@node-a"]))
+    (case,) = place(made, "10.96.0.10:80", "pod/shop/web-1", PODS).cases
+    assert case.sources == (f"10.1.0.4 ({SourceKind.POD.value})",)
+    assert [(each.pod, each.is_masqueraded) for each in case.endpoints] == [("shop/web-1", True), ("", False)]
+    (case,) = place(made, "10.96.0.10:80", "pod/shop/proxy-a", PODS).cases
+    assert case.sources == (f"192.168.0.2 ({SourceKind.NODE.value})",)
+
+
+@pytest.mark.parametrize(
+    ("address", "kind"),
+    [
+        ("192.168.0.2", SourceKind.NODE),
+        ("192.168.0.9", SourceKind.NODE),
+        ("10.1.0.9", SourceKind.POD),
+        ("172.16.0.4", SourceKind.POD),
+        ("172.16.1.4", SourceKind.REMOTE_POD),
+        ("10.1.9.9", SourceKind.REMOTE_POD),
+        ("198.51.100.7", SourceKind.OUTSIDE),
+    ],
+)
+def test_an_address_is_taken_for_what_it_is(address: str, kind: SourceKind) -> None:
+    """An address is the node's, or a pod's (by a CIDR or an endpoint with the address), or else outside."""
+    made = pipeline(
+        service(),
+        slice_of(endpoints=["172.16.0.4@node-a", "172.16.1.4@node-b"]),
+        host_addresses("192.168.0.2", "192.168.0.9"),
+    )
+    (case,) = place(made, "10.96.0.10:80", address).cases
+    assert case.sources == (f"{address} ({kind.value})",)
+
+
+def test_answers_are_bounded() -> None:
+    """A Service of very many ports or endpoints gets an answer that says how much it leaves out."""
+    made = pipeline(service(ports=[f"p{n}:{n}" for n in range(1, MAX_PLACES + 6)]))
+    explanation = asked(made, "svc/shop/web")
+    assert len(explanation.places) == MAX_PLACES
+    assert explanation.notes == ("5 more addresses and ports are left out: ask for one port",)
+    crowd = slice_of(endpoints=[f"10.1.{n >> 8}.{n & 255}" for n in range(1, MOST_ENDPOINTS + 8)])
+    words = str(asked(pipeline(service(), crowd), "10.96.0.10:80", "outside"))
+    assert "and 7 more (--output json has all)" in words
+
+
+def test_no_line_of_an_explanation_can_be_forged() -> None:
+    """Text from the kernel or a cluster in a reason can't begin a new line."""
+    made = pipeline(service(), node=node())
+    made.withhold(Family.IPV4, [key("shop/web")])
+    made.withheld[Family.IPV4][key("shop/web")] = "no\n10.96.0.10:80/tcp: fine"
+    assert "\n10.96.0.10:80/tcp: fine" not in str(asked(made, "10.96.0.10:80"))

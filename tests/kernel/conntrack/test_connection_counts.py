@@ -1,0 +1,87 @@
+"""Active connections are read from conntrack, whose entries real packets have made."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from collections import Counter
+
+from nftproxy_conformance.lab import Lab, Origin
+
+from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation, active_connections
+from nftproxy.model.addresses import Address, Protocol
+from tests.kernel.conntrack.entries import Tracked, fill, track
+from tests.support.cluster import IP, Cluster, Ip
+from tests.support.factories import service, slice_of
+
+
+def read(lab: Lab, most: int = 1000) -> ConnectionCounts:
+    """The counts of the lab's node."""
+    return lab.node.call(active_connections, lambda _: None, most)
+
+
+def way(front: str, endpoint: str, port: int = 80, protocol: str = "tcp") -> Translation:
+    """From a front to an endpoint."""
+    return Translation(Protocol(protocol), Address(front), port, Address(endpoint), 8080)
+
+
+def served(lab: Lab, ip: Ip, protocol: str = "tcp") -> Cluster:
+    """A Service with one endpoint, a ClusterIP and a node port."""
+    web = service(cluster_ips=[ip.vip], ports=[f"http:80:30080/{protocol}"], type="NodePort")
+    return Cluster(lab, web, slice_of(endpoints=[ip.here], ports=[f"http:8080/{protocol}"]))
+
+
+def test_translated_connections_are_counted(lab: Lab, ip: Ip, protocol: str) -> None:
+    """A connection counts where it was meant to go, with the endpoint that it went to, if it was translated."""
+    lab.add_address(ip.own)
+    cluster = served(lab, ip, protocol)
+    cluster.connect(Origin.OUTSIDE, ip.vip, 80, protocol, times=3)
+    cluster.connect(Origin.OUTSIDE, ip.node, 30080, protocol, times=2)
+    cluster.connect(Origin.OUTSIDE, ip.away, 80, protocol, times=4)
+    counts = {way(ip.vip, ip.here, 80, protocol): 3, way(ip.node, ip.here, 30080, protocol): 2}
+    assert read(lab) == ConnectionCounts(Counter(counts), 0)
+
+
+def test_ended_connections_are_not_counted(lab: Lab) -> None:
+    """A TCP connection that both ends have closed isn't active, although conntrack remembers it for a while."""
+    Cluster(lab, service(cluster_ips=[IP.vip]), slice_of(endpoints=[IP.node]))
+
+    def connect_and_close() -> list[int]:
+        with socket.create_server((IP.node, 8080)) as server, socket.create_connection((IP.vip, 80), 10) as client:
+            accepted, _ = server.accept()
+            counts = [active_connections(lambda _: None).by_translation.total()]
+            client.shutdown(socket.SHUT_WR)
+            assert accepted.recv(1) == b""
+            accepted.close()
+            assert client.recv(1) == b""
+        return [*counts, active_connections(lambda _: None).by_translation.total()]
+
+    assert lab.node.call(connect_and_close) == [1, 0]
+
+
+def test_other_zones_are_others(lab: Lab) -> None:
+    """Entries of other programs, in their own zones, aren't counted."""
+    lab.node.call(track, Tracked("198.51.100.7 1", "10.96.0.10 53", "10.1.0.5 53", zone=7))
+    assert read(lab) == ConnectionCounts(Counter(), 0)
+
+
+def test_what_is_read_is_bounded(lab: Lab) -> None:
+    """Beyond so many ways, connections are only added up."""
+    cluster = served(lab, IP)
+    cluster.connect(Origin.OUTSIDE, IP.vip, times=3)
+    cluster.connect(Origin.OUTSIDE, IP.node, 30080, times=3)
+    found = read(lab, 1)
+    assert (len(found.by_translation), found.by_translation.total(), found.others) == (1, 3, 3)
+
+
+def test_many_entries_take_no_memory(lab: Lab) -> None:
+    """Among 50,000 foreign entries, reading takes no more memory than without them, and rests in between."""
+    served(lab, IP).connect(Origin.OUTSIDE, IP.vip, times=3)
+    lab.node.call(fill, 50_000)
+    read(lab)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    rests: list[float] = []
+    found = lab.node.call(active_connections, rests.append)
+    assert found.by_translation == {way(IP.vip, IP.here): 3}
+    assert len(rests) > 500
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 8 * 1024  # KiB

@@ -1,0 +1,117 @@
+"""Questions to the kernel's nftables, without libnftables."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from unittest.mock import Mock
+
+import pytest
+
+from nftproxy.kernel.nfnetlink import nft_queries, sockets
+from nftproxy.model.addresses import Family
+from nftproxy.model.base_chains import BaseChain
+from nftproxy.model.errors import Unavailable
+from nftproxy.netlink import codec
+from nftproxy.netlink.netfilter import FAMILY_NUMBER
+from tests.conftest import Run
+from tests.kernel.ruleset import execute
+from tests.support.factories import IPV4, IPV6
+
+pytestmark = pytest.mark.usefixtures("namespace")
+
+DECNET = 12  # NFPROTO_DECNET, which nftables has never had
+
+
+def test_every_commit_is_a_new_generation() -> None:
+    """The generation stays while nothing happens, and changes with each commit."""
+    before = nft_queries.generation()
+    assert nft_queries.generation() == before
+    execute("add table ip other")
+    assert nft_queries.generation() != before
+
+
+@pytest.mark.parametrize("comment", ["", "x", "nftproxy a1", "zwei Wörter", "c" * 128])
+def test_comments_are_read_to_the_letter(comment: str) -> None:
+    """A table's comment is read back in any length.  Without a comment it is "", without a table None."""
+    line = f'comment "{comment}";' if comment else ""
+    execute(f"table ip6 t {{ {line} }}")
+    assert nft_queries.table_comment(IPV6, "t") == comment
+    assert nft_queries.table_comment(IPV4, "t") is None
+
+
+def test_many_names_come_in_many_parts() -> None:
+    """A thousand chains and sets, more than an answer holds, are all listed."""
+    names = [f"a-name-that-is-about-as-long-as-ours-{number}" for number in range(1000)]
+    declared = "".join(f"set {name} {{ type ipv4_addr; }}; chain {name} {{ }};" for name in names)
+    execute(f"table ip nftproxy {{ {declared} }}")
+    assert sorted(nft_queries.chains(IPV4, "nftproxy")) == sorted(names)
+    assert sorted(each.name for each in nft_queries.sets(IPV4)) == sorted(names)
+
+
+def with_flag(data: bytes, flag: int) -> bytes:
+    """The first message of an answer with a flag set."""
+    length, kind, flags, *rest = codec.HEADER.unpack_from(data)
+    return codec.HEADER.pack(length, kind, flags | flag, *rest) + data[codec.HEADER.size :]
+
+
+def test_an_interrupted_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer during which the ruleset changed is discarded.  After too many, the error says so."""
+    execute("table ip t { chain c { }; }")
+    real, asked = codec.messages_of, []
+
+    def interrupted(data: bytes, *, may_change: bool) -> object:
+        asked.append(data)
+        return real(with_flag(data, codec.DUMP_INTERRUPTED) if len(asked) < 3 else data, may_change=may_change)
+
+    monkeypatch.setattr(sockets, "messages_of", interrupted)
+    assert nft_queries.chains(IPV4, "t") == {"c": False}
+    monkeypatch.setattr(nft_queries, "ATTEMPTS", 1)
+    asked.clear()
+    with pytest.raises(Unavailable, match="changed 1 times"):
+        nft_queries.chains(IPV4, "t")
+
+
+def test_a_machine_without_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An error of the socket is told in the system's words."""
+    refusal = OSError(errno.EPROTONOSUPPORT, "Protocol not supported")
+    monkeypatch.setattr(socket, "socket", Mock(side_effect=refusal))
+    with pytest.raises(Unavailable, match="can't be reached: Protocol not supported"):
+        nft_queries.generation()
+
+
+def test_families_that_the_kernel_has_and_one_that_it_has_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is found by asking for a table, which leaves none behind, and makes no commit."""
+    before = nft_queries.generation()
+    assert [nft_queries.has_family(family) for family in Family] == [True, True]
+    monkeypatch.setitem(FAMILY_NUMBER, IPV6, DECNET)
+    assert [nft_queries.has_family(family) for family in Family] == [True, False]
+    assert nft_queries.generation() == before
+    assert nft_queries.table_comment(IPV4, "nftproxy-probe") is None
+
+
+def test_a_kernel_without_ipv6_in_nftables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the other family is served.  Without any answer, both are tried."""
+    monkeypatch.setitem(FAMILY_NUMBER, IPV6, DECNET)
+    assert nft_queries.families() == [IPV4]
+    monkeypatch.setitem(FAMILY_NUMBER, IPV4, DECNET)
+    assert nft_queries.families() == [IPV4, IPV6]
+
+
+def test_families_without_permission(as_nobody: Run) -> None:
+    """Families that can't be asked for count as present, so that the load reports the error."""
+    assert as_nobody("from nftproxy.kernel.nfnetlink import nft_queries; print(len(nft_queries.families()))") == "2\n"
+
+
+def test_base_chains_of_others() -> None:
+    """Every base chain of inet, ip and ip6 is listed with its hook and policy.  Other chains and families are not."""
+    hooks = {"a": ("inet", "forward", "drop"), "b": ("ip", "prerouting", "accept"), "c": ("ip6", "postrouting", "drop")}
+    for name, (family, hook, policy) in hooks.items():
+        base = f"chain base {{ type filter hook {hook} priority 0; policy {policy}; }};"
+        execute(f"table {family} {name} {{ chain plain {{ }}; {base} }}")
+    execute("add table bridge other")
+    expected = [
+        BaseChain(family, name, "base", hook, policy == "drop") for name, (family, hook, policy) in hooks.items()
+    ]
+    assert nft_queries.base_chains() == expected
+    assert nft_queries.tables() == ["inet a", "ip b", "ip6 c"]

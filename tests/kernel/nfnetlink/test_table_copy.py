@@ -1,0 +1,103 @@
+"""A table that is copied from a network namespace to another is the same there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from nftproxy_conformance.lab import Namespace, obstacle
+
+from nftproxy.kernel.capabilities import probe
+from nftproxy.kernel.nfnetlink import nft_queries, table_copy
+from nftproxy.kernel.nfnetlink.table_copy import Hook, hooks, read_table, write_table
+from nftproxy.model.addresses import Family
+from nftproxy.model.errors import Unavailable
+from tests.kernel.ruleset import execute, listing
+from tests.support.examples import example_pipeline
+from tests.support.factories import IPV4, IPV6
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+FOREIGN = """
+table ip nftproxy {
+  comment "nftproxy shape"
+  chain input {
+    type filter hook input priority 5; policy drop;
+    tcp dport { 22, 80 } counter accept comment "an anonymous set"
+    ip saddr vmap { 10.0.0.0/8 : accept, 192.0.2.1 : drop }
+    limit rate 5/second log prefix "x"
+  }
+}
+"""
+"""Statements that our templates lack, but other programs' tables may have."""
+
+
+@pytest.fixture
+def here() -> Iterator[Namespace]:
+    """Where the table is that is copied."""
+    with Namespace("here") as made:
+        yield made
+
+
+@pytest.fixture
+def there() -> Iterator[Namespace]:
+    """Where it is copied to."""
+    with Namespace("there") as made:
+        yield made
+
+
+MANY = ", ".join(f"10.0.{number >> 8}.{number & 255} : 10.0.0.1" for number in range(5_000))
+LARGE = f"table ip nftproxy {{ map m {{ typeof ip daddr : ip daddr; elements = {{ {MANY} }}; }}; }}"
+"""A map that takes many messages."""
+
+
+@pytest.mark.parametrize("text", ["", FOREIGN, LARGE], ids=["ours", "foreign", "many elements"])
+def test_a_copy_is_the_same(text: str, here: Namespace, there: Namespace) -> None:
+    """A copied table lists as the original does: all elements, rules, policies and comments."""
+    ours = example_pipeline("everything", wide_maps=probe().capabilities.wide_maps)
+    here.call(execute, text or ours.full_transaction({}).text)
+    copy = here.call(read_table, IPV4)
+    assert copy
+    there.call(write_table, copy)
+    assert there.call(listing) == here.call(listing)
+
+
+def test_no_table_is_no_copy(here: Namespace) -> None:
+    """Where our table isn't there, there is nothing to copy."""
+    assert here.call(read_table, IPV6) is None
+
+
+def test_a_table_that_goes_while_it_is_read_is_no_copy(here: Namespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is deleted between two requests is read again, and then doesn't exist."""
+    real = nft_queries.table_comment
+
+    def and_then_it_goes(family: Family, table: str) -> str | None:
+        comment = real(family, table)
+        if comment is not None:
+            execute("delete table ip nftproxy")
+        return comment
+
+    here.call(execute, FOREIGN)
+    monkeypatch.setattr(table_copy, "table_comment", and_then_it_goes)
+    assert here.call(read_table, IPV4) is None
+
+
+def test_a_refusal_is_reported(here: Namespace) -> None:
+    """An error names the table that the kernel refuses, as for a chain with another priority."""
+    here.call(execute, FOREIGN)
+    copy = here.call(read_table, IPV4)
+    assert copy
+    other = FOREIGN.replace("priority 5", "priority 6")
+    here.call(execute, "delete table ip nftproxy", other)
+    with pytest.raises(Unavailable, match=r"^a copy of the table ip nftproxy can't be made: "):
+        here.call(write_table, copy)
+
+
+def test_hooks_are_those_of_the_base_chains(here: Namespace) -> None:
+    """Each base chain has its hook and priority, and other chains have none."""
+    here.call(execute, example_pipeline("cluster-ip").full_transaction({}).text)
+    found = here.call(hooks, IPV4)
+    assert found["nat-prerouting"] == Hook("prerouting", -101)
+    assert found["nat-postrouting"] == Hook("postrouting", 100)
+    assert "services" not in found
+    assert len(found) == 7

@@ -1,0 +1,60 @@
+"""The process's use of memory, in separate processes, as it is set for a whole process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+
+def run(text: str) -> str:
+    """Return the output of a Python program that has imported gc, and process_resources as process."""
+    program = f"import gc\nfrom nftproxy.kernel import process_resources as process\n{text}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_garbage_is_looked_for_seldom_but_still() -> None:
+    """Half a million objects cause two searches and not hundreds, and cycles among them are found."""
+    program = """
+process.collect_garbage_rarely()
+gc.collect()
+before = sum(each["collections"] for each in gc.get_stats())
+for _ in range(250_000):
+    cycle = []
+    cycle.append([cycle])
+print(sum(each["collections"] for each in gc.get_stats()) - before, gc.get_count()[0] < 200_000)
+"""
+    assert run(program) == "2 True"
+
+
+def test_what_is_kept_is_not_searched() -> None:
+    """Objects from before are out of the collector's sight.  Later objects are not."""
+    program = """
+kept = [[] for _ in range(100_000)]
+process.freeze_objects()
+later = []
+print(gc.get_freeze_count() > 100_000, len(gc.get_objects()) < 1_000, gc.is_tracked(later))
+"""
+    assert run(program) == "True True True"
+
+
+def test_free_memory_goes_back() -> None:
+    """Most of the memory that was allocated in small pieces and freed leaves the process."""
+    program = """
+def resident():
+    return int(open("/proc/self/statm").read().split()[1])
+import ctypes
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+before = resident()
+pieces = [libc.malloc(1000) for _ in range(50_000)]
+for piece in pieces: ctypes.memset(piece, 1, 1000)
+last = libc.malloc(1000)  # so that the heap does not shrink by itself
+full = resident()
+for piece in pieces: libc.free(piece)
+pieces.clear()
+process.trim_memory()
+print(resident() - before < (full - before) / 2)
+"""
+    assert run(program) == "True"

@@ -1,0 +1,189 @@
+"""Choices with a cache: the outcome is the same as without, and only changed endpoints are judged."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from nftproxy_conformance.strategies import quick
+
+from nftproxy.model.addresses import Address
+from nftproxy.model.annotations import Algorithm, ServiceOptions
+from nftproxy.model.objects import Place
+from nftproxy.policy.choosing import choice as choice_module
+from nftproxy.policy.choosing.choice import MANY, ChoiceCache, choose
+from nftproxy.policy.compile import compile_service
+from tests.policy.choosing.makers import endpoints_of
+from tests.support.crowds import Crowd, slices_of, steps
+from tests.support.factories import IPV4, IPV6, key, node, pipeline, service, service_port, slice_of
+
+PORT = service_port("http:80")
+WEB = service(options=ServiceOptions(weights=(("b", 3),)))
+CROWD = endpoints_of(slices_of(MANY))
+
+
+def test_only_tcp_ports_leave_silent_endpoints_out() -> None:
+    """Silence is seen of TCP connections, so the same endpoint serves on by another protocol."""
+    slices = [slice_of(endpoints=["10.1.0.1", "10.1.0.2"], ports=["http:80", "http:80/udp"])]
+    endpoints = endpoints_of(slices)._replace(silent=[Place(Address("10.1.0.1"), 80)])
+    found = {port: len(choose(endpoints, service_port(port)).cluster) for port in ("http:80", "http:80/udp")}
+    assert found == {"http:80": 1, "http:80/udp": 2}
+
+
+@quick(50)
+@given(st.sampled_from([1, 60, 120]), steps)
+def test_the_choice_is_that_without_a_cache(count: int, history: list[tuple[str, int, int]]) -> None:
+    """After any changes to endpoints, slices and the node, each choice is the same as without the cache."""
+    crowd = Crowd(count)
+    cache = ChoiceCache()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice_module, "MANY", 1)
+        for step in [("touched", 0, 1), *history]:
+            crowd.change(step)
+            endpoints = endpoints_of(crowd.slices, of=WEB, at=crowd.node)
+            expected = choose(endpoints, PORT)
+            assert choose(endpoints, PORT, cache) == expected
+            assert choose(endpoints, PORT, cache) == expected
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("zone hints", 0, 1), ("zone of the node", 0, 2)],
+        [("zone hints", 0, 1), ("zone of the node", 0, 0)],
+        [("twice", 0, 3), ("gone", 0, 3)],
+        [("ghost", 0, 3), ("gone", 1, 50)],
+        [("gone", 0, 3), ("twice", 0, 4), ("gone", 0, 4)],
+    ],
+    ids=["other zone", "no zone", "twice in a slice", "in two slices", "comes twice"],
+)
+def test_a_cached_choice_is_dropped_when_it_no_longer_holds(steps: list[tuple[str, int, int]]) -> None:
+    """Another zone of the node and an address that is there twice take a choice from nothing, as when they end."""
+    crowd, cache = Crowd(2 * MANY, per_slice=50), ChoiceCache()
+    choose(endpoints_of(crowd.slices), PORT, cache)
+    for step in steps:
+        crowd.change(step)
+        endpoints = endpoints_of(crowd.slices, at=crowd.node)
+        assert choose(endpoints, PORT, cache) == choose(endpoints, PORT)
+
+
+@pytest.mark.parametrize(("was_there", "slices"), [(True, [1]), (False, [0, 1])])
+def test_newcomers_that_are_there_twice_take_a_choice_from_nothing(was_there: bool, slices: list[int]) -> None:
+    """Among several newcomers, an address that another slice has, from before or since, is found."""
+    crowd, cache = Crowd(2 * MANY, per_slice=50), ChoiceCache()
+    choose(endpoints_of(crowd.slices), PORT, cache)
+    copied = crowd.slices[2].endpoints[0] if was_there else crowd.newcomer()
+    for at in slices:
+        others = [crowd.newcomer() for _ in range(6)]
+        ghost = replace(copied, terminating=at == 1, ready=at == 0)
+        crowd.put(at, endpoints=(*crowd.slices[at].endpoints, *others, ghost))
+    endpoints = endpoints_of(crowd.slices)
+    assert choose(endpoints, PORT, cache) == choose(endpoints, PORT)
+
+
+def test_another_node_or_other_weights_of_zones_are_another_choice() -> None:
+    """The cache also compares facts outside of slices: the local candidates and the weights of zones."""
+    slices, cache = slices_of(MANY), ChoiceCache()
+    for of, at in ((service(), node()), (WEB, node()), (WEB, node("node-b")), (service(), node("node-b"))):
+        endpoints = endpoints_of(slices, of=of, at=at)
+        assert choose(endpoints, PORT, cache) == choose(endpoints, PORT)
+
+
+@pytest.mark.parametrize("algorithm", Algorithm)
+@pytest.mark.parametrize("weights", [(), (("b", 3),)], ids=["plain", "weighted"])
+def test_each_algorithm_places_many_as_without_a_cache(
+    algorithm: Algorithm, weights: tuple[tuple[str, int], ...]
+) -> None:
+    """The facts of a Service with many endpoints don't depend on the cache."""
+    web = service(options=ServiceOptions(algorithm=algorithm, weights=weights))
+    made = pipeline(web, *slices_of(MANY))
+    expected, found = (
+        list(compile_service(made.state, made.settings, IPV4, web, cache=cache)) for cache in (None, ChoiceCache())
+    )
+    assert found == expected
+
+
+def test_endpoints_that_do_not_answer_bypass_the_cache() -> None:
+    """While an endpoint is silent, the choice is made anew, and the cache makes no entry."""
+    cache = ChoiceCache()
+    silent = CROWD._replace(silent=[choose(CROWD, PORT).cluster[0].place])
+    assert choose(silent, PORT, cache) == choose(silent, PORT)
+    assert len(choose(silent, PORT, cache).cluster) == MANY - 1
+    assert not cache.entries
+
+
+def test_only_what_has_changed_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 endpoints, in one slice or in two, only removed, new and newly unready endpoints are judged."""
+    crowd = Crowd(1_000, per_slice=100)
+    cache = ChoiceCache()
+    before = choose(endpoints_of(crowd.slices), PORT, cache)
+    for name in ("candidates_of", "decide"):
+        monkeypatch.setattr(choice_module, name, None)
+    one, three = [3], [4, 5, 6]
+    changes = [("gone", one, 999), ("come", one, 1_000), ("unready", one, 999), ("turned", one, 999)]
+    changes += [("replaced", one, 999), ("unready", three, 996), ("gone", three, 996), ("come", three, 999)]
+    for step, changed, count in changes:
+        for at in changed:
+            crowd.change((step, at, 20))
+        after = choose(endpoints_of(crowd.slices), PORT, cache)
+        assert len(after.cluster) == count
+        had = set(map(id, before.verdicts))
+        assert sum(id(each) not in had for each in after.verdicts) <= len(changed)
+        before = after
+
+
+def test_few_endpoints_are_not_cached() -> None:
+    """A port with fewer endpoints than a full slice has no entry, and loses an earlier entry."""
+    cache = ChoiceCache()
+    few, none = endpoints_of(slices_of(MANY - 1)), endpoints_of([])
+    assert cache.entry(few, PORT) is cache.entry(none, PORT) is None
+    assert not cache.entries
+    assert cache.entry(CROWD, PORT)
+    assert len(cache.entries) == 1
+    assert cache.entry(few, PORT) is None
+    assert not cache.entries
+
+
+def test_each_port_has_its_own_entry() -> None:
+    """Entries are told apart by family, Service, and name and protocol of the port."""
+    cache = ChoiceCache()
+    ports = [service_port(text) for text in ("http:80/tcp", "http:80/udp", "dns:80/tcp")]
+    many = CROWD._replace(by_port={(port.name, port.protocol): CROWD.slices_of(PORT) for port in ports})
+    found = [
+        cache.entry(many._replace(family=family, service=key(name)), port)
+        for family in (IPV4, IPV6)
+        for name in ("shop/web", "shop/cart")
+        for port in ports
+    ]
+    assert len(set(map(id, found))) == len(cache.entries) == 12
+    assert cache.entry(many._replace(family=IPV6, service=key("shop/cart")), PORT) is found[9]
+
+
+def test_the_entries_of_a_service_are_evicted() -> None:
+    """Nothing of a Service is left when it is evicted, and other Services keep their entries."""
+    cache = ChoiceCache()
+    for family in (IPV4, IPV6):
+        for name in ("shop/web", "shop/cart"):
+            cache.entry(CROWD._replace(family=family, service=key(name)), PORT)
+    cache.evict(key("shop/web"))
+    assert len(cache.entries) == 2
+    cache.evict(key("shop/cart"))
+    assert not cache.entries
+
+
+def test_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a number of endpoints the least recently used ports are evicted, but never the last, however large."""
+    monkeypatch.setattr(choice_module, "CACHED_ENDPOINTS", 3 * MANY)
+    cache = ChoiceCache()
+    names = [key(f"shop/s{number}") for number in range(4)]
+    many = [CROWD._replace(service=name) for name in names]
+    first, second, third = (cache.entry(each, PORT) for each in many[:3])
+    assert cache.entry(many[0], PORT) is first
+    cache.entry(many[3], PORT)
+    assert len(cache.entries) == 3
+    assert cache.entry(many[2], PORT) is third
+    assert cache.entry(many[0], PORT) is first
+    assert cache.entry(many[1], PORT) is not second
+    cache.entry(endpoints_of(slices_of(4 * MANY))._replace(service=names[0]), PORT)
+    assert len(cache.entries) == 1

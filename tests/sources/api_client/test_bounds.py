@@ -1,0 +1,105 @@
+"""Actions that an API server, or an impostor, can't cause: a redirection elsewhere, or reading for ever."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.apiserver.faults import Endless, Fault, Respond, Slow
+
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Listed
+from nftproxy.sources.api_client import ApiClient
+from tests.sources.api_client.following import PATIENCE, change, following, listings, reach
+
+BOUND = 100_000
+BUFFERS = 8 * 2**20
+"""Bytes that may be on their way between two processes: TCP grows its buffers up to 6 MiB (tcp_rmem, tcp(7))."""
+
+
+@pytest.mark.parametrize("verb", ["list", "watch"])
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("tls", [True, False], ids=["https", "http"])
+async def test_no_redirection_is_followed(
+    server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture, tls: bool, code: int, verb: str
+) -> None:
+    """A redirection, with TLS or without, is not followed.  It is logged once, and the request is retried later."""
+    with ApiServer(tls=tls) as stranger:
+        target = f"{stranger.url}/api/v1/services"
+        server.faults.add(Fault(Respond(code, body=b"", location=target), verb=verb, resource="services"))
+        async with following(server, cluster) as seen:
+            await seen.right()
+        assert not server.faults.waiting
+        assert stranger.requests() == []
+    assert caplog.text.count(f"services: {code}: it redirects to '{target[:20]}") == 1
+
+
+async def test_not_even_to_itself(server: ApiServer, cluster: ApiClient) -> None:
+    """A redirection to the same server isn't followed either: no API server has a reason for it."""
+    server.faults.add(Fault(Respond(307, body=b"", location="/api/v1/nodes"), verb="list", resource="services"))
+    async with following(server, cluster) as seen:
+        await seen.right()
+    assert [each.status for each in listings(server, "services")] == [307, 200]
+
+
+async def test_events_are_not_redirected(server: ApiServer, cluster: ApiClient) -> None:
+    """Nor does an Event, with the token, go where an answer points."""
+    with ApiServer() as stranger:
+        server.faults.add(Fault(Respond(307, body=b"", location=f"{stranger.url}/x"), verb="create"))
+        failure = await cluster.send_event("default", b"{}")
+        assert failure is not None
+        assert failure.code == 307
+        await cluster.aclose()
+        assert stranger.requests() == []
+
+
+async def test_a_list_without_end_is_given_up(
+    server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An endless list is read up to a bound, and requested again later.  The known objects stay."""
+    monkeypatch.setattr("nftproxy.api.reflector.LARGEST_LIST", BOUND)
+    monkeypatch.setattr("nftproxy.sources.api_client.LARGEST_LIST", BOUND)
+    async with following(server, cluster) as seen:
+        await seen.right()
+        server.faults.add(Fault(Endless(), verb="list", resource="services", count=2))
+        server.faults.add(Fault(Respond(410), verb="watch", resource="services"))
+        server.restart()
+        change(server)
+        await seen.right()
+        assert all(len(event.objects) >= 4 for [event] in seen.batches["services"] if isinstance(event, Listed))
+    assert not server.faults.waiting
+    assert all(request.bytes <= BOUND + BUFFERS for request in server.requests(verb="list"))
+    assert caplog.text.count(f"giving up a list that has no end within {BOUND} bytes") == 2
+
+
+async def test_a_list_that_trickles_is_given_up(
+    server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list that comes byte by byte, each in time, is given up after a while as a whole."""
+    cluster = reach(server, tmp_path, patience=msgspec.structs.replace(PATIENCE, answer=60.0, page=0.3))
+    server.faults.add(Fault(Slow(during=3600.0), verb="list", resource="services"))
+    async with following(server, cluster) as seen:
+        await seen.right()
+    assert "giving up a list that has no end within 0 s" in caplog.text
+
+
+@pytest.mark.parametrize("code", [403, 500])
+async def test_a_refusal_without_end_is_cut(server: ApiServer, tmp_path: Path, code: int) -> None:
+    """Of an answer that says no, as much is read as is shown and no more, however long it is."""
+    cluster = reach(server, tmp_path, patience=msgspec.structs.replace(PATIENCE, answer=60.0, page=60.0, connect=60.0))
+    server.settings.gzip_threshold = None
+    body = b"<html>" + b"x" * (8 * BUFFERS)
+    server.faults.add(Fault(Respond(code, body=body), verb="list", resource="services"))
+    server.faults.add(Fault(Respond(code, body=body), verb="create"))
+    async with following(server, cluster) as seen:
+        await seen.right()
+        try:
+            assert await cluster.send_event("default", b"{}")
+        except Unavailable:
+            assert code == 500
+    await cluster.aclose()
+    refused = server.requests(status=code)
+    assert len(refused) == 2
+    assert all(request.bytes < len(body) / 2 for request in refused)

@@ -1,0 +1,256 @@
+"""After any fault of lists and watches, the state is right, and no server is overrun."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import structs
+from nftproxy_conformance.apiserver import ApiServer, faults
+
+from nftproxy.model.events import Listed
+from nftproxy.sources.api_client import ApiClient
+from nftproxy.sources.api_connection import error_text
+from tests.sources.api_client.following import PATIENCE, RESOURCES, SOON, change, following, reach, service
+
+# ---- faults --------------------------------------------------------------------------------------------------------
+
+STREAM_FAULTS = {
+    "ends": faults.EndWatch(),
+    "reset": faults.Reset(),
+    "black hole": faults.BlackHole(),
+    "line cut": faults.CutLine(),
+    "line cut, closed": faults.CutLine(faults.Parting.CLOSE),
+    "line cut, silent": faults.CutLine(faults.Parting.HANG),
+    "line cut, reset": faults.CutLine(faults.Parting.RESET),
+    "twice": faults.Duplicate(),
+    "out of order": faults.Swap(),
+    "410": faults.error_event(410, reason="Expired"),
+    "410 and on": faults.Inject(faults.error_event(410).data),
+    "429": faults.error_event(429),
+    "500": faults.error_event(500),
+    "403": faults.error_event(403),
+    "0": faults.Inject(b'{"type":"ERROR","object":{"kind":"Status"}}\n'),
+    "ERROR of nothing": faults.Inject(b'{"type":"ERROR","object":null}\n'),
+    "unknown type": faults.unknown_event(),
+    "HTML": faults.Inject(b"<html>\n"),
+    "not UTF-8": faults.Inject(b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}\n'),
+    "no object": faults.Inject(b'{"type":"ADDED"}\n'),
+    "bad object": faults.Inject(b'{"type":"ADDED","object":[]}\n'),
+    "blank": faults.Inject(b"\n\r\n"),
+}
+SILENT_FAULTS = STREAM_FAULTS["black hole"], STREAM_FAULTS["line cut, silent"]
+PATIENT = structs.replace(PATIENCE, silence=SOON)  # no watch is begun anew because the machine is busy
+ANSWER_FAULTS = {
+    **{str(code): faults.Respond(code) for code in (400, 401, 403, 404, 410, 422, 429, 500, 503, 504)},
+    "429 of a queue": faults.Respond(429, body=b"Too many requests\n"),
+    "502 of a proxy": faults.Respond(502, body=b"<html>Bad Gateway</html>"),
+    "slow": faults.Slow(before=0.2),
+    "too slow": faults.Slow(before=0.6),
+    "reset": faults.Reset(),
+}
+LIST_FAULTS = ANSWER_FAULTS | {
+    "black hole": faults.BlackHole(),
+    "HTML": faults.Respond(200, body=b"<html>Welcome</html>"),
+    "no list": faults.Respond(200, body=b"{}"),
+    "another list": faults.Respond(200, body=b'{"kind":"List","metadata":{"resourceVersion":"1"},"items":[]}'),
+    "cut": faults.Truncate(then=faults.Parting.END),
+    "cut, closed": faults.Truncate(then=faults.Parting.CLOSE),
+    "cut, silent": faults.Truncate(then=faults.Parting.HANG),
+    "slowly": faults.Slow(during=0.3),
+}
+
+
+def with_each(table: dict[str, Any]) -> pytest.MarkDecorator:
+    """A test for each fault."""
+    return pytest.mark.parametrize("action", table.values(), ids=table.keys())
+
+
+@with_each(STREAM_FAULTS)
+async def test_faults_in_watches(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
+    """In spite of any fault in running watches, no changes are missed, and other watches aren't disturbed."""
+    is_silent = action in SILENT_FAULTS
+    async with following(server, reach(server, tmp_path, patience=PATIENCE if is_silent else PATIENT)) as seen:
+        await seen.right()
+        server.faults.add(
+            *(faults.Fault(action, verb="watch", resource=name) for name in ("services", "endpointslices"))
+        )
+        change(server)
+        await seen.right()
+        change(server, start=200)
+        await seen.right()
+        assert seen.requests(verb="watch", resource="nodes") == 1 or is_silent, "a busy server may be silent, too"
+        assert 1 <= seen.requests(verb="watch", resource="services") <= 4
+
+
+@with_each(ANSWER_FAULTS)
+async def test_faults_of_watches(server: ApiServer, tmp_path: Path, action: faults.Action) -> None:
+    """After any answers to a watch, it runs in the end, from where the last watch ended."""
+    async with following(server, reach(server, tmp_path, patience=PATIENT)) as seen:
+        await seen.right()
+        server.faults.add(faults.Fault(action, verb="watch", resource="services", count=3))
+        server.faults.add(faults.Fault(faults.EndWatch(), verb="watch", resource="services"))
+        change(server)
+        await seen.right()
+        change(server, start=200)
+        await seen.right()
+        assert seen.requests(verb="watch", resource="endpointslices") == 1
+
+
+@with_each(LIST_FAULTS | {"stale": faults.Stale(4)})
+async def test_faults_of_first_lists(server: ApiServer, cluster: ApiClient, action: faults.Action) -> None:
+    """After any answers to a first list, there is no event before the whole list has come."""
+    for plural in ("services", "endpointslices"):
+        server.faults.add(faults.Fault(action, verb="list", resource=plural, count=2))
+    async with following(server, cluster) as seen:
+        await seen.ready()
+        ((first, *more),) = seen.batches["services"][:1]
+        assert isinstance(first, Listed)
+        assert not more
+        assert isinstance(action, faults.Stale) or len(first.objects) == 5
+        await seen.right()
+
+
+@with_each(LIST_FAULTS)
+async def test_faults_of_later_lists(server: ApiServer, cluster: ApiClient, action: faults.Action) -> None:
+    """After any answers to a later list, the known objects stay until the whole new list has come."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+        known = set(seen.state.services)
+        server.faults.add(faults.Fault(action, verb="list", resource="services", count=2))
+        server.faults.add(faults.Fault(faults.error_event(410), verb="watch", resource="services"))
+        server.put(service(50))
+        await seen.until(lambda: len(seen.state.services) == 6)
+        assert set(seen.state.services) > known
+        await seen.right()
+        assert all(len(event.objects) >= 5 for [event] in seen.batches["services"] if isinstance(event, Listed))
+
+
+EVERLASTING = {
+    "list 500": faults.Fault(faults.Respond(500), verb="list", count=None),
+    "list 410": faults.Fault(faults.Respond(410), verb="list", count=None),
+    "list 404": faults.Fault(faults.Respond(404), verb="list", resource="services", count=None),
+    "list reset": faults.Fault(faults.Reset(), verb="list", count=None),
+    "all 401": faults.Fault(faults.Respond(401), count=None),
+    "all 403": faults.Fault(faults.Respond(403), count=None),
+    "all 429": faults.Fault(faults.Respond(429), count=None),
+    "watch 410": faults.Fault(faults.Respond(410), verb="watch", count=None),
+    "watch 404": faults.Fault(faults.Respond(404), verb="watch", count=None),
+    "watch 500": faults.Fault(faults.Respond(500), verb="watch", count=None),
+    "ERROR 410": faults.Fault(faults.error_event(410), verb="watch", count=None),
+    "ERROR 500": faults.Fault(faults.error_event(500), verb="watch", count=None),
+    "ends": faults.Fault(faults.EndWatch(), verb="watch", count=None),
+    "HTML": faults.Fault(faults.Inject(b"<html>\n"), verb="watch", count=None),
+    "reset": faults.Fault(faults.Reset(), verb="watch", count=None),
+}
+
+
+@pytest.mark.parametrize("fault", EVERLASTING.values(), ids=EVERLASTING.keys())
+async def test_no_hot_loop(server: ApiServer, cluster: ApiClient, fault: faults.Fault) -> None:
+    """A lasting fault costs a request or two for each pause, not more.  When it ends, the state is right."""
+    server.faults.add(fault)
+    async with following(server, cluster) as seen:
+        began = time.monotonic()
+        await asyncio.sleep(0.6)
+        await seen.until(lambda: seen.requests(resource="services") >= 4)
+        # Pauses are at least 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, ... seconds; a listing may come with each watch
+        assert seen.requests(resource="services") <= 2 * (5 + (time.monotonic() - began) / 0.1)
+        change(server)
+        server.faults.clear()
+        await seen.right()
+
+
+async def test_retry_after(server: ApiServer, cluster: ApiClient) -> None:
+    """A server that asks for a second of peace gets it, for lists and for watches, and a little more."""
+    for verb in ("list", "watch"):
+        server.faults.add(faults.Fault(faults.Respond(429, retry_after=1), verb=verb, resource="services"))
+    async with following(server, cluster, [RESOURCES[2]]) as seen:
+        await seen.until(lambda: server.watches() == 1)
+    for verb in ("list", "watch"):
+        refused, heard = server.requests(verb=verb)
+        assert 1.0 <= heard.time - refused.time < 1.5
+
+
+@pytest.mark.parametrize(
+    ("error", "cause", "words"),
+    [
+        (httpx.ReadError("lost"), OSError("reset"), "ReadError: lost"),
+        (httpx.ReadError(""), OSError("reset"), "OSError: reset"),
+        (httpx.ReadError(""), None, "ReadError"),
+    ],
+    ids=["its own", "its cause's", "none"],
+)
+def test_a_fault_is_never_logged_without_words(error: Exception, cause: Exception | None, words: str) -> None:
+    """The log has an error's words, or its cause's, or where there are none its name alone."""
+    error.__cause__ = cause
+    assert error_text(error) == words
+
+
+# ---- listing in pages ----------------------------------------------------------------------------------------------
+
+
+def pages(server: ApiServer, monkeypatch: pytest.MonkeyPatch, *more: faults.Fault) -> None:
+    """Have Services listed in pages of two: the server has no cache to list from."""
+    monkeypatch.setattr("nftproxy.api.reflector.PAGE", 2)
+    server.faults.add(
+        faults.Fault(
+            faults.Respond(410),
+            verb="list",
+            resource="services",
+            when=lambda request: "resourceVersion" in request.query,
+        )
+    )
+    server.faults.add(*more)
+
+
+async def test_pages(server: ApiServer, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list in pages is a single event."""
+    pages(server, monkeypatch)
+    async with following(server, cluster) as seen:
+        await seen.right()
+        assert len(seen.batches["services"]) == 1
+    asked = ["continue" in request.query for request in server.requests(verb="list", resource="services")]
+    assert asked == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    "action",
+    [faults.Respond(500), faults.Respond(429), faults.Reset(), faults.BlackHole(), faults.Truncate()],
+    ids=repr,
+)
+async def test_a_page_fails(
+    server: ApiServer, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch, action: faults.Action
+) -> None:
+    """A page that fails once is asked for again, and the pages before it are not."""
+    pages(server, monkeypatch)
+    server.faults.add(
+        faults.Fault(action, verb="list", resource="services", when=lambda request: "continue" in request.query)
+    )
+    async with following(server, cluster) as seen:
+        await seen.right()
+        assert len(seen.batches["services"]) == 1
+    asked = ["continue" in request.query for request in server.requests(verb="list", resource="services")]
+    assert asked == [False, False, True, True, True]
+
+
+async def test_a_page_has_expired(server: ApiServer, cluster: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that have expired are given up, for a list of everything at once, without the objects deleted meanwhile."""
+    pages(server, monkeypatch)
+
+    def compacted(request: Any) -> bool:
+        if "continue" in request.query:
+            server.delete("Service", "shop", "s0")
+            server.compact()
+        return False
+
+    server.faults.add(faults.Fault(faults.Respond(500), verb="list", resource="services", when=compacted))
+    async with following(server, cluster) as seen:
+        await seen.right()
+        assert len(seen.batches["services"]) == 1
+        assert len(seen.state.services) == 4
+    last = server.requests(verb="list", resource="services")[-1]
+    assert not {"limit", "continue", "resourceVersion"} & last.query.keys()

@@ -1,0 +1,213 @@
+"""Servers that go and come back, and resources that are unavailable, which disturb no other resources."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from nftproxy_conformance.apiserver import ApiServer, Request
+from nftproxy_conformance.apiserver.faults import BlackHole, Fault, Reset, Respond, Slow
+
+from nftproxy.api.pauses import Pause
+from nftproxy.model.errors import Unavailable
+from nftproxy.model.events import Listed
+from nftproxy.model.objects import ServiceCIDR
+from nftproxy.sources.api_client import ApiClient
+from tests.sources.api_client.following import (
+    BOOKMARKS,
+    PATIENCE,
+    PLURALS,
+    TIMES,
+    change,
+    following,
+    listings,
+    questions,
+    reach,
+    service,
+)
+
+# ---- servers that come and go --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keeps_history", [True, False])
+async def test_server_restarts(server: ApiServer, cluster: ApiClient, keeps_history: bool) -> None:
+    """After an outage watches continue.  If the server has lost its history, a listing shows the deletions."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+        server.stop()
+        change(server)
+        await asyncio.sleep(0.3)
+        if not keeps_history:
+            server.compact()
+        server.start()
+        await seen.right()
+    lists = listings(server, "services")
+    assert len(lists) == (1 if keeps_history else 2)
+    assert all(request.query["resourceVersion"] != "0" for request in lists[1:])
+
+
+async def test_compacted_while_away(server: ApiServer, cluster: ApiClient) -> None:
+    """History that is lost while a watch is cut costs only that resource a listing."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+
+        def loses_history(_: Request) -> bool:
+            """Change objects and forget how, before the watch that follows the one that is cut."""
+            change(server)
+            server.compact()
+            return True
+
+        server.faults.add(Fault(Slow(before=0.0), verb="watch", resource="services", when=loses_history))
+        server.faults.add(Fault(Reset(), verb="watch", resource="services"))
+        await seen.until(lambda: len(listings(server, "services")) > 1)
+        await seen.right()
+    assert len(listings(server, "services")) == 2
+    assert len(listings(server, "endpointslices")) == 1
+
+
+@pytest.mark.parametrize("has_status", [True, False])
+async def test_expired_watches(server: ApiServer, cluster: ApiClient, has_status: bool) -> None:
+    """That a version is gone is understood as an HTTP status and as an ERROR alike."""
+    server.settings.expired_watch_has_status = has_status
+    await test_compacted_while_away(server, cluster)
+
+
+@pytest.mark.parametrize("bookmarks", [BOOKMARKS, None])
+async def test_restored_from_a_backup(server: ApiServer, cluster: ApiClient, bookmarks: float | None) -> None:
+    """A server that has gone back in time is probed and listed anew.  Objects that it doesn't have are dropped."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+        backup = server.revision
+        for number in range(10):
+            server.put(service(300 + number))
+        await seen.right()
+        server.settings.bookmark_interval = bookmarks
+        server.restart(revision=backup)
+        await seen.right()
+        assert len(seen.state.services) == 5
+        server.settings.bookmark_interval = BOOKMARKS
+        for number in range(20):
+            server.put(service(400 + number))
+        await seen.right()
+    (question,) = questions(server, "services")
+    assert server.requests(verb="watch", status=504) == []
+    assert [len(listings(server, plural)) for plural in ("services", "nodes")] == [2, 2]
+    watches = server.requests(verb="watch", resource="services")
+    assert [each.time > question.time for each in watches] == [False, True], "no watch from the future"
+
+
+async def test_a_watch_from_the_future_is_never_believed(server: ApiServer, cluster: ApiClient) -> None:
+    """After a restore with many writes since, when the version is past ours again, no deletion is missed either."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+        backup = server.revision
+        for number in range(10):
+            server.put(service(300 + number))
+        await seen.right()
+        server.stop()
+        server.restore(backup)
+        for number in range(30):
+            server.put(service(400 + number))
+        server.compact()  # the cache of a server that starts has none of this
+        server.start()
+        await seen.right()
+        assert len(seen.state.services) == 35
+
+
+@pytest.mark.parametrize("code", [201, 403, 503])
+async def test_any_answer_ends_the_pauses(
+    server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    """Any answer of a server that is back ends the pauses of all resources, however long they are."""
+    times = msgspec.structs.replace(TIMES, first_attempt=7200.0, longest_attempt=7200.0)
+    cluster = reach(server, tmp_path, times=times)
+    async with following(server, cluster) as seen:
+        await seen.right()
+        await asyncio.sleep(TIMES.healthy)
+        server.stop()
+        change(server)
+        await seen.until(lambda: len(re.findall(r"trying again in [0-9]{4}", caplog.text)) == len(PLURALS))
+        server.start()
+        server.faults.add(Fault(Respond(code), verb="create"))
+        with contextlib.suppress(Unavailable):
+            await cluster.send_event("default", b"{}")
+        await seen.right()
+    await cluster.aclose()
+
+
+async def test_the_log_is_not_filled_while_nobody_answers(cluster: ApiClient) -> None:
+    """An outage is logged once for each reason until the server answers.  The API's denials are always logged."""
+    lost, refused = Pause(reason="lost", awaits_server=True), Pause(reason="403")
+    news = [cluster._is_news("services", pause) for pause in (lost, lost, lost._replace(reason="refused"), lost)]
+    assert news == [True, False, True, True]
+    assert cluster._is_news("nodes", lost), "of each resource"
+    cluster.end_pauses()
+    assert cluster._is_news("services", lost)
+    assert all(cluster._is_news("services", refused) for _ in range(3))
+
+
+async def test_waits_for_the_server(server: ApiServer, cluster: ApiClient) -> None:
+    """If there is no server yet, it is waited for."""
+    server.stop()
+    async with following(server, cluster) as seen:
+        await asyncio.sleep(0.2)
+        assert not any(seen.batches.values())
+        server.start()
+        await seen.right()
+
+
+async def test_black_hole(server: ApiServer, cluster: ApiClient) -> None:
+    """A connection that is dead but open is noticed by the bookmarks that don't come, and without any other sign."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+        await asyncio.sleep(2 * PATIENCE.silence)
+        assert seen.requests(verb="watch") == len(PLURALS), "bookmarks are a sign of life"
+        server.faults.add(Fault(BlackHole(), verb="watch", resource="services"))
+        server.put(service(9))
+        await seen.right()
+    assert len(listings(server, "services")) == 1
+    assert len(questions(server, "services")) == 1
+
+
+# ---- one and the others --------------------------------------------------------------------------------------------
+
+
+async def test_one_that_may_not(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
+    """A forbidden resource is requested again and again, and logged.  Other resources aren't affected."""
+    server.rbac = [("", "*", "*"), ("networking.k8s.io", "*", "*")]
+    async with following(server, cluster) as seen:
+        await seen.until(lambda: seen.requests(status=403) >= 4)
+        for number in range(20, 30):
+            server.put(service(number))
+            await seen.until(lambda: len(seen.state.services) == len(server.objects("Service")))
+        assert seen.batches["endpointslices"] == []
+        for plural in PLURALS - {"endpointslices"}:
+            assert seen.requests(verb="watch", resource=plural) == 1
+        server.rbac = None
+        await seen.right()
+    assert "endpointslices: 403 Forbidden" in caplog.text
+
+
+async def test_a_kind_that_is_not_there(server: ApiServer, cluster: ApiClient) -> None:
+    """A cluster without ServiceCIDRs has an empty list of them, and if they come later they are found."""
+    server.faults.add(Fault(Respond(404, body=b"404 page not found\n"), resource="servicecidrs", count=2))
+    async with following(server, cluster) as seen:
+        await seen.ready()
+        assert seen.batches["servicecidrs"][0] == [Listed(ServiceCIDR, ())]
+        await seen.right()
+
+
+async def test_a_kind_that_never_comes(server: ApiServer, cluster: ApiClient) -> None:
+    """A kind that isn't there is looked for seldom: in each of its versions, and then not for a while."""
+    server.faults.add(Fault(Respond(404), resource="servicecidrs", count=None))
+    async with following(server, cluster) as seen:
+        await seen.ready()
+        began = time.monotonic()
+        await asyncio.sleep(5 * TIMES.absent)
+        assert seen.requests(status=404) <= 2 * (2 + (time.monotonic() - began) / TIMES.absent)
+        assert len(seen.batches["servicecidrs"]) == 1

@@ -1,0 +1,141 @@
+"""Our programs as processes in a network namespace: the agent above all, and the cost of its processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from nftproxy_conformance.lab import Namespace
+
+from tests.support.waiting import PATIENCE, wait_until
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def start_module(namespace: Namespace, *arguments: str, **options: Any) -> subprocess.Popen[Any]:
+    """Start `python -m` with these arguments in a namespace.  `options` are those of `subprocess.Popen`."""
+    environment = os.environ | {"PYTHONPATH": str(CHECKOUT)} | options.pop("env", {})
+    return namespace.popen([sys.executable, "-m", *arguments], cwd=CHECKOUT, env=environment, **options)
+
+
+class AgentProcess:
+    """`nftproxy run` in a node's namespace.  It can be started again, and all its lives append to the same log.
+
+    Args:
+        namespace: the node's.
+        log_path: the file of its log.
+        module: the program, if it isn't `nftproxy` itself.
+        profile: where cProfile's figures go when it ends, None for no profile.
+    """
+
+    def __init__(
+        self, namespace: Namespace, log_path: Path, module: str = "nftproxy", profile: Path | None = None
+    ) -> None:
+        self.log_path = log_path
+        self._namespace = namespace
+        self._program = [*(["cProfile", "-o", str(profile), "-m"] if profile else []), module]
+        self._process: subprocess.Popen[Any] | None = None
+
+    def launch(self, *arguments: str) -> None:
+        """Start it with these options, and wait for nothing."""
+        self._process = self.start_another(*arguments)
+
+    def start_another(self, *arguments: str) -> subprocess.Popen[Any]:
+        """Start another agent beside it, which writes to the same log."""
+        with self.log_path.open("a") as log:
+            return start_module(self._namespace, *self._program, "run", *arguments, stdout=log, stderr=log)
+
+    @property
+    def process_id(self) -> int:
+        """The number of the process, which must be running."""
+        assert self._process is not None
+        assert self._process.poll() is None, f"the agent has ended by itself: {self.log()}"
+        return self._process.pid
+
+    @property
+    def has_died(self) -> bool:
+        """Whether it has ended by itself."""
+        return self._process is not None and self._process.poll() is not None
+
+    def stop(self, *, may_be_starting: bool = False) -> None:
+        """End it by SIGTERM, as the kubelet does.  Python dies of that before it has set its handler."""
+        self.terminate()
+        status = self.await_end()
+        assert status in ((0, -signal.SIGTERM) if may_be_starting else (0,)), f"status {status}: {self.log()}"
+
+    def terminate(self) -> None:
+        """Send it SIGTERM."""
+        os.kill(self.process_id, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it by SIGKILL, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self.await_end()
+
+    def await_end(self) -> int:
+        """Wait for its end, and return its exit status."""
+        assert self._process is not None
+        process, self._process = self._process, None
+        return process.wait(PATIENCE)
+
+    def log(self) -> str:
+        """The output so far."""
+        return self.log_path.read_text()
+
+    @contextmanager
+    def logging(self, text: str, times: int = 1) -> Iterator[None]:
+        """Wait at the end of the context until the log has a text so many times more often than at its begin."""
+        before = self.log().count(text)
+        yield
+        wait_until(lambda: self.log().count(text) >= before + times, self.log)
+
+    def check_log(self) -> None:
+        """Assert that it has logged no error and no traceback."""
+        errors = [line for line in self.log().splitlines() if " ERROR " in line or line.startswith("Traceback")]
+        assert not errors, self.log()
+
+    # Its cost, with all the processes that it has started
+
+    @property
+    def cpu(self) -> float:
+        """User and system time so far, in seconds."""
+        return sum(map(cpu_seconds, _family(self.process_id)))
+
+    @property
+    def resident(self) -> int:
+        """Resident memory in bytes."""
+        return sum(_memory(each, "VmRSS") for each in _family(self.process_id))
+
+    @property
+    def peak(self) -> int:
+        """The greatest that resident memory has been, in bytes."""
+        return sum(_memory(each, "VmHWM") for each in _family(self.process_id))
+
+
+def cpu_seconds(process_id: int) -> float:
+    """The user and system time that a process has taken (proc(5), stat: utime and stime)."""
+    fields = Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def _family(process_id: int) -> Iterator[int]:
+    yield process_id
+    for task in Path(f"/proc/{process_id}/task").glob("*/children"):
+        with suppress(OSError):
+            for child in task.read_text().split():
+                yield from _family(int(child))
+
+
+def _memory(process_id: int, name: str) -> int:
+    for line in Path(f"/proc/{process_id}/status").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    return 0
