@@ -108,6 +108,8 @@ class Exchange:
         while True:
             self.request.bytes += len(part)
             await response.write(part)
+            # A write to a lost connection returns at once until the event loop has noticed the loss.
+            await asyncio.sleep(0)
             part = b" " * PIECE
 
     async def refuse(self, error: ApiError) -> web.StreamResponse:
