@@ -1,15 +1,15 @@
 """The agent's log: lines for people, or JSON for machines (logging.format, --logging-format).
 
 A message names its values once, `log.info("set %(path)s to %(value)d", {"path": path, "value": value})`, as the
-standard library allows.  A line of text has them in their places, and a line of JSON has them as fields too.
+standard library allows.  In text the values stand in the message.  In JSON they are also fields of the line.
 
-A message that is a single value, `warn_of(problem)`, has the fields of that value.
+If the message is a single value, as in `warn_of(problem)`, the fields of that value are the fields of the line.
 
-A warning has a code (model/codes.py), before the message or as the field `code`, and is counted by it.  So warnings are
-written by `warn`, which takes the code first; tests/test_codes.py finds a logger's own methods where they aren't.
-Libraries have no codes, so their warnings go by `Code.LIBRARY_WARNING`.
+A warning has a code (model/codes.py), which stands before the message or in the field `code`.  Warnings are counted by
+code.  So code calls `warn`, which takes the code first, and never a logger's own methods for warnings, as
+tests/test_codes.py checks.  Libraries have no codes, so their warnings have `Code.LIBRARY_WARNING`.
 
-A JSON line has what those of Kubernetes' components have (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
+A JSON line has the fields of Kubernetes' own components (`ts` in seconds since the epoch, `msg`, `err`), and `level`:
 {"ts":1580306777.04,"level":"info","msg":"set /proc/sys/net/... to 1","path":"/proc/sys/net/...","value":1}
 """
 
@@ -31,15 +31,15 @@ log = logging.getLogger("nftproxy")
 TEXT = "%(asctime)s %(levelname)s %(before)s%(message)s"
 
 DEBUG_FROM, REQUESTS_FROM, ALL_FROM = 4, 6, 8
-"""The verbosities from which on each step is logged, each request to the API, and all that libraries say.
+"""The lowest verbosity that logs each step, each request to the API, and every message of a library.
 
-client-go logs requests at 6, and what is in them at 8."""
+client-go logs requests from 6 on, and their content from 8 on."""
 
 
 def warn(
     code: Code, text: str, /, *, level: int = logging.WARNING, exc_info: BaseException | None = None, **fields: object
 ) -> None:
-    """Log a warning, or an error by `level`, with its code; `text` names the fields, as in "%(path)s is gone"."""
+    """Log a warning, or an error if `level` says so, with its code.  `text` names the fields: "%(path)s is gone"."""
     log.log(level, text, *filter(None, [fields]), exc_info=exc_info, extra={"code": code}, stacklevel=2)
 
 
@@ -49,14 +49,14 @@ def warn_of(problem: Problem) -> None:
 
 
 class CodeFilter(logging.Filter):
-    """Gives each record its code, "" below WARNING, and counts the warnings of each."""
+    """Adds its code to each record, "" below WARNING, and counts the warnings of each code."""
 
     def __init__(self) -> None:
         super().__init__()
         self._counts = Counter[Code]()
 
     def counts(self) -> dict[str, int]:
-        """How many warnings of each code there have been since the process began, in the order of the numbers."""
+        """The number of warnings of each code since the process began, sorted by code."""
         return {str(code): count for code, count in sorted(self._counts.copy().items())}  # threads log meanwhile
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -69,14 +69,14 @@ class CodeFilter(logging.Filter):
 
 
 code_filter = CodeFilter()
-"""The filter of this process's log: there is one log."""
+"""The filter of this process's only log."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object for each record."""
+    """Formats each record as a JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record as a line, without a line feed within it."""
+        """Return the record as a single line."""
         line: dict[str, object] = {"ts": record.created, "level": record.levelname.lower(), "msg": record.getMessage()}
         line |= {"code": str(code)} if (code := getattr(record, "code", "")) else {}
         line = {name: _plain(value) for name, value in _fields(record.args).items()} | line
@@ -87,7 +87,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(args: object) -> Mapping[str, object]:
-    """What a message names."""
+    """The values that a message names, by name."""
     match args:
         case Mapping():
             return args
@@ -98,7 +98,7 @@ def _fields(args: object) -> Mapping[str, object]:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON has it: what isn't a number, a text or a list of these is as the text shows it."""
+    """The JSON form of a value: numbers, text and lists as they are, any other value as the text form of the log."""
     if isinstance(value, list):
         return [_plain(each) for each in value]
     return value if value is None or type(value) in (str, bool, int, float) else str(value)

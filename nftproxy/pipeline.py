@@ -45,9 +45,9 @@ SKELETON = "this node"
 """The owner of each generation's skeleton and of the node's addresses in it."""
 
 STEP = 250
-"""Services that are compiled before other tasks get their turn: with 10 endpoints each this takes 20 ms."""
+"""Most Services that are compiled before other tasks get their turn.  With 10 endpoints each this takes 20 ms."""
 STEP_ELEMENTS = 5_000
-"""The same as elements: a single Service may have as many as thousands of small Services."""
+"""Most elements that are compiled in a turn.  A single Service may have as many as thousands of small Services."""
 MOST_CACHED = 16
 """Services that are compiled together through the cache of choices: with more, as at the start, the last Services would
 evict the first."""
@@ -56,13 +56,16 @@ evict the first."""
 class Pipeline:
     """Turns events in the cluster into transactions for the kernel, for the families given.
 
-    `losses` holds the claims that Services don't get, by Service.  `flows` has the UDP flows that must go.
-    `health_checks` has the answers of health-check node ports, `localhost_ports` the endpoints that serve node ports at
-    localhost, and `counted` the owners of the fronts that are counted.
-    `withheld` has, by family, the Services that contribute no rules, each with the reason, "" until that is known
-    (agent/sync/quarantine.py decides which Services these are).
-    `choices` caches the choices for Services with many endpoints.
-    `lap` is called after each piece of work, with its stage, so that a stopwatch can be put here.
+    Attributes:
+        losses: the claims that Services don't get, by Service.
+        flows: the UDP flows that must be forgotten.
+        health_checks: the answers of health-check node ports.
+        localhost_ports: the endpoints that serve node ports at localhost.
+        counted: the owners of the fronts that are counted.
+        withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
+            agent/sync/quarantine.py decides which Services these are.
+        choices: a cache of the choices for Services with many endpoints.
+        lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.
 
     Raises:
         TemplateError: a template fails.
@@ -97,15 +100,14 @@ class Pipeline:
     def ingest_in_steps(
         self, events: Iterable[Event], families: Collection[Family] = tuple(Family)
     ) -> Generator[None, None, dict[Family, Transaction]]:
-        """As `ingest`, with the transaction of each family whose rules change, and yielding after each piece of work.
+        """As `ingest`, in pieces.  Return the transaction of each family whose rules change.
 
-        A piece is a number of objects of a listing, `STEP` Services, or `STEP_ELEMENTS`.
+        It yields after each piece of work, so that other tasks can run.  A piece is a number of objects of a listing,
+        `STEP` Services, or `STEP_ELEMENTS` elements.  Until the end only `state` shows the change.
 
-        Other tasks can run between pieces.
-
-        Until the end only `state` shows the change.  Only `families` get transactions: a family that is about to be
-        fully loaded needs no incremental transaction.  The first Services, if `families` is empty, come piece by piece,
-        which saves the memory for a change of 100,000 elements.
+        Only `families` get transactions: a family that is about to be fully loaded needs no incremental transaction.
+        If `families` is empty and there are no Services yet, the generations are filled piece by piece.  This saves the
+        memory for a change of 100,000 elements.
         """
         self._invalid.merge((yield from self.state.ingest_in_steps(events)))
         self.lap(Stage.STATE)
@@ -124,11 +126,11 @@ class Pipeline:
     def fill_in_steps(
         self, events: Iterable[Event], installed: Mapping[Family, Installed | None]
     ) -> Generator[Transaction, None, None]:
-        """As `ingest_in_steps` for the first Services, while no hook of ours is in force: fill the tables.
+        """Ingest the first Services while no hook of ours is in force, and fill the tables piece by piece.
 
-        A transaction comes after each piece of work, at once, so that the kernel can apply it while the next is made.
-        Some are empty.  The tables are idle until the last transaction, which hooks them up.  The generations grow with
-        the transactions.
+        It yields a transaction after each piece of work, so that the kernel can apply it while the next is made.  Some
+        are empty.  The tables are idle until the last transaction, which adds the hooks.  The generations grow with the
+        transactions.
         """
         for _ in (steps := Steps(self.state.ingest_in_steps(events))):
             yield Transaction()
@@ -161,7 +163,7 @@ class Pipeline:
             generation.replace_blocks(self._table_blocks(family, self._invalid.table))
 
     def _put_services(self, services: Sequence[ObjectKey]) -> Iterator[tuple[Family, GenerationChange]]:
-        """Put the blocks of Services into generations without any, in pieces.  Yields the change by each piece."""
+        """Put the blocks of Services into generations that have none of them yet.  Yield the change of each piece."""
         for start in range(0, len(services), STEP):
             for family, generation in self.generations.items():
                 blocks: dict[Owner, Block] = {}
@@ -171,7 +173,7 @@ class Pipeline:
                 yield family, generation.replace_blocks(blocks)
 
     def _of_each(self, make: Callable[[Generation], Transaction]) -> Transaction:
-        """The results of `make` for all generations, joined to a transaction."""
+        """Call `make` for each generation.  Join the results to a single transaction."""
         made = join(map(make, self.generations.values()))
         self.lap(Stage.DIFF)
         return made
@@ -193,7 +195,7 @@ class Pipeline:
         return generation if installed and is_refilled(installed, self._shape(family)) else None
 
     def trial(self, family: Family, left_out: Collection[ObjectKey]) -> Transaction:
-        """A transaction that makes a table anew without the rules of some Services: to be checked, not applied."""
+        """A transaction that replaces a table without the rules of some Services.  It is for a dry run only."""
         owners = {owner for key in left_out for owner in self._owned[key]}
         remaining = self.generations[family].without(owners)
         loaded = load_transaction(remaining, self._shape(family), installed=None)
@@ -222,7 +224,7 @@ class Pipeline:
         return self._recompile([service]).get(family, Transaction())
 
     def revoke(self, family: Family, service: ObjectKey, reason: str) -> None:
-        """Withhold again, for a reason, the Service that was admitted last."""
+        """Roll back the last `admit`: withhold its Service again, for this reason."""
         assert self._savepoint is not None, "nothing was admitted"
         self.withheld[family][service] = reason
         self.generations[family].restore(self._savepoint)
@@ -271,7 +273,10 @@ class Pipeline:
         return sorted(invalid.services | invalid.endpoints)
 
     def _refresh_derived(self, services: list[ObjectKey]) -> None:
-        """Update the parts that aren't rules for these Services.  After this nothing is invalid any more."""
+        """Update everything that is derived from these Services beside rules.  After this nothing is invalid any more.
+
+        These are losses, counted fronts, UDP flows, health checks and node ports at localhost.
+        """
         invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
@@ -298,7 +303,7 @@ class Pipeline:
     def _compile(
         self, family: Family, services: Sequence[ObjectKey], blocks: dict[Owner, Block], cache: ChoiceCache | None
     ) -> Generator[None, None, None]:
-        """Make the new blocks of some Services, an empty block for each port that is gone."""
+        """Add the new blocks of some Services to `blocks`, with an empty block for each port that is gone."""
         count = 0
         for key in services:
             for owner in self._owned.get(key, ()):

@@ -1,4 +1,4 @@
-"""Where the files that come with nftproxy, but aren't Python, are found."""
+"""The directories of nftproxy's templates."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ _PACKAGE = Path(__file__).resolve().parent
 
 
 def deploy_templates_dir() -> Path:
-    """Return the directory of the templates of manifests, which nobody edits: it is in the package."""
+    """Return the directory of the manifest templates.  It is in the package, as users don't edit them."""
     return _PACKAGE / "deploy"
 
 
@@ -14,7 +14,7 @@ def templates_dir() -> Path:
     """Return the directory of the rule templates.
 
     In a checkout (and so in an editable install) this is `templates/` beside the package, where people edit
-    it; an installed wheel carries a copy inside the package.
+    it.  An installed wheel has a copy inside the package.
     """
     packaged = _PACKAGE / "templates"
     return packaged if packaged.is_dir() else _PACKAGE.parent / "templates"

@@ -1,3 +1,3 @@
-"""The version of this package; the build reads it here."""
+"""The version of this package.  The build reads it here."""
 
 __version__ = "0.1.0"

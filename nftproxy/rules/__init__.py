@@ -1,1 +1,1 @@
-"""From facts to nft text, generations and their differences: pure."""
+"""Nft text from facts, generations of rules, and the differences between them.  All of it is pure."""

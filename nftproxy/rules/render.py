@@ -1,14 +1,20 @@
-"""Templates in, statements out.
+"""Render facts with templates, and split the rendered text into statements.
 
-Eight templates make the data plane: `table.nft.j2` (the skeleton), `endpoints.nft.j2` (a list of endpoints),
-`draw.nft.j2` (drawing one of N), `service.nft.j2` (one Service port's block), `counts.nft.j2` (what counts
-connections, where that is configured), `watch.nft.j2` (what notes connections without an answer, where a Service
-leaves out who doesn't answer), `screen.nft.j2` and `screened.nft.j2` (what clients may not do, where a Service asks for
-it, and which Service port that is).  What they render is plain nft, of two forms only: a `table` block of declarations,
-and `add element` lines of one element each.  `read_statements` takes the text apart again, line by line; it knows these
-two forms, not the nft language, which is the kernel side's to judge.
+Eight templates make the data plane:
 
-Nothing is read from disk here: a `Renderer` is given the templates' texts.
+* `table.nft.j2`: the skeleton of a table
+* `endpoints.nft.j2`: a list of endpoints
+* `draw.nft.j2`: the draw of a slot among N
+* `service.nft.j2`: the elements of a Service port
+* `counts.nft.j2`: counts of connections, if the configuration asks for them
+* `watch.nft.j2`: notes of connections without an answer, if a Service leaves out silent endpoints
+* `screen.nft.j2` and `screened.nft.j2`: restrictions of clients, if a Service has any, and the Service's elements there
+
+They render plain nft in two forms only: a `table` block of declarations, and `add element` lines with one element each.
+`read_statements` splits that text line by line.  It knows these two forms and not the nft language, which only
+libnftables judges.
+
+Nothing is read from disk here: a `Renderer` receives the templates' texts.
 """
 
 from __future__ import annotations
@@ -59,12 +65,18 @@ TEMPLATE_NAMES = (
 )
 
 CACHED = 4096
-"""Rendered lists and draws that are kept: a cluster has some dozens, but every new affinity timeout makes more."""
+"""Most entries in each cache of rendered lists, draws and screens.  The least recently used entry is evicted.
+
+A cluster needs some dozens, but every new affinity timeout adds more.
+"""
 
 LONG = 100
-"""Endpoints of a list whose rows are remembered: one that comes or goes leaves most of them as they are (slots.py)."""
+"""Lists with this many endpoints or more have their rendered rows cached.
+
+An endpoint that is added or removed leaves most rows as they are (policy/choosing/slots.py).
+"""
 LONG_LISTS = 16
-"""Lists whose rows are remembered: those that have changed last, at about 0.2 MB for 1,000 endpoints."""
+"""Most lists with cached rows.  The least recently rendered list is evicted.  1,000 endpoints take about 0.2 MB."""
 
 _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in NftKind}
@@ -74,7 +86,8 @@ class Renderer:
     """Renders facts to blocks with one set of templates.
 
     Raises:
-        TemplateError: from the constructor if a template is missing or doesn't parse, from the others if it fails.
+        TemplateError: the constructor raises it if a template is missing or doesn't parse, every other method if a
+            template fails.
     """
 
     def __init__(self, templates: Mapping[str, str]) -> None:
@@ -93,7 +106,7 @@ class Renderer:
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
 
     def table(self, facts: TableFacts) -> Block:
-        """The skeleton of one family's table, with what counts or watches connections if any are."""
+        """The skeleton of one family's table, with the chains that count or watch connections if they are asked for."""
         also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers))
         names = (TABLE_TEMPLATE, *(name for name, is_asked_for in also if is_asked_for))
         blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
@@ -103,7 +116,7 @@ class Renderer:
         )
 
     def port(self, facts: PortFacts, table: str) -> Block:
-        """The block of one Service port, the lists and draws included that it shares with others."""
+        """The block of one Service port, including the lists and draws that it shares with other ports."""
         long = tuple(slots for slots in facts.endpoints if len(slots.rows) >= LONG)
         short = tuple(slots for slots in facts.endpoints if len(slots.rows) < LONG)
         block = self._service(msgspec.structs.replace(facts, endpoints=short) if long else facts, table)
@@ -119,7 +132,7 @@ class Renderer:
         return self._block(SERVICE_TEMPLATE, {"table": table, **msgspec.structs.asdict(facts)})
 
     def _long(self, slots: Slots, protocol: str, table: str) -> tuple[Element, ...]:
-        """The elements of a long list: the template writes only the rows that weren't there when it last changed."""
+        """The elements of a long list.  Only rows that differ from the cached rows are rendered again."""
 
         def written(rows: tuple[Row, ...]) -> tuple[Element, ...]:
             alone = PortFacts(protocol, (), endpoints=(Slots(slots.list, slots.front, rows),))
@@ -130,7 +143,7 @@ class Renderer:
         both = min(len(rows), len(slots.rows))
         new = [*itertools.compress(range(both), map(operator.ne, rows, slots.rows)), *range(both, len(slots.rows))]
         made = written(tuple([slots.rows[at] for at in new]))
-        if len(made) != len(new):  # other people's template, which makes more or less of a row than one element
+        if len(made) != len(new):  # a customised template that doesn't write exactly one element for each row
             return written(slots.rows)
         found = list(elements[:both])
         for at, element in zip(new, made, strict=True):
@@ -141,10 +154,10 @@ class Renderer:
         return self._rows[key][1]
 
     def shape(self, facts: TableFacts) -> str:
-        """A name for all that these templates declare and the kernel can't change in place.
+        """A hash of every declaration that the kernel can't change in place.
 
-        Chains, sets and maps that come with Service ports are represented by one sample, and what watches connections
-        is always part of it: no table is made anew because the first Service asks for that.
+        One sample stands for the chains, sets and maps that come with Service ports.  The watching of connections is
+        always part of the shape, so that no table is replaced when the first Service asks for it.
         """
         facts = msgspec.structs.replace(facts, watchers=("watch",))
         sample = ListFacts(
@@ -188,23 +201,25 @@ class Renderer:
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
         try:
             text = self._templates[name].render(facts)
-        except Exception as error:  # whatever a template's expression may raise is the template's fault
+        except Exception as error:  # an expression in a template may raise any exception
             raise TemplateError(_fault(name, error)) from error
         return read_statements(text, str(facts["table"]), name)
 
 
 def _with_entries(block: Block, name: str) -> tuple[Declaration, ...]:
-    """The declarations, each with its elements: those that lead to a chain are the chain's, others their map's.
+    """The declarations of a block, each with its elements as `entries`.
+
+    An element whose verdict leads to a chain belongs to that chain.  Any other element belongs to its set or map.
 
     Raises:
-        TemplateError: an element belongs to nothing that the same template declares.
+        TemplateError: the template doesn't declare the chain, set or map that an element belongs to.
     """
     entries: dict[tuple[bool, str], list[Element]] = {(d.kind is NftKind.CHAIN, d.name): [] for d in block.declarations}
     for element in block.elements:
         verdict, _, chain = element.value.partition(" ")
         owner = (True, chain) if verdict in _LEADING else (False, element.container)
         if owner not in entries:
-            wrong = f"an element of what this template doesn't declare: {element.container} {{ {element.text} }}"
+            wrong = f"this template doesn't declare the owner of an element: {element.container} {{ {element.text} }}"
             raise TemplateError(Problem(name, "", "", wrong, Code.TEMPLATE_FAULT))
         entries[owner].append(element)
     return tuple(
@@ -226,7 +241,7 @@ def _compiled(environment: jinja2.Environment, name: str) -> jinja2.Template:
 
 
 def _fault(name: str, error: Exception) -> Problem:
-    """Where in a template an error arose: Jinja rewrites tracebacks to the template's own lines."""
+    """The problem to report for an error in a template, with the line: Jinja puts template lines into tracebacks."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == "<template>"]
     return Problem(
         name, "", f"line {lines[-1]}" if lines else "", f"{type(error).__name__}: {error}", Code.TEMPLATE_FAULT
@@ -234,10 +249,10 @@ def _fault(name: str, error: Exception) -> Problem:
 
 
 def read_statements(text: str, table: str, name: str) -> Block:
-    """Take rendered text apart into statements.
+    """Split rendered text into statements.
 
     Raises:
-        TemplateError: a line is of neither of the two forms; it is quoted, with its number in the rendered text.
+        TemplateError: a line has neither of the two forms.  The error quotes it, with its number in the rendered text.
     """
     element_head = f"add element {table} "
     declarations: list[Declaration] = []
@@ -246,7 +261,7 @@ def read_statements(text: str, table: str, name: str) -> Block:
     for number, line in lines:
         if line.startswith(element_head) and line.endswith(" }"):
             container, _, content = line[len(element_head) : -2].partition(" { ")
-            if not content or "," in content:  # several elements could be distinguished, but not counted one by one
+            if not content or "," in content:  # a block is compared element by element, so a line must have only one
                 raise _no_statement(name, number, line)
             key, _, value = content.partition(" : ")
             elements[Element(intern_text(container), key, value if " . " in value else intern_text(value))] = None
@@ -258,7 +273,7 @@ def read_statements(text: str, table: str, name: str) -> Block:
 
 
 def _read_table(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Declaration]:
-    """The declarations of a `table` block, up to its closing brace, each with the comments right above it."""
+    """Yield the declarations of a `table` block up to its closing brace, each with the comments right above it."""
     comments: list[str] = []
     for number, line in lines:
         words = line.split()
@@ -275,6 +290,7 @@ def _read_table(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Declara
 
 
 def _read_body(lines: Iterator[tuple[int, str]], name: str) -> Iterator[str]:
+    """Yield the lines of a declaration up to its closing brace."""
     for _, line in lines:
         words = line.split()
         if words == ["}"]:
@@ -292,7 +308,7 @@ def _no_statement(name: str, number: int, line: str) -> TemplateError:
 
 
 def _shape_line(declaration: Declaration) -> str:
-    """What of a declaration can't be changed in place: all of a set or map, and the hook of a base chain."""
+    """The parts of a declaration that the kernel can't change in place: a whole set or map, a base chain's hook."""
     is_chain = declaration.kind is NftKind.CHAIN
     fixed = [line for line in declaration.body if not is_chain or line.startswith("type ")]
     return f"{declaration.kind.value} {declaration.name} {fixed}\n"

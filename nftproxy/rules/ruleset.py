@@ -1,21 +1,22 @@
 """Statements, blocks, generations and changes: rulesets as values.
 
 Rule 1: nft is the only vocabulary.  A *statement* is a declaration (a set, a map, or a chain with its rules) or an
-element.  Its identity is (container) or (container, key); the rest is its value.
+element.  A declaration's identity is its container, an element's is its container and key.  The rest is its value.
 
-Rule 2: a *block* is what one owner contributes: the table's skeleton, or one Service port.  A *generation* is the union
-of the blocks of one family.  Two blocks may contribute the same statement; they may never disagree about one: who owns
-a contested address is decided before rendering (claims.py).
+Rule 2: a *block* has the statements of one owner: the table's skeleton, or one Service port.  A *generation* is the
+union of the blocks of one family.  Two blocks may contribute the same statement, but never with different values:
+policy/claims.py decides which Service owns a contested address before anything is rendered.
 
-Rule 3: a *change* is what replacing some blocks adds to and removes from the union, and costs what those blocks cost.
+Rule 3: a *change* is the difference that replacing some blocks makes to the union.  It costs in proportion to those
+blocks.
 
-What makes the kernel follow a change, or hold a generation, is a *transaction* (transaction.py).
+A *transaction* (transaction.py) makes the kernel follow a change, or hold a generation.
 
-A base chain goes with the last block that uses it, as every packet pays for it.  Sets, maps and other chains that no
-block uses any more are kept until the next full transaction, or until they are too many:
-a rolling update makes and unmakes the same `of-N` chain over and over, a new chain makes the kernel validate the whole
-table (docs/performance.md has what that costs), and before kernel 6.2 a chain stays busy for a moment after the last
-element that pointed to it has gone.
+A base chain is deleted with the last block that uses it, because every packet pays for it.  Sets, maps and other chains
+that no block uses any more stay until the next full transaction, or until there are more than `MAX_UNUSED`.  There are
+three reasons.  A rolling update adds and removes the same `of-N` chain over and over.  A new chain makes the kernel
+validate the whole table.  And before kernel 6.2 a chain stays busy for a moment after the last element that points to
+it is deleted.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Owner = Hashable
 
 
 class NftKind(KeyEnum):
-    """What a declaration declares; the value is nft's keyword."""
+    """The kind of a declaration.  The value is nft's keyword."""
 
     SET = "set"
     MAP = "map"
@@ -43,7 +44,7 @@ class NftKind(KeyEnum):
 
 
 class Element(msgspec.Struct, frozen=True, order=True, gc=False):
-    """One element: of the set or map `container`, with `value` "" in a set."""
+    """An element of the set or map `container`.  In a set, `value` is ""."""
 
     container: str
     key: str
@@ -56,42 +57,41 @@ class Element(msgspec.Struct, frozen=True, order=True, gc=False):
 
 
 def element_text(key: str, value: str) -> str:
-    """An element as it stands between the braces of `add element`, `value` "" in a set."""
+    """An element as it stands between the braces of `add element`.  In a set, `value` is ""."""
     return f"{key} : {value}" if value else key
 
 
 class Declaration(msgspec.Struct, frozen=True, gc=False):
-    """A set, a map, or a chain; `body` is the nft text between its braces, a line each, not indented.
-
-    `comments` are the comment lines that its template has above it: for people, the kernel never sees them.  `entries`
-    come and go with it: the elements that lead to a chain, or those that a map has whoever uses it.
-    """
+    """A set, a map, or a chain."""
 
     kind: NftKind
     name: str
     body: tuple[str, ...]
+    """The lines of nft text between its braces, not indented."""
     comments: tuple[str, ...] = ()
+    """The comment lines above it in its template, for people.  The kernel never sees them."""
     entries: tuple[Element, ...] = ()
+    """Elements that are added and deleted with it: the elements that lead to a chain, or a map's fixed elements."""
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether packets write it: such a set is session affinity, and survives reloads."""
+        """True for a set or map that packets write, such as session affinity.  Its elements survive reloads."""
         return self.kind is not NftKind.CHAIN and any("dynamic" in line for line in self.body if "flags" in line)
 
     @property
     def is_base_chain(self) -> bool:
-        """Whether packets come to it by themselves: it has a hook."""
+        """True for a chain with a hook: the kernel sends packets to it without a jump."""
         return self.kind is NftKind.CHAIN and any(line.startswith("type ") for line in self.body)
 
     @property
     def has_default_policy(self) -> bool:
-        """Whether this is a base chain that leaves its policy to nft, which makes it `accept` if the chain is new."""
+        """True for a base chain that states no policy.  nft gives such a chain the policy `accept` if it is new."""
         stated = (line for line in self.body if line.startswith(("type ", "policy ")))
         return self.is_base_chain and not any("policy" in line for line in stated)
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """The statements that one owner contributes, in the order in which its template wrote them."""
+    """The statements of one owner, in the order in which the template wrote them."""
 
     declarations: tuple[Declaration, ...] = ()
     elements: tuple[Element, ...] = ()
@@ -100,18 +100,21 @@ class Block(msgspec.Struct, frozen=True, gc=False):
 EMPTY = Block()
 
 MAX_UNUSED = 1_000
-"""Declarations that are kept although no block uses them: with more, all of these go in one transaction.
+"""Most declarations that stay although no block uses them.  With more, one transaction deletes them all.
 
-A cluster uses a few for each number of endpoints and each affinity timeout; but whoever changes a timeout again and
-again makes new ones each time, and every one of them makes everybody's changes slower."""
+A cluster needs a few for each number of endpoints and each affinity timeout.  But a Service whose timeout changes again
+and again adds new declarations each time, and each of them slows down every later change."""
 
 
 class Disagreement(ValueError):
-    """Two blocks contribute different values for one statement: a defect of the templates or of what feeds them."""
+    """Two blocks contribute different values for one statement: a defect of the templates, or of their facts."""
 
 
 class GenerationChange:
-    """What happened to one generation since the last transaction, as statements: the difference, net."""
+    """The net difference that an update makes to a generation, as statements.
+
+    An element that is removed and added again with the same value is not part of it.
+    """
 
     def __init__(self) -> None:
         self.declared: dict[tuple[NftKind, str], Declaration] = {}
@@ -124,16 +127,16 @@ class GenerationChange:
         return bool(self.declared or self.removed or self.added or self.discarded)
 
     def leave_out_base_chains(self) -> None:
-        """Declare no chain that packets come to by themselves."""
+        """Leave every chain with a hook out of the declarations."""
         self.declared = {identity: each for identity, each in self.declared.items() if not each.is_base_chain}
 
     def remove(self, element: Element) -> None:
-        """Note that the union has lost an element; an addition since the last transaction is taken back."""
+        """Record that the union has lost an element.  If this change added it, both cancel out."""
         if self.added.pop((element.container, element.key), None) is None:
             self.removed[element.container, element.key] = element.value
 
     def add(self, element: Element) -> None:
-        """Note that the union has gained an element; the removal of the very same is taken back."""
+        """Record that the union has gained an element.  If this change removed the same element, both cancel out."""
         if self.removed.get((element.container, element.key)) == element.value:
             del self.removed[element.container, element.key]
         else:
@@ -141,14 +144,14 @@ class GenerationChange:
 
 
 class Savepoint(NamedTuple):
-    """What a generation had before an update that may have to be taken back."""
+    """The blocks of some owners and all declarations of a generation before an update, for a rollback."""
 
     blocks: dict[Owner, Block]
     declarations: dict[tuple[NftKind, str], Declaration]
 
 
 class Generation:
-    """The union of the blocks of one family, kept up to date block by block."""
+    """The union of the blocks of one family, updated block by block."""
 
     def __init__(self, family: Family) -> None:
         self.family = family
@@ -161,9 +164,9 @@ class Generation:
         self._base: set[tuple[NftKind, str]] = set()
 
     def replace_blocks(self, blocks: Mapping[Owner, Block]) -> GenerationChange:
-        """Put these blocks in the place of what their owners contributed before; an empty block contributes nothing.
+        """Replace the blocks of these owners.  An empty block removes the owner.
 
-        All that goes is withdrawn before anything is contributed, so that a statement may pass from owner to owner.
+        Everything is withdrawn before anything is contributed, so that a statement may pass from owner to owner.
 
         Raises:
             Disagreement: two owners contribute different values for one statement.
@@ -188,6 +191,7 @@ class Generation:
         return change
 
     def _count_uses(self, old: Block, new: Block) -> None:
+        """Count the blocks that use each declaration, and note declarations that no block uses any more."""
         before, after = ({(each.kind, each.name) for each in block.declarations} for block in (old, new))
         for identity in after - before:
             self._uses[identity] += 1
@@ -199,20 +203,20 @@ class Generation:
                 self._unused.add(identity)
 
     def savepoint(self, owners: Iterable[Owner]) -> Savepoint:
-        """What `restore` needs after an update of these owners' blocks that the kernel refuses."""
+        """The present blocks of these owners, for `restore` if the kernel refuses their update."""
         return Savepoint({owner: self.blocks.get(owner, EMPTY) for owner in owners}, dict(self.declarations))
 
     def restore(self, savepoint: Savepoint) -> None:
-        """Take back an update: nothing that came with it is left, not even what is kept when no block uses it."""
+        """Roll an update back, including the declarations that would otherwise stay unused."""
         self.replace_blocks(savepoint.blocks)
         self.declarations = savepoint.declarations
         self._unused = self.declarations.keys() - self._uses.keys()
 
     def _withdraw_lost(self, old: Block, new: Block, change: GenerationChange) -> Iterable[Element]:
-        """Withdraw what `new` no longer has of `old`; what it has beyond `old`, for later."""
+        """Withdraw the elements that only `old` has.  Return the elements that only `new` has, to contribute later."""
         if not old.elements:
             return new.elements
-        # In a block of a thousand elements most are the same objects at the same places, which takes no hashing to see.
+        # In a block of a thousand elements most are the same objects at the same places.  Identity needs no hashing.
         both = min(len(old.elements), len(new.elements))
         differ = list(map(operator.is_not, old.elements, new.elements))
         had = dict.fromkeys([*itertools.compress(old.elements, differ), *old.elements[both:]])
@@ -223,21 +227,21 @@ class Generation:
         return [element for element in has if element not in had]
 
     def elements(self) -> Iterator[Element]:
-        """Every element, by container; first those that come with declarations."""
+        """Every element, by container.  The entries of declarations come first."""
         yield from _entries(self.declarations)
         yield from self._union()
 
     def values(self, container: str) -> Mapping[str, str]:
-        """The elements of a set or map by key, with those that come with declarations; "" in a set."""
+        """The value of each key of a set or map, "" in a set.  The entries of declarations are included."""
         entries = {each.key: each.value for each in _entries(self.declarations) if each.container == container}
         return ChainMap(entries, self._values.get(container, {})) if entries else self._values.get(container, {})
 
     def value(self, container: str, key: str) -> str | None:
-        """The value of an element, "" in a set; None if there is no such element."""
+        """The value of an element, "" in a set.  None if there is no such element."""
         return self._values.get(container, {}).get(key)
 
     def used_elements(self) -> Iterator[Element]:
-        """Every element, except those of declarations that are kept although no block uses them any more."""
+        """Every element, without the entries of declarations that no block uses any more."""
         yield from _entries(self.used_declarations())
         yield from self._union()
 
@@ -247,22 +251,22 @@ class Generation:
                 yield Element(container, key, value)
 
     def used_declarations(self) -> dict[tuple[NftKind, str], Declaration]:
-        """What the blocks declare, without what is kept although no block uses it any more."""
+        """The declarations that some block uses."""
         return {identity: each for identity, each in self.declarations.items() if identity not in self._unused}
 
     def drop_unused(self) -> None:
-        """Keep no declaration that no block uses: the next transaction is a full one, which deletes the others."""
+        """Drop declarations that no block uses.  A full transaction must follow, which deletes them in the kernel."""
         self.declarations = self.used_declarations()
         self._unused.clear()
 
     def without(self, owners: Collection[Owner]) -> Generation:
-        """The union of all blocks but those of some owners, as a generation of its own."""
+        """A new generation with all blocks except the blocks of these owners."""
         made = Generation(self.family)
         made.replace_blocks({owner: block for owner, block in self.blocks.items() if owner not in owners})
         return made
 
     def element_count(self) -> int:
-        """How many elements there are."""
+        """The number of elements."""
         return sum(map(len, self._values.values())) + sum(1 for _ in _entries(self.declarations))
 
     def _declare(self, declaration: Declaration, change: GenerationChange) -> None:

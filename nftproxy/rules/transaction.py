@@ -1,7 +1,7 @@
-"""Transactions: inert nft text that makes the kernel follow a change, or hold a generation.
+"""Transactions: nft text that makes the kernel follow a change, or hold a generation.
 
-Logs, tests and dry runs show the same text that the kernel gets.  Order within it is what the kernel accepts:
-containers before what refers to them, removals before additions of the same key.
+A transaction is an inert value: logs, tests and dry runs show the same text that the kernel gets.  Its order is one
+that the kernel accepts: containers before references to them, removals before additions of the same key.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from nftproxy.model.addresses import TABLE, Family
 from nftproxy.rules.ruleset import Declaration, Element, Generation, GenerationChange, NftKind, element_text
 
 BESIDE_ANOTHER = "-canary"
-"""How the shape of a table ends whose Services are some of the node's, and another proxy's the others."""
+"""The suffix of a table's shape if the table has only some of the node's Services, and another proxy has the rest."""
 
 
 class Container(msgspec.Struct, frozen=True, order=True):
-    """A set, map or chain of our table as the kernel has it, by name only."""
+    """A set, map or chain of our table in the kernel, by name only."""
 
     kind: NftKind
     name: str
@@ -28,9 +28,9 @@ class Container(msgspec.Struct, frozen=True, order=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """What a set or map in the kernel has beyond a generation, and what is missing there.
+    """How a set or map in the kernel differs from a generation.
 
-    An element with another value is in both: it is deleted, and added anew.
+    An element with another value is both surplus and missing: it is deleted, and added anew.
     """
 
     surplus: tuple[Element, ...] = ()
@@ -38,42 +38,40 @@ class Difference(msgspec.Struct, frozen=True):
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """What the kernel holds of our table, except rules: enough to reload it in one transaction.
-
-    `shape` is the second word of the table's comment, "" if it has none of ours.  Without `has_hooks` no packet comes
-    by: there is no base chain, which is what a first load adds last.  `differences` are those of sets and maps, by
-    name, from the generation to be loaded; of what isn't named there, the elements aren't known.
-    """
+    """Our table in the kernel without its rules, which is enough to reload it in one transaction."""
 
     shape: str = ""
+    """The second word of the table's comment, "" if the comment isn't ours."""
     containers: tuple[Container, ...] = ()
     has_hooks: bool = True
+    """False if there is no base chain, so that no packet comes by.  A first load adds base chains last."""
     differences: Mapping[str, Difference] = {}
+    """How sets and maps differ from the generation to be loaded, by name.  The elements of any other are unknown."""
 
 
 class Size(NamedTuple):
-    """How large a transaction is; `statements` counts declarations, elements, and what deletes or empties a container.
-
-    `elements` are those of them that are elements, `characters` the length of the text (it is ASCII: so many bytes).
-    """
+    """How large a transaction is."""
 
     statements: int
+    """Declarations, elements, and commands that delete or empty a container."""
     elements: int
+    """Elements among these statements."""
     characters: int
+    """The length of the text.  It is ASCII, so this is also its number of bytes."""
 
 
 class Transaction(msgspec.Struct, frozen=True):
-    """nft text that happens as a whole or not at all; empty text is no transaction."""
+    """nft text that the kernel applies as a whole or not at all.  Empty text is no transaction."""
 
     text: str = ""
 
     def size(self) -> Size:
-        """How large it is, counted line by line: 40 ms for 100,000 elements, so only for what is reported."""
+        """How large it is.  Counting takes 40 ms for 100,000 elements, so count only for a report."""
         statements = elements = 0
         for line in self.text.splitlines():
             if " element " in line[:16]:
                 elements += line.count(", ") + 1
-            else:  # a command, or the head of a declaration inside a table's block; that block's head is both
+            else:  # a command, or the head of a declaration inside a table block.  The block's own head counts as none
                 statements += line[:1].isalpha() != line.endswith(" {")
         return Size(statements + elements, elements, len(self.text))
 
@@ -82,19 +80,19 @@ class Transaction(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The kernel's ruleset generations around a transaction; every commit of anyone's adds one."""
+    """The kernel's ruleset generation before and after a transaction.  Every commit of any program adds 1 to it."""
 
     before: int
     after: int
 
     @property
     def is_alone(self) -> bool:
-        """Whether nobody else committed in the moment between the two looks."""
+        """True if no other program committed between the two looks at the generation."""
         return self.after == self.before + 1
 
     @classmethod
     def of_several(cls, commits: Sequence[Commit]) -> Commit:
-        """Some commits of ours as one: the last if nobody else committed from the first on, else all in between."""
+        """Combine several of our commits: the last commit if no other program committed, else the whole span."""
         are_in_a_row = all(each.before == last.after for last, each in itertools.pairwise(commits))
         if are_in_a_row and all(each.is_alone for each in commits):
             return commits[-1]
@@ -102,12 +100,12 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def join(transactions: Iterable[Transaction]) -> Transaction:
-    """All of them as one transaction, in their order."""
+    """Join transactions to a single transaction, in their order."""
     return Transaction("".join(transaction.text for transaction in transactions))
 
 
 def change_transaction(family: Family, change: GenerationChange) -> Transaction:
-    """The transaction that makes the kernel follow `change`, in proportion to it."""
+    """The transaction that makes the kernel follow `change`.  Its size is in proportion to the change."""
     table = family.table
     parts = _declare(table, change.declared.values(), flush=True)
     parts += _element_commands("add", table, map(_item, change.entered))
@@ -118,7 +116,10 @@ def change_transaction(family: Family, change: GenerationChange) -> Transaction:
 
 
 def _discard(table: str, declarations: Collection[Declaration]) -> list[str]:
-    """Delete what nothing refers to but its likes: what leads to chains, all rules, chains, and last sets and maps."""
+    """Delete declarations that only each other refer to.
+
+    References go first: elements that lead to these chains, then all rules.  Chains follow, and last sets and maps.
+    """
     gone = {each.name for each in declarations if each.kind is not NftKind.CHAIN}
     entries = [entry for each in declarations for entry in each.entries if entry.container not in gone]
     chains_first = sorted(declarations, key=lambda each: each.kind is not NftKind.CHAIN)
@@ -130,13 +131,17 @@ def _discard(table: str, declarations: Collection[Declaration]) -> list[str]:
 
 
 def load_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
-    """What makes the kernel hold exactly `generation`, whatever it holds now, in one transaction.
+    """The transaction after which the kernel holds exactly `generation`, given the table that it holds now.
 
-    `shape` names the set, map and base chain declarations; a table of another shape is replaced whole, since the kernel
-    changes none of these in place.  A table of the same shape is refilled, and its dynamic sets are left alone; of a
-    set whose difference is known, only that is sent.  A refill loses no connection; of those that begin in the instant
-    of a replacement, one may be dropped, as the old and the new base chains do not change places all at once.  A table
-    without hooks is what an interrupted first load has left, so it is replaced too.
+    `shape` names the set, map and base chain declarations.  The kernel changes none of these in place, so a table of
+    another shape is replaced as a whole.  A table without hooks is left from an interrupted first load, and is replaced
+    too.
+
+    A table of the same shape is refilled.  Its dynamic sets are left alone.  If the difference of a set is known, only
+    the difference is sent.
+
+    A refill loses no connection.  A connection that begins in the instant of a replacement may be dropped, because the
+    kernel doesn't exchange all base chains at once.
     """
     if installed and is_refilled(installed, shape):
         refill = _missing(generation, installed.differences)
@@ -145,15 +150,16 @@ def load_transaction(generation: Generation, shape: str, installed: Installed | 
 
 
 def is_refilled(installed: Installed, shape: str) -> bool:
-    """Whether a load leaves a table where it is; else it replaces the table."""
+    """True if a load keeps the table and refills it.  Otherwise the load replaces the table."""
     return installed.has_hooks and installed.shape == shape
 
 
 def unhooked_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
-    """The first of the transactions that make the kernel hold a generation piece by piece, where no hook is in force.
+    """The first transaction of a load in pieces, for a table without hooks in force.
 
-    It has all that the generation has so far, but no base chain: no packet comes by, so nobody sees the table grow, and
-    the kernel has nothing to validate.  `change_transaction` goes on as the generation grows, `hook_transaction` ends.
+    It has everything that the generation has so far, except base chains.  So no packet sees the table grow, and the
+    kernel has nothing to validate.  As the generation grows, `change_transaction` makes the next transactions.
+    `hook_transaction` makes the last.
     """
     declared = [each for each in generation.declarations.values() if not each.is_base_chain]
     filled = _filled(generation, generation.elements(), declared)
@@ -161,31 +167,33 @@ def unhooked_transaction(generation: Generation, shape: str, installed: Installe
 
 
 def hook_transaction(generation: Generation) -> Transaction:
-    """The last of these transactions: it adds the base chains, and with them all rules are in force at once."""
+    """The last transaction of a load in pieces.  It adds the base chains, which put all rules in force at once."""
     declared = [each for each in generation.declarations.values() if each.is_base_chain]
     return Transaction("".join(_declare(generation.family.table, declared, flush=False)))
 
 
 def delete_transaction(family: Family) -> Transaction:
-    """What removes the table of one family, whether or not it is there (`destroy` is unknown to nft 1.0.6)."""
+    """The transaction that removes a family's table, whether or not it exists (nft 1.0.6 doesn't know `destroy`)."""
     return Transaction(f"add table {family.table}\ndelete table {family.table}\n")
 
 
 def _begun(generation: Generation, shape: str, installed: Installed | None) -> list[str]:
-    """Make the table anew."""
+    """Commands that delete the table, if there is one, and create it empty."""
     table = generation.family.table
     gone = [] if installed is None else [f"delete table {table}\n"]
     return [*gone, f'table {table} {{\n  comment "{TABLE} {shape}"\n}}\n']
 
 
 def _emptied(generation: Generation, installed: Installed) -> list[str]:
-    """Empty what is there, then delete what the generation does not declare; dynamic sets keep their elements.
+    """Commands that empty a table's containers, and delete the containers that the generation doesn't declare.
 
-    Sets whose difference is known are rid of what they have beyond the generation.  That comes first: it may lead to a
-    chain that is deleted.
+    Dynamic sets keep their elements.  Sets with a known difference lose only their surplus elements.  These commands
+    come before the deletions, as a surplus element may lead to a chain that is deleted.
 
-    A base chain that is there would keep the policy that somebody gave it, so it gets the one that nft would choose.
-    Before that the table is named, which wakes one that somebody made dormant; later the kernel would not allow it.
+    An existing base chain would keep a policy that another program gave it, so it gets the policy of a new chain.
+
+    The first command names the table, which wakes a table that another program made dormant.  Later in the transaction
+    the kernel wouldn't allow that.
     """
     table = generation.family.table
     known = installed.differences
@@ -209,7 +217,7 @@ def _emptied(generation: Generation, installed: Installed) -> list[str]:
 
 
 def _missing(generation: Generation, differences: Mapping[str, Difference]) -> Iterator[Element]:
-    """Every element that isn't in the kernel, as far as that is known."""
+    """The elements to add: missing elements of sets with a known difference, and all elements of other sets."""
     for each in differences.values():
         yield from each.missing
     yield from (each for each in generation.elements() if each.container not in differences)
@@ -218,7 +226,7 @@ def _missing(generation: Generation, differences: Mapping[str, Difference]) -> I
 def _filled(
     generation: Generation, elements: Iterable[Element], declarations: Collection[Declaration] | None = None
 ) -> list[str]:
-    """Declare everything, or just this, and add these elements."""
+    """Commands that add these elements, after `declarations`, which defaults to all of the generation's."""
     table = generation.family.table
     wanted = generation.declarations.values() if declarations is None else declarations
     return _declare(table, wanted, flush=False) + _element_commands("add", table, map(_item, elements))
@@ -229,7 +237,7 @@ def _item(element: Element) -> tuple[tuple[str, str], str]:
 
 
 def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) -> list[str]:
-    """Sets and maps first, then empty chains, then their rules: chains refer to each other in any order."""
+    """Declare sets and maps first, then empty chains, then their rules: chains refer to each other in any order."""
     chains = [declaration for declaration in declarations if declaration.kind is NftKind.CHAIN]
     others = [declaration for declaration in declarations if declaration.kind is not NftKind.CHAIN]
     parts = [_table_block(table, others)] if others else []
@@ -240,7 +248,10 @@ def _declare(table: str, declarations: Collection[Declaration], *, flush: bool) 
 
 
 def _present(chain: Declaration) -> str:
-    """What makes a chain be there, empty if it is new: a base chain can't become one later (nft: File exists)."""
+    """A chain without rules, as `add chain` takes it.
+
+    A base chain has its hook from the start, as the kernel doesn't add a hook later (nft: File exists).
+    """
     return f"{chain.name} {{ {chain.body[0]}; }}" if chain.is_base_chain else chain.name
 
 

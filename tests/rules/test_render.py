@@ -385,7 +385,7 @@ def test_a_map_that_is_shared_comes_with_its_elements() -> None:
 def test_a_shared_element_belongs_to_something_that_is_declared_with_it(name: str, element: str) -> None:
     """One that leads to another template's chain, or is another's set's, is refused, and named."""
     bad = Renderer({**templates(), name: f"add element {{{{ table }}}} {element}\n"})
-    wrong = f"an element of what this template doesn't declare: {element}"
+    wrong = f"this template doesn't declare the owner of an element: {element}"
     with pytest.raises(TemplateError, match=rf"^NFT108: {name}: {re.escape(wrong)}$"):
         bad.port(PORT, TABLE)
 
