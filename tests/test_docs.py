@@ -41,7 +41,8 @@ DOCS = CHECKOUT / "docs"
 INDEX = DOCS / "index.md"
 DATA_PLANE = DOCS / "data-plane.md"
 SEMANTICS = DOCS / "semantics.md"
-PAGES = sorted([*CHECKOUT.glob("*.md"), *DOCS.rglob("*.md"), *(CHECKOUT / "examples").rglob("*.md")])
+FOLDERS = ("docs", "examples", "tests", "conformance")
+PAGES = sorted([*CHECKOUT.glob("*.md"), *(page for each in FOLDERS for page in (CHECKOUT / each).rglob("*.md"))])
 
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
 

@@ -1,4 +1,4 @@
-"""docs/conformance.md names a test of ours for each of Kubernetes' own (test/e2e/network), and leaves none of ours out.
+"""tests/system/e2e/kubernetes.md names our tests for each of Kubernetes' own, and leaves none of ours out.
 
 A test is named by its module in tests/system/e2e and its function, `services.hairpin`, or as pytest names it,
 `path::function`.  Those of Kubernetes' tests that no proxy can pass or fail have a reason in place of a test.
@@ -14,10 +14,11 @@ import pytest
 
 CHECKOUT = Path(__file__).resolve().parents[1]
 E2E = CHECKOUT / "tests" / "system" / "e2e"
+PAGE = E2E / "kubernetes.md"
 
 ROWS: list[tuple[str, str]] = re.findall(
     r"^\| (?!Kubernetes' test|---)(.+?) \| (.+?) \|$",
-    (CHECKOUT / "docs" / "conformance.md").read_text(),
+    PAGE.read_text(),
     re.MULTILINE,
 )
 WITHOUT_PROXY = (
@@ -63,7 +64,7 @@ def test_every_test_has_a_name() -> None:
 
 def test_no_name_is_listed_twice() -> None:
     """Each of Kubernetes' tests has one row in its section."""
-    sections = (CHECKOUT / "docs" / "conformance.md").read_text().split("\n## ")
+    sections = PAGE.read_text().split("\n## ")
     for section in sections:
         names = re.findall(r"^\| (.+?) \| .+ \|$", section, re.MULTILINE)
         assert len(set(names)) == len(names)
