@@ -13,15 +13,20 @@ from typing import Any, NamedTuple
 from nftproxy.api import schema
 from nftproxy.api.decode import Report
 from nftproxy.api.nodes import build_node, build_service_cidr
-from nftproxy.api.services import build_service, why_anothers, why_not_ours
+from nftproxy.api.services import addresses_of_ignored, build_service, why_anothers, why_not_ours
 from nftproxy.api.slices import build_slice, why_passed_over
 from nftproxy.api.validate import is_label, is_subdomain
+from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ClusterObject, ObjectKey
 
 
 def _never_ignored(_given: schema.ApiObject) -> str:
     return ""
+
+
+def _no_addresses(_given: schema.ApiObject) -> tuple[Address, ...]:
+    return ()
 
 
 class ObjectKind(NamedTuple):
@@ -36,10 +41,21 @@ class ObjectKind(NamedTuple):
     # These two take a value of `shape`.  A table of several such pairs can't be typed any closer.
     ignored: Callable[[Any], str]  # says why an object is not for this proxy, "" if it is
     build: Callable[[Any, ObjectKey, Report], ClusterObject | None]  # None if too little can be read
+    addresses: Callable[[Any], tuple[Address, ...]] = _no_addresses  # the ClusterIPs of an ignored Service
 
 
 _ALL = (
-    ObjectKind("Service", ("v1",), True, is_label, schema.RawService, Code.SERVICE_FIELD, why_not_ours, build_service),
+    ObjectKind(
+        "Service",
+        ("v1",),
+        True,
+        is_label,
+        schema.RawService,
+        Code.SERVICE_FIELD,
+        why_not_ours,
+        build_service,
+        addresses_of_ignored,
+    ),
     ObjectKind(
         "EndpointSlice",
         ("discovery.k8s.io/v1",),

@@ -234,9 +234,9 @@ def _understand(given: schema.ApiObject, kind: ObjectKind, source: str, problems
         return None
     subject = _subject(kind, key, place)
     reason = kind.ignored(given)
-    return (
-        Ignored(subject, reason) if reason else kind.build(given, key, _reporter(source, subject, problems, kind.code))
-    )
+    if reason:
+        return Ignored(subject, reason, key, kind.addresses(given))
+    return kind.build(given, key, _reporter(source, subject, problems, kind.code))
 
 
 def _kind_of(name: object, api_version: object, kinds: Mapping[str, ObjectKind], report: Report) -> ObjectKind | None:

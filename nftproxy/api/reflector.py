@@ -90,6 +90,7 @@ class _Listing(msgspec.Struct):
     """The part of a listing that has been read.  Its version is that of the first page."""
 
     objects: dict[ObjectKey | str, ClusterObject] = {}
+    ignored: dict[ObjectKey | str, Ignored] = {}
     version: str = ""
     continue_token: str = ""
     pages: int = 0
@@ -203,7 +204,11 @@ class Reflector:
         for start in range(0, len(page.items), STEP):
             for raw in page.items[start : start + STEP]:
                 key, value = self._parse(raw)
-                if key is not None and value is not None:
+                if key is None or value is None:
+                    continue
+                if isinstance(value, Ignored):
+                    self._listing.ignored[key] = value
+                else:
                     self._listing.objects[key] = value
             yield []
         yield from self._end_page(page, len(body), now)
@@ -222,7 +227,7 @@ class Reflector:
             self._is_absent = False
             self.problems.end_listing()
             self._move(Ending.COMPLETE)
-            yield [Listed(self.resource.model, tuple(listing.objects.values()))]
+            yield [Listed(self.resource.model, tuple(listing.objects.values()), tuple(listing.ignored.values()))]
         elif listing.pages >= MOST_PAGES:
             self.receive_endless_list(f"{listing.pages} pages", now)
         elif now - listing.began >= self._times.longest_list:
@@ -392,20 +397,18 @@ class Reflector:
             self.problems.record(key, ())
         else:
             key, value = self._parse(event.object)
-        if value is not None:
+        if value is not None and not isinstance(value, Ignored):
             return [Put(value)]
-        return [] if key is None else [Removed(self.resource.model, key)]
+        return [] if key is None else [Removed(self.resource.model, key, value)]
 
-    def _parse(self, raw: msgspec.Raw) -> tuple[ObjectKey | str | None, ClusterObject | None]:
+    def _parse(self, raw: msgspec.Raw) -> tuple[ObjectKey | str | None, ClusterObject | Ignored | None]:
         """The key and value of an object.
 
-        The value is None if the object can't be read or isn't for this proxy, the key if that can't be read.
+        The value is None if the object can't be read, the key if that can't be read.
         """
         found: list[Problem] = []
         value = parse_json(raw, "", found, kind=self.resource.kind)
-        if value is None or isinstance(value, Ignored):
-            key, value = parse_key(raw, self.resource.kind), None
-        else:
-            key = key_of(value)
+        is_key_alone = value is None or isinstance(value, Ignored)
+        key = parse_key(raw, self.resource.kind) if is_key_alone else key_of(value)  # type: ignore[arg-type]
         self.problems.record(key, found)
         return key, value

@@ -36,15 +36,17 @@ def resources(node_name: str, proxy_name: str = "") -> tuple[Resource, ...]:
     """Return the resources for the proxy of a node, in the order in which they are listed fastest.
 
     With a name, the proxy reads only objects with this label, as for Cilium and Antrea, and no ServiceCIDRs (kinds.py).
+    Without a name it reads all Services, also those of other proxies and without addresses: `explain` says of each why
+    it isn't served.  Only their names, reasons and ClusterIPs are kept.
     """
     kinds = kinds_for(proxy_name)
-    ours, slices = (f"{PROXY_NAME}={proxy_name}",) * 2 if proxy_name else (f"!{PROXY_NAME}", "")
+    ours = f"{PROXY_NAME}={proxy_name}" if proxy_name else ""
     cidrs = Resource(kinds["ServiceCIDR"], ServiceCIDR, "servicecidrs", may_be_absent=True, is_small=True)
     return (
         Resource(kinds["Node"], Node, "nodes", field_selector=f"metadata.name={node_name}", is_small=True),
         *(() if proxy_name else (cidrs,)),
-        Resource(kinds["Service"], Service, "services", ours, "spec.clusterIP!=None"),
+        Resource(kinds["Service"], Service, "services", ours),
         Resource(
-            kinds["EndpointSlice"], EndpointSlice, "endpointslices", ",".join(filter(None, [f"!{HEADLESS}", slices]))
+            kinds["EndpointSlice"], EndpointSlice, "endpointslices", ",".join(filter(None, [f"!{HEADLESS}", ours]))
         ),
     )

@@ -44,6 +44,9 @@ PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 
 kube-proxy ignores every Service with this label, with any value (pkg/proxy/apis/well_known_labels.go)."""
 
+ANOTHERS = f"it is for another proxy (label {PROXY_NAME})"
+"""The reason for which an object with that label is ignored."""
+
 DEFAULT_AFFINITY_TIMEOUT = 10800
 """Seconds (core/v1 DefaultClientIPServiceAffinitySeconds)."""
 MAX_AFFINITY_TIMEOUT = 86400
@@ -79,9 +82,18 @@ def why_not_ours(given: schema.RawService, proxy_name: str = "") -> str:
 def why_anothers(labels: Mapping[str, object], proxy_name: str) -> str:
     """Return why an object with these labels is not for the proxy of a name ("" for no name), or "" if it is."""
     if not proxy_name:
-        return f"it is for another proxy (label {PROXY_NAME})" if PROXY_NAME in labels else ""
+        return ANOTHERS if PROXY_NAME in labels else ""
     has_it = labels.get(PROXY_NAME) == proxy_name
     return "" if has_it else f"it is for another proxy (no label {PROXY_NAME}={proxy_name})"
+
+
+def addresses_of_ignored(given: schema.RawService) -> tuple[Address, ...]:
+    """Return the ClusterIPs of a Service that is not for this proxy, as far as they can be read."""
+    return _cluster_ips(given.spec or schema.ServiceSpec(), _unreported)
+
+
+def _unreported(_field: str, _message: str, _code: Code | None = None, /) -> None:
+    """Report nothing: a fault in another proxy's Service is no fault here."""
 
 
 def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> Service | None:

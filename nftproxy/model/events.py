@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.objects import ClusterObject, Node, ObjectKey, Place, ServiceCIDR
+from nftproxy.model.objects import ClusterObject, Ignored, Node, ObjectKey, Place, ServiceCIDR
 
 
 class HostAddresses(msgspec.Struct, frozen=True):
@@ -37,17 +37,25 @@ class Put(msgspec.Struct, frozen=True):
 
 
 class Removed(msgspec.Struct, frozen=True):
-    """An object is gone, or no longer for this proxy.  `key` is an ObjectKey, or the name of a ServiceCIDR or Node."""
+    """An object is gone, or not for this proxy.  `key` is an ObjectKey, or the name of a ServiceCIDR or Node.
+
+    `ignored` has the reason if the object exists and isn't for this proxy.
+    """
 
     kind: type[ClusterObject]
     key: ObjectKey | str
+    ignored: Ignored | None = None
 
 
 class Listed(msgspec.Struct, frozen=True):
-    """All objects of a kind.  An object that is not among them is gone, so no deletion can be missed."""
+    """All objects of a kind.  An object that is not among them is gone, so no deletion can be missed.
+
+    `ignored` has the objects that aren't for this proxy, as far as the source tells.
+    """
 
     kind: type[ClusterObject]
     objects: tuple[ClusterObject, ...]
+    ignored: tuple[Ignored, ...] = ()
 
 
 Event = Put | Removed | Listed

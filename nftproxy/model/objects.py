@@ -163,3 +163,5 @@ class Ignored(msgspec.Struct, frozen=True, gc=False):
 
     object: str
     reason: str
+    key: ObjectKey = ObjectKey("", "")  # a value
+    cluster_ips: tuple[Address, ...] = ()  # of a Service

@@ -17,6 +17,7 @@ from nftproxy.model.objects import (
     ClusterObject,
     Endpoint,
     EndpointSlice,
+    Ignored,
     Node,
     ObjectKey,
     Place,
@@ -57,6 +58,7 @@ class ClusterState:
     """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs.
 
     `services` are the Services within the limits (limits.py).  `excessive` has the rest, each with the reason.
+    `ignored` are the Services that aren't for this proxy, which no rule depends on.
     `watched` are the `services` that leave out silent endpoints.  `silent` are the endpoints that don't answer.
     """
 
@@ -68,6 +70,7 @@ class ClusterState:
         self.services: dict[ObjectKey, Service] = {}
         self.watched: set[ObjectKey] = set()
         self.excessive: dict[ObjectKey, str] = {}
+        self.ignored: dict[ObjectKey, Ignored] = {}
         self._given: dict[ObjectKey, Service] = {}
         self._unjudged: set[ObjectKey] = set()
         self.claims = Claims(config)
@@ -128,10 +131,14 @@ class ClusterState:
             match event:
                 case Put(object=new):
                     self._put(new, touched)
-                case Removed(kind=kind, key=key):
+                case Removed(kind=kind, key=key, ignored=ignored):
                     self._remove(kind, key, touched)
-                case Listed(kind=kind, objects=objects):
+                    if kind is Service and ignored is not None:
+                        self.ignored[ignored.key] = ignored
+                case Listed(kind=kind, objects=objects, ignored=passed_over):
                     yield from self._list(kind, objects, touched)
+                    if kind is Service:
+                        self.ignored = {each.key: each for each in passed_over}
         for number, service in enumerate(sorted(self._unjudged), 1):
             self._judge(service, touched)
             if number % STEP == 0:
@@ -163,6 +170,7 @@ class ClusterState:
     def _put(self, new: ClusterObject | Seen, touched: Invalidation) -> None:
         match new:
             case Service():
+                self.ignored.pop(new.key, None)
                 self._change_service(new.key, new)
             case EndpointSlice():
                 self._change_slice(new.key, new, touched)
@@ -185,6 +193,7 @@ class ClusterState:
     def _remove(self, kind: type[ClusterObject], key: ObjectKey | str, touched: Invalidation) -> None:
         if isinstance(key, ObjectKey):
             if kind is Service:
+                self.ignored.pop(key, None)
                 self._change_service(key, None)
             elif kind is EndpointSlice:
                 self._change_slice(key, None, touched)

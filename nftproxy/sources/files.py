@@ -50,7 +50,11 @@ class Manifests(NamedTuple):
     def listing(self) -> list[Event]:
         """Return listings of all kinds: an object that is not in the files is gone."""
         return [
-            Listed(kind, tuple(value for value in self.objects if isinstance(value, kind)))
+            Listed(
+                kind,
+                tuple(value for value in self.objects if isinstance(value, kind)),
+                tuple(each for each in self.ignored if kind is Service and each.object.startswith("Service ")),
+            )
             for kind in (Node, ServiceCIDR, Service, EndpointSlice)
         ]
 

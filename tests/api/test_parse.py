@@ -171,7 +171,18 @@ def test_a_bad_taint(bad: object, problem: str) -> None:
 )
 def test_services_that_do_not_count(path: str, value: object, reason: str) -> None:
     """A Service that is another proxy's, an ExternalName, headless or without ClusterIP is ignored, with the reason."""
-    assert read(changed(SERVICE, path, value)) == (Ignored("Service shop/web", reason), [])
+    found, problems = read(changed(SERVICE, path, value))
+    assert isinstance(found, Ignored)
+    assert (found.object, found.reason, found.key, problems) == ("Service shop/web", reason, WEB, [])
+
+
+def test_an_ignored_service_has_its_addresses() -> None:
+    """The ClusterIPs of another proxy's Service are kept, and faults in them are nobody's problem here."""
+    another = changed(SERVICE, "metadata|labels|service.kubernetes.io/service-proxy-name", "other")
+    reason = "it is for another proxy (label service.kubernetes.io/service-proxy-name)"
+    ignored = Ignored("Service shop/web", reason, WEB, (Address("10.96.0.10"), Address("fd00:96::10")))
+    assert read(another) == (ignored, [])
+    assert read(changed(another, "spec.clusterIPs", [7])) == (Ignored("Service shop/web", reason, WEB), [])
 
 
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
@@ -223,7 +234,8 @@ def test_a_proxy_with_a_name_passes_over_what_every_proxy_does() -> None:
 )
 def test_slices_that_do_not_count(path: str, value: object, reason: str) -> None:
     """A slice of a headless Service, of names, or of no Service is ignored, with the reason."""
-    assert read(changed(SLICE, path, value)) == (Ignored("EndpointSlice shop/web-abcde", reason), [])
+    ignored = Ignored("EndpointSlice shop/web-abcde", reason, ObjectKey("shop", "web-abcde"))
+    assert read(changed(SLICE, path, value)) == (ignored, [])
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,17 @@ from nftproxy.api.responses import (
     read_error,
     read_page,
 )
+from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Listed, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Node, ObjectKey, Service, ServiceCIDR
+from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR
 from tests.support import objects
 
 NODES, CIDRS, SERVICES, SLICES = resources("node-a")
 WEB = ObjectKey("shop", "web")
+EXTERNAL = Ignored("Service shop/web", "its type is ExternalName", WEB, (Address("10.96.0.1"),))
+ADDRESSLESS = Ignored("Service shop/web", "it has no clusterIP", WEB)
 EXPIRED = ErrorStatus(410, "too old")
 TOO_LARGE = ErrorStatus(504, "too large", is_too_large=True)
 BUSY = ErrorStatus(429, "busy", retry_after=3.0)
@@ -173,12 +176,16 @@ def test_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_leaves_out_what_is_not_ours() -> None:
-    """A listing has no objects that are ignored or unreadable, and unreadable objects are reported."""
+    """A listing has no object that can't be read, which is reported, and of ignored objects only the reason."""
     reflector = Reflector(SERVICES)
     items = (service("a", type="ExternalName"), service("b", clusterIP=7, clusterIPs=None), 8, service("c"))
     (told,) = listed(reflector, page(*items))
     assert isinstance(told, Listed)
     assert [str(value.key) for value in told.objects if isinstance(value, Service)] == ["shop/c"]
+    assert {str(value.key): value.reason for value in told.ignored} == {
+        "shop/a": "its type is ExternalName",
+        "shop/b": "it has no clusterIP",
+    }
     assert reflector.problems.count == len(reflector.problems.take_new()) > 0
 
 
@@ -328,8 +335,8 @@ def test_a_kind_that_is_not_there() -> None:
     [
         (line("BOOKMARK", service()), []),
         (line("DELETED", service()), [Removed(Service, WEB)]),
-        (line("MODIFIED", service(type="ExternalName")), [Removed(Service, WEB)]),
-        (line("MODIFIED", service(clusterIP=7, clusterIPs=None, ports=8)), [Removed(Service, WEB)]),
+        (line("MODIFIED", service(type="ExternalName")), [Removed(Service, WEB, EXTERNAL)]),
+        (line("MODIFIED", service(clusterIP=7, clusterIPs=None, ports=8)), [Removed(Service, WEB, ADDRESSLESS)]),
         (line("ADDED", {"metadata": {"namespace": "shop", "name": "web", "resourceVersion": "7"}}), None),
         (line("ADDED", {"metadata": {"name": "No name", "resourceVersion": "7"}}), []),
         (line("SURPRISE", service()), []),
@@ -340,7 +347,7 @@ def test_events(data: bytes, told: list[Event] | None) -> None:
     """An object that isn't for this proxy any more, or can't be read, is removed like a deleted object."""
     reflector = watching()
     events = reflector.receive_data(data, 0.0)
-    assert events == ([Removed(Service, WEB)] if told is None else told)
+    assert events == ([Removed(Service, WEB, ADDRESSLESS)] if told is None else told)
     assert reflector.is_open
 
 

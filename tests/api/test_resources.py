@@ -8,11 +8,7 @@ from nftproxy.model.objects import EndpointSlice, Node, Service, ServiceCIDR
 FOLLOWED = {
     Node: ("v1", "nodes", {"fieldSelector": "metadata.name=node-a"}),
     ServiceCIDR: ("networking.k8s.io/v1", "servicecidrs", {}),
-    Service: (
-        "v1",
-        "services",
-        {"labelSelector": "!service.kubernetes.io/service-proxy-name", "fieldSelector": "spec.clusterIP!=None"},
-    ),
+    Service: ("v1", "services", {}),
     EndpointSlice: (
         "discovery.k8s.io/v1",
         "endpointslices",
@@ -22,7 +18,7 @@ FOLLOWED = {
 
 
 def test_what_is_followed() -> None:
-    """This Node alone, all ServiceCIDRs, and the Services and EndpointSlices that are not for other proxies."""
+    """This Node alone, all ServiceCIDRs and Services, and the EndpointSlices of Services with an address."""
     found = {each.model: (each.kind.api_versions[0], each.plural, each.selectors) for each in resources("node-a")}
     assert found == FOLLOWED
 
@@ -42,6 +38,6 @@ def test_a_proxy_with_a_name_follows_what_is_labelled_with_it() -> None:
     label = "service.kubernetes.io/service-proxy-name=canary"
     assert {each.model: each.selectors for each in resources("node-a", "canary")} == {
         Node: {"fieldSelector": "metadata.name=node-a"},
-        Service: {"labelSelector": label, "fieldSelector": "spec.clusterIP!=None"},
+        Service: {"labelSelector": label},
         EndpointSlice: {"labelSelector": f"!service.kubernetes.io/headless,{label}"},
     }

@@ -12,10 +12,11 @@ import pytest
 import yaml
 
 from nftproxy.api.kinds import kinds_for
+from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.events import Listed, key_of
-from nftproxy.model.objects import EndpointSlice, Ignored, Node, Service, ServiceCIDR
+from nftproxy.model.objects import EndpointSlice, Ignored, Node, ObjectKey, Service, ServiceCIDR
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import Manifests, load, merge, read_file
@@ -23,6 +24,13 @@ from tests.support.raw import CIDR, NODE, SERVICE, SLICE, changed
 
 ALL = [SERVICE, SLICE, NODE, CIDR]
 LIST = {"apiVersion": "v1", "kind": "List", "items": ALL}
+EXTERNAL = Ignored(
+    "Service shop/web",
+    "its type is ExternalName",
+    ObjectKey("shop", "web"),
+    (Address("10.96.0.10"), Address("fd00:96::10")),
+)
+"""SERVICE as an ExternalName."""
 CONFIG = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
 
@@ -91,7 +99,7 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_not_for_this_proxy_is_told_apart(tmp_path: Path) -> None:
     """Objects that are another's are given with the reason."""
     found = load([write(tmp_path / "a.json", json.dumps(changed(SERVICE, "spec.type", "ExternalName")))])
-    assert found == Manifests([], [Ignored("Service shop/web", "its type is ExternalName")], [])
+    assert found == Manifests([], [EXTERNAL], [])
 
 
 # ---- directories ---------------------------------------------------------------------------------------------------
@@ -213,7 +221,7 @@ def test_of_an_object_given_twice_the_later_one_counts(tmp_path: Path) -> None:
     write(tmp_path / "b.json", json.dumps(changed(SERVICE, "spec.type", "ExternalName")))
     found = load([tmp_path])
     assert found.objects == []
-    assert found.ignored == [Ignored("Service shop/web", "its type is ExternalName")]
+    assert found.ignored == [EXTERNAL]
     assert problems(found, tmp_path) == ["b.json: Service shop/web: was in a.json already: this version counts"]
 
 

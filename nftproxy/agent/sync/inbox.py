@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from nftproxy.model.events import Event, Listed, Put, Removed, Seen, key_of
-from nftproxy.model.objects import ClusterObject, ObjectKey
+from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
 
 Key = ObjectKey | str
 
@@ -18,7 +18,7 @@ class Inbox:
     """The events that have come since the last `take`."""
 
     def __init__(self) -> None:
-        self._listings: dict[type[ClusterObject], dict[Key, ClusterObject]] = {}
+        self._listings: dict[type[ClusterObject], dict[Key, ClusterObject | Ignored]] = {}
         self._changes: dict[tuple[type, Key], Put | Removed] = {}
 
     def __len__(self) -> int:
@@ -37,14 +37,15 @@ class Inbox:
 
     def take(self) -> list[Event]:
         """Remove and return all events, listings first."""
-        listed = [Listed(kind, tuple(objects.values())) for kind, objects in self._listings.items()]
+        listed = [_listed(kind, values.values()) for kind, values in self._listings.items()]
         events = [*listed, *self._changes.values()]
         self._listings, self._changes = {}, {}
         return events
 
     def _list(self, event: Listed) -> None:
         self._changes = {key: change for key, change in self._changes.items() if key[0] is not event.kind}
-        self._listings[event.kind] = {key_of(each): each for each in event.objects}
+        objects: dict[Key, ClusterObject | Ignored] = {key_of(each): each for each in event.objects}
+        self._listings[event.kind] = objects | {each.key: each for each in event.ignored}
 
     def _change(self, event: Put | Removed) -> None:
         kind, key, value = _change_of(event)
@@ -57,9 +58,19 @@ class Inbox:
             listing[key] = value
 
 
-def _change_of(event: Put | Removed) -> tuple[type[ClusterObject], Key, ClusterObject | None]:
+def _listed(kind: type[ClusterObject], values: Iterable[ClusterObject | Ignored]) -> Listed:
+    objects, ignored = list[ClusterObject](), list[Ignored]()
+    for value in values:
+        if isinstance(value, Ignored):
+            ignored.append(value)
+        else:
+            objects.append(value)
+    return Listed(kind, tuple(objects), tuple(ignored))
+
+
+def _change_of(event: Put | Removed) -> tuple[type[ClusterObject], Key, ClusterObject | Ignored | None]:
     """Return the kind and key of an object, and its new value (None if it was removed)."""
     if isinstance(event, Removed):
-        return event.kind, event.key, None
+        return event.kind, event.key, event.ignored
     assert not isinstance(event.object, Seen), "this is no object of the cluster's"
     return type(event.object), key_of(event.object), event.object

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from nftproxy.agent.sync.inbox import Inbox
 from nftproxy.model.events import Event, Listed, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Service
-from tests.support.factories import host_addresses, node, pipeline, service, service_cidr, slice_of
+from nftproxy.model.objects import EndpointSlice, Ignored, Service
+from tests.support.factories import host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
 NAMES = ["shop/a", "shop/b", "shop/c"]
 SERVICES = [service(name, cluster_ips=[f"10.96.0.{n}"]) for n, name in enumerate(NAMES, 10)]
@@ -19,7 +19,9 @@ REMOVALS: list[Event] = [
     *(Removed(Service, each.key) for each in SERVICES),
     *(Removed(EndpointSlice, each.key) for each in SLICES),
 ]
-LISTINGS: list[Event] = [Listed(Service, tuple(SERVICES[:n])) for n in range(3)]
+PASSED_OVER = [Ignored(f"Service {name}", "it is headless", key(name)) for name in NAMES]
+REMOVALS += [Removed(Service, each.key, each) for each in PASSED_OVER]
+LISTINGS: list[Event] = [Listed(Service, tuple(SERVICES[:n]), tuple(PASSED_OVER[n:])) for n in range(3)]
 LISTINGS += [Listed(EndpointSlice, tuple(SLICES[::step])) for step in (1, 3)]
 ADDRESSES: list[Event] = [Put(host_addresses("192.0.2.1")), Put(host_addresses())]
 histories = st.lists(st.sampled_from([*PUTS, *REMOVALS, *LISTINGS, *ADDRESSES]), max_size=40)
@@ -36,6 +38,7 @@ def test_what_is_taken_comes_to_the_same(before: list[Event], waiting: list[Even
         made.ingest(events)
     for family, generation in one.generations.items():
         assert set(generation.used_elements()) == set(other.generations[family].used_elements())
+    assert one.state.ignored == other.state.ignored
 
 
 def test_nothing_is_left() -> None:
