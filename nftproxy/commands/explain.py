@@ -101,7 +101,10 @@ def explain_command(
 def _show(
     explanation: Explanation, traces: tuple[Trace, ...] | None, kernel: bool, output: str, *, wants_picture: bool
 ) -> None:
-    """Print an answer, and exit with status 1 if the kernel differs.  `kernel`: its own rules were traced."""
+    """Print an answer.  `kernel`: its own rules were traced.
+
+    The exit status is 1 if the kernel differs, or if the question names an object that this proxy doesn't know.
+    """
     if wants_picture:
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
     elif output == "json":
@@ -111,7 +114,7 @@ def _show(
         click.echo(explanation)
         if traces is not None:
             click.echo("\n".join(trace_text(traces, COPIED[kernel])))
-    if any(trace.differences for trace in traces or ()):
+    if explanation.is_damaged or not explanation.is_known or any(trace.differences for trace in traces or ()):
         sys.exit(1)
 
 

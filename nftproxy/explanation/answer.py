@@ -138,10 +138,14 @@ class Loser(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct, frozen=True):
-    """The pod that a client was sent to, and the seconds until it is forgotten."""
+    """The pod that a client was sent to, and the seconds until it is forgotten.
+
+    `is_used` is false if the Service doesn't use the pod any more: the client's next connection is drawn anew.
+    """
 
     pod: Address
     seconds: float
+    is_used: bool = True
 
 
 class Affinity(msgspec.Struct, frozen=True):
@@ -156,6 +160,8 @@ class Affinity(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         words = f"{self.timeout} s, {self.how}"
+        if self.remembered and not self.remembered.is_used:
+            return f"{words}; this one was sent to {self.remembered.pod}, which is no longer used"
         if self.remembered:
             return f"{words}; this one is sent to {self.remembered.pod} for {self.remembered.seconds:.0f} s more"
         return f"{words}; this one is not remembered" if self.is_known and self.key else words
@@ -212,7 +218,11 @@ class OwnBaseChain(msgspec.Struct, frozen=True):
 
 
 class Explanation(msgspec.Struct, frozen=True):
-    """The answer to a question on a node.  `notes` are about the whole question."""
+    """The answer to a question on a node.
+
+    `notes` are about the whole question.  `is_known` is false if it names a Service, a port or a pod that this proxy
+    doesn't know.
+    """
 
     to: str
     source: str
@@ -220,6 +230,12 @@ class Explanation(msgspec.Struct, frozen=True):
     places: tuple[ExplainedPlace, ...]
     notes: tuple[str, ...] = ()
     base_chains: tuple[OwnBaseChain, ...] = ()
+    is_known: bool = True
+
+    @property
+    def is_damaged(self) -> bool:
+        """True if the kernel was asked, and an element is missing, differs, or must not be there."""
+        return any(each.is_held is False for place in self.places for each in place.expected)
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))

@@ -62,12 +62,14 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
         places.append(_place(pipeline, spot, question.source, pods))
         yield
     notes = list(_notes(pipeline, question.to, found=bool(spots)))
+    is_known = not _names_unknown(pipeline, question.to)
     if question.source and question.source.pod and question.source.pod not in pods.addresses:
         notes.append(f"the address of pod {question.source.pod} is not known")
+        is_known = False
     if len(spots) > MAX_PLACES:
         notes.append(f"{len(spots) - MAX_PLACES} more addresses and ports are left out: ask for one port")
     source, node = str(question.source or ""), pipeline.state.node.name
-    return Explanation(str(question.to), source, node, tuple(places), tuple(notes), base_chains(pipeline))
+    return Explanation(str(question.to), source, node, tuple(places), tuple(notes), base_chains(pipeline), is_known)
 
 
 def _spots(pipeline: Pipeline, to: To) -> Iterator[ToAddress]:
@@ -87,12 +89,38 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
     if isinstance(to, ToService):
         if to.service in state.excessive:
             yield f"{Code.LIMIT_EXCEEDED}: Service {to.service} is quarantined: {state.excessive[to.service]}"
+        elif to.service in state.ignored:
+            reason = state.ignored[to.service].reason
+            yield f"this proxy doesn't serve Service {to.service}: {reason}{_instead(reason)}"
         elif to.service not in state.services:
             yield f"this proxy knows no Service {to.service}{_alike(state.services, to.service)}"
-        elif not found:
+        elif not found and not _has_port(state.services[to.service], to):
             yield f"Service {to.service} has no such port"
+        elif not found:
+            yield f"there are no rules for the families of Service {to.service}"
     elif not found:
         yield "there are no rules for this address's family" if isinstance(to, ToAddress) else "the node has no address"
+
+
+def _names_unknown(pipeline: Pipeline, to: To) -> bool:
+    """True if a question names a Service that isn't there, or a port that its Service doesn't have."""
+    state = pipeline.state
+    if not isinstance(to, ToService) or to.service in state.ignored or to.service in state.excessive:
+        return False
+    return to.service not in state.services or not _has_port(state.services[to.service], to)
+
+
+def _has_port(service: Service, to: ToService) -> bool:
+    return any(
+        to.port in ("", port.name, str(port.port)) and to.protocol in (None, port.protocol) for port in service.ports
+    )
+
+
+def _instead(reason: str) -> str:
+    """Say how clients reach a Service that has no address, by the reason for which no proxy serves it."""
+    if "headless" in reason:
+        return "; its name resolves to the addresses of its pods, which clients connect to by themselves"
+    return "; its name resolves to another name" if "ExternalName" in reason else ""
 
 
 def _alike(services: Collection[ObjectKey], wanted: ObjectKey) -> str:

@@ -15,7 +15,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
 from nftproxy.explanation.clients import Client, is_local, own_addresses
-from nftproxy.explanation.ownership import Served
+from nftproxy.explanation.ownership import Served, node_port_addresses, node_port_owner
 from nftproxy.explanation.question import SourceKind, ToAddress
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm
@@ -30,6 +30,7 @@ from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import denies_some, has_own_list, restricting_ranges
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.localhost import LocalPort
+from nftproxy.policy.state import ClusterState
 
 REJECTIONS = {
     Protocol.TCP: "tcp reset",
@@ -105,17 +106,39 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
     state, sources, address = pipeline.state, (str(client),), spot.address
     is_own = address in own_addresses(state) or is_loopback(address)
     if is_own and client.kind is not SourceKind.NODE:
-        return Case(sources, Fate.NODE, "it is the node's own address, and no Service has the port")
+        return Case(sources, Fate.NODE, _why_nodes_own(pipeline, spot))
     holder = state.claims.cluster_ip_owner(address)
     if holder and holder not in pipeline.withheld[spot.family]:
         why = f"it is the ClusterIP of Service {holder}, which does not serve this port"
         return Case(sources, Fate.REJECTED, why, REJECTIONS[spot.protocol])
     cidr = next((cidr for cidr in state.service_cidrs if contains(cidr, address)), None)
     if cidr:
-        return Case(sources, Fate.DROPPED, f"it is in the ServiceCIDR {cidr}, and no Service's ClusterIP")
+        return Case(sources, Fate.DROPPED, f"it is in the ServiceCIDR {cidr}, and {_whose(pipeline, address)}")
     if is_own:
-        return Case(sources, Fate.NODE, "it is the node's own address, and no Service has the port")
+        return Case(sources, Fate.NODE, _why_nodes_own(pipeline, spot))
+    if whose := another_proxys(pipeline.state, address):
+        return Case(sources, Fate.PASSED, f"{whose}, so the packet is routed as any other")
     return Case(sources, Fate.PASSED, "no Service has this address and port, so the packet is routed as any other")
+
+
+def another_proxys(state: ClusterState, address: Address) -> str:
+    """Name the ignored Service that has a ClusterIP, with the reason, or return "".  This looks at all of them."""
+    found = (each for each in state.ignored.values() if address in each.cluster_ips)
+    return next((f"Service {each.key} has it, which this proxy doesn't serve: {each.reason}" for each in found), "")
+
+
+def _whose(pipeline: Pipeline, address: Address) -> str:
+    return another_proxys(pipeline.state, address) or "no Service's ClusterIP"
+
+
+def _why_nodes_own(pipeline: Pipeline, spot: ToAddress) -> str:
+    """Why a packet to one of the node's own addresses isn't translated."""
+    owner = node_port_owner(pipeline, spot)
+    if owner is None:
+        return "it is the node's own address, and no Service has the port"
+    served = ", ".join(node_port_addresses(pipeline, spot.family, spot.protocol)) or "no address of this family"
+    what = f"it is the node's own address, and the port is a node port of Service {owner}"
+    return f"{what}, but node ports are served only at {served} (nodePortAddresses)"
 
 
 # Source ranges

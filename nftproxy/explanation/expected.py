@@ -13,7 +13,16 @@ from typing import Protocol
 
 import msgspec
 
-from nftproxy.explanation.answer import Affinity, Expected, ExplainedPlace, Explanation, OwnBaseChain, Remembered
+from nftproxy.explanation.answer import (
+    Affinity,
+    Case,
+    Expected,
+    ExplainedPlace,
+    Explanation,
+    Fate,
+    OwnBaseChain,
+    Remembered,
+)
 from nftproxy.explanation.clients import Client
 from nftproxy.explanation.ownership import Served, serves_node_ports
 from nftproxy.explanation.question import ToAddress
@@ -151,7 +160,30 @@ def with_kernel(explanation: Explanation, find: Find) -> Explanation:
 def _place(place: ExplainedPlace, find: Find) -> ExplainedPlace:
     expected = tuple(_compared(each, find(place.family, each.container, each.key)) for each in place.expected)
     affinity = _remembered(place.affinity, place.family, find) if place.affinity else None
-    return msgspec.structs.replace(place, expected=expected, affinity=affinity)
+    cases = place.cases
+    if affinity and affinity.remembered:
+        pod = affinity.remembered.pod
+        cases = tuple(_returning(case, pod) for case in place.cases)
+        remembered = msgspec.structs.replace(affinity.remembered, is_used=cases != place.cases)
+        affinity = msgspec.structs.replace(affinity, remembered=remembered)
+    return msgspec.structs.replace(place, expected=expected, affinity=affinity, cases=cases)
+
+
+def _returning(case: Case, pod: Address) -> Case:
+    """The case of a client that is remembered with a pod: all its connections go there, if the list still has it."""
+    on_list = [each for each in case.endpoints if each.share and each.address == pod]
+    if case.fate is not Fate.ENDPOINT or not on_list:
+        return case
+    whole = sum(each.share for each in on_list)
+    return msgspec.structs.replace(
+        case,
+        why=f"to {pod}, as session affinity remembers this client",
+        algorithm="",
+        endpoints=tuple(
+            msgspec.structs.replace(each, share=100 * each.share / whole if each in on_list else 0.0)
+            for each in case.endpoints
+        ),
+    )
 
 
 def _compared(expected: Expected, held: Held | None) -> Expected:

@@ -65,6 +65,14 @@ def served_at(pipeline: Pipeline, spot: ToAddress) -> Served | None:
     return _served(pipeline, spot.family, *found)
 
 
+def node_port_owner(pipeline: Pipeline, spot: ToAddress) -> Owner | None:
+    """The Service port with this node port, None also where the address serves node ports, or the Service no family."""
+    found = None if serves_node_ports(pipeline, spot.address) else _holder_of(pipeline, spot.node_claim, spot.family)
+    if found is None or found[0].key in pipeline.withheld[spot.family]:
+        return None
+    return owner(found[0].key, found[1].name)
+
+
 def _holder_of(pipeline: Pipeline, claim: Claim, family: Family) -> tuple[Service, ServicePort, ClaimedFront] | None:
     state = pipeline.state
     key = state.claims.winner(claim)

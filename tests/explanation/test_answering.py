@@ -11,7 +11,8 @@ from nftproxy.explanation.question import Question, SourceKind, parse_source, pa
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
-from nftproxy.model.objects import ObjectKey, TrafficDistribution
+from nftproxy.model.events import Listed, Put, Removed
+from nftproxy.model.objects import Ignored, ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
@@ -80,6 +81,84 @@ def test_what_is_not_there_is_said() -> None:
     assert asked(made, "svc/shop/other").notes == ("this proxy knows no Service shop/other",)
     assert asked(made, "[fd00:96::1]:80").notes == ("there are no rules for this address's family",)
     assert asked(made, "10.96.0.10:80", "pod/shop/a").notes == ("the address of pod shop/a is not known",)
+
+
+@pytest.mark.parametrize(
+    ("to", "source", "is_known"),
+    [
+        ("svc/shop/other", "", False),
+        ("svc/shop/web:81", "", False),
+        ("svc/shop/web", "pod/shop/a", False),
+        ("svc/shop/web", "", True),
+        ("svc/shop/headless", "", True),
+        ("10.96.7.7:80", "", True),
+    ],
+)
+def test_what_is_unknown_is_told_apart(to: str, source: str, is_known: bool) -> None:
+    """An answer about a Service, port or pod that this proxy doesn't know is marked, for the command's exit status."""
+    made = pipeline(service())
+    made.ingest([Listed(Service, (service(),), (ignored("shop/headless", "it is headless (clusterIP None)"),))])
+    assert asked(made, to, source).is_known is is_known
+
+
+def ignored(name: str, reason: str, *cluster_ips: str) -> Ignored:
+    """A Service that isn't for this proxy."""
+    return Ignored(f"Service {name}", reason, key(name), tuple(map(Address, cluster_ips)))
+
+
+@pytest.mark.parametrize(
+    ("reason", "instead"),
+    [
+        (
+            "it is headless (clusterIP None)",
+            "; its name resolves to the addresses of its pods, which clients connect to by themselves",
+        ),
+        ("its type is ExternalName", "; its name resolves to another name"),
+        ("it is for another proxy (label service.kubernetes.io/service-proxy-name)", ""),
+    ],
+)
+def test_a_service_that_is_not_served_has_its_reason(reason: str, instead: str) -> None:
+    """The answer about a Service that isn't for this proxy says why, until the Service is for it or is deleted."""
+    made = pipeline(service())
+    made.ingest([Removed(Service, key("shop/other"), ignored("shop/other", reason))])
+    assert asked(made, "svc/shop/other").notes == (f"this proxy doesn't serve Service shop/other: {reason}{instead}",)
+    made.ingest([Put(service("shop/other", cluster_ips=["10.96.0.11"]))])
+    assert asked(made, "svc/shop/other").notes == ()
+    made.ingest(
+        [Removed(Service, key("shop/other"), ignored("shop/other", reason)), Removed(Service, key("shop/other"))]
+    )
+    assert asked(made, "svc/shop/other").notes == ("this proxy knows no Service shop/other",)
+
+
+@pytest.mark.parametrize("cidrs", [(), ("10.96.0.0/16",)])
+def test_an_address_of_another_proxys_service_is_named(cidrs: tuple[str, ...]) -> None:
+    """The ClusterIP of another proxy's Service isn't called nobody's, in a ServiceCIDR and outside of all."""
+    made = pipeline(service(), *map(service_cidr, cidrs))
+    reason = "it is for another proxy (label service.kubernetes.io/service-proxy-name)"
+    made.ingest([Removed(Service, key("shop/other"), ignored("shop/other", reason, "10.96.0.11"))])
+    (case,) = place(made, "10.96.0.11:80", "outside").cases
+    assert f"Service shop/other has it, which this proxy doesn't serve: {reason}" in case.why
+    assert case.fate is (Fate.DROPPED if cidrs else Fate.PASSED)
+
+
+def test_a_node_port_at_an_address_that_serves_none_is_named() -> None:
+    """At an address without node ports the answer names the node port's Service, and the addresses that serve it."""
+    made = pipeline(
+        service(ports=["http:80:30080"], type="NodePort"), slice_of(), host_addresses("192.168.0.2", "10.9.9.9")
+    )
+    cases = place(made, "10.9.9.9:30080").cases
+    assert [case.why for case in cases] == [
+        "it is the node's own address, and the port is a node port of Service shop/web:http, but node ports are served "
+        "only at 192.168.0.2 (nodePortAddresses)"
+    ]
+    assert "no Service has the port" in place(made, "10.9.9.9:30081").cases[0].why
+
+
+def test_a_service_without_rules_for_its_family_is_no_service_without_the_port() -> None:
+    """The ports of a Service in a family without rules are known, but have no rules."""
+    made = pipeline(service(cluster_ips=["fd00:96::10"]), families=[Family.IPV4])
+    answer = asked(made, "svc/shop/web")
+    assert (answer.notes, answer.is_known) == (("there are no rules for the families of Service shop/web",), True)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from nftproxy.explanation.answering import explain
 from nftproxy.explanation.expected import with_kernel
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.model.events import Put
 from nftproxy.pipeline import Pipeline
 from tests.support.command import nftproxy
 from tests.support.factories import pipeline, service, slice_of
@@ -105,10 +106,25 @@ def test_a_remembered_client_is_named_with_its_pod(loaded: tuple[Lab, Pipeline])
     assert outcome.endpoint
     assert place.affinity.remembered.pod == outcome.endpoint.ip
     assert 500 < place.affinity.remembered.seconds <= 600
+    assert place.affinity.remembered.is_used
+    (case,) = place.cases
+    assert case.why == f"to {outcome.endpoint.ip}, as session affinity remembers this client"
+    assert {each.address: each.share for each in case.endpoints if each.share} == {outcome.endpoint.ip: 100.0}
     (other,) = asked(lab, made, "10.96.0.10:80", "10.1.0.201").places
     assert other.affinity
     assert other.affinity.is_known
     assert other.affinity.remembered is None
+
+
+def test_a_remembered_pod_that_is_gone_is_not_used(loaded: tuple[Lab, Pipeline]) -> None:
+    """A client whose remembered pod the Service doesn't use any more is drawn anew, and the text says so."""
+    lab, made = loaded
+    (outcome,) = lab.connect_many([Probe(Origin.POD, "10.96.0.10", 80, source="10.1.0.200")])
+    assert outcome.endpoint
+    made.ingest([Put(slice_of(endpoints=["10.1.0.77@node-a", "10.1.1.77@node-b"]))])
+    (place,) = asked(lab, made, "10.96.0.10:80", "10.1.0.200").places
+    assert str(place.affinity).endswith(f"this one was sent to {outcome.endpoint.ip}, which is no longer used")
+    assert [each.share for each in place.cases[0].endpoints] == [50.0, 50.0]
 
 
 @pytest.mark.usefixtures("namespace")
@@ -119,6 +135,9 @@ def test_the_command_asks_this_machine(tmp_path: Path) -> None:
     empty = nftproxy("explain", "svc/shop/web", *where, "--kernel")
     missing = "kernel: services must have { 10.96.0.10 . tcp . 80 : 0.0.0.3 }, and has nothing"
     assert missing in empty.out
+    assert empty.status == 1
     (rules := tmp_path / "rules.nft").write_text(nftproxy("render", *where).out)
     subprocess.run(["nft", "-f", rules], check=True)
-    assert "kernel: holds exactly the " in nftproxy("explain", "svc/shop/web", *where, "--kernel").out
+    held = nftproxy("explain", "svc/shop/web", *where, "--kernel")
+    assert "kernel: holds exactly the " in held.out
+    assert held.status == 0

@@ -175,7 +175,7 @@ CASES = [
     ),
     Case(
         EVERYWHERE,
-        "no Service has the port",
+        "node ports are served only at",
         (
             node("node-a", IP.node, IP6.node, IP.own),
             service(ports=["80:30080"], type="NodePort"),
@@ -253,10 +253,11 @@ CASES = [
     Case(SLOW, "serving while it terminates", (service(), slice_of(f"{HERE} draining")), at(IP.here)),
     Case(
         WITHOUT,
-        "knows no Service",
+        "doesn't serve Service",
         (service(labels={PROXY_NAME: "other"}), slice_of(HERE)),
         {DROPPED},
     ),
+    Case(WITHOUT, "knows no Service", (), {DROPPED}),
     Case(WITHOUT, "NFT204", (service(externalIPs=["127.0.0.1"]), slice_of(HERE)), at(IP.here)),
     Case(
         WITHOUT,
