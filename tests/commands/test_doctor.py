@@ -623,7 +623,7 @@ def test_text_for_people() -> None:
     assert done.out.startswith(
         "node node-a: no service proxy's rules are here\n\nerror NFT624: The node doesn't forward"
     )
-    for line in ("  seen: net.ipv4.ip_forward is 0\n", "  then: Connections to Services", "  do:   Set the sysctl"):
+    for line in ("  seen: net.ipv4.ip_forward is 0\n", "  then: Connections to Services", "  do:   Set this sysctl"):
         assert line in done.out
     assert "\nnot seen:\n" in done.out
     assert re.search(r"^1 error(?:, 1 note)?; 3 not seen$", done.out, re.MULTILINE)
