@@ -27,7 +27,7 @@ ENDS = {
     "local-policy": _ELSEWHERE,
     "nodeports": "no Service has this node port",
     "nodeport-local-policy": _ELSEWHERE,
-    rf"follow-{_LIST}": "session affinity was just deleted",
+    rf"follow-{_LIST}": "session affinity is missing, or was just deleted",
     rf"follow-{_LIST}-\d+": "the client is not remembered",
     "remember": "no session affinity",
     r"remember-(?:tcp|udp|sctp)-\d+": "the map of clients is full: remembers nothing",

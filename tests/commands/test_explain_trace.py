@@ -72,6 +72,7 @@ def test_with_the_kernel_its_own_rules_are_traced() -> None:
     damaged = explain("10.96.0.10:80", "--from", "outside", "--kernel")
     assert damaged.status == 1
     assert damaged.out.splitlines()[-1] == ("  DIFFERS: explained as translated, but dropped by the kernel")
+    assert "the chain that draws is missing, or was just deleted: drops the packet" in damaged.out
     assert explain("10.96.0.10:80", "--from", "outside").status == 0
 
 

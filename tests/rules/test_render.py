@@ -343,9 +343,9 @@ def test_a_port_is_its_elements_and_what_it_shares() -> None:
             "translate-tcp-endpoints",
             (
                 f'{dnat} comment "the slot has an endpoint: translates to it"',
-                'ip daddr set 0.0.0.0 comment "the slot was just deleted: takes slot 0"',
+                'ip daddr set 0.0.0.0 comment "the slot is missing, or was just deleted: takes slot 0"',
                 f'{dnat} comment "slot 0 has an endpoint: translates to it"',
-                'drop comment "the endpoints were just deleted: drops the packet"',
+                'drop comment "slot 0 is missing, or was just deleted: drops the packet"',
             ),
         ),
         (

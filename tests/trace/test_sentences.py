@@ -10,13 +10,14 @@ import pytest
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.model.addresses import Family
+from nftproxy.kernel.nfnetlink.nftrace import TraceMessage, TraceType, TraceVerdict
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.settings import DetectLocalMode
 from nftproxy.rules.ruleset import NftKind
 from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir
 from nftproxy.trace.scene import printed_rules
-from nftproxy.trace.steps import ENDS
+from nftproxy.trace.steps import ENDS, RuleBook, steps
 from tests.support.examples import EXAMPLES, example_pipeline
 
 Rules = frozenset[tuple[str, str]]
@@ -74,6 +75,20 @@ def test_every_end_that_has_words_is_of_a_chain(rendered: Rules) -> None:
     spoken = [{name for name in chains if re.fullmatch(pattern, name)} for pattern in ENDS]
     assert all(spoken)
     assert sum(map(len, spoken)) == len(set.union(*spoken))
+
+
+@pytest.mark.parametrize(
+    ("chain", "words"),
+    [
+        ("rate-100-200", "no more than 100 new connections per second, or 200 in a row"),
+        ("connections-500", "no more than 500 connections of this client"),
+    ],
+)
+def test_a_sentence_has_the_figures_of_its_chain(chain: str, words: str) -> None:
+    """The sentence about the end of a limit's chain names the limit."""
+    end = TraceMessage(Family.IPV4, TABLE, chain, TraceType.RETURN, 0, TraceVerdict.RETURN, "")
+    (step,) = steps([end], RuleBook({family: {} for family in Family}, {family: {} for family in Family}))
+    assert step.words == words
 
 
 def _printed(text: str) -> dict[Family, dict[int, str]]:
