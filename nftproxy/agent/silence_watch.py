@@ -8,6 +8,8 @@ and the probes.  The pipeline turns its events into rules, in the same transacti
 * Connection tracking entries of connections that wait for a silent endpoint are deleted, so that the client's next
   packet goes to another endpoint.  A connection that was ever answered is never touched.
 * Reading takes at most a tenth of a CPU, however many connections have no answer.
+* Probes take turns by namespace, so that one tenant's endpoints don't keep all others' waiting.
+* If the rules can't note a namespace's connections since its share is used up, a warning and a metric say so.
 """
 
 from __future__ import annotations
@@ -18,18 +20,19 @@ import logging
 import socket
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.occurrences import Occurrence
-from nftproxy.kernel.conntrack.unanswered import UnansweredReader
+from nftproxy.kernel.conntrack.unanswered import STUCK, Retransmission, UnansweredReader
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family, family_of, host_port
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put, SilentPlaces
 from nftproxy.model.objects import ObjectKey, Place
+from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.silence import Silence
 from nftproxy.policy.state import ClusterState
 
@@ -45,6 +48,10 @@ LONGEST_PAUSE = 30.0
 """Longest pause in seconds while the kernel doesn't answer, as for loads of rules."""
 MOST_TRIED = 32
 """Limit of probes at the same time."""
+REMINDER = 300.0
+"""Seconds between two warnings about connections that aren't noted."""
+MOST_NAMED = 3
+"""The number of namespaces that such a warning names."""
 
 
 class SilenceChange(NamedTuple):
@@ -111,7 +118,9 @@ class SilenceWatch:
         self._places: Mapping[Place, Sequence[ObjectKey]] = {}
         self._in_force: frozenset[Place] = frozenset()
         self._tries: dict[Place, asyncio.Task[None]] = {}
-        self._room = asyncio.Semaphore(MOST_TRIED)
+        self._due: dict[str, dict[Place, float]] = {}
+        """The probes that wait, with their patience, by namespace.  The first namespace has the next turn."""
+        self._warn_at = 0.0
         self._wanted = asyncio.Event()
 
     def rules_loaded(self) -> None:
@@ -144,15 +153,17 @@ class SilenceWatch:
                     self._wanted.clear()
                 await asyncio.sleep(pause)
         finally:
+            self._due.clear()
             for task in self._tries.values():
                 task.cancel()
             self._reader.close()
 
     async def _look(self) -> None:
         """Read the kernel, delete stuck connections, and probe the suspects that are due."""
-        sent_again = [each for family in self._families for each in self._reader.retransmissions(family)]
+        sent_again = [each for family in self._families for each in self._read(family)]
         missing = Counter[Place]()
         if sent_again:
+            self._report_crowded()
             waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
             missing.update(each.place for each in waiting if each.retransmission.waits >= GRACE)
             stuck = [each for each in waiting if each.place in self._in_force]
@@ -162,18 +173,63 @@ class SilenceWatch:
         if missing and not missing.keys() <= self._places.keys():
             self._places = self._state.watched_places()
         missing = Counter({place: count for place, count in missing.items() if place in self._places})
-        self._known.observe(missing, time.monotonic())
+        namespaces = {place: {service.namespace for service in self._places[place]} for place in missing}
+        self._known.observe(missing, time.monotonic(), namespaces)
         for place, patience in self._known.pop_due_probes(time.monotonic()):
-            self._try(place, patience)
+            self._due.setdefault(self._known.namespace_of(place), {})[place] = patience
+        self._try_next()
+
+    def _read(self, family: Family) -> Iterable[Retransmission]:
+        """The retransmissions of a family.  Those to silent endpoints are in a set of their own."""
+        noted = {each.key: each for each in self._reader.retransmissions(family)}
+        if self._in_force:
+            noted |= {each.key: each for each in self._reader.retransmissions(family, STUCK)}
+        return noted.values()
+
+    def _report_crowded(self) -> None:
+        """Count the families of which some namespace had no room to note a connection, and warn now and then."""
+        crowded = {family: self._reader.crowded(family) for family in self._families}
+        for family in self._families:
+            self._metrics.count("nftproxy_silence_overflows_total", family, by=bool(crowded[family]))
+        if any(crowded.values()) and time.monotonic() >= self._warn_at:
+            self._warn_at = time.monotonic() + REMINDER
+            text = (
+                "more connections of %(namespaces)s have no answer than are noted: endpoints there that don't answer "
+                "may be left out late"
+            )
+            warn(Code.SILENCE_CROWDED, text, namespaces=self._names(crowded))
+
+    def _names(self, crowded: Mapping[Family, Collection[str]]) -> str:
+        """The names of the namespaces of these numbers, cut to a few."""
+        known = {key.namespace for key in self._state.watched}
+        names = sorted(
+            name for name in known if any(namespace_number(name, family) in crowded[family] for family in crowded)
+        )
+        more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+        return f"namespaces {', '.join(names[:MOST_NAMED])}{more}" if names else "namespaces that are gone"
+
+    def _try_next(self) -> None:
+        """Begin the probes for which there is room, one of each namespace in turn."""
+        while self._due and len(self._tries) < MOST_TRIED:
+            namespace, due = next(iter(self._due.items()))
+            del self._due[namespace]
+            place = next(iter(due))
+            patience = due.pop(place)
+            if due:
+                self._due[namespace] = due
+            if place in self._known and place not in self._tries:
+                self._try(place, patience)
 
     def _try(self, place: Place, patience: float) -> None:
-        if place not in self._tries:
-            task = self._tries[place] = asyncio.create_task(self._tried(place, patience))
-            task.add_done_callback(lambda _: self._tries.pop(place))
+        task = self._tries[place] = asyncio.create_task(self._tried(place, patience))
+        task.add_done_callback(lambda _: self._ended(place))
+
+    def _ended(self, place: Place) -> None:
+        del self._tries[place]
+        self._try_next()
 
     async def _tried(self, place: Place, patience: float) -> None:
-        async with self._room:
-            has_answered = await self._connect(place, patience)
+        has_answered = await self._connect(place, patience)
         self._metrics.count("nftproxy_silence_checks_total", str(has_answered).lower())
         self._known.record_probe(place, time.monotonic(), has_answered=has_answered)
 

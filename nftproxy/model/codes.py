@@ -103,6 +103,7 @@ class Code(StrEnum):
     COUNTS_UNREADABLE = "NFT416", "The kernel's counts for Services can't be read"
     PROXY_ON_TRIAL_FAILED = "NFT417", "The proxy that `conformance` tries ends, or doesn't serve the cluster"
     SILENCE_UNREADABLE = "NFT418", "Connections without an answer can't be read from the kernel"
+    SILENCE_CROWDED = "NFT419", "More connections of a namespace have no answer than are noted"
 
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"

@@ -36,6 +36,7 @@ from nftproxy.policy.fronts import (
     has_own_list,
     restricting_ranges,
 )
+from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
 
@@ -89,8 +90,9 @@ def compile_service(
         if screen and screen.denied:
             denied = ()
         is_watched = service.key in state.watched and port.protocol is Protocol.TCP
+        namespace = namespace_number(service.key.namespace, family) if is_watched else None
         drawing = Drawing(family, service, port, state.node.name, settings)
-        compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, is_watched)
+        compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, namespace)
         facts = PortFacts(port.protocol.value, cluster_ips, screen=screen, **compiler.collected(had))
         if facts.allowed:
             own = own.without_allowed()
@@ -105,7 +107,8 @@ class _PortCompiler(NamedTuple):
     drawing: Drawing
     screen: PortScreen | None
     is_counted: bool
-    is_watched: bool
+    namespace: str | None
+    """The number of the Service's namespace if its silent endpoints are left out."""
 
     def collected(self, had: Sequence[ClaimedFront]) -> dict[str, tuple[Any, ...]]:
         """The memberships of all fronts that the port has, by field of PortFacts."""
@@ -124,6 +127,8 @@ class _PortCompiler(NamedTuple):
             found["sticky"] = list(map(_by_pod, found["endpoints"]))
         if found["endpoints"]:
             found["hairpins"] = hairpins
+        if found["watched"]:
+            found["silent"] = self._silent()
         if found["guarded"] or (self.screen and self.screen.guarded):
             found["allowed"] = [(self.own.list, source) for source in self.own.allowed]
         shared = {field: tuple(dict.fromkeys(found.pop(field, ()))) for field in ("lists", "draws")}
@@ -140,6 +145,11 @@ class _PortCompiler(NamedTuple):
         out of one list alone, and counts here.
         """
         return [each.candidate.place for each in self.choice.here if each.local.is_usable]
+
+    def _silent(self) -> list[Place]:
+        """The silent endpoints of the port's lists, in the lists' order."""
+        found = [each for each in self.choice.verdicts if each.cluster.is_silence or each.local.is_silence]
+        return [each.candidate.place for each in found]
 
     def _drawn(
         self, claimed: ClaimedFront, rows: Mapping[TrafficPolicy, tuple[Row, ...]]
@@ -170,8 +180,8 @@ class _PortCompiler(NamedTuple):
             yield "local_policy" if is_local else "masqueraded", front
             if claimed.claim.address in self.own.guarded_ips:
                 yield "guarded", (front, self.own.list)
-        if self.is_watched:
-            yield "watched", front
+        if self.namespace:
+            yield "watched", (front, self.namespace)
         for _, address in self.drawing.remembered:
             yield "affinities", (front, address)
 

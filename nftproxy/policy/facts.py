@@ -206,8 +206,9 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     list of source ranges is called by an address, its Service's ClusterIP.
     `no_endpoints` are the fronts that no endpoint serves on any node.  `none_local` are the fronts that only endpoints
     of other nodes could serve, if connections are counted: their packets are dropped in any case.
-    `watched` are the fronts whose connections are noted when they get no answer.  `screen` is the screening of clients,
-    None without any.
+    `watched` has the fronts whose connections are noted when they get no answer, each with the number of the Service's
+    namespace (numbers.py).  `silent` are the endpoints of such a Service that are known to be silent.
+    `screen` is the screening of clients, None without any.
     """
 
     protocol: str
@@ -225,7 +226,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     sticky: tuple[Slots, ...] = ()
     affinities: tuple[tuple[Front, str], ...] = ()
     hairpins: tuple[tuple[Address, int], ...] = ()
-    watched: tuple[Front, ...] = ()
+    watched: tuple[tuple[Front, str], ...] = ()
+    silent: tuple[tuple[Address, int], ...] = ()
     lists: tuple[ListFacts, ...] = ()
     draws: tuple[DrawFacts, ...] = ()
     screen: PortScreen | None = None

@@ -7,12 +7,14 @@ walks all verdicts whenever a verdict is added.
 
 Numbers are in "this network" (RFC 1122), and in the former range of IPv4-compatible addresses (RFC 4291, 2.5.5.1).  The
 meaning of a number depends on its map: in `services` it says how an endpoint is drawn, as a key of a list of endpoints
-it is a slot, in `affinity` a timeout in seconds.
+it is a slot, in `affinity` a timeout in seconds.  The number of a namespace is any
+address: a packet has it only between two rules of watch.nft.j2.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 from ipaddress import IPv4Address, IPv6Address
 
 from nftproxy.model.addresses import Family, Protocol
@@ -97,6 +99,16 @@ def draw_number(protocol: Protocol, draw: Draw, rows: int, *, is_local: bool, is
 def as_address(number: int, family: Family) -> str:
     """A number as the address that it is written as."""
     return str(IPv4Address(number) if family is Family.IPV4 else IPv6Address(number))
+
+
+def namespace_number(namespace: str, family: Family) -> str:
+    """The number of a namespace, by which `watched` knows the share that a note takes room from.
+
+    It is a hash, and any address: two namespaces with the same number share a share.
+    """
+    size = len((IPv4Address if family is Family.IPV4 else IPv6Address)(0).packed)
+    digest = hashlib.blake2b(namespace.encode(), digest_size=size).digest()
+    return as_address(int.from_bytes(digest, "big"), family)
 
 
 @functools.lru_cache(maxsize=64)

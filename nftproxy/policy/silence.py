@@ -18,7 +18,9 @@ are without any reply.  Its outputs are the endpoints to probe, and the silent e
   back without an answer.
 
 The share of a list that may be left out is decided where the list is made (choosing/verdicts.py).  Memory is bounded:
-`MOST_KNOWN` endpoints, and nothing about one that has gone, or that has been well for long enough.
+`MOST_KNOWN` endpoints, and nothing about an endpoint that has gone, or that has been well for long enough.  Beyond
+that, the namespace with the most endpoints makes room for any other (max-min fairness), so that no tenant keeps the
+endpoints of another from being watched.
 """
 
 from __future__ import annotations
@@ -47,7 +49,12 @@ PROBATION = 300.0
 TRIAL = 600.0
 """Seconds after which a silent endpoint comes back though no retry was answered."""
 MOST_KNOWN = 4_096
-"""The most endpoints remembered.  Further endpoints are not watched until some of these are forgotten."""
+"""The most endpoints remembered.  Beyond that the namespace with the most of them loses its latest endpoint to a
+namespace with fewer.  An endpoint for which there is no room is not watched."""
+
+
+EVERYBODYS: Mapping[Place, Collection[str]] = {}
+"""The endpoints of no namespace in particular: all of them share alike."""
 
 
 class _Standing(Enum):
@@ -63,8 +70,11 @@ class _Known:
     """Connections without reply at the last look."""
     missed_at: float
     """The last time when there were any."""
+    namespace: str
+    """The namespace for which the endpoint takes room."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, namespace: str) -> None:
+        self.namespace = namespace
         self.become(_Standing.SUSPECT, now, due=now)
         self.acquitted_until = now
         self.pause = 0.0
@@ -79,10 +89,18 @@ class Silence:
 
     def __init__(self) -> None:
         self._known: dict[Place, _Known] = {}
+        self._of: dict[str, dict[Place, None]] = {}
+        """The endpoints of each namespace, the latest at the end."""
+        self._largest = ""
+        """The namespace with the most endpoints, or "" if that must be looked up."""
 
     def __len__(self) -> int:
         """The number of endpoints remembered."""
         return len(self._known)
+
+    def __contains__(self, place: object) -> bool:
+        """Whether an endpoint is remembered."""
+        return place in self._known
 
     @property
     def silent(self) -> tuple[Place, ...]:
@@ -90,26 +108,60 @@ class Silence:
         found = [(each.since, place) for place, each in self._known.items() if each.standing is _Standing.SILENT]
         return tuple(place for _, place in sorted(found))
 
-    def observe(self, missing: Mapping[Place, int], now: float) -> None:
-        """Take in the number of connections to each endpoint without reply now.  Absent endpoints have none."""
+    def namespace_of(self, place: Place) -> str:
+        """The namespace for which an endpoint takes room, "" if the endpoint isn't known."""
+        known = self._known.get(place)
+        return known.namespace if known else ""
+
+    def observe(
+        self, missing: Mapping[Place, int], now: float, namespaces: Mapping[Place, Collection[str]] = EVERYBODYS
+    ) -> None:
+        """Take in the number of connections to each endpoint without reply now.  Absent endpoints have none.
+
+        `namespaces` has the namespaces of the Services that have an endpoint.  Its place is taken from the namespace
+        with the fewest endpoints known.
+        """
         for place in missing:
-            self._suspect(place, now)
+            self._suspect(place, now, namespaces.get(place, ()))
         for place, known in list(self._known.items()):
             known.missing = missing.get(place, 0)
             if known.missing:
                 known.missed_at = now
             _judge(known, now)
             if _is_forgettable(known, now):
-                del self._known[place]
+                self._forget(place)
 
-    def _suspect(self, place: Place, now: float) -> None:
+    def _suspect(self, place: Place, now: float, namespaces: Collection[str]) -> None:
         """Suspect an endpoint that isn't known yet, or was well for long enough."""
         known = self._known.get(place)
         if known is None:
-            if len(self._known) < MOST_KNOWN:
-                self._known[place] = _Known(now)
+            namespace = min(namespaces, key=self._count, default="")
+            if len(self._known) < MOST_KNOWN or self._make_room(namespace):
+                self._known[place] = _Known(now, namespace)
+                self._of.setdefault(namespace, {})[place] = None
+                self._largest = ""
         elif known.standing is _Standing.WELL and now >= known.acquitted_until:
             known.become(_Standing.SUSPECT, now, due=now)
+
+    def _count(self, namespace: str) -> int:
+        """The number of endpoints known of a namespace."""
+        return len(self._of.get(namespace, ()))
+
+    def _make_room(self, namespace: str) -> bool:
+        """Forget the latest endpoint of the largest namespace, if that has more than this namespace would have."""
+        self._largest = self._largest or max(self._of, key=self._count)
+        if self._count(self._largest) <= self._count(namespace) + 1:
+            return False
+        self._forget(next(reversed(self._of[self._largest])))
+        return True
+
+    def _forget(self, place: Place) -> None:
+        namespace = self._known.pop(place).namespace
+        held = self._of[namespace]
+        del held[place]
+        if not held:
+            del self._of[namespace]
+        self._largest = ""
 
     def pop_due_probes(self, now: float) -> list[tuple[Place, float]]:
         """The endpoints to probe now, with the seconds to wait.  Each is returned once, until `record_probe`."""
@@ -138,7 +190,7 @@ class Silence:
     def retain(self, places: Collection[Place]) -> None:
         """Forget all endpoints except these."""
         for place in [place for place in self._known if place not in places]:
-            del self._known[place]
+            self._forget(place)
 
 
 def _judge(known: _Known, now: float) -> None:

@@ -35,7 +35,6 @@ ENDS = {
     "untranslated-nodeports": "this is no Service's node port",
     "unused-cluster-ips": "no address for Services",
     "watch": "not watched",
-    "note-unanswered": "enough connections are noted already",
     "count-connection": "the front is no Service's: counts nothing",
     "screen": "annotations don't restrict clients",
     "screen-(?:front|nodeport)": "annotations don't restrict clients any further",

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 
 import pytest
 
 from nftproxy.agent import silence_watch
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.silence_watch import GRACE, SilenceChange, SilenceWatch
-from nftproxy.kernel.conntrack.unanswered import Retransmission, UnansweredConnection, UnansweredReader
+from nftproxy.agent.silence_watch import GRACE, MOST_TRIED, SilenceChange, SilenceWatch
+from nftproxy.kernel.conntrack.unanswered import (
+    STUCK,
+    UNANSWERED,
+    Retransmission,
+    UnansweredConnection,
+    UnansweredReader,
+)
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put, Removed, SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Place, Service
+from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.silence import THRESHOLD
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import key, service, slice_of
@@ -33,18 +41,27 @@ class FakeKernel(UnansweredReader):
         self.looks = self.questions = 0
         self.forgotten: list[UnansweredConnection] = []
         self.fails = self.is_closed = False
+        self.crowds: set[str] = set()
 
-    def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE) -> None:
-        """Let so many connections wait for an endpoint."""
-        noted = [Retransmission(Family.IPV4, bytes([number]), waits) for number in range(count)]
-        self.waiting = [UnansweredConnection(each, place, b"", each.key) for each in noted]
+    def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False) -> None:
+        """Let so many connections wait for an endpoint, and no others unless there are to be more of them."""
+        before = self.waiting if more else []
+        keys = range(len(before), len(before) + count)
+        noted = [Retransmission(Family.IPV4, number.to_bytes(2, "big"), waits) for number in keys]
+        self.waiting = before + [UnansweredConnection(each, place, b"", each.key) for each in noted]
 
-    def retransmissions(self, family: Family) -> list[Retransmission]:
+    def retransmissions(self, family: Family, name: str = UNANSWERED) -> list[Retransmission]:
         """As the kernel does."""
+        if name == STUCK:
+            return []
         self.looks += 1
         if self.fails:
             raise Unavailable("no")
         return [each.retransmission for each in self.waiting if each.retransmission.family is family]
+
+    def crowded(self, family: Family) -> set[str]:
+        """As the kernel does."""
+        return {namespace_number(name, family) for name in self.crowds}
 
     def unanswered(self, retransmissions: Iterable[Retransmission]) -> list[UnansweredConnection]:
         """As the kernel does."""
@@ -226,6 +243,55 @@ def test_kernel_that_does_not_answer_changes_nothing(
             bench.kernel.fails = False
             looks = bench.kernel.looks
             await until(lambda: bench.kernel.looks > looks)
+
+    asyncio.run(main())
+
+
+def test_probes_take_turns_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint of one namespace is probed next, however many endpoints of another wait for their probe."""
+
+    async def main() -> None:
+        crowd = [f"10.1.2.{number + 1}" for number in range(MOST_TRIED * 4)]
+        state = cluster()
+        state.ingest(Put(service("evil/web", cluster_ips=["10.96.0.66"], annotations=LEAVE_OUT)))
+        state.ingest(Put(slice_of("evil/web", endpoints=crowd, ports=PORTS)))
+        bench, gate = Bench(state, monkeypatch), asyncio.Semaphore(0)
+
+        async def connect(place: Place, _patience: float) -> bool:
+            bench.tried.append(place)
+            return not await gate.acquire()
+
+        bench.watch = SilenceWatch(state, Family, bench.kernel, bench.metrics, bench.changes.append, connect)
+        async with bench:
+            for address in crowd:
+                bench.kernel.wait_for(Place(Address(address), 8080), 1, more=True)
+            await until(lambda: len(bench.tried) == MOST_TRIED)
+            bench.kernel.wait_for(DEAD, 1, more=True)
+            questions = bench.kernel.questions
+            await until(lambda: bench.kernel.questions >= questions + 2)
+            gate.release()
+            gate.release()
+            await until(lambda: len(bench.tried) == MOST_TRIED + 2)
+            assert DEAD in bench.tried
+
+    asyncio.run(main())
+
+
+def test_namespaces_without_room_are_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Each look that finds a namespace with more connections than its share is counted, and one warning names it."""
+
+    async def main() -> None:
+        async with Bench(cluster(), monkeypatch) as bench:
+            bench.kernel.crowds = {"shop", "gone"}
+            bench.kernel.wait_for(DEAD, 1)
+            await until(lambda: bench.kernel.questions >= 3)
+            metrics = bench.metrics.text().decode()
+            (counted,) = re.findall(
+                r'^nftproxy_silence_overflows_total\{ip_family="IPv4"\} (.+)$', metrics, re.MULTILINE
+            )
+            assert float(counted) >= 3
+            messages = [each.getMessage().partition(" have no answer")[0] for each in caplog.records]
+            assert messages.count("more connections of namespaces shop") == 1
 
     asyncio.run(main())
 

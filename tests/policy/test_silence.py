@@ -156,6 +156,42 @@ def test_memory_is_bounded() -> None:
     assert len(known) == len(known.pop_due_probes(0)) == MOST_KNOWN
 
 
+def places(node: int, count: int) -> list[Place]:
+    """So many endpoints of a node."""
+    return [Place(Address(f"10.{node}.{n // 250}.{n % 250 + 1}"), 80) for n in range(count)]
+
+
+def test_a_namespace_that_fills_the_memory_makes_room_for_others() -> None:
+    """A namespace with more dead endpoints than are remembered loses some to a namespace that has fewer, up to half."""
+    known, evil, shop = Silence(), places(1, 5000), places(2, 3000)
+    of = dict.fromkeys(evil, ("evil",)) | dict.fromkeys(shop, ("shop",))
+    known.observe(dict.fromkeys(evil, 1), 0, of)
+    known.observe(dict.fromkeys(shop[:10], 1), 1, of)
+    assert len(known) == MOST_KNOWN
+    assert all(place in known for place in (*evil[: MOST_KNOWN - 10], *shop[:10]))
+    known.observe(dict.fromkeys(shop, 1), 2, of)
+    known.observe(dict.fromkeys(evil, 1), 3, of)
+    assert [sum(place in known for place in each) for each in (evil, shop)] == [MOST_KNOWN / 2, MOST_KNOWN / 2]
+
+
+def test_who_has_an_endpoint_too_takes_no_room_from_its_owner() -> None:
+    """An endpoint of several namespaces takes room from the namespace with the fewest endpoints."""
+    known, evil = Silence(), places(1, MOST_KNOWN)
+    known.observe(dict.fromkeys(evil, 1), 0, dict.fromkeys(evil, ("evil",)))
+    known.observe({DEAD: 1}, 1, {DEAD: ["evil", "shop"]})
+    assert (DEAD in known, known.namespace_of(DEAD), evil[-1] in known) == (True, "shop", False)
+
+
+def test_room_is_free_again_when_endpoints_go() -> None:
+    """Nothing is left of a namespace whose endpoints have gone."""
+    known, evil, shop = Silence(), places(1, MOST_KNOWN), places(2, MOST_KNOWN)
+    of = dict.fromkeys(evil, ("evil",)) | dict.fromkeys(shop, ("shop",))
+    known.observe(dict.fromkeys(evil, 1), 0, of)
+    known.retain(())
+    known.observe(dict.fromkeys(shop, 1), 1, of)
+    assert all(place in known for place in shop)
+
+
 def test_retries_have_pauses_that_double_up_to_the_longest() -> None:
     """A silent endpoint is retried after 1, 2, 4 s and so on, up to the longest pause."""
     assert pauses(fallen(), DEAD, 0, 8) == [FIRST_PAUSE, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE]

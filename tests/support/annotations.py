@@ -72,7 +72,7 @@ ROWS = (
         "silent-endpoints",
         "leave-out",
         SilentEndpoints.LEAVE_OUT,
-        ("set unanswered {", "watched { 10.96.0.10 . tcp . 80, "),
+        ("set unanswered {", "watched { 10.96.0.10 . tcp . 80 : "),
         "leave",
         f"is 'leave', not one of keep, leave-out: {NO_EFFECT}",
     ),

@@ -98,6 +98,10 @@ COUNTERS = (
     Metric("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
     Metric("nftproxy_silences_total", "Times that an endpoint stopped answering, where such are left out"),
     Metric(
+        "nftproxy_silence_overflows_total",
+        "Looks that found a namespace with more connections without an answer than its share",
+    ),
+    Metric(
         "nftproxy_silence_checks_total",
         "Connections of the agent to endpoints that seem silent",
         ("answered",),

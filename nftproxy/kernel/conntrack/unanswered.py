@@ -7,8 +7,11 @@ only reads an empty set: one request of 20 us for each family.  These alternativ
   network namespaces (0.2 s for a million entries), with or without a filter. A request for one entry is a lookup.
 * nflog could send the packets to the agent, but then a flood of packets to a dead endpoint would flood the agent too.
 
-The set has the original directions of connections.  Connection tracking has the endpoint of each, and whether there was
-a reply meanwhile.  After a connection was deleted, the set still has it.  It counts again only after another
+Notes about endpoints that are known to be silent are in a set of their own, so that they take no room from the search
+for silent endpoints.
+
+The sets have the original directions of connections.  Connection tracking has the endpoint of each, and whether there
+was a reply meanwhile.  After a connection was deleted, its set still has it.  It counts again only after another
 retransmission, as its next endpoint deserves the same patience.  Only zone 0 is ours (sweeps.py).
 """
 
@@ -29,10 +32,12 @@ from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import DUMP, attribute, attribute_map, attributes_of, messages_of, nested, number_of
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, body_attributes, request
 
-SET = "unanswered"
-"""The set of watch.nft.j2."""
+UNANSWERED, STUCK, CROWDED = "unanswered", "stuck", "crowded"
+"""The sets of watch.nft.j2: connections, connections to silent endpoints, and namespaces over their share."""
+SIZE = 16384
+"""The size of each of the first two sets."""
 KEPT = 2.0
-"""Seconds for which the set keeps an entry after a packet (its timeout)."""
+"""Seconds for which the first two sets keep an entry after a packet (their timeout)."""
 TICKS = 0.1
 """Seconds by which the kernel's clock for sets may be late: it ticks every 1 to 10 ms, if no CPU is taken away.
 
@@ -40,9 +45,11 @@ A connection whose entry is gone is noted at its second packet, 0.2 s after the 
 """
 
 _LOOK = {
-    family: nft.request(nft.GET_ELEMENTS, DUMP, number, nft.of_set(SET)) for family, number in FAMILY_NUMBER.items()
+    (family, name): nft.request(nft.GET_ELEMENTS, DUMP, number, nft.of_set(name))
+    for family, number in FAMILY_NUMBER.items()
+    for name in (UNANSWERED, STUCK, CROWDED)
 }
-"""The request for a family's set."""
+"""The request for each of a family's sets."""
 
 
 class Retransmission(NamedTuple):
@@ -72,24 +79,30 @@ class UnansweredReader:
         self._socket: socket.socket | None = None
         self._deleted: dict[tuple[Family, bytes], float] = {}
 
-    def retransmissions(self, family: Family) -> list[Retransmission]:
+    def retransmissions(self, family: Family, name: str = UNANSWERED) -> list[Retransmission]:
         """Return the recent retransmissions: none while all endpoints answer, and none where nothing is watched.
 
         Entries noted before the connection was deleted are skipped: those packets went to the previous endpoint.
 
+        Args:
+            family: the family.
+            name: the set, `UNANSWERED` or `STUCK`.
+
         Raises:
             Unavailable: the kernel does not answer.
         """
-        try:
-            now = time.monotonic()
-            answers = bodies(self._open(), _LOOK[family], may_change=True)
-            found = [each for body in answers for each in _retransmissions(family, body)]
-            self._deleted = {key: moment for key, moment in self._deleted.items() if moment > now - KEPT - TICKS}
-            return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise self._failed(error) from error
+        now = time.monotonic()
+        found = [Retransmission(family, key, max(0.0, KEPT - left)) for key, left in self._elements(family, name)]
+        self._deleted = {key: moment for key, moment in self._deleted.items() if moment > now - KEPT - TICKS}
+        return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
+
+    def crowded(self, family: Family) -> set[str]:
+        """Return the numbers of the namespaces that have had more to note than there was room for, just now.
+
+        Raises:
+            Unavailable: the kernel does not answer.
+        """
+        return {socket.inet_ntop(FAMILY_NUMBER[family], key) for key, _ in self._elements(family, CROWDED)}
 
     def unanswered(self, retransmissions: Iterable[Retransmission]) -> list[UnansweredConnection]:
         """Return the connections that still have no reply.
@@ -120,6 +133,16 @@ class UnansweredReader:
             self._socket.close()
             self._socket = None
 
+    def _elements(self, family: Family, name: str) -> list[tuple[bytes, float]]:
+        """Return the keys of a set, each with the seconds until it expires.  None if there is no such set."""
+        try:
+            answers = bodies(self._open(), _LOOK[family, name], may_change=True)
+            return [each for body in answers for each in _elements(body)]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._failed(error) from error
+
     def _open(self) -> socket.socket:
         self._socket = self._socket or open_socket()
         return self._socket
@@ -148,12 +171,11 @@ class UnansweredReader:
         return delete_entry(self._open(), family, connection.tuple, connection.id)
 
 
-def _retransmissions(family: Family, body: bytes) -> Iterator[Retransmission]:
+def _elements(body: bytes) -> Iterator[tuple[bytes, float]]:
     for _, item in attributes_of(body_attributes(body).get(nft.LIST_ELEMENTS, b"")):
         found = attribute_map(item)
         key = attribute_map(found[nft.ELEMENT_KEY])[nft.DATA_VALUE]
-        left = number_of(found.get(nft.ELEMENT_EXPIRATION, b"")) / 1000
-        yield Retransmission(family, key, max(0.0, KEPT - left))
+        yield key, number_of(found.get(nft.ELEMENT_EXPIRATION, b"")) / 1000
 
 
 def _tuple(sent: Retransmission) -> bytes:

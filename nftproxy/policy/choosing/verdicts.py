@@ -46,6 +46,11 @@ class ChoiceReason(Enum):
         """Whether the endpoint would be on the list if it answered."""
         return self.is_choice or self is ChoiceReason.SILENT
 
+    @property
+    def is_silence(self) -> bool:
+        """Whether the endpoint gives this node no answer."""
+        return self is ChoiceReason.SILENT or self is ChoiceReason.SILENT_BUT_NEEDED
+
 
 SHARE_OF_SILENT = 2
 """At most one in so many endpoints of a list is left out for its silence, so never the last endpoint.  If more

@@ -81,6 +81,7 @@ histogram kind,stage nftproxy_sync_stage_duration_seconds
 counter ip_family nftproxy_repairs_total
 gauge ip_family nftproxy_silent_endpoints
 counter ip_family nftproxy_silences_total
+counter ip_family nftproxy_silence_overflows_total
 counter answered nftproxy_silence_checks_total
 counter - nftproxy_connections_moved_total
 counter code nftproxy_warnings_total
@@ -235,6 +236,7 @@ def test_counters_begin_at_zero() -> None:
         **by_family("kubeproxy_nftables_localhost_nodeport_listener_creation_failures_total", 0),
         **by_family("nftproxy_repairs_total", 0),
         **by_family("nftproxy_silences_total", 0),
+        **by_family("nftproxy_silence_overflows_total", 0),
         'nftproxy_silence_checks_total{answered="false"}': 0,
         'nftproxy_silence_checks_total{answered="true"}': 0,
         "nftproxy_connections_moved_total": 0,

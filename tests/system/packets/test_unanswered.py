@@ -7,18 +7,22 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from nftproxy_conformance.lab import Lab, Origin, Outcome
+from nftproxy_conformance.lab import Lab, Origin, Outcome, Probe
 from nftproxy_conformance.lab import endpoint as arrival
 
-from nftproxy.kernel.conntrack.unanswered import TICKS, UnansweredConnection, UnansweredReader
+from nftproxy.kernel.conntrack.unanswered import SIZE, STUCK, TICKS, UNANSWERED, UnansweredConnection, UnansweredReader
 from nftproxy.model.addresses import Address, Family
 from nftproxy.model.events import Put, SilentPlaces
-from nftproxy.model.objects import Place
+from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.netlink.netfilter import ADDRESS_SIZE
-from tests.support.cluster import IP, Cluster, Ip, at, exposed_service, pods
+from nftproxy.policy.numbers import namespace_number
+from tests.support.cluster import FRONTS, IP, IP6, Cluster, Ip, at, exposed_service, pods
 from tests.support.factories import pipeline, service, slice_of
 
 LEAVE_OUT = {"silent-endpoints": "leave-out"}
+EVIL = {IP: "10.96.0.66", IP6: "fd00:96::66"}
+ENDPOINT_SHARE = 6
+NAMESPACE_SHARE, NAMESPACE_RATE = 1024, 256  # connections at once, and per second
 
 
 class Watched(Cluster):
@@ -52,13 +56,29 @@ class Watched(Cluster):
                     return each
         raise AssertionError(f"the connection from port {sport} was not noted")
 
-    def noted(self) -> int:
-        """How many connections the rules have noted."""
-        return len(self.lab.node.call(self._reader.retransmissions, self._family))
+    def noted(self, name: str = UNANSWERED) -> int:
+        """How many connections the rules have noted in a set."""
+        return len(self.lab.node.call(self._reader.retransmissions, self._family, name))
+
+    def send_twice(self, address: str, sports: range) -> None:
+        """Begin a connection from each of these ports, and send each first packet again."""
+        for _ in range(2):
+            self.lab.connect_many(Probe(Origin.POD, address, 80, sport=sport) for sport in sports)
+
+    def crowded(self) -> set[str]:
+        """The namespaces that have had more to note than there was room for."""
+        return self.lab.node.call(self._reader.crowded, self._family)
 
     def waiting(self) -> list[UnansweredConnection]:
-        """The noted connections without an answer."""
-        return self.lab.node.call(lambda: self._reader.unanswered(self._reader.retransmissions(self._family)))
+        """The noted connections without an answer, with those to silent endpoints."""
+        names = (UNANSWERED, STUCK)
+        return self.lab.node.call(
+            lambda: [
+                found
+                for name in names
+                for found in self._reader.unanswered(self._reader.retransmissions(self._family, name))
+            ]
+        )
 
     def forget(self, connections: list[UnansweredConnection]) -> int:
         """Have them translated anew."""
@@ -112,10 +132,11 @@ def test_forgotten_connections_go_to_who_is_left(
     too.
     """
     cluster = Watched(lab, ip, reader, affinity_timeout=timeout)
-    waiting = [cluster.keep_waiting(ip.vip, 80, sport) for sport in range(4100, 4124)]
-    dead = waiting[0].place
+    dead = cluster.keep_waiting(ip.vip, 80, 4100).place
     (other,) = {ip.away, ip.away2} - {dead.address}
+    begun = {sport: cluster.send(ip.vip, 80, sport) for sport in range(4100, 4124)}
     cluster.put(SilentPlaces((dead,)))
+    waiting = [cluster.keep_waiting(ip.vip, 80, sport) for sport, first in begun.items() if first in at(dead.address)]
     stuck = [each for each in waiting if each.place == dead]
     assert cluster.forget(stuck) == len(stuck) > 0
     assert cluster.forget(stuck) == 0
@@ -134,6 +155,62 @@ def test_forgotten_connection_counts_again_when_it_is_sent_again(lab: Lab, ip: I
     cluster.send(ip.vip, 80, 4300)
     assert cluster.noted() == 0
     assert cluster.keep_waiting(ip.vip, 80, 4300).place.address in {ip.away, ip.away2}
+
+
+def test_an_endpoint_has_a_share_of_what_is_noted(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
+    """However many connections to a Service are sent again, few are noted for each endpoint, and any other endpoint's
+    are noted as ever.
+    """
+    cluster = Watched(lab, ip, reader)
+    cluster.put(*crowd(ip, 2))
+    cluster.send_twice(EVIL[ip], range(5000, 5400))
+    assert ENDPOINT_SHARE <= cluster.noted() < 400
+    assert cluster.crowded() == set()
+    assert cluster.keep_waiting(ip.vip, 80, 4000).place.address in {ip.away, ip.away2}
+
+
+def test_a_namespace_has_a_share_of_what_is_noted(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
+    """A namespace's connections to hundreds of endpoints leave room in the set for any other namespace's, and the
+    namespace is named.
+    """
+    cluster = Watched(lab, ip, reader)
+    cluster.put(*crowd(ip, 480))
+    began = time.monotonic()
+    cluster.send_twice(EVIL[ip], range(5000, 8000))
+    assert cluster.crowded() == {namespace_number("evil", ip.family)}
+    assert 0 < cluster.noted() <= NAMESPACE_SHARE + NAMESPACE_RATE * (time.monotonic() - began) < SIZE / 4
+    assert cluster.keep_waiting(ip.vip, 80, 4000).place.address in {ip.away, ip.away2}
+
+
+def test_connections_to_silent_endpoints_take_no_room(lab: Lab, ip: Ip, reader: UnansweredReader) -> None:
+    """Connections to an endpoint that is known to be silent are noted apart, to be moved, and its Service goes on."""
+    cluster = Watched(lab, ip, reader)
+    cluster.put(SilentPlaces(tuple(Place(Address(address), 8080) for address in (ip.away, ip.away2))))
+    for _ in range(2):
+        cluster.send(ip.vip, 80, 4000)
+    assert (cluster.noted(), cluster.noted(STUCK)) == (0, 1)
+    cluster.put(SilentPlaces(()))
+    cluster.keep_waiting(ip.vip, 80, 4001)
+    assert cluster.noted() == 1
+
+
+@pytest.mark.parametrize("timeout", [None, 60])
+def test_a_note_leaves_the_packet_as_it_is(lab: Lab, ip: Ip, reader: UnansweredReader, timeout: int | None) -> None:
+    """A retransmission reaches its endpoint, whether it is noted or finds no room, and with session affinity too."""
+    cluster = Watched(lab, ip, reader, affinity_timeout=timeout)
+    for front in FRONTS:
+        for sport in range(5000, 5020):
+            first = cluster.send(*ip.front(front), sport)
+            assert {cluster.send(*ip.front(front), sport) for _ in range(2)} == {first}
+
+
+def crowd(ip: Ip, count: int) -> list[Service | EndpointSlice]:
+    """A Service of another namespace that leaves out silent endpoints, with so many endpoints."""
+    ends = [
+        f"{each.removesuffix('4')}{10 + number}@node-b" for number in range(count // 2) for each in (ip.away, ip.away2)
+    ]
+    evil = service("evil/web", cluster_ips=[EVIL[ip]], annotations=LEAVE_OUT)
+    return [evil, slice_of("evil/web", endpoints=ends, ports=("http:8080",))]
 
 
 def test_nothing_is_watched_where_nobody_asks_for_it(lab: Lab, reader: UnansweredReader) -> None:
