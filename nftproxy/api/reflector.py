@@ -337,14 +337,19 @@ class Reflector:
             is_doubtful |= self.phase.is_list
         self._fail(pause, Ending.LOST, is_doubtful=is_doubtful)
 
-    def receive_silence(self, now: float) -> None:
-        """Note that nothing came for so long that the connection must be dead.
+    @property
+    def is_watching(self) -> bool:
+        """Whether the present or next request is a watch."""
+        return self.phase is Phase.WATCH
+
+    def receive_silence(self, reason: str, now: float) -> None:
+        """Note that nothing came for so long that the connection must be dead, with the reason for the log.
 
         For a watch that is no fault: where little changes, and etcd reports its progress seldom, there may be nothing
         to bookmark.
         """
-        is_watch = self.phase is Phase.WATCH
-        self.receive_failure("the connection fell silent", now)
+        is_watch = self.is_watching
+        self.receive_failure(reason, now)
         self.pause = self.pause._replace(is_fault=not is_watch)
 
     # Phases

@@ -38,10 +38,10 @@ from nftproxy.sources.api_connection import (
     Timeouts,
     bounded_content,
     cause_of,
-    error_text,
     now,
 )
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
+from nftproxy.sources.failure_texts import failure_text
 from nftproxy.sources.plugins import PluginRunner
 from nftproxy.sources.server_addresses import ServerAddresses
 
@@ -132,8 +132,8 @@ class ApiClient:
                             self._report_new_problems(reflector)
                             yield events
                 except Exception as error:  # noqa: BLE001  # for any error, other resources go on, and this one retries
+                    self._note_failure(connection.host, reflector, error)
                     await connection.fail_over()
-                    self._note_failure(reflector, error)
                 self._report_new_problems(reflector)
                 activity.begin_pause(reflector.pause.reason)
                 await self._pause(reflector)
@@ -196,8 +196,9 @@ class ApiClient:
             ) as response:
                 return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
         except CONNECTION_ERRORS as error:
+            text = failure_text(error, self._writer.host, self.patience)
             await self._writer.fail_over()
-            raise Unavailable(error_text(error)) from error
+            raise Unavailable(text) from error
 
     async def aclose(self) -> None:
         """Close the connection for Events and other single requests."""
@@ -208,7 +209,7 @@ class ApiClient:
         self._server_answered.set()
         self._said.clear()
 
-    def _note_failure(self, reflector: Reflector, error: Exception) -> None:
+    def _note_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
         if not isinstance(error, CONNECTION_ERRORS):
             warn(
                 Code.DEFECT,
@@ -217,11 +218,11 @@ class ApiClient:
                 exc_info=error,
                 resource=reflector.resource.plural,
             )
-        cause = cause_of(error)
-        if isinstance(cause, SILENCE):
-            reflector.receive_silence(now())
+        text = failure_text(error, host, self.patience, is_watch=reflector.is_watching)
+        if isinstance(cause_of(error), SILENCE):
+            reflector.receive_silence(text, now())
         else:
-            reflector.receive_failure(error_text(cause), now())
+            reflector.receive_failure(text, now())
 
     def _report_new_problems(self, reflector: Reflector) -> None:
         fresh = reflector.problems.take_new()

@@ -90,6 +90,8 @@ class Connection:
         self._report_peer = report_peer
         self._api: Api | None = None
         self._is_for: tuple[Credentials, str] | None = None
+        self.host = ""
+        """The server of the last request: its name or address, with its port."""
         self._files = contextlib.ExitStack()
 
     async def __aenter__(self) -> Connection:
@@ -114,8 +116,10 @@ class Connection:
     @asynccontextmanager
     async def answer(self, **request: Any) -> AsyncIterator[httpx.Response]:
         """Make any request.  It goes to the present address, and no redirection is followed."""
+        self.host = _host(self._access.address)
         api, address = await self._current()
-        begin, code, host = now(), "<error>", httpx.URL(address).netloc.decode()
+        begin, code, self.host = now(), "<error>", _host(address)
+        host = self.host
         call = api.call_api(stream=True, raise_for_status=False, follow_redirects=False, **request)
         async with AsyncExitStack() as stack:
             try:
@@ -181,23 +185,18 @@ async def bounded_content(response: httpx.Response, most: int, seconds: float) -
     return bytes(body)
 
 
-def cause_of(error: BaseException) -> BaseException | None:
+def cause_of(error: BaseException | None) -> BaseException | None:
     """Return the error that made a request fail: kr8s hides the time-out of a silent server in its own error."""
     return error.__cause__ if isinstance(error, kr8s.APITimeoutError) else error
-
-
-def error_text(error: BaseException | None) -> str:
-    """Describe an error.  Some errors of httpx have no text, but a cause with a text."""
-    said = str(error)
-    while not said and error is not None and (error.__cause__ or error.__context__):
-        error = error.__cause__ or error.__context__
-        said = str(error)
-    return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def now() -> float:
     """Return the event loop's time, in seconds."""
     return asyncio.get_running_loop().time()
+
+
+def _host(url: str) -> str:
+    return httpx.URL(url).netloc.decode()
 
 
 def _code(status: int) -> str:

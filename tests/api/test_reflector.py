@@ -610,12 +610,12 @@ def test_accepted_and_dropped_again_and_again() -> None:
 def test_silence() -> None:
     """A watch that is silent for too long is no fault for the log, and a silent list is."""
     reflector = watching("5")
-    reflector.receive_silence(LONG)
+    reflector.receive_silence("no data", LONG)
     assert reflector.pause.awaits_server
     assert not reflector.pause.is_fault
     reflector = Reflector(SERVICES)
     asked(reflector)
-    reflector.receive_silence(LONG)
+    reflector.receive_silence("no data", LONG)
     assert reflector.pause.is_fault
 
 

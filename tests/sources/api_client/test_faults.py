@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
+import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,8 @@ from nftproxy_conformance.apiserver import ApiServer, faults
 
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_client import ApiClient
-from nftproxy.sources.api_connection import error_text
+from nftproxy.sources.api_connection import Timeouts
+from nftproxy.sources.failure_texts import failure_text
 from tests.sources.api_client.following import PATIENCE, RESOURCES, SOON, change, following, reach, service
 
 # ---- faults --------------------------------------------------------------------------------------------------------
@@ -175,19 +180,72 @@ async def test_retry_after(server: ApiServer, cluster: ApiClient) -> None:
         assert heard.time - refused.time >= 1.0
 
 
+def hang(server: ApiServer) -> contextlib.ExitStack:
+    """Replace a server by a full queue of connections: further packets to it are dropped, as by a firewall."""
+    server.stop()
+    held = contextlib.ExitStack()
+    held.enter_context(socket.create_server(("127.0.0.1", server.port), backlog=0))
+    for _ in range(3):
+        waiting = held.enter_context(socket.socket())
+        waiting.setblocking(False)
+        waiting.connect_ex(("127.0.0.1", server.port))
+    return held
+
+
+def strike(action: faults.Action, verb: str) -> Callable[[ApiServer], None]:
+    """Strike every request of a verb."""
+    return lambda server: server.faults.add(faults.Fault(action, verb=verb, count=None))
+
+
+HARM: dict[str, tuple[Callable[[ApiServer], object], str]] = {
+    "refused": (ApiServer.stop, "no connection to {host}: Connection refused"),
+    "hanging": (hang, "no connection to {host} within 0.5 s"),
+    "reset": (strike(faults.Reset(), "list"), "the connection to {host} broke: Connection reset by peer"),
+    "silent list": (strike(faults.BlackHole(), "list"), "no data from {host} for 0.3 s"),
+    "silent watch": (strike(faults.BlackHole(), "watch"), "no data for 0.4 s, reconnecting"),
+    "unauthorized": (strike(faults.Respond(401), "list"), "401 Unauthorized: 'a fault on demand'"),
+    "forbidden": (strike(faults.Respond(403), "watch"), "403 Forbidden: 'a fault on demand'"),
+}
+
+
+@pytest.mark.parametrize(("harm", "words"), HARM.values(), ids=HARM.keys())
+async def test_failures_in_words(
+    server: ApiServer,
+    cluster: ApiClient,
+    caplog: pytest.LogCaptureFixture,
+    harm: Callable[[ApiServer], object],
+    words: str,
+) -> None:
+    """The log names the server, what is wrong with its answer, and how long the agent has waited for it."""
+    caplog.set_level(logging.INFO, logger="nftproxy")
+    harmed = harm(server)
+    expected = f"services: {words.format(host=f'127.0.0.1:{server.port}')}; trying again in"
+    async with following(server, cluster, [RESOURCES[2]]) as seen:
+        await seen.until(lambda: expected in caplog.text)
+        if isinstance(harmed, contextlib.ExitStack):
+            harmed.close()
+        server.faults.clear()
+        server.start()
+        await seen.until(lambda: server.watches() == 1)  # no connection is cut while it is made
+    assert "Cancel" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("error", "cause", "words"),
     [
-        (httpx.ReadError("lost"), OSError("reset"), "ReadError: lost"),
-        (httpx.ReadError(""), OSError("reset"), "OSError: reset"),
-        (httpx.ReadError(""), None, "ReadError"),
+        (httpx.ReadError("lost"), None, "the connection to a:1 broke: lost"),
+        (httpx.ReadError(""), OSError("reset"), "the connection to a:1 broke: reset"),
+        (httpx.ReadError(""), asyncio.CancelledError("a scope"), "the connection to a:1 broke: ReadError"),
+        (httpx.ConnectError("all failed"), OSError(113, "No route to host"), "no connection to a:1: No route to host"),
+        (TimeoutError(), None, "a:1 took longer than 120 s for an answer"),
+        (ConnectionError("no credentials: x"), None, "no credentials: x"),
     ],
-    ids=["its own", "its cause's", "none"],
+    ids=["its own", "its cause's", "none", "the system's", "a long answer", "ours"],
 )
-def test_a_fault_is_never_logged_without_words(error: Exception, cause: Exception | None, words: str) -> None:
-    """The log has an error's words, or its cause's, or where there are none its name alone."""
+def test_a_fault_is_never_logged_without_words(error: Exception, cause: BaseException | None, words: str) -> None:
+    """The log has the system's words, or the error's or its cause's, and never those of a task that was cancelled."""
     error.__cause__ = cause
-    assert error_text(error) == words
+    assert failure_text(error, "a:1", Timeouts()) == words
 
 
 # ---- listing in pages ----------------------------------------------------------------------------------------------
