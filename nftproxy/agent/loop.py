@@ -205,6 +205,7 @@ class SyncLoop:
         events = self.inbox.take()
         self._reporter.taken()
         has_loaded = await self._loader.load_in_pieces(events)
+        self._reporter.ingested()
         if has_loaded:
             await self._settle()
         return has_loaded
@@ -230,6 +231,7 @@ class SyncLoop:
         for _ in steps:
             with self._reporter.interrupted():
                 await asyncio.sleep(0)
+        self._reporter.ingested()
         self._loader.note(self._pipeline.pop_updated())
         return events, steps.result
 

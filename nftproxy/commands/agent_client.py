@@ -109,8 +109,9 @@ class AgentClient(NamedTuple):
             return self._denial(why)
         if status == 400:
             return BadInput(Problem("", "", "", why, Code.SELECTION_UNREADABLE))
-        what = f"the agent{_number(process)} can't answer: {why}"
-        return NoAnswer(what, "check that agent and command have the same version", process)
+        reason, _, advice = why.partition("\n")
+        what = f"the agent{_number(process)} can't answer: {reason}"
+        return NoAnswer(what, advice or "check that agent and command have the same version", process)
 
     def _denial(self, why: str) -> NoAnswer:
         what = f"user {os.geteuid()} may not ask the agent at {self.path}: {why}"

@@ -131,7 +131,7 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
     yield "Watches", [_watch(watch, agent.now) for watch in agent.watches]
     yield "Last transaction", _last_transaction(agent)
     yield "Last refusal", _last_refusal(agent)
-    yield "Services", [f"{agent.services}, of which {agent.quarantined} are quarantined; conflicts: {agent.conflicts}"]
+    yield "Services", [_services(agent)]
     yield "Silent endpoints", list(agent.silent)
     yield "Affinity", list(map(_affinity, agent.affinity))
     yield "Other proxies", _proxies(agent.other_proxies)
@@ -141,10 +141,19 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
 
 
 def _rules(family: FamilyState, now: float) -> str:
+    if family.last_updated is None and family.of_earlier_agent is None:
+        return f"{family.family}: not loaded yet, and nothing is served"
     if family.last_updated is None:
-        return f"{family.family}: not loaded yet"
+        left = f"{family.of_earlier_agent} elements of an earlier agent are in force and follow no changes"
+        return f"{family.family}: not loaded yet; {left}"
     waits = f"; a change waits for {duration(family.waiting)}" if family.waiting else ""
     return f"{family.family} as of {_when(family.last_updated, now)}, {family.elements} elements{waits}"
+
+
+def _services(agent: AgentState) -> str:
+    if not agent.knows_cluster:
+        return "not known yet"
+    return f"{agent.services}, of which {agent.quarantined} are quarantined; conflicts: {agent.conflicts}"
 
 
 def _watch(watch: WatchState, now: float) -> str:

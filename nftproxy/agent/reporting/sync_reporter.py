@@ -76,6 +76,7 @@ class SyncReporter:
     Attributes:
         last_applied: the last transaction that the kernel accepted.
         last_failed: the last transaction that wasn't applied.
+        knows_cluster: whether the pipeline has every source's first listing, before which it has nothing to say.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class SyncReporter:
         self.metrics = metrics
         self.last_applied: AppliedTransaction | None = None
         self.last_failed: FailedTransaction | None = None
+        self.knows_cluster = False
         self._started = started
         self._clocks = clocks
         self._began = clocks()
@@ -101,6 +103,10 @@ class SyncReporter:
         """Return the proxy's present health."""
         return self.health.status(self._clocks())
 
+    def has_loaded(self, family: Family) -> bool:
+        """Return whether the rules of a family have ever been loaded."""
+        return self.health.families[family].last_updated is not None
+
     def waiting(self) -> dict[Family, float]:
         """Return the seconds that the oldest change of each family has waited, for families with such a change."""
         return self.health.waiting(self._clocks())
@@ -108,6 +114,10 @@ class SyncReporter:
     def waits_for(self, sources: Sequence[str]) -> None:
         """Note the sources whose first listing is missing, before which nothing is loaded."""
         self.health.waits_for(sources, self._clocks())
+
+    def ingested(self) -> None:
+        """Note that the pipeline has ingested the first listings."""
+        self.knows_cluster = True
 
     def scrape(self) -> bytes:
         """Return all metrics in Prometheus' text format."""

@@ -108,13 +108,18 @@ Line = ServiceRow | EndpointRow | ConflictRow | QuarantinedRow | ClientRow | End
 
 
 class FamilyState(msgspec.Struct, frozen=True, rename="camel"):
-    """A family's rules: the time of the last update, and the seconds that the oldest change has waited (0: none)."""
+    """A family's rules: the time of the last update, and the seconds that the oldest change has waited (0: none).
+
+    Until the first load, `of_earlier_agent` is the number of elements that an earlier agent's rules in force have, None
+    if there are none.
+    """
 
     family: str
     last_updated: float | None
     is_healthy: bool
     waiting: float
     elements: int
+    of_earlier_agent: int | None = None
 
 
 class WatchState(msgspec.Struct, frozen=True, rename="camel"):
@@ -173,6 +178,7 @@ class Versions(msgspec.Struct, frozen=True, rename="camel"):
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     """The state of the agent.  `why_not` has the reasons if it isn't healthy, `source` names the source of objects.
 
+    Until `knows_cluster` is true, the numbers of Services, conflicts and quarantined Services mean nothing.
     `silent` are the endpoints that don't answer this node, of Services that leave silent endpoints out.
     """
 
@@ -184,6 +190,7 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     started: float
     now: float
     source: str
+    knows_cluster: bool
     services: int
     conflicts: int
     quarantined: int

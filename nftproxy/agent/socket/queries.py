@@ -31,6 +31,7 @@ from nftproxy.agent.socket.answers import (
     WatchState,
 )
 from nftproxy.agent.socket.listings import LISTINGS, ListingScope
+from nftproxy.agent.socket.readiness import elements_of_earlier_agent, when_known
 from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
 from nftproxy.api.selectors import parse_selector
 from nftproxy.config.configz import configz
@@ -76,15 +77,19 @@ class QueryContext(NamedTuple):
 
 def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     """Return the handlers, by the paths of requests."""
-    listings = {f"/v1/{name}": _listing(known.pipeline, rows) for name, rows in LISTINGS.items()}
-    return {
-        **listings,
-        "/v1/affinity": _affinity(known.pipeline),
-        "/v1/status": _status(known),
-        "/v1/explain": _explain(known.pipeline),
-        "/v1/packets": _packets(known.pipeline),
-        "/v1/node": _node_facts(known.pipeline),
+    pipeline = known.pipeline
+    about_the_cluster = {
+        **{name: _listing(pipeline, rows) for name, rows in LISTINGS.items()},
+        "affinity": _affinity(pipeline),
+        "explain": _explain(pipeline),
+        "packets": _packets(pipeline),
+        "node": _node_facts(pipeline),
     }
+    handlers = {
+        f"/v1/{name}": when_known(handler, pipeline, known.reporter, known.activities)
+        for name, handler in about_the_cluster.items()
+    }
+    return {**handlers, "/v1/status": _status(known)}
 
 
 def _listing(pipeline: Pipeline, rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]]) -> QueryHandler:
@@ -142,8 +147,11 @@ def _scope(query: Mapping[str, str]) -> ListingScope:
 
 def _status(known: QueryContext) -> QueryHandler:
     async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        affinity = await asyncio.to_thread(_affinity_maps, known.pipeline.generations)
-        yield _line(_agent_state(known, affinity))
+        families = known.pipeline.generations
+        affinity = await asyncio.to_thread(_affinity_maps, families)
+        unloaded = [family for family in families if not known.reporter.has_loaded(family)]
+        earlier = await asyncio.to_thread(elements_of_earlier_agent, unloaded)
+        yield _line(_agent_state(known, affinity, earlier))
 
     return answer
 
@@ -217,7 +225,7 @@ def _affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:
         return []  # status must work also while the kernel doesn't
 
 
-def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap]) -> AgentState:
+def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: Mapping[Family, int]) -> AgentState:
     pipeline, status = known.pipeline, known.reporter.status()
     waiting = known.reporter.waiting()
     applied, failed = known.reporter.last_applied, known.reporter.last_failed
@@ -230,11 +238,14 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap]) -> AgentS
         started=known.started,
         now=status.now.wall,
         source=known.source(),
+        knows_cluster=known.reporter.knows_cluster,
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
         quarantined=len(pipeline.quarantined),
         silent=tuple(host_port(*place) for place in pipeline.state.silent),
-        families=tuple(_family_state(pipeline, status, family, waiting.get(family, 0.0)) for family in Family),
+        families=tuple(
+            _family_state(pipeline, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
+        ),
         watches=tuple(map(_watch, known.activities())),
         last_transaction=applied
         and LastTransaction(applied.at, applied.seconds, applied.size, applied.is_full, _names(applied.families)),
@@ -258,7 +269,9 @@ def _names(families: Iterable[Family]) -> tuple[str, ...]:
     return tuple(FAMILY_NAMES[family] for family in families)
 
 
-def _family_state(pipeline: Pipeline, status: HealthStatus, family: Family, waiting: float) -> FamilyState:
+def _family_state(
+    pipeline: Pipeline, status: HealthStatus, family: Family, waiting: float, earlier: int | None
+) -> FamilyState:
     found, generation = status.families.get(family), pipeline.generations.get(family)
     return FamilyState(
         FAMILY_NAMES[family],
@@ -266,6 +279,7 @@ def _family_state(pipeline: Pipeline, status: HealthStatus, family: Family, wait
         is_healthy=found.is_healthy if found else True,
         waiting=waiting,
         elements=generation.element_count() if generation else 0,
+        of_earlier_agent=earlier,
     )
 
 

@@ -21,9 +21,17 @@ from typing import NamedTuple, Self
 import msgspec
 
 from nftproxy.kernel.nfnetlink.element_codec import decoded, key_bounds, key_width, types_of, value_bytes, value_text
-from nftproxy.kernel.nfnetlink.nft_queries import NamedSet, declaration_of, exchange, try_in_batch, why
+from nftproxy.kernel.nfnetlink.nft_queries import (
+    NamedSet,
+    chains,
+    declaration_of,
+    exchange,
+    sets,
+    try_in_batch,
+    why,
+)
 from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
@@ -173,6 +181,20 @@ def count_elements(family: Family, container: NamedSet, most: int) -> tuple[int,
         if found >= most:
             return found, True
     return found, False
+
+
+def elements_in_force(family: Family, most: int) -> int | None:
+    """Return the number of elements in our table, if it has hooks, else None.
+
+    Sets whose elements the kernel doesn't count are counted singly, each up to `most`.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    if not any(chains(family, TABLE).values()):
+        return None
+    held = sets(family)
+    return sum(count_elements(family, each, most)[0] if each.count is None else each.count for each in held)
 
 
 def is_full(family: Family, container: NamedSet) -> bool:

@@ -11,10 +11,12 @@ import pytest
 from nftproxy.agent.socket import queries
 from nftproxy.agent.socket.answers import End, Line, ServiceRow
 from nftproxy.agent.socket.queries import QueryContext
+from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ObjectKey, Service
 from nftproxy.pipeline import Pipeline
+from nftproxy.sources.activity import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
 from tests.support.factories import pipeline, service
 
@@ -23,7 +25,9 @@ MANY = 300
 
 def knowing(made: Pipeline) -> QueryContext:
     """All that there is to ask."""
-    return QueryContext(made, reporter(made), 0.0, "1.0.6", lambda: "here", lambda: (), dict)
+    reports = reporter(made)
+    reports.ingested()
+    return QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", lambda: (), dict)
 
 
 def crowd() -> Pipeline:
@@ -84,3 +88,16 @@ def test_limits_are_bounded(limit: str) -> None:
     """An invalid limit, or a limit that is too high, is bad input."""
     with pytest.raises(BadInput, match="limit"):
         asyncio.run(lines(queries.query_handlers(knowing(pipeline()))["/v1/affinity"]({"limit": limit})))
+
+
+@pytest.mark.parametrize("path", ["services", "endpoints", "conflicts", "quarantined", "affinity", "explain", "node"])
+def test_nothing_is_answered_before_the_first_listing(path: str) -> None:
+    """Without the whole cluster there is no listing, not even an empty listing, and no explanation."""
+    made = crowd()
+    activity = ResourceActivity("services", problem="403 Forbidden")
+    reports = reporter(made)
+    reports.waits_for(["services", "endpointslices"])
+    known = QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", lambda: (activity,), dict)
+    why = r"waits for the first listing of services \(403 Forbidden\), and for the first listing of endpointslices; "
+    with pytest.raises(ClusterUnknown, match=why):
+        asyncio.run(lines(queries.query_handlers(known)[f"/v1/{path}"]({"to": "10.96.0.1:80"})))

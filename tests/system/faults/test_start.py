@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import struct
 import subprocess
@@ -48,6 +49,56 @@ def test_an_agent_that_may_not_list_endpoints(stopped: Bench, server: ApiServer)
     stopped.wait_until(lambda: stopped.healthz().status == 200, 60)
     assert "waitingFor" not in json.loads(stopped.healthz().body)
     assert stopped.metric('nftproxy_waiting{for="the first listing of endpointslices"}') == 0
+
+
+QUESTIONS = (
+    ("list", "services", "-A"),
+    ("list", "endpoints", "-A", "-o", "json"),
+    ("list", "affinity", "-A"),
+    ("explain", f"{vip(3)}:80"),
+    ("diff", "--live", "-"),
+)
+"""Commands that ask the agent about the cluster."""
+
+
+def assert_refused(bench: Bench, why: str) -> None:
+    """Every question about the cluster is refused with the missing listing, the rules in force, and a way out."""
+    in_force = r"\d+ elements of IPv4 and \d+ elements of IPv6, which an earlier agent has loaded, are in force"
+    for question in QUESTIONS:
+        done = bench.command(*question)
+        assert (done.status, done.out) == (1, ""), question
+        assert re.search(f"it doesn't know the cluster yet: it waits for {why}; {in_force}", done.err), done.err
+        assert "kubectl get nodes,services,endpointslices -A -o yaml >cluster.yaml" in done.err
+    status = bench.command("status")
+    assert status.status == 1
+    assert re.search(r"IPv4: not loaded yet; [1-9]\d* elements of an earlier agent are in force", status.out), (
+        status.out
+    )
+    assert "Services:         not known yet\n" in status.out
+    assert not json.loads(bench.command("status", "-o", "json").out)["agent"]["knowsCluster"]
+
+
+def test_questions_before_the_first_listing(stopped: Bench, server: ApiServer) -> None:
+    """An agent that lacks a listing refuses to answer from the rest, and answers once it has the whole cluster."""
+    server.rbac = without("endpointslices")
+    with stopped.logging("no rules are loaded yet: waiting for the first listing of endpointslices\n"):
+        stopped.start()
+    assert_refused(stopped, r"the first listing of endpointslices \(403 Forbidden: .*\)")
+    assert stopped.lab.connect(Origin.POD, vip(3), 80) == endpoint(pod(3), 8080), "the rules of before stay"
+    server.rbac = PERMISSIONS
+    stopped.wait_until(lambda: stopped.command("list", "services", "-A").out.count("shop") >= 5, 60)
+
+
+def test_questions_without_an_api_server(stopped: Bench, server: ApiServer) -> None:
+    """An agent that has started without an API server refuses to answer, and names the server that refuses it."""
+    server.stop()
+    try:
+        with stopped.logging("no rules are loaded yet: waiting for the first listing of"):
+            stopped.start()
+        refused = rf"no connection to 127\.0\.0\.1:{server.port}: Connection refused"
+        assert_refused(stopped, rf"the first listing of nodes \({refused}\), and for .*")
+    finally:
+        server.start()
 
 
 def test_an_agent_that_may_not_list_service_cidrs(stopped: Bench, server: ApiServer) -> None:
