@@ -96,13 +96,11 @@ class Daemon:
         self.metrics.set("nftproxy_build_info", 1, __version__, libnftables, platform.release())
         self._lock: AgentLock | None = None
         health = Health(config.sync_period, pipeline.generations)
-        self._reporter = reporter = SyncReporter(health, self.metrics, started=started)
+        self._reporter = reporter = SyncReporter(health, self.metrics, started=started, activities=activities)
         self.faults = FaultReporter(pipeline, self._events, reporter)
         reader = CountReader(COUNTED_SETS if config.service_counts else SCREENED_SETS)
         self._counts = ServiceCounts(pipeline.counted, pipeline.generations, reader)
-        context = QueryContext(
-            pipeline, reporter, started, libnftables, source, activities, lambda: self.faults.other_proxies
-        )
+        context = QueryContext(pipeline, reporter, started, libnftables, source, lambda: self.faults.other_proxies)
         self._agent_socket = AgentSocket(config.agent_socket, query_handlers(context))
 
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)

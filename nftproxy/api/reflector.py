@@ -128,7 +128,7 @@ class Reflector:
         """Failures in a row for no clear reason."""
         self._api_version = 0
         """The index among the kind's API versions."""
-        self._is_absent = False
+        self.is_absent = False
         """Whether an empty listing was passed on for a kind that can't be listed."""
         self._has_reported_type = False
 
@@ -224,7 +224,7 @@ class Reflector:
         self.is_open = False
         if not listing.continue_token:
             self._version = listing.version
-            self._is_absent = False
+            self.is_absent = False
             self.problems.end_listing()
             self._move(Ending.COMPLETE)
             yield [Listed(self.resource.model, tuple(listing.objects.values()), tuple(listing.ignored.values()))]
@@ -297,9 +297,9 @@ class Reflector:
 
     def _go_without(self) -> list[Event]:
         """Pass on an empty listing of a kind that isn't essential and may not be listed.  Requests go on."""
-        if not self.resource.may_be_absent or self._version or self._is_absent:
+        if not self.resource.may_be_absent or self._version or self.is_absent:
             return []
-        self._is_absent = True
+        self.is_absent = True
         self.problems.report(
             Problem("", self.resource.plural, "", "may not be listed: going on without them", Code.API_GOING_WITHOUT)
         )
@@ -313,7 +313,7 @@ class Reflector:
             return []
         self._api_version = 0
         self._move(Ending.ABSENT)
-        is_news, self._is_absent = not self._is_absent, True
+        is_news, self.is_absent = not self.is_absent, True
         absent = self._times.absent
         self.pause = Pause(absent, absent, "this cluster has none" if is_news else "", is_fault=False)
         return [Listed(self.resource.model, ())] if is_news else []

@@ -128,19 +128,22 @@ def list_command(
         query["limit"] = str(limit)
     *rows, end = AgentClient(agent_socket, timeout).rows(what, **query)
     found = [row for row in rows if isinstance(row, ListingRow)]
-    for line in _printed(found, LISTINGS[what], output, with_namespace=all_namespaces):
+    caveat = end.caveat if isinstance(end, End) else ""
+    for line in _printed(found, LISTINGS[what], output, caveat, with_namespace=all_namespaces):
         sys.stdout.write(f"{line}\n")
     if not found and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
     if isinstance(end, End) and end.is_cut:
         click.echo(f"there are more: these are the first {len(found)} (--limit), in no order", err=True)
+    if caveat:
+        click.echo(f"caveat: {printable(caveat)}", err=True)
 
 
 def _printed(
-    rows: Sequence[ListingRow], listing: Listing, output: str | None, *, with_namespace: bool
+    rows: Sequence[ListingRow], listing: Listing, output: str | None, caveat: str, *, with_namespace: bool
 ) -> Iterator[str]:
     if output == "json":
-        yield json_text({"kind": "List", "items": rows})
+        yield json_text({"kind": "List", **({"caveat": caveat} if caveat else {}), "items": rows})
     elif output == "name":
         yield from dict.fromkeys(map(listing.name, rows))
     elif rows:

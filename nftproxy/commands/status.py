@@ -25,6 +25,9 @@ from nftproxy.model.texts import printable
 from nftproxy.rules.ruleset import NftKind
 from nftproxy.version import __version__
 
+OUT_OF_TOUCH = 3
+"""The exit status for a healthy agent that changes of the cluster don't reach."""
+
 
 class TableState(msgspec.Struct, frozen=True, rename="camel"):
     """Our table of a family, as the kernel has it."""
@@ -49,7 +52,10 @@ class KernelState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class StatusReport(msgspec.Struct, frozen=True, rename="camel"):
-    """The output of `-o json`: the agent's state, or the problem with the agent, its remedy, and the kernel's state."""
+    """The output of `-o json`: the agent's state, or the problem with the agent, its remedy, and the kernel's state.
+
+    A healthy agent may still be out of touch with the cluster: then `agent.caveat` says why.
+    """
 
     is_healthy: bool
     agent: AgentState | None = None
@@ -66,7 +72,8 @@ def status_command(output: str, agent_socket: str, timeout: float) -> None:
     """Say whether the agent of this node is healthy, and why not.
 
     It also prints the age of the rules and the agent's view of the cluster.  If the agent doesn't answer, it prints the
-    reason and the kernel's tables.  Exit status 0 if the agent is healthy, else 1.
+    reason and the kernel's tables.  Exit status 0 if the agent is healthy, 3 if it is healthy but changes of the
+    cluster don't reach it, else 1.
     """
     report = _report(AgentClient(agent_socket, timeout))
     if output == "json":
@@ -75,7 +82,13 @@ def status_command(output: str, agent_socket: str, timeout: float) -> None:
         for topic, lines in _topics(report):
             for number, line in enumerate(lines or ["none"]):
                 click.echo(f"{'' if number else topic + ':':18}{printable(line)}")
-    sys.exit(0 if report.is_healthy else 1)
+    sys.exit(_exit_status(report))
+
+
+def _exit_status(report: StatusReport) -> int:
+    if not report.is_healthy:
+        return 1
+    return OUT_OF_TOUCH if report.agent and report.agent.caveat else 0
 
 
 def _report(agent: AgentClient) -> StatusReport:
@@ -123,7 +136,8 @@ def _topics(report: StatusReport) -> Iterator[Topic]:
 
 
 def _of_agent(agent: AgentState) -> Iterator[Topic]:
-    health = "healthy" if agent.is_healthy else "NOT HEALTHY"
+    follows = ", BUT OUT OF TOUCH with the cluster" if agent.caveat else ""
+    health = f"healthy{follows}" if agent.is_healthy else "NOT HEALTHY"
     uptime = age(agent.now - agent.started)
     yield "Agent", [f"{health}; node {agent.node}, process {agent.process}, up for {uptime}", *agent.why_not]
     yield "Follows", [agent.source]
@@ -141,13 +155,14 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
 
 
 def _rules(family: FamilyState, now: float) -> str:
-    if family.last_updated is None and family.of_earlier_agent is None:
-        return f"{family.family}: not loaded yet, and nothing is served"
     if family.last_updated is None:
+        if family.of_earlier_agent is None:
+            return f"{family.family}: not loaded yet, and nothing is served"
         left = f"{family.of_earlier_agent} elements of an earlier agent are in force and follow no changes"
         return f"{family.family}: not loaded yet; {left}"
     waits = f"; a change waits for {duration(family.waiting)}" if family.waiting else ""
-    return f"{family.family} as of {_when(family.last_updated, now)}, {family.elements} elements{waits}"
+    as_of = family.as_of or family.last_updated
+    return f"{family.family} as of {_when(as_of, now)}, {family.elements} elements{waits}"
 
 
 def _services(agent: AgentState) -> str:

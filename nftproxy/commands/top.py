@@ -55,6 +55,8 @@ class Top(msgspec.Struct, frozen=True, rename="camel"):
     rows: tuple[TopRow, ...]
     problem: str = ""
     """Why the rows have no Services, "" if they have."""
+    caveat: str = ""
+    """Why the Services may be out of date, "" if they aren't."""
 
 
 class PortName(NamedTuple):
@@ -72,6 +74,7 @@ class ServiceNames:
 
     def __init__(self, rows: Iterable[ListingRow | End] = ()) -> None:
         rows = list(rows)
+        self.caveat = next((row.caveat for row in rows if isinstance(row, End) and row.caveat), "")
         lost = {(row.key, row.what) for row in rows if isinstance(row, ConflictRow)}
         self._names: dict[tuple[str, str, int], PortName] = {}
         for row in rows:
@@ -105,7 +108,7 @@ def top_of(found: ConnectionCounts, names: ServiceNames, namespace: str = "", pr
             counts[name.service, name.port, way.protocol.value, endpoint] += count
     ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     rows = tuple(TopRow(*key, count) for key, count in ranked)
-    return Top(counts.total() + found.others, found.others, rows, problem)
+    return Top(counts.total() + found.others, found.others, rows, problem, names.caveat)
 
 
 def lines_of(top: Top, most: int | None = None) -> Iterator[str]:
@@ -154,6 +157,8 @@ def _tops(agent: AgentClient, namespace: str) -> Iterator[Top]:
             asked = time.monotonic()
             try:
                 names, problem = ServiceNames([*agent.rows("services"), *agent.rows("conflicts")]), ""
+                if names.caveat:
+                    click.echo(f"caveat: {names.caveat}", err=True)
             except NoAnswer as error:
                 names, problem = ServiceNames(), error.what
                 why = f"{error.what}, so addresses are shown instead of Services; {error.advice}"
@@ -165,7 +170,7 @@ def _draw(top: Top) -> None:
     """Redraw the terminal with the rows that fit."""
     height = shutil.get_terminal_size().lines
     head = f"{time.strftime('%H:%M:%S')}  {top.connections} active connections"
-    problem = [f"no names: {top.problem}"] if top.problem else []
+    problem = [f"no names: {top.problem}"] if top.problem else [top.caveat] if top.caveat else []
     rows = max(1, height - LINES_AROUND - len(problem) - 1)
     sys.stdout.write(CLEAR + "\n".join([head, *problem, *lines_of(top, rows)]) + "\n")
     sys.stdout.flush()

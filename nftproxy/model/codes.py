@@ -113,6 +113,7 @@ class Code(StrEnum):
     EVENTS_DROPPED = "NFT506", "Too many Events were waiting to be sent, and the oldest were dropped"
     EVENT_NOT_SENT = "NFT507", "An Event could not be sent"
     EVENT_DENIED = "NFT508", "The API server denies an Event"
+    OUT_OF_TOUCH = "NFT509", "Changes of the cluster don't reach this node, so its rules may be out of date"
 
     NODE_PORTS_EVERYWHERE = "NFT601", "Node ports will be served on the node's primary addresses alone"
     LOCALHOST_NODE_PORTS = "NFT602", "Node ports at localhost will not be served unless you ask for it"

@@ -15,19 +15,25 @@ class ResourceActivity(msgspec.Struct):
     since: float = msgspec.field(default_factory=time.time)  # when the request or pause began
     last_event: float | None = None
     last_heard: float | None = None
-    problem: str = ""  # the reason of a pause, "" if nothing is wrong
+    """The server's last word: data, a listing, or the acceptance of a watch."""
+    problem: str = ""  # the reason of the last pause, "" if nothing is wrong
+    failing_since: float | None = None
+    """The first failure after the server's last word, None if no request has failed since."""
+    is_absent: bool = False  # the cluster has no such kind, or doesn't need to let us list it
 
     def begin_request(self, *, is_watch: bool) -> None:
         """Record that a request was made."""
         self.what, self.since = "watching" if is_watch else "listing", time.time()
 
-    def record_data(self, *, has_events: bool) -> None:
-        """Record that data came.  Bookmarks are no events."""
-        self.last_heard, self.problem = time.time(), ""
+    def record_word(self, *, has_events: bool = False) -> None:
+        """Record that the server has said something useful.  Bookmarks are no events."""
+        self.last_heard, self.problem, self.failing_since = time.time(), "", None
         if has_events:
             self.last_event = self.last_heard
 
-    def begin_pause(self, problem: str) -> None:
-        """Record that the next request comes later."""
+    def begin_pause(self, problem: str, *, is_fault: bool, is_absent: bool) -> None:
+        """Record that the next request comes later, and why."""
         self.what, self.since = "pausing", time.time()
-        self.problem = problem
+        self.problem, self.is_absent = problem, is_absent
+        if problem and is_fault and self.failing_since is None:
+            self.failing_since = self.since

@@ -135,7 +135,8 @@ class ApiClient:
                     self._note_failure(connection.host, reflector, error)
                     await connection.fail_over()
                 self._report_new_problems(reflector)
-                activity.begin_pause(reflector.pause.reason)
+                pause = reflector.pause
+                activity.begin_pause(pause.reason, is_fault=pause.is_fault, is_absent=reflector.is_absent)
                 await self._pause(reflector)
 
     async def send_event(self, namespace: str, body: bytes, name: str = "") -> ErrorStatus | None:
@@ -273,15 +274,18 @@ async def _converse(
             if events := reflector.receive_error(await _error_status(response, connection.patience.page), now()):
                 yield events
         elif request.is_watch:
+            activity.record_word()
             async with aclosing(_watched(response, reflector, activity)) as batches:
                 async for events in batches:
                     yield events
         elif (body := await _body(response, reflector, connection.patience.page)) is not None:
             for events in reflector.receive_list(body, now()):
-                activity.record_data(has_events=bool(events))
                 if events:
+                    activity.record_word(has_events=True)
                     yield events
                 await asyncio.sleep(0)
+            if not reflector.pause.reason:
+                activity.record_word()
 
 
 async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus:
@@ -314,7 +318,7 @@ async def _watched(
 ) -> AsyncGenerator[list[Event]]:
     async for data in response.aiter_bytes():
         events = reflector.receive_data(data, now())
-        activity.record_data(has_events=bool(events))
+        activity.record_word(has_events=bool(events))
         if events:
             yield events
         if not reflector.is_open:

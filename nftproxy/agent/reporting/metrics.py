@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -130,6 +130,9 @@ GAUGES = (
     Metric("nftproxy_services_quarantined", "Services without rules: refused by the kernel, or beyond a limit", ()),
     Metric("nftproxy_silent_endpoints", "Endpoints that don't answer this node, where such are left out"),
     Metric("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
+    Metric(
+        "nftproxy_last_word_age_seconds", "Seconds since the API server's last word about a resource", ("resource",)
+    ),
     Metric("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     Metric("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
     Metric("nftproxy_other_proxies", "Traces of another service proxy on this node, at most 5", ("proxy",)),
@@ -235,6 +238,10 @@ class Metrics:
     def set_only(self, name: str, *labels: str) -> None:
         """Set a gauge to 1 for each of these values of its label, and drop its other series."""
         self._gauges[name].values = {(label,): 1.0 for label in labels}
+
+    def set_each(self, name: str, values: Mapping[str, float]) -> None:
+        """Set a gauge for each of these values of its label, and drop its other series."""
+        self._gauges[name].values = {(label,): value for label, value in values.items()}
 
     def observe(self, name: str, value: float, *labels: str | Family) -> None:
         """Add an observation to a histogram."""

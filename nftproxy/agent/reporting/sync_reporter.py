@@ -9,6 +9,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from nftproxy.agent.reporting import freshness
 from nftproxy.agent.reporting.health import Health, HealthStatus, Moment
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.logs import warn
@@ -18,6 +19,7 @@ from nftproxy.model.events import Event, Listed, Put
 from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
 from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
+from nftproxy.sources.activity import ResourceActivity
 
 log = logging.getLogger(__name__)
 
@@ -80,9 +82,18 @@ class SyncReporter:
     """
 
     def __init__(
-        self, health: Health, metrics: Metrics, *, started: float = 0.0, clocks: Callable[[], Moment] = read_clocks
+        self,
+        health: Health,
+        metrics: Metrics,
+        *,
+        started: float = 0.0,
+        clocks: Callable[[], Moment] = read_clocks,
+        activities: Callable[[], Iterable[ResourceActivity]] = tuple,
     ) -> None:
-        """`started` is when this process began, in seconds since the epoch."""
+        """`started` is when this process began, in seconds since the epoch.
+
+        `activities` returns the present activity of each resource of the API.
+        """
         self.health = health
         self.metrics = metrics
         self.last_applied: AppliedTransaction | None = None
@@ -90,6 +101,7 @@ class SyncReporter:
         self.knows_cluster = False
         self._started = started
         self._clocks = clocks
+        self.activities = activities
         self._began = clocks()
         self._lapped = self._began.steady
         self._spent: defaultdict[Stage, float] = defaultdict(float)
@@ -101,7 +113,27 @@ class SyncReporter:
 
     def status(self) -> HealthStatus:
         """Return the proxy's present health."""
-        return self.health.status(self._clocks())
+        status = self.health.status(self._clocks())
+        stale = freshness.warnings(self.activities(), status.now.wall)
+        return status._replace(warnings=(*status.warnings, *stale))
+
+    def as_of(self, family: Family) -> float | None:
+        """Return the time, in seconds since the epoch, at which the cluster was as the rules of a family say.
+
+        It is the oldest of the API's last words about each resource, and of the changes that aren't in the kernel yet.
+        None means that the rules were never loaded.
+        """
+        now, updated = self._clocks(), self.health.families[family].last_updated
+        if updated is None:
+            return None
+        oldest = freshness.oldest_word(self.activities())
+        waiting = self.health.waiting(now).get(family)
+        late = [] if waiting is None else [now.wall - waiting]
+        return min([updated if oldest is None else oldest, *late])
+
+    def caveat(self) -> str:
+        """Return the line that each answer about the cluster needs at present, or ""."""
+        return freshness.caveat(self.activities(), self._clocks().wall)
 
     def has_loaded(self, family: Family) -> bool:
         """Return whether the rules of a family have ever been loaded."""
@@ -121,7 +153,10 @@ class SyncReporter:
 
     def scrape(self) -> bytes:
         """Return all metrics in Prometheus' text format."""
-        self.metrics.set_only("nftproxy_waiting", *self.status().waiting)
+        status = self.status()
+        self.metrics.set_only("nftproxy_waiting", *status.waiting)
+        ages = freshness.ages(self.activities(), status.now.wall, self._started)
+        self.metrics.set_each("nftproxy_last_word_age_seconds", dict(ages))
         return self.metrics.text()
 
     def queued(self, events: Sequence[Event]) -> None:

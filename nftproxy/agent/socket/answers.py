@@ -99,9 +99,13 @@ class ClientRow(ListingRow, frozen=True, tag="Client", rename="camel"):
 
 
 class End(msgspec.Struct, frozen=True, tag_field="kind", tag="End", rename="camel"):
-    """The end of a listing.  `is_cut` is true if there are more rows than the limit."""
+    """The end of a listing.  `is_cut` is true if there are more rows than the limit.
+
+    `caveat` says why the rows may be out of date, "" if they aren't.
+    """
 
     is_cut: bool = False
+    caveat: str = ""
 
 
 Line = ServiceRow | EndpointRow | ConflictRow | QuarantinedRow | ClientRow | End
@@ -109,6 +113,9 @@ Line = ServiceRow | EndpointRow | ConflictRow | QuarantinedRow | ClientRow | End
 
 class FamilyState(msgspec.Struct, frozen=True, rename="camel"):
     """A family's rules: the time of the last update, and the seconds that the oldest change has waited (0: none).
+
+    At `as_of` the cluster was as the rules say: it is the time of the oldest of the API server's last words about each
+    resource, or of the oldest change that waits.  None means that the rules were never loaded.
 
     Until the first load, `of_earlier_agent` is the number of elements that an earlier agent's rules in force have, None
     if there are none.
@@ -119,13 +126,14 @@ class FamilyState(msgspec.Struct, frozen=True, rename="camel"):
     is_healthy: bool
     waiting: float
     elements: int
+    as_of: float | None = None
     of_earlier_agent: int | None = None
 
 
 class WatchState(msgspec.Struct, frozen=True, rename="camel"):
     """A resource of the API: the client's activity (listing, watching, pausing), since when, and the last input.
 
-    `last_event` is the time of the last change, `last_heard` of the last input from the server, None before the first.
+    `last_event` is the time of the last change, `last_heard` of the server's last word, None before the first.
     `problem` is the reason of a pause, "" for none.
     """
 
@@ -178,6 +186,7 @@ class Versions(msgspec.Struct, frozen=True, rename="camel"):
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     """The state of the agent.  `why_not` has the reasons if it isn't healthy, `source` names the source of objects.
 
+    `caveat` says why the rules may be out of date, "" if they follow the cluster.
     Until `knows_cluster` is true, the numbers of Services, conflicts and quarantined Services mean nothing.
     `silent` are the endpoints that don't answer this node, of Services that leave silent endpoints out.
     """
@@ -190,6 +199,7 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     started: float
     now: float
     source: str
+    caveat: str
     knows_cluster: bool
     services: int
     conflicts: int

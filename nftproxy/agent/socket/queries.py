@@ -71,7 +71,6 @@ class QueryContext(NamedTuple):
     started: float
     libnftables: str
     source: Callable[[], str]
-    activities: Callable[[], Iterable[ResourceActivity]]
     other_proxies: Callable[[], Traces]
 
 
@@ -79,25 +78,26 @@ def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     """Return the handlers, by the paths of requests."""
     pipeline = known.pipeline
     about_the_cluster = {
-        **{name: _listing(pipeline, rows) for name, rows in LISTINGS.items()},
-        "affinity": _affinity(pipeline),
-        "explain": _explain(pipeline),
+        **{name: _listing(known, rows) for name, rows in LISTINGS.items()},
+        "affinity": _affinity(known),
+        "explain": _explain(known),
         "packets": _packets(pipeline),
         "node": _node_facts(pipeline),
     }
     handlers = {
-        f"/v1/{name}": when_known(handler, pipeline, known.reporter, known.activities)
-        for name, handler in about_the_cluster.items()
+        f"/v1/{name}": when_known(handler, pipeline, known.reporter) for name, handler in about_the_cluster.items()
     }
     return {**handlers, "/v1/status": _status(known)}
 
 
-def _listing(pipeline: Pipeline, rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]]) -> QueryHandler:
+def _listing(
+    known: QueryContext, rows: Callable[[Pipeline, ListingScope], Iterator[ListingRow | None]]
+) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
         scope = _scope(query)
-        for piece in _pieces(rows(pipeline, scope)):
+        for piece in _pieces(rows(known.pipeline, scope)):
             yield piece
-        yield _line(End())
+        yield _line(End(caveat=known.reporter.caveat()))
 
     return answer
 
@@ -118,15 +118,15 @@ def _line(row: Line | ListingRow | AgentState) -> bytes:
     return _encode(row) + b"\n"
 
 
-def _affinity(pipeline: Pipeline) -> QueryHandler:
+def _affinity(known: QueryContext) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        room = _limit(query)
+        room, pipeline = _limit(query), known.pipeline
         async for part in clients(pipeline.state, pipeline.generations, _scope(query)):
             yield b"".join(map(_line, part[:room]))
             room -= len(part)
             if room < 0:
                 break
-        yield _line(End(is_cut=room < 0))
+        yield _line(End(is_cut=room < 0, caveat=known.reporter.caveat()))
 
     return answer
 
@@ -177,9 +177,9 @@ def _node_facts(pipeline: Pipeline) -> QueryHandler:
     return answer
 
 
-def _explain(pipeline: Pipeline) -> QueryHandler:
+def _explain(known: QueryContext) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        steps = Steps(explaining(pipeline, _asked(query)))
+        steps = Steps(explaining(known.pipeline, _asked(query)))
         for _ in steps:
             yield GOING_ON
         explanation, places = steps.result, list[ExplainedPlace]()
@@ -187,7 +187,8 @@ def _explain(pipeline: Pipeline) -> QueryHandler:
             one = msgspec.structs.replace(explanation, places=(place,))
             places += (await asyncio.to_thread(_with_kernel, one)).places
             yield GOING_ON
-        yield _encode(msgspec.structs.replace(explanation, places=tuple(places)))
+        notes = (*filter(None, [known.reporter.caveat()]), *explanation.notes)
+        yield _encode(msgspec.structs.replace(explanation, places=tuple(places), notes=notes))
 
     return answer
 
@@ -238,15 +239,16 @@ def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: 
         started=known.started,
         now=status.now.wall,
         source=known.source(),
+        caveat=known.reporter.caveat(),
         knows_cluster=known.reporter.knows_cluster,
         services=len(pipeline.state.given),
         conflicts=sum(map(len, pipeline.losses.values())),
         quarantined=len(pipeline.quarantined),
         silent=tuple(host_port(*place) for place in pipeline.state.silent),
         families=tuple(
-            _family_state(pipeline, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
+            _family_state(known, status, family, waiting.get(family, 0.0), earlier.get(family)) for family in Family
         ),
-        watches=tuple(map(_watch, known.activities())),
+        watches=tuple(map(_watch, known.reporter.activities())),
         last_transaction=applied
         and LastTransaction(applied.at, applied.seconds, applied.size, applied.is_full, _names(applied.families)),
         last_refusal=failed and LastRefusal(failed.at, _names(failed.families), failed.reason[:LONGEST_TEXT]),
@@ -270,15 +272,16 @@ def _names(families: Iterable[Family]) -> tuple[str, ...]:
 
 
 def _family_state(
-    pipeline: Pipeline, status: HealthStatus, family: Family, waiting: float, earlier: int | None
+    known: QueryContext, status: HealthStatus, family: Family, waiting: float, earlier: int | None
 ) -> FamilyState:
-    found, generation = status.families.get(family), pipeline.generations.get(family)
+    found, generation = status.families.get(family), known.pipeline.generations.get(family)
     return FamilyState(
         FAMILY_NAMES[family],
         last_updated=found.last_updated if found else None,
         is_healthy=found.is_healthy if found else True,
         waiting=waiting,
         elements=generation.element_count() if generation else 0,
+        as_of=known.reporter.as_of(family) if generation else None,
         of_earlier_agent=earlier,
     )
 

@@ -7,7 +7,7 @@ Services that an earlier agent's rules still serve.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import QueryHandler
@@ -16,7 +16,6 @@ from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.pipeline import Pipeline
-from nftproxy.sources.activity import ResourceActivity
 
 MOST_COUNTED = 10_000
 """Limit of elements of a set that are counted singly, if the kernel doesn't count."""
@@ -28,18 +27,13 @@ class ClusterUnknown(Unavailable):
     code = Code.WAITING_FOR_LISTING
 
 
-def when_known(
-    handler: QueryHandler,
-    pipeline: Pipeline,
-    reporter: SyncReporter,
-    activities: Callable[[], Iterable[ResourceActivity]],
-) -> QueryHandler:
+def when_known(handler: QueryHandler, pipeline: Pipeline, reporter: SyncReporter) -> QueryHandler:
     """Return a handler that raises ClusterUnknown until the agent knows the cluster."""
 
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
         if not reporter.knows_cluster:
             in_force = await asyncio.to_thread(elements_of_earlier_agent, pipeline.generations)
-            why = f"it doesn't know the cluster yet: it waits for {awaited(reporter, activities())}"
+            why = f"it doesn't know the cluster yet: it waits for {awaited(reporter)}"
             raise ClusterUnknown(f"{why}; {_in_force(in_force)}\n{_advice(pipeline)}")
         async for piece in handler(query):
             yield piece
@@ -47,9 +41,9 @@ def when_known(
     return answer
 
 
-def awaited(reporter: SyncReporter, activities: Iterable[ResourceActivity]) -> str:
+def awaited(reporter: SyncReporter) -> str:
     """Return the steps that are missing, each with the present problem of its source."""
-    problems = {f"the first listing of {each.resource}": each.problem for each in activities}
+    problems = {f"the first listing of {each.resource}": each.problem for each in reporter.activities()}
     steps = [what for what in reporter.status().waiting if not what.startswith("the first load")]
     texts = [f"{step} ({problem})" if (problem := problems.get(step)) else step for step in steps]
     return ", and for ".join(texts) or "the rules to be made from the first listings"

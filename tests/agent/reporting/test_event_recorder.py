@@ -344,5 +344,5 @@ def test_an_api_that_is_away_is_no_end(tmp_path: Path) -> None:
     """While the API can't be reached an Event can't be sent, which is to be tried again."""
     with ApiServer() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")
-    with pytest.raises(Unavailable, match="no connection to 127.0.0.1:[0-9]+: Connection refused"):
+    with pytest.raises(Unavailable, match=r"no connection to 127\.0\.0\.1:\d+: Connection refused"):
         asyncio.run(ApiClient(str(kubeconfig)).send_event("shop", b"{}"))

@@ -91,6 +91,7 @@ gauge - nftproxy_conflicts
 gauge proxy nftproxy_other_proxies
 gauge - nftproxy_services_quarantined
 gauge for nftproxy_waiting
+gauge resource nftproxy_last_word_age_seconds
 gauge - nftproxy_skipped_objects
 gauge kernel,libnftables,version nftproxy_build_info
 """
@@ -155,6 +156,7 @@ def exercised() -> Metrics:
     made.metrics.set("kubeproxy_nftables_localhost_nodeport_listeners", 1, IPV4)
     made.metrics.set("nftproxy_silent_endpoints", 1, IPV4)
     made.metrics.set_only("nftproxy_waiting", "the first load of IPv6")
+    made.metrics.set_each("nftproxy_last_word_age_seconds", {"services": 1.0})
     return made.metrics
 
 

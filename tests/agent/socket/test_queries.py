@@ -27,7 +27,7 @@ def knowing(made: Pipeline) -> QueryContext:
     """All that there is to ask."""
     reports = reporter(made)
     reports.ingested()
-    return QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", lambda: (), dict)
+    return QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)
 
 
 def crowd() -> Pipeline:
@@ -96,8 +96,9 @@ def test_nothing_is_answered_before_the_first_listing(path: str) -> None:
     made = crowd()
     activity = ResourceActivity("services", problem="403 Forbidden")
     reports = reporter(made)
+    reports.activities = lambda: (activity,)
     reports.waits_for(["services", "endpointslices"])
-    known = QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", lambda: (activity,), dict)
+    known = QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)
     why = r"waits for the first listing of services \(403 Forbidden\), and for the first listing of endpointslices; "
     with pytest.raises(ClusterUnknown, match=why):
         asyncio.run(lines(queries.query_handlers(known)[f"/v1/{path}"]({"to": "10.96.0.1:80"})))

@@ -7,6 +7,7 @@ import functools
 
 from nftproxy.agent import daemon
 from nftproxy.agent.lifecycle import rivals
+from nftproxy.agent.reporting import freshness
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.commands import cli
 from nftproxy.sources.api_client import ApiClient
@@ -16,10 +17,13 @@ BOOKMARKS = 0.3
 """Seconds between bookmarks, which keep a watch from timing out."""
 PROXIES_PERIOD = 0.3
 """Seconds between two checks for other proxies."""
+GRACE = 0.5
+"""Seconds for which requests may fail before a resource counts as out of touch."""
 PATIENCE = Timeouts(connect=2.0, answer=2.0, silence=1.5)
 TIMES = ReflectorTimes(healthy=0.3, first_attempt=0.05, longest_attempt=0.5, first_error=0.05, longest_error=0.5)
 
 if __name__ == "__main__":
     vars(daemon)["ApiClient"] = functools.partial(ApiClient, times=TIMES, patience=PATIENCE)
     vars(rivals)["PERIOD"] = PROXIES_PERIOD
+    vars(freshness)["GRACE"] = GRACE
     cli.main()

@@ -1,0 +1,72 @@
+"""How old the agent's knowledge of the cluster is, from the activity of each resource of the API.
+
+The rules are as of the oldest last word among the resources: an EndpointSlice that can't be watched makes them old,
+however many Services change.  The API server sends a bookmark each minute, so a minute's age is no fault.  A resource
+counts as out of touch once its requests have failed for `GRACE` seconds.  Time comes in as a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from nftproxy.model.codes import Code
+from nftproxy.sources.activity import ResourceActivity
+
+GRACE = 5.0
+"""Seconds for which requests may fail.  An API server that is replaced by another is away for less."""
+LONGEST_PROBLEM = 300
+"""Limit of characters of a problem: the server chooses its own words."""
+
+
+def followed(activities: Iterable[ResourceActivity]) -> list[ResourceActivity]:
+    """Return the resources that the rules are made of: all that the cluster has."""
+    return [each for each in activities if not each.is_absent]
+
+
+def out_of_touch(activities: Iterable[ResourceActivity], now: float) -> list[ResourceActivity]:
+    """Return the resources whose changes don't reach the agent.  `now` is in seconds since the epoch."""
+    return [
+        each for each in followed(activities) if each.failing_since is not None and now - each.failing_since >= GRACE
+    ]
+
+
+def oldest_word(activities: Iterable[ResourceActivity]) -> float | None:
+    """Return when the server last spoke of the resource that it has not spoken of for longest, None if unknown."""
+    words = [each.last_heard for each in followed(activities)]
+    return min((word for word in words if word is not None), default=None) if None not in words else None
+
+
+def ages(activities: Iterable[ResourceActivity], now: float, started: float) -> Iterator[tuple[str, float]]:
+    """Yield the seconds since the server's last word of each resource, or since the start if there was none."""
+    for each in followed(activities):
+        yield each.resource, max(0.0, now - (started if each.last_heard is None else each.last_heard))
+
+
+def warnings(activities: Iterable[ResourceActivity], now: float) -> Iterator[str]:
+    """Yield a line for each resource that is out of touch."""
+    for each in out_of_touch(activities, now):
+        yield f"{Code.OUT_OF_TOUCH}: {_line(each, now)}"
+
+
+def caveat(activities: Iterable[ResourceActivity], now: float) -> str:
+    """Return the line that an answer about the cluster needs while a resource is out of touch, else ""."""
+    lost = out_of_touch(activities, now)
+    if not lost:
+        return ""
+    names = " and ".join(filter(None, [", ".join(each.resource for each in lost[:-1]), lost[-1].resource]))
+    longest = max(lost, key=lambda each: _age(each, now))
+    return (
+        f"{Code.OUT_OF_TOUCH}: this may be out of date: no changes of {names} reach this node for "
+        f"{_age(longest, now):.0f} s ({longest.problem[:LONGEST_PROBLEM]})"
+    )
+
+
+def _line(each: ResourceActivity, now: float) -> str:
+    return (
+        f"no changes of {each.resource} reach this node for {_age(each, now):.0f} s: {each.problem[:LONGEST_PROBLEM]}"
+    )
+
+
+def _age(each: ResourceActivity, now: float) -> float:
+    """Return for how long changes may be missing: since the last word, or since the first failure without any."""
+    return now - (each.last_heard or each.failing_since or now)

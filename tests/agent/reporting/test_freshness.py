@@ -1,0 +1,106 @@
+"""The age of the agent's knowledge of the cluster, from the activities of resources."""
+
+from __future__ import annotations
+
+import pytest
+
+from nftproxy.agent.reporting import freshness
+from nftproxy.agent.reporting.freshness import GRACE
+from nftproxy.model.addresses import Family
+from nftproxy.sources.activity import ResourceActivity
+from tests.agent.reporting.test_metrics import BOTH, reporter, series
+from tests.support.factories import pipeline
+
+NOW = 1_000_000.0
+
+
+def resource(name: str, age: float | None = 40.0, failing: float | None = None, **fields: object) -> ResourceActivity:
+    """A resource whose last word has an age, and whose requests have failed for some seconds."""
+    heard = None if age is None else NOW - age
+    since = None if failing is None else NOW - failing
+    problem = "" if failing is None else f"no {name}"
+    made = ResourceActivity(name, last_heard=heard, failing_since=since, problem=problem)
+    for field, value in fields.items():
+        setattr(made, field, value)
+    return made
+
+
+def test_a_resource_is_out_of_touch_once_its_requests_have_failed_for_a_while() -> None:
+    """Neither a quiet resource, nor a short failure, nor a resource that the cluster lacks is out of touch."""
+    fine = [
+        resource("nodes", age=80),
+        resource("services", failing=GRACE - 1),
+        resource("servicecidrs", failing=300, is_absent=True),
+    ]
+    assert freshness.out_of_touch(fine, NOW) == []
+    assert freshness.caveat(fine, NOW) == ""
+    lost = resource("endpointslices", age=100, failing=GRACE)
+    assert freshness.out_of_touch([*fine, lost], NOW) == [lost]
+
+
+def test_the_warning_has_the_age_and_the_reason() -> None:
+    """Each resource has a warning, and an answer has a single line for all of them."""
+    lost = [resource("services", 10, 10), resource("nodes", None, 20), resource("endpointslices", 300.4, 200)]
+    assert list(freshness.warnings(lost, NOW)) == [
+        "NFT509: no changes of services reach this node for 10 s: no services",
+        "NFT509: no changes of nodes reach this node for 20 s: no nodes",
+        "NFT509: no changes of endpointslices reach this node for 300 s: no endpointslices",
+    ]
+    assert freshness.caveat(lost, NOW) == (
+        "NFT509: this may be out of date: no changes of services, nodes and endpointslices reach this node for 300 s "
+        "(no endpointslices)"
+    )
+    assert freshness.caveat(lost[:1], NOW) == (
+        "NFT509: this may be out of date: no changes of services reach this node for 10 s (no services)"
+    )
+
+
+def test_the_servers_words_are_bounded() -> None:
+    """A problem of any length makes a line of bounded length."""
+    lost = resource("services", 10, 10, problem="x" * 10_000)
+    assert len(freshness.caveat([lost], NOW)) < 500
+    assert all(len(line) < 500 for line in freshness.warnings([lost], NOW))
+
+
+@pytest.mark.parametrize(
+    ("ages", "oldest"), [((), None), ((5, 70, 20), NOW - 70), ((5, None), None)], ids=["files", "API", "unheard"]
+)
+def test_the_oldest_word_counts(ages: tuple[float | None, ...], oldest: float | None) -> None:
+    """The oldest of the last words counts, and a resource without any word makes it unknown."""
+    activities = [resource(str(number), age) for number, age in enumerate(ages)]
+    assert freshness.oldest_word([*activities, resource("none", 900, is_absent=True)]) == oldest
+
+
+def test_rules_are_as_old_as_the_oldest_of_what_they_are_made_of() -> None:
+    """Rules are as of the oldest last word, or of a change that waits; those from files as of their last update."""
+    reports = reporter(pipeline())
+    now = reports.status().now.wall
+    assert reports.as_of(Family.IPV4) is None, "never loaded"
+    reports.queued(())
+    reports.taken()
+    reports.applied(1, BOTH, full=True)
+    from_files = reports.as_of(Family.IPV4)
+    assert from_files is not None
+    assert from_files >= now
+    activity = ResourceActivity("services", last_heard=now - 70)
+    reports.activities = lambda: (activity,)
+    assert reports.as_of(Family.IPV4) == now - 70
+    activity.last_heard = now + 1e6
+    reports.queued(())
+    waits = reports.as_of(Family.IPV4)
+    assert waits is not None
+    assert waits < now + 1e5
+
+
+def test_the_age_of_each_resource_is_a_metric() -> None:
+    """A scrape has the age of each resource's last word, and nothing of a resource that the cluster lacks."""
+    reports = reporter(pipeline())
+    now = reports.status().now.wall
+    reports.activities = lambda: (
+        ResourceActivity("services", last_heard=now - 70),
+        ResourceActivity("servicecidrs", is_absent=True),
+    )
+    reports.scrape()
+    (found,) = series(reports.metrics, "nftproxy_last_word_age_seconds").items()
+    assert found[0] == 'nftproxy_last_word_age_seconds{resource="services"}'
+    assert 70 <= found[1] < 1000

@@ -1,0 +1,102 @@
+"""An agent that hears of no changes says so in every answer, although its rules serve."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import pytest
+from nftproxy_conformance.apiserver.faults import Fault, Reset, Respond
+from nftproxy_conformance.lab import Origin, endpoint
+
+from tests.system.faults.bench import Bench, pod, vip
+
+AGENT = "tests.system.faults.hasty"
+
+AGE = 'nftproxy_last_word_age_seconds{resource="endpointslices"}'
+DROP = """
+table inet firewall {
+  chain input { type filter hook input priority 0; tcp dport %d drop; }
+}
+"""
+
+Harm = Callable[[Bench], AbstractContextManager[None]]
+
+
+@contextmanager
+def refused(bench: Bench) -> Iterator[None]:
+    """Nobody listens at the API server's address."""
+    bench.server.stop()
+    yield
+    bench.server.start()
+
+
+@contextmanager
+def dropped(bench: Bench) -> Iterator[None]:
+    """A firewall drops all packets to the API server."""
+    bench.lab.node.run(["nft", "-f", "-"], DROP % bench.server.port)
+    yield
+    bench.lab.node.run(["nft", "delete", "table", "inet", "firewall"])
+
+
+def answered(code: int) -> Harm:
+    """The API server answers requests for EndpointSlices with an error."""
+
+    @contextmanager
+    def harm(bench: Bench) -> Iterator[None]:
+        bench.server.faults.add(
+            Fault(Respond(code, "go away"), resource="endpointslices", count=None),
+            Fault(Reset(), verb="watch", resource="endpointslices"),
+        )
+        yield
+        bench.server.faults.clear()
+
+    return harm
+
+
+HARM: dict[str, tuple[Harm, str]] = {
+    "dropped": (dropped, "no connection to {host} within 2 s"),
+    "refused": (refused, "no connection to {host}: Connection refused"),
+    "401": (answered(401), "401 Unauthorized: 'go away'"),
+    "403": (answered(403), "403 Forbidden: 'go away'"),
+}
+
+
+@pytest.mark.parametrize(("harm", "reason"), HARM.values(), ids=HARM.keys())
+def test_an_agent_without_the_api(bench: Bench, harm: Harm, reason: str) -> None:
+    """Every answer has the caveat with the reason while the API is away, and no answer has it afterwards."""
+    reason = reason.format(host=f"127.0.0.1:{bench.server.port}")
+    warning = "NFT509: no changes of endpointslices reach this node for "
+    began = time.time()
+    with harm(bench):
+        bench.wait_until(lambda: bench.command("status").status == 3)
+        bench.wait_until(lambda: f"{warning}" in bench.command("status").out and reason in bench.command("status").out)
+        status = bench.command("status")
+        assert "healthy, BUT OUT OF TOUCH with the cluster; node" in status.out
+        agent = json.loads(bench.command("status", "-o", "json").out)["agent"]
+        assert agent["isHealthy"]
+        assert all(family["asOf"] < began + 60 for family in agent["families"])
+        heard = {watch["resource"]: watch["lastHeard"] for watch in agent["watches"]}
+        assert {family["asOf"] for family in agent["families"]} == {min(heard.values())}
+
+        explained = bench.command("explain", f"{vip(3)}:80")
+        assert explained.status == 0
+        assert "  NFT509: this may be out of date: no changes of " in explained.out.splitlines()[1]
+        listed = bench.command("list", "services", "-A")
+        assert listed.status == 0
+        assert listed.err.startswith("caveat: NFT509: this may be out of date: no changes of ")
+        assert "NFT509" in json.loads(bench.command("list", "services", "-A", "-o", "json").out)["caveat"]
+        assert "NFT509" in json.loads(bench.command("top", "-o", "json").out)["caveat"]
+
+        reply = bench.healthz()
+        assert reply.status == 200
+        assert any(each.startswith(warning) for each in json.loads(reply.body)["warnings"])
+        assert bench.metric(AGE) >= 0.5
+        assert bench.lab.connect(Origin.POD, vip(3), 80) == endpoint(pod(3), 8080), "the rules serve"
+    bench.wait_until(lambda: bench.command("status").status == 0)
+    bench.wait_until_right()
+    assert "warnings" not in json.loads(bench.healthz().body)
+    assert "NFT509" not in bench.command("explain", f"{vip(3)}:80").out
+    assert bench.command("list", "services", "-A").err == ""
