@@ -54,15 +54,21 @@ def test_a_ratio_needs_both_figures() -> None:
 def test_tables_are_written_between_their_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new table replaces the previous table, and all else on the page stays, also a table without measurements."""
     page = tmp_path / "page.md"
-    names = ("machine", "growth")
+    names = ("machine", "growth", "loads")
     page.write_text("".join(f"# {name}\n<!-- bench: {name} -->\nold\n<!-- end: {name} -->\n" for name in names))
     monkeypatch.setattr(report, "DOCUMENT", page)
     for _ in range(2):
         report.write({"start/10000": 1.5})
     sections = page.read_text().split("# ")
     assert "| 10,000 x 10 |  |  | 1.50 s |  |\n<!-- end" in sections[2]
-    report.write({"render/10000/JSON": 1.0})
-    assert page.read_text().split("# ")[2] == sections[2]
+    report.write({"sustained/cores": 0.25, "sustained/p99": 0.03125, "restart/10000": 1.0})
+    changed = page.read_text().split("# ")
+    assert changed[2] == sections[2]
+    assert changed[3].splitlines()[2:-1] == [
+        "| 10,000 x 10 | measured |",
+        "| --- | --- |",
+        "| 200 changes a second for a minute: cores; p99 | 0.25; 31.2 ms |",
+    ]
 
 
 def test_targets_are_printed_only() -> None:

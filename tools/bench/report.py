@@ -1,4 +1,4 @@
-"""The figures as Markdown tables.  `--write` puts the table of growth into docs/performance.md, between its markers."""
+"""The figures as Markdown tables.  `--write` puts those of `WRITTEN` into docs/performance.md, between markers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,22 @@ from tests.support.processes import CHECKOUT
 from tools.bench import changes, stages
 from tools.bench.cluster import ALL_SIZES
 from tools.bench.figures import Figures, markdown
-from tools.bench.targets import COUNT, MEBIBYTES, MILLISECONDS, SECONDS, TARGETS, Unit, show
+from tools.bench.targets import (
+    COUNT,
+    DIRECTLY,
+    MEBIBYTES,
+    MICRO,
+    MILLISECONDS,
+    PING_COLD,
+    SECONDS,
+    TARGETS,
+    THROUGH,
+    Unit,
+    show,
+)
 
 DOCUMENT = CHECKOUT / "docs" / "performance.md"
-WRITTEN = ("machine", "growth")
+WRITTEN = ("machine", "growth", "loads")
 """The tables that the document has.  Other tables are printed only."""
 
 
@@ -25,6 +37,7 @@ def sections(figures: Figures) -> dict[str, str]:
     found = {
         "targets": _targets(figures),
         "growth": _growth(figures),
+        "loads": _loads(figures),
         "kinds": _kinds(figures),
         "stages": _stages(figures),
         "shapes": _shapes(figures),
@@ -66,6 +79,31 @@ def _growth(figures: Figures) -> str:
         for size in ALL_SIZES
     ]
     return markdown(header, [row for row in rows if any(row[1:])])
+
+
+LOADS: tuple[tuple[str, tuple[tuple[str, Unit], ...]], ...] = (
+    ("200 changes a second for a minute: cores; p99", (("sustained/cores", COUNT), ("sustained/p99", MILLISECONDS))),
+    (
+        "a restart over existing rules: until complete; connections lost; of",
+        (("restart/10000", SECONDS), ("restart/10000/lost", COUNT), ("restart/10000/connections", COUNT)),
+    ),
+    (
+        "pings between pods during a cold load: longest; lost",
+        ((f"{PING_COLD}/max", MILLISECONDS), (f"{PING_COLD}/lost", COUNT)),
+    ),
+    ("a new connection: through a Service; directly to the pod", ((THROUGH, MICRO), (DIRECTLY, MICRO))),
+)
+"""The rows of other loads on 10,000 Services x 10 endpoints: their text, and their figures with the unit of each."""
+
+
+def _loads(figures: Figures) -> str:
+    """The rows of `LOADS` that were measured in full."""
+    rows = [
+        (text, "; ".join(show(figures[name], unit) for name, unit in cells))
+        for text, cells in LOADS
+        if all(name in figures for name, _ in cells)
+    ]
+    return markdown(("10,000 x 10", "measured"), rows)
 
 
 def _cells(figures: Figures, unit: Unit, *names: str) -> str:
