@@ -6,7 +6,6 @@ table.nft.j2 look them up.  The reasons come from the policy.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -30,6 +29,7 @@ from nftproxy.policy.facts import Front, Slots
 from nftproxy.policy.fronts import denies_some, has_own_list, restricting_ranges
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.localhost import LocalPort
+from nftproxy.policy.ranges import networks_of
 from nftproxy.policy.state import ClusterState
 
 REJECTIONS = {
@@ -185,7 +185,7 @@ def _by_ranges(
     if not has_own_list(pipeline.state, served.service, family):
         why = "they admit nobody: another Service has the same ClusterIP, which distinguishes lists of ranges"
         return Admission(Admits.NO, "", why)
-    allowed = [ipaddress.ip_network(source) for name, source in served.facts.allowed if name == lists[0]]
+    allowed = networks_of(source for name, source in served.facts.allowed if name == lists[0])
     ranges = restricting_ranges(served.service, family)
     if client.networks and all(_holder(allowed, each) for each in client.networks):
         return _admitted(ranges, client)

@@ -31,12 +31,12 @@ from nftproxy.policy.facts import PortFacts, PortScreen, Row, Slots
 from nftproxy.policy.fronts import (
     ClaimedFront,
     claimed_fronts,
-    collapsed,
     guarded_addresses,
     has_own_list,
     restricting_ranges,
 )
 from nftproxy.policy.numbers import namespace_number
+from nftproxy.policy.ranges import range_keys
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
 
@@ -224,7 +224,7 @@ class _OwnSources(NamedTuple):
         own = of_family(state.node.addresses, family)[:1]
         if any(contains(source, address) for source in ranges for address in own):
             ranges += [ip_network(address) for address in of_family(service.load_balancer_ips, family)]
-        return cls(guarded, of_family(service.cluster_ips, family)[0], collapsed(ranges))
+        return cls(guarded, of_family(service.cluster_ips, family)[0], range_keys(ranges))
 
     def without_allowed(self) -> _OwnSources:
         """The same for the Service's other ports: a single port contributes the sources on the list."""

@@ -39,6 +39,8 @@ class TableFacts(msgspec.Struct, frozen=True):
 
     `ip` is nft's keyword for the family's header ("ip", "ip6").
     `numbers` matches addresses that are numbers, `zero` is 0 as such an address (numbers.py).
+    `lengths` are the lengths of prefixes that ranges of sources have: rows of (nft expression for a packet's source of
+    this length, length).
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
     `masquerades` says how to masquerade connections: rows of (match, statement).  The first row that matches counts
@@ -58,6 +60,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     protocols: tuple[str, ...]
     numbers: str
     zero: str
+    lengths: tuple[tuple[str, int], ...]
     mark: str
     unmark: str
     masquerades: tuple[tuple[str, str], ...]
@@ -164,15 +167,16 @@ class ScreenFacts(msgspec.Struct, frozen=True):
     """The rules that screen clients in a family, with the sets and chains for some limits.  Service ports share them.
 
     `transports` is nft's set of the protocols that have ports, `asked` the front that a packet asked for, in packet
-    fields.  `nodeports` are the matches for packets that asked for a node port of the node.  `counted` are the reasons
-    that have sets to count packets here, `dropped` the reasons that have a chain to drop them.  `rates` and
-    `connections` are the limits, the latter in connections.
+    fields.  `lengths` are those of TableFacts.  `nodeports` are the matches for packets that asked for a node port of
+    the node.  `counted` are the reasons that have sets to count packets here, `dropped` the reasons that have a chain
+    to drop them.  `rates` and `connections` are the limits, the latter in connections.
     """
 
     table: str
     ip: str
     transports: str
     asked: str
+    lengths: tuple[tuple[str, int], ...]
     nodeports: tuple[str, ...]
     counted: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -184,7 +188,7 @@ class PortScreen(msgspec.Struct, frozen=True, gc=False):
     """The screening of a Service port's clients, as memberships.
 
     `fronts` are the screened fronts.  `denying` and `guarded` are rows of (front, list of ranges), where
-    `guarded` has node ports alone, `denied` of (list, address or CIDR), `rates` of (front, limit), `connections` of
+    `guarded` has node ports alone, `denied` of (list, key of a range), `rates` of (front, limit), `connections` of
     (front, limit, the same as an address).
     """
 
@@ -202,8 +206,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """A Service port in a family, as memberships: each field has the members of a set or map.
 
     `services` and `short_circuits` are rows of (front, number that says how an endpoint is drawn), `guarded` of (front,
-    list of source ranges), `allowed` of (list, address or CIDR), `affinities` of (front, seconds as an address).  A
-    list of source ranges is called by an address, its Service's ClusterIP.
+    list of source ranges), `allowed` of (list, key of a range: ranges.py), `affinities` of (front, seconds as an
+    address).  A list of source ranges is called by an address, its Service's ClusterIP.
     `no_endpoints` are the fronts that no endpoint serves on any node.  `none_local` are the fronts that only endpoints
     of other nodes could serve, if connections are counted: their packets are dropped in any case.
     `watched` has the fronts whose connections are noted when they get no answer, each with the number of the Service's

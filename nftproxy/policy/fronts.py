@@ -133,7 +133,12 @@ def _front(claim: Claim) -> Front:
 
 def collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
     """Networks of one family with overlaps merged, as the kernel's interval sets require."""
-    return tuple(_network_text(network) for network in collapse_addresses(networks))  # type: ignore[type-var]
+    return tuple(map(_network_text, merged(networks)))
+
+
+def merged(networks: Iterable[Network]) -> list[Network]:
+    """Networks of one family with overlaps and neighbours merged, in order."""
+    return list(collapse_addresses(networks))  # type: ignore[type-var]
 
 
 def _network_text(network: Network) -> str:

@@ -11,6 +11,7 @@ If two Services have the same ClusterIP, their ranges can't be distinguished, an
 from __future__ import annotations
 
 from collections.abc import Sequence
+from ipaddress import ip_network
 from itertools import product
 
 from nftproxy.model.addresses import Address, Family, family_of
@@ -20,12 +21,13 @@ from nftproxy.model.settings import Config
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.counts import SCREENED, UnservedReason
 from nftproxy.policy.facts import Front, PortScreen, RateFacts, ScreenFacts
-from nftproxy.policy.fronts import ClaimedFront, collapsed, denies_some, guards_node_ports, serves_every_address
+from nftproxy.policy.fronts import ClaimedFront, denies_some, guards_node_ports, serves_every_address
 from nftproxy.policy.numbers import as_address
+from nftproxy.policy.ranges import range_keys, source_lengths
 
 NO_LIST = {Family.IPV4: Address("0.0.0.0"), Family.IPV6: Address("::")}
 """The list that admits nobody, and denies everybody: no Service has this address."""
-_EVERYBODY = {Family.IPV4: "0.0.0.0/0", Family.IPV6: "::/0"}
+_EVERYBODY = {Family.IPV4: ip_network("0.0.0.0/0"), Family.IPV6: ip_network("::/0")}
 
 _RATE_BITS = 17
 """Bits of a rate's number that are the burst: the greatest is 100,000."""
@@ -85,6 +87,7 @@ def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connect
         ip=ip,
         transports=TRANSPORTS,
         asked=asked,
+        lengths=source_lengths(family),
         nodeports=(
             (f"ct status dnat {asked} != @fronts", "ct status & dnat == 0 fib daddr type local")
             if serves_every_address(config, family)
@@ -98,13 +101,13 @@ def screen(config: Config, family: Family, rates: tuple[RateFacts, ...], connect
 
 
 def denied_sources(service: Service, family: Family, own_list: Address) -> tuple[str, ...]:
-    """The sources that a Service denies in a family, none of them twice: interval sets take no overlaps."""
+    """The sources that a Service denies in a family, as keys of elements."""
     ranges = [each for each in service.options.denied_source_ranges if family_of(each) is family]
     if not ranges:
         return ()
     if own_list == NO_LIST[family]:
-        return (_EVERYBODY[family],)
-    return collapsed(ranges)
+        return range_keys([_EVERYBODY[family]])
+    return range_keys(ranges)
 
 
 def _guarded_node_ports(service: Service, family: Family, had: Sequence[ClaimedFront]) -> tuple[Front, ...]:

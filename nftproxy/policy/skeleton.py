@@ -9,6 +9,7 @@ from nftproxy.policy.facts import COUNTED, Endings, TableFacts
 from nftproxy.policy.fronts import collapsed, nodeport_addresses, serves_every_address
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, as_address
+from nftproxy.policy.ranges import source_lengths
 from nftproxy.policy.state import ClusterState
 
 # How connections are masqueraded.  A random port now and then meets a TIME_WAIT that an earlier connection left in the
@@ -41,6 +42,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         protocols=tuple(protocol.value for protocol in Protocol),
         numbers=NUMBERS[family],
         zero=as_address(0, family),
+        lengths=source_lengths(family),
         mark=f"{bit:#x}",
         unmark=f"{bit ^ 0xFFFFFFFF:#x}",
         masquerades=(_RANDOM_PORTS,) if config.masquerade_fully_random else (_TCP_KEEPS_ITS_PORT, _RANDOM_PORTS),

@@ -179,6 +179,7 @@ class Renderer:
                 ip=facts.ip,
                 transports="",
                 asked="",
+                lengths=facts.lengths,
                 nodeports=(),
                 counted=("denied",),
                 dropped=(),

@@ -92,7 +92,7 @@ TABLE, ENDPOINTS, DRAW, SCREEN = "table.nft.j2", "endpoints.nft.j2", "draw.nft.j
 DAMAGES = {
     "ClusterIP": Damage(TABLE, "map @services goto draw comment", "map @short-circuit goto draw comment"),
     "no endpoints: rejected": Damage(TABLE, "^    reject comment", "    drop comment"),
-    "loadBalancerSourceRanges": Damage(TABLE, r"!= @allowed \{\{.*", "!= @allowed accept"),
+    "loadBalancerSourceRanges": Damage(TABLE, r"\{\{ endings\.not_admitted.*", "accept"),
     "session affinity": Damage(ENDPOINTS, "meta l4proto {{ protocol }} update .*", ""),
     "hairpin": Damage(TABLE, ".* @hairpin goto.*", ""),
     "uniform choice": Damage(DRAW, "{{ draw }}", "{{ draw | replace('mod ' ~ count, 'mod ' ~ (count + 1)) }}"),

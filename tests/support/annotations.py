@@ -96,7 +96,7 @@ ROWS = (
         "denied-source-ranges",
         "192.0.2.0/24",
         (parse_network("192.0.2.0/24"),),
-        ("denied { 10.96.0.10 . 192.0.2.0/24 }",),
+        ("denied { 10.96.0.10 . 192.0.2.0 . 24 }",),
         "192.0.2/24",
         f"has '192.0.2/24', which is not a CIDR: {NO_EFFECT}",
     ),

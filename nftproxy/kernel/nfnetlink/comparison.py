@@ -7,7 +7,7 @@ are 130,000 elements: the transaction shrinks from 5.8 MB to 17 kB, and the load
 * Elements are compared as bytes (element_codec.py), and only the difference becomes text. So an element with an
   addition of another program, such as a comment, is a different element.
 * For a set with anything unexpected, no difference is returned: the set is emptied and filled anew. So are sets of
-  ranges.
+  intervals.
 * The kernel lists a set in parts, and counts elements from its start to find where the next part begins. If it rehashes
   the set meanwhile, an element may be missing. Then another element is listed twice, as all places are listed.
 * The listing costs the square of the number of elements: 0.5 s of processor time for 100,000. So foreign elements end

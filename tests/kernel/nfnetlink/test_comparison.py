@@ -132,7 +132,7 @@ DAMAGE = {
     ),
     "an element has a protocol of its own": "add element ip nftproxy fronts { 192.0.2.1 . 99 . 53 }",
     "a set is empty": "flush map ip nftproxy tcp-endpoints",
-    "a set of ranges is empty": "flush set ip nftproxy allowed",
+    "a list of ranges is empty": "flush set ip nftproxy allowed",
     "all sets are empty": "\n".join(f"flush map ip nftproxy {name}" for name in ("services", "tcp-endpoints", "draws")),
     "a chain has no rules": "flush chain ip nftproxy draw",
     "a chain has another rule": "insert rule ip nftproxy services accept",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
+
 import pytest
 
 from nftproxy.model.addresses import Family
@@ -9,6 +11,7 @@ from nftproxy.model.events import Removed
 from nftproxy.model.objects import Service
 from nftproxy.policy.claims import Denial
 from nftproxy.policy.fronts import lost_claims
+from nftproxy.policy.ranges import range_keys
 from tests.policy.compile.membership import DUAL, ONE_LOCAL, VIP, memberships, rules
 from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
 
@@ -149,18 +152,19 @@ def test_source_ranges_restrict_a_load_balancer_ip(ranges: list[str], allowed: l
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=[VIP], source_ranges=ranges), ONE_LOCAL)
     front = f"{VIP} . tcp . 80"
     assert elements(made, IPV4, "guarded") == ({} if allowed is None else {front: "10.96.0.10"})
-    assert list(elements(made, IPV4, "allowed")) == [f"10.96.0.10 . {source}" for source in allowed or []]
+    keys = [f"10.96.0.10 . {key}" for source in allowed or [] for key in range_keys([ip_network(source)])]
+    assert list(elements(made, IPV4, "allowed")) == keys
 
 
 def test_every_load_balancer_ip_is_restricted() -> None:
     """All load balancer IPs and ports, which are masqueraded, share one list: ports don't multiply the ranges."""
-    ranges, addresses = ["198.51.100.0/24", "203.0.113.64/26"], [VIP, "203.0.113.8"]
+    ranges, addresses = ["198.51.100.0/24", "203.0.113.64/28"], [VIP, "203.0.113.8"]
     ports = ["a:80", "b:81"]
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=ranges, ports=ports))
     fronts = [f"{address} . tcp . {port}" for port in (80, 81) for address in addresses]
     assert elements(made, IPV4, "guarded") == dict.fromkeys(fronts, "10.96.0.10")
     assert elements(made, IPV4, "masqueraded") == dict.fromkeys(fronts, "")
-    assert elements(made, IPV4, "allowed") == {f"10.96.0.10 . {source}": "" for source in ranges}
+    assert elements(made, IPV4, "allowed") == {f"10.96.0.10 . {source.replace('/', ' . ')}": "" for source in ranges}
     blocks = made.generations[IPV4].blocks.values()
     assert sum(element.container == "allowed" for block in blocks for element in block.elements) == len(ranges)
 
@@ -180,7 +184,7 @@ def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
     )
     made = pipeline(older, younger)
     assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 1": "10.96.0.10", "203.0.113.8 . tcp . 2": "0.0.0.0"}
-    assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0/24": ""}
+    assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0 . 24": ""}
     (lost,) = lost_claims(made.state, made.settings.config, IPV4, younger)
     assert (lost.what, lost.denial) == ("203.0.113.8 . tcp . 2", Denial.CLOSED)
     assert lost_claims(made.state, made.settings.config, IPV4, older) == []
@@ -193,14 +197,14 @@ def test_a_range_with_the_nodes_address_admits_every_load_balancer_ip() -> None:
     """The node's packets to a load balancer IP may come from another of these IPs."""
     addresses = [VIP, "203.0.113.9"]
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=["192.168.0.0/24"]))
-    sources = ["192.168.0.0/24", *addresses]
+    sources = ["192.168.0.0 . 24", *(f"{address} . 32" for address in addresses)]
     assert elements(made, IPV4, "allowed") == {f"10.96.0.10 . {source}": "" for source in sources}
 
 
 def test_the_nodes_address_is_the_first_of_the_family() -> None:
     """A range that holds only another address of the node admits no more than it says."""
     balanced = service(load_balancer_ips=[VIP], source_ranges=["192.168.0.3/32"])
-    assert list(elements(pipeline(balanced, node=DUAL), IPV4, "allowed")) == ["10.96.0.10 . 192.168.0.3"]
+    assert list(elements(pipeline(balanced, node=DUAL), IPV4, "allowed")) == ["10.96.0.10 . 192.168.0.3 . 32"]
 
 
 def test_a_load_balancer_ip_that_is_the_cluster_ip_is_not_restricted() -> None:
@@ -212,7 +216,7 @@ def test_a_load_balancer_ip_that_is_the_cluster_ip_is_not_restricted() -> None:
 def test_source_ranges_of_a_node_of_which_no_address_is_known() -> None:
     """Without the Node the ranges hold as they are given."""
     balanced = service(load_balancer_ips=[VIP], source_ranges=["192.168.0.0/24"])
-    assert list(elements(pipeline(balanced, node=None), IPV4, "allowed")) == ["10.96.0.10 . 192.168.0.0/24"]
+    assert list(elements(pipeline(balanced, node=None), IPV4, "allowed")) == ["10.96.0.10 . 192.168.0.0 . 24"]
 
 
 @pytest.mark.parametrize("pods", [[], ["10.1.1.4@node-b"]])
@@ -229,4 +233,4 @@ def test_source_ranges_restrict_nothing_else(pods: list[str]) -> None:
         slice_of(endpoints=pods),
     )
     assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 80": "10.96.0.10"}
-    assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0/24": ""}
+    assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0 . 24": ""}

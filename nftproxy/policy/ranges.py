@@ -1,0 +1,56 @@
+"""Ranges of sources, as elements of sets without intervals.
+
+A set of intervals is a list to the kernel, which it walks for each element that is deleted: to drop 1,000 of 100,000
+ranges took 24 s (6.18), in which the kernel made no other change.  So the rules have plain sets, with an element for
+each range: the list, the network and the length of its prefix.  They ask once for each length, with the packet's source
+cut to that length.
+
+Few lengths are few lookups, so a prefix is as long as a multiple of `STRIDE`.  A range of another length is several
+networks of the next such length, at most 8.  Most ranges in use (/8, /16, /20, /24, /28, /32, /48, /64) are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_network
+
+from nftproxy.model.addresses import Family, Network
+from nftproxy.policy.fronts import merged
+
+STRIDE = 4
+"""Bits from one length of a prefix to the next: 9 lengths for IPv4, 33 for IPv6."""
+
+WIDTH = {Family.IPV4: 32, Family.IPV6: 128}
+"""Bits of an address."""
+
+MAX_KEYS = 1 << (STRIDE - 1)
+"""The most keys of a range."""
+
+_BETWEEN = " . "
+
+
+def range_keys(networks: Iterable[Network]) -> tuple[str, ...]:
+    """The networks of one family as the keys of elements: address and length.  Overlaps are merged."""
+    return tuple(
+        f"{part.network_address}{_BETWEEN}{part.prefixlen}"
+        for network in merged(networks)
+        for part in network.subnets(new_prefix=-(-network.prefixlen // STRIDE) * STRIDE)
+    )
+
+
+def networks_of(keys: Iterable[str]) -> list[Network]:
+    """The networks of such keys, as large as they can be."""
+    return merged(ip_network(key.replace(_BETWEEN, "/")) for key in keys)
+
+
+def source_lengths(family: Family) -> tuple[tuple[str, int], ...]:
+    """Each length of a prefix, with the nft expression for a packet's source of this length.  Longest first."""
+    return tuple((_cut(family, length), length) for length in range(WIDTH[family], -1, -STRIDE))
+
+
+def _cut(family: Family, length: int) -> str:
+    source = f"{family.value} saddr"
+    if length == WIDTH[family]:
+        return source
+    everything = "0.0.0.0" if family is Family.IPV4 else "::"
+    return f"{source} & {ip_network(f'{everything}/{length}').netmask}"
