@@ -228,12 +228,14 @@ class NodeInspection:
             self._miss("the API server", "no --kubeconfig, and this is no pod with a service account")
             return None
         from nftproxy.sources.api_client import ApiClient  # with HTTP: importing takes half a second
-        from nftproxy.sources.doctor_queries import query_cluster
+        from nftproxy.sources.doctor_queries import ApiDenies, query_cluster
 
         cluster = ApiClient(str(kubeconfig or ""))
         host = urlsplit(cluster.address).hostname or ""
         try:
             answers = query_cluster(cluster, self._node, rights)
+        except ApiDenies as error:
+            return ApiAccess(server=cluster.address, host=host, error=str(error), status=error.status)
         except Unavailable as error:
             return ApiAccess(server=cluster.address, host=host, error=str(error))
         return ApiAccess(server=cluster.address, host=host, **answers._asdict())

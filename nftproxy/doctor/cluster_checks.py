@@ -10,11 +10,15 @@ from nftproxy.model.codes import Code
 
 CAN_DO_WITHOUT = frozenset({"servicecidrs", "events"})
 """Resources without which the agent serves all the same."""
+DENIED = (401, 403)
+"""HTTP statuses of missing authentication or authorization."""
 
 
 def _reachable(observed: Observations) -> Iterator[Finding]:
     if observed.api and observed.api.error:
-        yield error(Code.API_UNREACHABLE, f"{observed.api.server}: {observed.api.error}")
+        status = observed.api.status
+        code = Code.API_UNHELPFUL if status else Code.API_UNREACHABLE
+        yield error(Code.API_DENIED if status in DENIED else code, f"{observed.api.server}: {observed.api.error}")
 
 
 def _permissions(observed: Observations) -> Iterator[Finding]:

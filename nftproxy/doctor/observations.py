@@ -70,6 +70,8 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The name or address in `server`."""
     error: str = ""
     """Why the server is unreachable or rejects the credentials.  If it isn't "", nothing below is known."""
+    status: int = 0
+    """The HTTP status of an answer that is an error, 0 for no answer."""
     denied: Mapping[Permission, str] = MappingProxyType({})
     """The permissions that the agent lacks, each with the API's reason."""
     cluster_ip: str | None = None

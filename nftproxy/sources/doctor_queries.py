@@ -14,7 +14,7 @@ import httpx
 import msgspec
 
 from nftproxy.api.access_reviews import GROUP, PLURAL, Permission, read_review, review
-from nftproxy.api.responses import read_error
+from nftproxy.api.responses import ErrorStatus, read_error
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources.api_client import ApiClient
 
@@ -50,11 +50,20 @@ class _AnswerList(msgspec.Struct):
     items: list[_AnswerObject] | None = None
 
 
+class ApiDenies(Unavailable):
+    """The API has answered with an error of this HTTP status: it denies the request, or can't serve it."""
+
+    def __init__(self, answer: ErrorStatus) -> None:
+        super().__init__(answer.message)
+        self.status = answer.code
+
+
 def query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
     """Query a cluster for permissions of this account, and for its objects that concern a node.
 
     Raises:
-        Unavailable: it doesn't answer, or doesn't accept our credentials.
+        ApiDenies: it doesn't accept our credentials, or can't serve the request.
+        Unavailable: it doesn't answer.
     """
     return asyncio.run(_ask_cluster(cluster, node, rights))
 
@@ -78,7 +87,7 @@ async def _why_denied(cluster: ApiClient, right: Permission) -> str | None:
     """Return the API's reason against a permission, "" without a reason, or None if the permission is given."""
     status, body = await cluster.request("POST", f"{GROUP}/v1", PLURAL, review(right))
     if status != 201:
-        raise Unavailable(read_error(body, status).message)
+        raise ApiDenies(read_error(body, status))
     try:
         answer = read_review(body)
     except (ValueError, RecursionError) as error:

@@ -579,14 +579,26 @@ def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Pa
     assert found("--kubeconfig", kubeconfig) == {}
 
 
+@pytest.mark.parametrize(("status", "code"), [(401, "NFT503"), (403, "NFT503"), (500, "NFT502")])
+def test_a_server_that_denies_everything(server: ApiServer, kubeconfig: Path, status: int, code: str) -> None:
+    """A server that answers with 401 or 403 is told from a server that fails, with the address and its words."""
+    server.faults.add(
+        Fault(Respond(status, "go away"), resource="/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", count=None)
+    )
+    (finding,) = [each for each in found("--kubeconfig", kubeconfig).values() if each["severity"] == "error"]
+    assert finding["code"] == code
+    assert f"https://127.0.0.1:{server.port}: {status} " in seen(finding)
+
+
 def test_a_server_that_does_not_answer(server: ApiServer, kubeconfig: Path) -> None:
-    """An unreachable server, or a rejected token, is an error with the address and the reason."""
+    """A rejected token is a denial, and a server that nobody reaches is an error with the address and the reason."""
     server.expire_token()
-    finding = found("--kubeconfig", kubeconfig)["NFT501"]
+    finding = found("--kubeconfig", kubeconfig)["NFT503"]
     assert finding["severity"] == "error"
     assert "401 Unauthorized" in seen(finding)
     server.close()
-    assert re.search(r"https://127\.0\.0\.1:\d+: ConnectError", seen(found("--kubeconfig", kubeconfig)["NFT501"]))
+    no_answer = seen(found("--kubeconfig", kubeconfig)["NFT501"])
+    assert re.search(r"https://127\.0\.0\.1:(\d+): no connection to 127\.0\.0\.1:\1: Connection refused", no_answer)
 
 
 def test_a_way_to_the_server_that_leads_through_a_service(server: ApiServer, kubeconfig: Path) -> None:
@@ -610,7 +622,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 30
+    assert len(codes) == 31
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 
