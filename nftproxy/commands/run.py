@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import importlib
+import itertools
 import logging
 import os
 import platform
@@ -39,7 +40,7 @@ from nftproxy.model.settings import Config, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.transaction import delete_transaction, join
 from nftproxy.sources.config_documents import write_config
-from nftproxy.sources.config_file import ConfigFile
+from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
 from nftproxy.version import __version__
 
 log = logging.getLogger("nftproxy")
@@ -182,14 +183,18 @@ def _run(
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
     wants_to_start_anew = asyncio.run(_follow(pipeline, file, source, api_servers))
     if wants_to_start_anew and not asked_to_end.is_set():
+        file.hand_over()
         _execute_again()
 
 
 def _execute_again() -> None:
-    """Execute this process anew with its command line.  Of its open files only the agents' lock stays."""
-    lock = int(os.environ.get(INHERITED, 2))
-    os.closerange(3, lock)
-    os.closerange(lock + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    """Execute this process anew with its command line.
+
+    Of its open files only the agents' lock and the checked content of the configuration file stay.
+    """
+    kept = sorted(int(os.environ[name]) for name in (INHERITED, HANDED_OVER) if name in os.environ)
+    for before, after in itertools.pairwise([2, *kept, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]):
+        os.closerange(before + 1, after)
     os.execv(sys.executable, sys.orig_argv)
 
 

@@ -20,7 +20,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import to_yaml, yaml_documents
-from nftproxy.sources.files import documents_in
+from nftproxy.sources.files import BYTE_ORDER_MARK, documents_in, documents_of
 from nftproxy.sources.reading import LARGEST_CONFIG
 
 Object = Mapping[str, Any]
@@ -33,17 +33,20 @@ class KubeProxySettings(NamedTuple):
     server: str  # the API server's URL in the kubeconfig, "" without a kubeconfig
 
 
-def load_config(path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> tuple[Config, list[Problem]]:
+def load_config(
+    path: Path | None, flags: Mapping[str, str] = MappingProxyType({}), *, content: bytes | None = None
+) -> tuple[Config, list[Problem]]:
     """Load the KubeProxyConfiguration in a YAML or JSON file.  Return warnings about its unused and unknown fields too.
 
     Args:
         path: the file, None for the defaults.
         flags: texts of kube-proxy's flags by their names (flags.py), which override fields.
+        content: the content of the file if it was read before.
 
     Raises:
         BadInput: the file can't be read, or isn't a single document, or the configuration is wrong, with every fault.
     """
-    raw = EMPTY_CONFIG if path is None else config_document(path)
+    raw = EMPTY_CONFIG if path is None else config_document(path, content)
     overridden = override(raw, flags) if isinstance(raw, Mapping) else raw
     config, warnings = parse_config(overridden, "flags" if path is None else str(path), flags_by_path(flags))
     return config, [*warnings, *other_warnings(flags)]
@@ -59,18 +62,20 @@ def write_config(path: Path, config: bytes) -> None:
     try:
         path.write_text(to_yaml([document]))
     except OSError as error:
-        raise BadInput(_unusable(path, error.strerror or str(error))) from error
+        raise BadInput(unusable(path, error.strerror or str(error))) from error
 
 
-def config_document(path: Path) -> object:
+def config_document(path: Path, content: bytes | None = None) -> object:
     """Read the single document of a configuration file, decoded.  In a ConfigMap, it is the configuration in there.
+
+    `content` is the content of the file if it was read before.
 
     Raises:
         BadInput: the file or a value of a ConfigMap can't be read, or there isn't a single configuration.
     """
-    documents = _read_documents(path)
+    documents = _read_documents(path, content)
     if len(documents) != 1:
-        raise BadInput(_unusable(path, f"holds {len(documents)} documents where one is needed"))
+        raise BadInput(unusable(path, f"holds {len(documents)} documents where one is needed"))
     found = [each for each in _unfolded(documents, path) if each.get("kind") == KIND]
     return found[0] if len(found) == 1 else documents[0]
 
@@ -91,18 +96,26 @@ def read_kube_proxy(path: Path) -> KubeProxySettings:
     return KubeProxySettings(configs[0], next(_servers(objects), ""))
 
 
-def _unusable(path: Path, why: str) -> Problem:
+def unusable(path: Path | None, why: str) -> Problem:
+    """The problem of a file that can't be used."""
     return Problem(str(path), "", "", why, Code.CONFIGURATION_UNREADABLE)
 
 
-def _read_documents(path: Path) -> list[object]:
+def _read_documents(path: Path, content: bytes | None = None) -> list[object]:
     """Read the documents of a YAML or JSON file ("-" is standard input), without empty documents.
+
+    `content` is the content of the file if it was read before.
 
     Raises:
         BadInput: the file or a document can't be read.
     """
     problems: list[Problem] = []
-    found = list(documents_in(path, problems, Code.CONFIGURATION_UNREADABLE, LARGEST_CONFIG))
+    code = Code.CONFIGURATION_UNREADABLE
+    found = list(
+        documents_in(path, problems, code, LARGEST_CONFIG)
+        if content is None
+        else documents_of(path, content.removeprefix(BYTE_ORDER_MARK), problems, code)
+    )
     if problems:
         raise BadInput(*problems)
     return [document.value for document in found if document.value is not None]

@@ -3,7 +3,8 @@
 kubelet changes the file of a ConfigMap by renaming a link (`..data`) in its directory.  Editors rename the file itself,
 and other programs write into it.  So both the directory of the path and the directory of the real file are watched, for
 files that are closed, renamed or linked.  After any such event only the file's content counts: it is read until two
-reads are the same, and compared with the previous content.
+reads are the same, and compared with the previous content.  A content is read once: the bytes that were checked are
+handed to the next program image of this process, so that a later change of the file can't end the agent.
 
 Where inotify reports nothing (a network file system) or is not available (a user may have 128), the file is read every
 minute.
@@ -13,17 +14,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from asyncinotify import Inotify, Mask
 
-from nftproxy.model.errors import Problem
+from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import Config
-from nftproxy.sources.config_documents import load_config
+from nftproxy.sources.config_documents import load_config, unusable
 from nftproxy.sources.inotify import InotifyEvents
-from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded
+from nftproxy.sources.reading import LARGEST_CONFIG, read_bounded, read_stream
 
 SILENCE = 0.1
 """Seconds without a change of the content before it counts."""
@@ -42,22 +44,41 @@ _WATCHED = (
 )
 
 
+HANDED_OVER = "NFTPROXY_CONFIGURATION"
+"""The environment variable with the file descriptor of the content that the previous program image has checked."""
+
+
 class ConfigFile:
     """A configuration, from a file or from flags alone."""
 
     def __init__(self, path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Read the file.  If it changes before the first `load`, that is a change too."""
+        """Take the content that was handed over, or read the file.  If that changes afterwards, `changes` says so."""
         self._path = path
         self._flags = flags
-        self._content = self._read()
+        handed_over = _handed_over()
+        self._content = self._read() if handed_over is None else handed_over
 
     def load(self) -> tuple[Config, list[Problem]]:
-        """Load the present configuration, and the warnings about it.
+        """Load the configuration of the last content, and the warnings about it.
 
         Raises:
-            BadInput: the file can't be read, or is wrong with these flags.
+            BadInput: the file couldn't be read, is no regular file, or is wrong with these flags.
         """
-        return load_config(self._path, self._flags)
+        if isinstance(self._content, str):
+            raise BadInput(unusable(self._path, self._content))
+        return load_config(self._path, self._flags, content=self._content)
+
+    def hand_over(self) -> None:
+        """Keep the content for the next program image of this process, in a file descriptor that must stay open.
+
+        Without memory for it, the next image reads the file.
+        """
+        if isinstance(self._content, bytes):
+            with contextlib.suppress(OSError):
+                number = os.memfd_create("nftproxy-configuration", 0)
+                with os.fdopen(number, "wb", closefd=False) as file:
+                    file.write(self._content)
+                os.environ[HANDED_OVER] = str(number)
 
     async def changes(self) -> AsyncGenerator[None]:
         """Yield whenever the content of the file has changed.  It ends only with the task."""
@@ -85,12 +106,23 @@ class ConfigFile:
                 return True
         return False
 
-    def _read(self) -> bytes | None:
-        """Return the content of the file.  For a file that can't be read, or only once, as a pipe, return None."""
+    def _read(self) -> bytes | str:
+        """Return the content of the file, or the reason why it can't be read.  Only regular files are: no pipe."""
         try:
-            return read_bounded(self._path, LARGEST_CONFIG) if self._path and self._path.is_file() else None
-        except OSError:
-            return None
+            return read_bounded(self._path, LARGEST_CONFIG) if self._path else b""
+        except (OSError, ValueError) as error:  # ValueError: NUL in a name
+            return getattr(error, "strerror", None) or str(error)
+
+
+def _handed_over() -> bytes | None:
+    """Return the content that the previous program image has handed over, if there was one, and close its file."""
+    number = os.environ.pop(HANDED_OVER, "")
+    try:
+        with os.fdopen(int(number), "rb") as file:
+            file.seek(0)
+            return read_stream(file, LARGEST_CONFIG)
+    except (OSError, ValueError):
+        return None
 
 
 class _Clock:

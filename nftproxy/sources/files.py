@@ -8,6 +8,7 @@ JSON is parsed as bytes, and becomes dicts only if it is faulty (parse.py).  All
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 """The suffixes of files that count in a directory, as for kubectl."""
 
 STANDARD_INPUT = Path("-")
+
+BYTE_ORDER_MARK = codecs.BOM_UTF8
+"""Some editors begin a file with it."""
 
 
 class FileContents(NamedTuple):
@@ -143,7 +147,7 @@ def documents_in(
 ) -> Iterator[Document]:
     """Yield the documents of a YAML or JSON file ("-" is standard input).  Faults are added to `problems`."""
     if (data := _read(path, problems, code, most)) is not None:
-        yield from _parse(path, data, problems, code)
+        yield from documents_of(path, data, problems, code)
 
 
 def _read(path: Path, problems: list[Problem], code: Code, most: int = LARGEST_MANIFEST) -> bytes | None:
@@ -153,7 +157,7 @@ def _read(path: Path, problems: list[Problem], code: Code, most: int = LARGEST_M
     except (OSError, ValueError) as error:  # ValueError: NUL in a name
         problems.append(Problem(str(path), "", "", getattr(error, "strerror", None) or str(error), code))
         return None
-    return data.removeprefix(b"\xef\xbb\xbf")
+    return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def _load_file(
@@ -168,7 +172,7 @@ def _load_file(
             return
         except ValueError:
             pass  # several documents, or a fault, or YAML's own braces: the slower parsers decide
-    for document in _parse(path, data, faults, Code.FILE_UNREADABLE):
+    for document in documents_of(path, data, faults, Code.FILE_UNREADABLE):
         place = f"line {document.line}" if document.line > 1 else ""
         yield from parse_manifest(document.value, str(path), problems, place=place, kinds=kinds)
 
@@ -177,8 +181,8 @@ def _may_be_json(path: Path, data: bytes) -> bool:
     return path.suffix == ".json" or data[:100].lstrip().startswith(b"{")
 
 
-def _parse(path: Path, data: bytes, problems: list[Problem], code: Code) -> Iterator[Document]:
-    """Yield the documents of a file.  A document that doesn't parse becomes a Problem."""
+def documents_of(path: Path, data: bytes, problems: list[Problem], code: Code) -> Iterator[Document]:
+    """Yield the documents of a file with this content.  A document that doesn't parse is added to `problems`."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

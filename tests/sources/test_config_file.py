@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from nftproxy.model.errors import BadInput
 from nftproxy.sources import config_file
-from nftproxy.sources.config_file import ConfigFile
+from nftproxy.sources.config_file import HANDED_OVER, ConfigFile
 from tests.support.config_map import ConfigMap
 
 HEAD = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
@@ -25,6 +26,11 @@ QUIET = 0.5
 def write(path: Path) -> None:
     """Write into the file."""
     path.write_text(NEW)
+
+
+def damage(path: Path) -> None:
+    """Write something that is no configuration."""
+    path.write_text("bad: [")
 
 
 def replace(path: Path) -> None:
@@ -108,6 +114,51 @@ async def test_a_file_that_goes_is_a_change(path: Path) -> None:
     assert await changed(file, path.unlink)
     with pytest.raises(BadInput, match="No such file"):
         file.load()
+
+
+async def test_a_pipe_in_the_place_of_the_file_is_refused(path: Path) -> None:
+    """A pipe that nobody writes to is noticed and refused, and holds nobody up."""
+
+    def change() -> None:
+        path.unlink()
+        os.mkfifo(path)
+
+    file = ConfigFile(path)
+    assert await changed(file, change)
+    with pytest.raises(BadInput, match="is not a regular file"):
+        file.load()
+    with pytest.raises(BadInput, match="is not a regular file"):
+        ConfigFile(path).load()
+
+
+async def test_the_bytes_that_were_checked_count(path: Path) -> None:
+    """A file that changes after it was noticed is loaded as it was noticed, and then changes again."""
+    file = ConfigFile(path)
+    assert await changed(file, lambda: write(path))
+    damage(path)
+    assert file.load()[0].oom_score_adj == 2
+    assert await changed(file, lambda: None)
+    with pytest.raises(BadInput):
+        file.load()
+
+
+async def test_the_next_program_image_gets_the_bytes_that_were_checked(path: Path) -> None:
+    """Content that was handed over is loaded once, whatever the file has meanwhile, and the file's is a change."""
+    write(path)
+    ConfigFile(path).hand_over()
+    damage(path)
+    file = ConfigFile(path)
+    assert file.load()[0].oom_score_adj == 2
+    assert await changed(file, lambda: None)
+    with pytest.raises(BadInput):
+        ConfigFile(path).load()
+
+
+def test_what_was_not_handed_over_is_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file descriptor that isn't open, or no number, counts as nothing handed over."""
+    for text in ("", "x", "-1", "1000000"):
+        monkeypatch.setenv(HANDED_OVER, text)
+        assert ConfigFile(path).load()[0].oom_score_adj == 1
 
 
 async def test_without_a_file_nothing_changes() -> None:

@@ -125,6 +125,20 @@ def test_a_kubeconfig_that_can_not_be_read_is_a_bad_configuration(configured: Be
     assert bench.is_right()
 
 
+def test_a_bad_configuration_after_a_good_one_does_not_end_the_agent(configured: Bench) -> None:
+    """A configuration that turns bad while the agent starts anew is reported, and the good one is in force."""
+    bench = configured
+    process = bench.process_id
+    with bench.logging(LOADED):
+        with bench.logging(ANEW):
+            configure(bench, oomScoreAdj=-997)
+        configure(bench, oomScoreAdj=5000)
+    bench.wait_until(lambda: bench.metric(REJECTED) == 1, PATIENCE)
+    assert in_force(bench)["oomScoreAdj"] == -997
+    assert bench.process_id == process
+    assert bench.is_right()
+
+
 def test_the_log_can_be_made_to_have_each_request(configured: Bench) -> None:
     """With verbosity 6 and format json, each request to the API is logged, and each log line is a JSON object."""
     bench = configured
