@@ -1,7 +1,7 @@
-"""tests/system/e2e/kubernetes.md names our tests for each of Kubernetes' own, and leaves none of ours out.
+"""tests/system/e2e/kubernetes.md lists our tests for each test of Kubernetes, and every test of ours is in it.
 
 A test is named by its module in tests/system/e2e and its function, `services.hairpin`, or as pytest names it,
-`path::function`.  Those of Kubernetes' tests that no proxy can pass or fail have a reason in place of a test.
+`path::function`.  A test of Kubernetes that no proxy can pass or fail has a reason in place of a test.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def functions(path: Path) -> set[str]:
 
 @pytest.mark.parametrize(("name", "ours"), ROWS, ids=[name for name, _ in ROWS])
 def test_name_has_a_test(name: str, ours: str) -> None:
-    """Whatever Kubernetes asks of a service proxy has a test here, and what has none is nothing that a proxy does."""
+    """Each of Kubernetes' tests of a service proxy has a test here, or a reason why no proxy can pass or fail it."""
     tests = re.findall(r"`([^`]+)`", ours)
     if not tests:
         assert ours.removeprefix("- (").removesuffix(")") in WITHOUT_PROXY, name
@@ -57,7 +57,7 @@ def test_name_has_a_test(name: str, ours: str) -> None:
 
 
 def test_every_test_has_a_name() -> None:
-    """No end-to-end test here stands for nothing."""
+    """Every end-to-end test here stands for a test of Kubernetes."""
     named = {path_of(test) for _, ours in ROWS for test in re.findall(r"`([^`]+)`", ours)}
     assert {(path, function) for path in E2E.glob("test_*.py") for function in functions(path)} <= named
 

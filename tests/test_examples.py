@@ -1,6 +1,6 @@
-"""The examples keep their word: they render to what is written beside them, and packets do what they say.
+"""The examples: their manifests render to the files beside them, and packets go where the examples say.
 
-`UPDATE_EXAMPLES=1 pytest tests/test_examples.py` writes what they render to instead.
+`UPDATE_EXAMPLES=1 pytest tests/test_examples.py` writes these files instead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from tests.support.goldens import EXAMPLES_DIRECTORY, EXPECTED, SKELETON, expect
 POD, HOST, OUTSIDE, REMOTE_POD = Origin.POD, Origin.NODE, Origin.OUTSIDE, Origin.REMOTE_POD
 
 CONNECTIONS = 64
-"""How many show every one of up to three endpoints, but for once in 50 billion times."""
+"""Connections to try.  They miss one of up to three endpoints once in 50 billion times."""
 
 IS_UPDATE = bool(os.environ.get("UPDATE_EXAMPLES"))
 
@@ -73,7 +73,7 @@ def _in_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rendered(example: str, manifests: str, affinity: str) -> str:
-    """What `render` prints, in the words of examples/README.md."""
+    """The output of `render` for an example, as examples/README.md runs it."""
     options = ["--node", NODE_NAME, "--config", f"examples/{example}/config.yaml", "--ipv6-affinity", affinity]
     done = nftproxy("render", f"examples/{example}/{manifests}", *options)
     assert done.status == 0, done.err
@@ -81,7 +81,7 @@ def rendered(example: str, manifests: str, affinity: str) -> str:
 
 
 def test_a_node_without_services_renders_to_the_skeleton() -> None:
-    """`skeleton.nft` is what `render` prints of a Node alone."""
+    """`skeleton.nft` is the output of `render` for a Node alone."""
     text = rendered("node-port", "manifests/node.yaml", "hash")
     if IS_UPDATE:
         SKELETON.write_text(text)
@@ -90,7 +90,7 @@ def test_a_node_without_services_renders_to_the_skeleton() -> None:
 
 @each_expected
 def test_an_example_renders_to_what_is_expected(example: str, affinity: str) -> None:
-    """What `render` prints is the skeleton with what is written beside the manifests, byte for byte."""
+    """The output of `render` is the skeleton with `expected.nft`, byte for byte."""
     text = rendered(example, "manifests", affinity)
     if IS_UPDATE:
         update(example, affinity, text)
@@ -98,7 +98,7 @@ def test_an_example_renders_to_what_is_expected(example: str, affinity: str) -> 
 
 
 def questions(example: str) -> Iterator[tuple[str, str | None]]:
-    """What is explained of an example: all of each Service, and each connection that is claimed below."""
+    """The questions to explain for an example: all of its Services, and each connection that is claimed below."""
     objects = load([EXAMPLES_DIRECTORY / example / "manifests"]).objects
     yield from ((f"svc/{key}", None) for key in sorted(each.key for each in objects if isinstance(each, Service)))
     for way in CLAIMS.get(example, ()):
@@ -107,14 +107,14 @@ def questions(example: str) -> Iterator[tuple[str, str | None]]:
 
 
 def source_of(way: Probe) -> str:
-    """The address that a connection comes from; of the node's addresses the first."""
+    """The source address of a connection.  For the node it is the first of the node's addresses."""
     own = {HOST: (NODE_IP, NODE_IP6), **DEFAULT_SOURCES}
     return way.source or own[way.origin][":" in way.address]
 
 
 @each_example
 def test_an_example_is_explained(example: str) -> None:
-    """What `explain` says of an example's Services, and of the connections below, is written beside the manifests."""
+    """`explained.txt` has the output of `explain` for an example's Services, and for the connections below."""
     where = EXAMPLES_DIRECTORY / example
     config, _ = load_config(where / "config.yaml")
     cluster = Cluster(
@@ -131,7 +131,7 @@ def test_an_example_is_explained(example: str) -> None:
 
 @each_example
 def test_an_example_has_all_parts(example: str) -> None:
-    """An example is manifests, a configuration, what they render to and how that is explained, and nothing else."""
+    """An example has manifests, a configuration, `expected.nft` and `explained.txt`, and nothing else."""
     directory = EXAMPLES_DIRECTORY / example
     parts = {"manifests", "config.yaml", "explained.txt"} | {
         file for (name, _), file in EXPECTED.items() if name == example
@@ -168,7 +168,7 @@ def test_every_example_is_in_the_table() -> None:
 
 
 def test_the_table_names_what_there_is() -> None:
-    """Each set, map and chain that examples/README.md sends a reader to is in that example's rules."""
+    """Each set, map and chain that examples/README.md names is in that example's rules."""
     text = (EXAMPLES_DIRECTORY / "README.md").read_text()
     for example, names in re.findall(r"^\| \[([\w-]+)\].*\|(.*)\|$", text, re.MULTILINE):
         rules = "".join(expected(*key) for key in EXPECTED if key[0] == example)
@@ -188,7 +188,7 @@ def skip_unless_possible(affinity: str) -> None:
 
 @each_expected
 def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> None:
-    """What is expected loads into an empty namespace, and then once more."""
+    """The expected rules load into an empty namespace, and then once more."""
     skip_unless_possible(affinity)
     result = check_ruleset(expected(example, affinity))
     assert result.ok, result
@@ -196,7 +196,7 @@ def test_a_kernel_takes_the_rules_of_an_example(example: str, affinity: str) -> 
 
 @each_example
 def test_a_kernel_takes_the_skeleton_and_what_an_example_adds(example: str) -> None:
-    """`expected.nft` loads after `skeleton.nft`, which makes the sets, maps, chains and elements of the rendering."""
+    """Loading `expected.nft` after `skeleton.nft` makes the sets, maps, chains and elements of the rendering."""
     added = EXAMPLES_DIRECTORY / example / "expected.nft"
     in_two, at_once = (check_ruleset(text) for text in (SKELETON.read_text() + added.read_text(), expected(example)))
     assert in_two.ok, in_two
@@ -205,7 +205,7 @@ def test_a_kernel_takes_the_skeleton_and_what_an_example_adds(example: str) -> N
 
 
 def way(origin: Origin, address: str, port: int = 80, protocol: str = "tcp", source: str | None = None) -> Probe:
-    """Connections that an example says something about."""
+    """A connection that an example makes a claim about."""
     return Probe(origin, address, port, protocol, source)
 
 
@@ -215,13 +215,13 @@ def at(port: int, *addresses: str, masqueraded: bool = False) -> set[Outcome]:
 
 
 def hidden(port: int, *addresses: str) -> set[Outcome]:
-    """The same for connections whose source is hidden."""
+    """The outcomes of `at`, for connections whose source is hidden."""
     return at(port, *addresses, masqueraded=True)
 
 
 STRANGER = "192.0.2.200"
 
-# example: connections, and all that becomes of them
+# for each example: connections, with all of their outcomes
 CLAIMS: dict[str, dict[Probe, set[Outcome]]] = {
     "cluster-ip": {
         way(POD, "10.96.0.10"): at(8080, "10.1.0.4", "10.1.1.4", "10.1.2.4"),
@@ -345,13 +345,13 @@ CLAIMS: dict[str, dict[Probe, set[Outcome]]] = {
 
 
 def test_packets_are_sent_through_every_example() -> None:
-    """Each example has claims to prove; what session affinity claims is about more than one connection."""
+    """Each example has claims to prove, and a claim about session affinity has more than one connection."""
     assert sorted([*CLAIMS, "session-affinity"]) == EXAMPLES
 
 
 @pytest.mark.parametrize("example", CLAIMS)
 def test_explanations_say_what_an_example_says(example: str) -> None:
-    """Each connection below is explained as it goes: to those pods, with its source kept or hidden, or to none."""
+    """The explanation of each connection below names the claimed pods, and whether its source is kept or hidden."""
     pipeline = example_pipeline(example, wide_maps=True)
     pipeline.ingest([Put(HostAddresses(NODE_ADDRESSES - set(MORE_IPS)))])
     cases = {way: case_of(pipeline, replace(way, source=source_of(way))) for way in CLAIMS[example]}
@@ -360,7 +360,7 @@ def test_explanations_say_what_an_example_says(example: str) -> None:
 
 @pytest.mark.parametrize("example", CLAIMS)
 def test_packets_do_what_an_example_says(example: str, lab: Lab) -> None:
-    """Connections reach every pod that the example says they do, and no other, with their source kept or hidden."""
+    """Connections reach every pod that the example claims, and no other, with their source kept or hidden."""
     lab.load(expected(example))
     assert {way: set(lab.connect_many([way] * CONNECTIONS)) for way in CLAIMS[example]} == CLAIMS[example]
 

@@ -1,8 +1,9 @@
-"""Imports point one way, with the data, and what is pure can do no I/O.
+"""Imports point one way, with the data, and pure modules can do no I/O.
 
-`MAY_IMPORT` says for each folder of the package which others it may know.  `PURE_FOLDERS` and `PURE_ELSEWHERE` name
-what does no I/O, and `PURE_MAY_IMPORT` what that may have from outside the package, each harmless: no clock, no
-network, no files, no randomness.  The source is read with `ast`, so imports inside functions are seen too.
+`MAY_IMPORT` lists, for each folder of the package, the folders that it may import.  `PURE_FOLDERS` and `PURE_ELSEWHERE`
+list the pure modules.  `PURE_MAY_IMPORT` lists the modules from outside the package that they may import.  Each is
+harmless: no clock, no network, no files, no randomness.  The source is read with `ast`, so imports inside functions are
+seen too.
 """
 
 import ast
@@ -43,10 +44,10 @@ MAY_IMPORT = {
     ),
     "__main__": "commands",
 }
-"""What each folder, or module beside them, may import, itself and those in `EVERYONE_MAY_IMPORT` aside.
+"""The folders that each folder, or module beside the folders, may import beside itself and `EVERYONE_MAY_IMPORT`.
 
-It is the way of the data: each stage knows only what stands upstream.  Where data comes in (`sources`) and where it
-goes out (`kernel`) never meet, and what it means in the API (`api`) and what follows from it (`policy`) neither."""
+Imports follow the data: each stage imports only stages upstream.  Input (`sources`) and output (`kernel`) don't import
+each other, nor do the meaning of objects in the API (`api`) and the decisions about them (`policy`)."""
 EVERYONE_MAY_IMPORT = frozenset({"model", "version"})
 
 PURE_FOLDERS = frozenset(
@@ -66,7 +67,7 @@ PURE_MAY_IMPORT = frozenset(
     "difflib ipaddress itertools math operator os.strerror re string struct textwrap traceback types typing zlib "
     "jinja2 msgspec".split()
 )
-# What still reads something: files, the clock, and the parts of the above that do.  YAML is for documents.py.
+# Names that read something: files, the clock, and such parts of the modules above.  Only documents.py reads YAML.
 PURE_MAY_NOT_CALL = frozenset(
     "open input print exec eval __import__ read_text read_bytes write_text write_bytes now utcnow today".split()
 )
@@ -79,8 +80,8 @@ ONLY_IMPORTER = {
     "msgspec.yaml": "sources/documents",
     "nftproxy_conformance": "",
 }
-"""Which modules, or folders, alone may import a package of others'; nothing that runs on nodes has the judge."""
-# What the judge's specification may know beside itself: values, and what the lab calls what it sees.
+"""The only module, or folder, that may import each third-party package.  Code on nodes never imports the judge."""
+# The modules that the judge's specification may import beside its own: values, and the lab's names for outcomes.
 ORACLE_MAY_IMPORT = frozenset(
     {
         "nftproxy.model.addresses",
@@ -94,7 +95,7 @@ ORACLE_MAY_IMPORT = frozenset(
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) of each import; `from a import b` is a.b, as b may be a module."""
+    """Yield (line, dotted name) of each import.  `from a import b` is a.b, as b may be a module."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -104,7 +105,7 @@ def imports(tree: ast.AST) -> Iterator[tuple[int, str]]:
 
 
 def reads(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Yield (line, name) of each use of what the two lists above forbid."""
+    """Yield (line, name) of each use of a name that the two lists above forbid."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in PURE_MAY_NOT_CALL:
@@ -121,12 +122,12 @@ def folder_of(module: str) -> str:
 
 
 def is_pure(module: str) -> bool:
-    """Whether a module is among those that do no I/O."""
+    """True if a module may do no I/O."""
     return folder_of(module) in PURE_FOLDERS or module in PURE_ELSEWHERE
 
 
 def inner_violation(module: str, name: str) -> str | None:
-    """Say what is wrong with `module` importing `name`, which is `nftproxy` or below it."""
+    """Return the fault if `module` imports `name`, which is `nftproxy` or below it."""
     parts = name.split(".")[1:]
     folder, target = folder_of(module), parts[0] if parts and parts[0] in MAY_IMPORT else "__init__"
     if target != folder and target not in EVERYONE_MAY_IMPORT and target not in MAY_IMPORT[folder].split():
@@ -138,7 +139,7 @@ def inner_violation(module: str, name: str) -> str | None:
 
 
 def outer_violation(module: str, name: str) -> str | None:
-    """Say what is wrong with `module` importing `name`, which is not ours."""
+    """Return the fault if `module` imports `name`, which is outside of this project."""
     for prefix, importers in ONLY_IMPORTER.items():
         if f"{name}.".startswith(f"{prefix}.") and not f"{module}/".startswith(
             tuple(f"{i}/" for i in importers.split())
@@ -213,7 +214,7 @@ def test_no_module_leads_back_to_itself() -> None:
 
 
 def test_each_class_name_has_one_meaning() -> None:
-    """No two classes of the package have one name, so that a search finds the one that is meant."""
+    """No two classes of the package have the same name, so that a search finds the right class."""
     places: dict[str, list[str]] = {}
     for module, tree in SOURCES.items():
         for node in ast.walk(tree):
@@ -223,7 +224,7 @@ def test_each_class_name_has_one_meaning() -> None:
 
 
 def test_the_tables_name_what_is_there() -> None:
-    """Each folder and each module beside the folders has its row, and no row is of something else."""
+    """Each folder, and each module beside the folders, has its row, and every row has its folder or module."""
     present = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert set(MAY_IMPORT) == present
     assert [name for name in PURE_ELSEWHERE if not (PACKAGE / f"{name}.py").exists()] == []
@@ -231,7 +232,7 @@ def test_the_tables_name_what_is_there() -> None:
 
 
 def test_the_package_imports_nothing_by_itself() -> None:
-    """`import nftproxy`, which the import of any module runs, brings nothing else; `nftproxy.render` the rest."""
+    """`import nftproxy`, which the import of any module runs, loads nothing else.  `nftproxy.render` loads the rest."""
     code = (
         "import sys; before = set(sys.modules); import nftproxy; own = set(sys.modules) - before; "
         "assert own == {'nftproxy', 'nftproxy.version'}, own; "
@@ -247,11 +248,11 @@ RARE = (
     "nftproxy_conformance nftproxy.deploy nftproxy.doctor nftproxy.trace "
     "nftproxy.kernel.ruleset_check nftproxy.kernel.others.ipvs nftproxy.commands.kube_proxy_cleanup"
 ).split()
-"""What some commands need, or nobody does but the lab, and the agent never: together they weigh more than it does."""
+"""Modules that some commands or the lab need, and the agent never does.  Together they are larger than the agent."""
 
 
 def test_an_agent_imports_nothing_that_it_never_needs() -> None:
-    """Nothing rare is among what `nftproxy run` imports until it follows a cluster: it would stay until the end."""
+    """Until it follows a cluster, `nftproxy run` imports no rarely used module: it would stay in memory to the end."""
     code = (
         "import sys; sys.argv = ['nftproxy', 'run', '--version']\n"
         "from nftproxy.commands.cli import main\n"
@@ -266,7 +267,7 @@ def test_an_agent_imports_nothing_that_it_never_needs() -> None:
 
 
 def test_the_package_names_what_it_has() -> None:
-    """Each public name of the package is there, and no other."""
+    """The package has each name in its `__all__`, and no other public name."""
     assert [name for name in nftproxy.__all__ if not hasattr(nftproxy, name)] == []
     with pytest.raises(AttributeError, match="has no attribute 'reconcile'"):
         nftproxy.reconcile  # noqa: B018
@@ -288,7 +289,7 @@ def test_no_two_folders_know_each_other() -> None:
 
 
 def oracle_violations(source: str) -> list[str]:
-    """Return a line for each import in a source text that would let the oracle know what it is to judge."""
+    """Return a line for each import in a source text that would show the oracle the code that it judges."""
     own = {".".join(name.split(".")[:-1]) for _, name in imports(ast.parse(source)) if name.startswith("nftproxy")}
     strange = {name for name in own - ORACLE_MAY_IMPORT if not name.startswith("nftproxy_conformance.specification.")}
     return [f"{name} is no value and no word of the lab's" for name in sorted(strange)]
@@ -311,7 +312,7 @@ def test_the_oracle_shares_nothing_with_what_it_judges() -> None:
     ],
 )
 def test_an_oracle_that_knows_too_much_is_named(source: str, complaint: str) -> None:
-    """An import of what computes rules, or of the lab itself, is found."""
+    """An import of code that computes rules, or of the lab itself, is found."""
     (found,) = oracle_violations(source)
     assert found.startswith(complaint)
 
@@ -376,5 +377,5 @@ def test_a_violation_is_named(module: str, source: str, complaint: str) -> None:
     ],
 )
 def test_what_is_allowed_passes(module: str, source: str) -> None:
-    """What the tables allow is not complained of."""
+    """An import that the tables allow is no violation."""
     assert violations(module, source) == []

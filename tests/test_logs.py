@@ -36,7 +36,7 @@ def line(message: str, *args: object, level: int = logging.INFO, error: BaseExce
 
 
 def test_values_are_in_the_message_and_are_fields() -> None:
-    """What a message names is in its text, and is a field of its own."""
+    """A named value is in the message's text, and in JSON also a field."""
     assert line("set %(path)s to %(value)d", {"path": "/p", "value": 3, "why": None}) == {
         "level": "info",
         "msg": "set /p to 3",
@@ -47,7 +47,7 @@ def test_values_are_in_the_message_and_are_fields() -> None:
 
 
 def test_other_values_are_as_the_text_shows_them() -> None:
-    """A Service is its namespace and name, an error its words; a list stays one."""
+    """A Service becomes its namespace and name, an error its message.  A list stays a list."""
     found = line(
         "%(service)s %(error)s %(lines)s",
         {"service": ObjectKey("shop", "web"), "error": ValueError("a\nb"), "lines": [ObjectKey("a", "b"), 1]},
@@ -76,7 +76,7 @@ def test_a_message_that_is_one_value_has_its_fields() -> None:
 
 
 def test_no_value_takes_the_place_of_the_message() -> None:
-    """The fields that every line has are those of the line, whatever a message names."""
+    """A value with the name of a standard field doesn't replace that field."""
     assert line("%(msg)s", {"msg": "x", "level": "y"}) == {"level": "info", "msg": "x"}
 
 
@@ -148,7 +148,7 @@ def at_info(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.usefixtures("at_info")
 def test_a_warning_has_its_code_once() -> None:
-    """In text the code stands before the message; a library's warning has one that says so, other lines have none."""
+    """In text the code stands before the message.  A library's warning has its own code, and other lines have none."""
     lines = [line.partition(" ")[2].partition(" ")[2] for line in logged(CodeFilter(), logging.Formatter(TEXT))]
     assert lines == [
         "INFO all is well",
@@ -176,7 +176,7 @@ def test_in_json_the_code_is_a_field() -> None:
 
 @pytest.mark.parametrize("warnings", [{}, {"NFT015": 1, "NFT301": 3}])
 def test_warnings_are_counted_by_code(warnings: dict[str, int]) -> None:
-    """The metric has a series for each code that was logged, and none for others."""
+    """The metric has a series for each code that was logged, and no other series."""
     codes = CodeFilter()
     if warnings:
         logged(codes, logging.Formatter(TEXT))
@@ -197,7 +197,7 @@ def messages(tree: ast.AST) -> Iterator[tuple[int, list[ast.expr]]]:
 
 
 def test_messages_name_their_values() -> None:
-    """No message has a value without a name, but for one that is that value and nothing else."""
+    """Every value of a message has a name, unless the message is that value and nothing else."""
     found, bad = 0, []
     for path in sorted((CHECKOUT / "nftproxy").rglob("*.py")):
         for line, (text, *values) in messages(ast.parse(path.read_text())):

@@ -51,12 +51,12 @@ TWO = slice_of(endpoints=["10.1.1.4", "10.1.1.5"])
 ONE = slice_of(endpoints=["10.1.1.4"])
 
 MOST_CALLS = 1_000
-"""Calls of functions, built-in ones included, that a change of one endpoint of ten may take: 960 with Python 3.11, and
-later versions take fewer.  It depends on nothing but what is done."""
+"""Most function calls, built-in functions included, for a change of one endpoint of ten.  Python 3.11 takes 960, and
+later versions take fewer.  The number doesn't depend on the machine."""
 
 MOST_CALLS_OF_A_THOUSAND = 8_500
-"""The same for one endpoint of 1,000 in ten EndpointSlices, mean of 40 changes: 7,550, of which 4,000 give all
-endpoints their slots.  It was 19,000 when each change was decided from nothing."""
+"""The same for one endpoint of 1,000 in ten EndpointSlices.  The mean of 40 changes is 7,550, of which 4,000 give all
+endpoints their slots.  It was 19,000 before choices were cached."""
 
 
 class Counting(Renderer):
@@ -67,12 +67,12 @@ class Counting(Renderer):
         self.ports = self.tables = 0
 
     def table(self, facts: TableFacts) -> Block:
-        """Count one."""
+        """Count a rendered table."""
         self.tables += 1
         return super().table(facts)
 
     def port(self, facts: PortFacts, table: str) -> Block:
-        """Count one."""
+        """Count a rendered port."""
         self.ports += 1
         return super().port(facts, table)
 
@@ -107,7 +107,7 @@ def test_adding_an_endpoint_is_two_elements() -> None:
 
 
 def test_an_endpoint_of_a_thousand_that_goes_is_few_elements() -> None:
-    """Most remaining endpoints keep their slots, and the rules are those of a node that never had the endpoint."""
+    """Most remaining endpoints keep their slots, and the rules equal those of a node that never had the endpoint."""
     pods = [f"10.{number % 7}.{number >> 8}.{number & 255}" for number in range(256, 1_256)]
     made = pipeline(service(), slice_of(endpoints=pods))
     found = []
@@ -412,7 +412,7 @@ def test_a_bad_template_is_told_at_once() -> None:
 
 
 def test_what_a_template_failed_for_is_made_up_for() -> None:
-    """A Service whose template fails delays other Services, but no event is lost once it has gone."""
+    """A Service whose template fails delays other Services.  No event is lost once that Service has gone."""
     failing = templates()["service.nft.j2"] + "{% if '10.96.0.66' in cluster_ips %}\n{{ nothing }}\n{% endif %}\n"
     made = pipeline(renderer=Renderer({**templates(), "service.nft.j2": failing}))
     with pytest.raises(
@@ -565,10 +565,7 @@ class NoCache(ChoiceCache):
 def test_many_endpoints_give_the_rules_of_who_never_knew_others(
     web: Service, count: int, history: list[tuple[str, int, int]]
 ) -> None:
-    """After any changes to a Service with many endpoints, its rules equal those made from scratch.
-
-    The kernel, which got only the changes, has these rules.
-    """
+    """After any changes to a Service with many endpoints, its rules equal those made from scratch."""
     crowd = Crowd(count)
     made = pipeline(web, *crowd.slices)
     ledger = ledger_of(made)
@@ -619,7 +616,7 @@ _DRAWS = re.compile(r"(?P<list>.*endpoints)-of-(?P<count>\d+)(?:-by-client(?:-an
 @quick()
 @given(all_settings, clusters)
 def test_memberships_agree_with_each_other(settings: Settings, cluster: list[Given]) -> None:
-    """Served fronts are known, a front has one external policy, and only guarded fronts have allowed sources."""
+    """Every served front is in `fronts`, has at most one external policy, and has allowed sources only if guarded."""
     made = fresh(settings, cluster)
     for family in Family:
         for prefix in ("", "nodeport-"):
@@ -655,7 +652,7 @@ def test_skeleton_blocks_are_the_nodes() -> None:
 
 
 def test_the_skeleton_is_there_before_any_event() -> None:
-    """A pipeline that has got nothing has the rules of a node without Services, whose templates are known to work."""
+    """A new pipeline has the rules of a node without Services, and has tried its templates."""
     made = Pipeline("node-a", Settings(), renderer())
     assert all(generation.blocks[SKELETON].declarations for generation in made.generations.values())
     assert made.ingest([]) == Transaction()

@@ -50,7 +50,7 @@ def _listed() -> Iterator[Event]:
 def filled() -> tuple[Pipeline, float]:
     """A pipeline with the cluster, and the bytes that each Service takes."""
     made = pipeline()
-    made.ingest(_listed())  # what templates and caches take at first is nobody's
+    made.ingest(_listed())  # the first use of templates and caches is not counted
     made = pipeline()
     gc.collect()
     tracemalloc.start()
@@ -64,7 +64,7 @@ def filled() -> tuple[Pipeline, float]:
 
 
 def test_a_service_takes_so_many_bytes(filled: tuple[Pipeline, float]) -> None:
-    """The memory kept for a Service with ten endpoints is bounded, whatever compiling it took."""
+    """The memory for a Service with ten endpoints is bounded, after any way of compiling it."""
     made, each = filled
     assert len(made.state.services) == SERVICES
     assert sum(generation.element_count() for generation in made.generations.values()) > 12 * SERVICES

@@ -197,7 +197,7 @@ class Daemon:
         """Yield the optional tasks that the configuration enables."""
         config = self._pipeline.settings.config
         if config.is_canary:
-            text = "serving just the Services with the label %(label)s, beside another proxy that serves the others"
+            text = "serving just the Services with the label %(label)s, beside another proxy that serves the rest"
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
         else:
             yield watch_other_proxies(self.faults.report_other_proxies)
@@ -215,7 +215,7 @@ async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path
     kinds = kinds_for(pipeline.settings.config.service_proxy_name)
     sources = {str(directory): Directory(directory, kinds).listings(), **_own_sources(pipeline)}
     if taint := pipeline.settings.config.startup_taint:
-        text = "the taint %(key)s stays on the Node: there is no API to remove it from"
+        text = "the taint %(key)s stays on the Node: without an API server it can't be removed"
         warn(Code.STARTUP_TAINT_STAYS, text, key=taint)
     return await daemon.run(sources, _log_event, daemon.reconfigured(file))
 

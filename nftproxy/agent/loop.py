@@ -279,7 +279,7 @@ class SyncLoop:
             found = {family: await self._kernel.read_back(family) for family in known}
         except Unavailable as error:
             warn(
-                Code.CHECK_FAILED, "the periodic check failed, the next is made when it is due: %(error)s", error=error
+                Code.CHECK_FAILED, "the periodic check failed; the next check follows as usual: %(error)s", error=error
             )
             return
         harmed = self._table_watch.harmed

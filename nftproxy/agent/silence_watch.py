@@ -64,7 +64,7 @@ class SilenceChange(NamedTuple):
     def occurrences(self, node: str) -> Iterator[Occurrence]:
         """Yield an Event (`Fault`) for each of the Services if the endpoint has fallen silent."""
         place = host_port(*self.place)
-        note = f"endpoint {place} doesn't answer connections from node {node}, where new ones go to others"
+        note = f"endpoint {place} doesn't answer node {node}, which sends new connections to other endpoints"
         for service in self.services if self.is_silent else ():
             yield Occurrence(service, "EndpointSilent", "LeaveOut", note, Code.ENDPOINT_SILENT)
 
@@ -145,7 +145,7 @@ class SilenceWatch:
                     pause = max(INTERVAL, SHARE * (time.monotonic() - began))
                 except Unavailable as error:
                     pause = min(2 * pause, LONGEST_PAUSE)
-                    text = "%(error)s; endpoints that don't answer stay as they are, looking again in %(pause).1f s"
+                    text = "%(error)s; the list of silent endpoints stays as it is, retrying in %(pause).1f s"
                     warn(Code.SILENCE_UNREADABLE, text, error=error, pause=pause)
                 if self._known.silent != self._published:
                     yield [Put(SilentPlaces(self._publish()))]
@@ -252,11 +252,11 @@ class SilenceWatch:
             place, services = host_port(*change.place), ", ".join(map(str, change.services))
             if change.is_silent:
                 text = (
-                    "endpoint %(place)s of Service %(services)s doesn't answer connections from this node: new ones go "
-                    "to the others, and it is retried until it answers"
+                    "endpoint %(place)s of Service %(services)s doesn't answer connections from this node: new "
+                    "connections go to other endpoints, and it is retried until it answers"
                 )
                 warn(Code.ENDPOINT_SILENT, text, place=place, services=services)
             else:
-                text = "endpoint %(place)s of Service %(services)s answers again, and serves"
+                text = "endpoint %(place)s of Service %(services)s answers again, and gets connections again"
                 log.info(text, {"place": place, "services": services})
             self._report(change)

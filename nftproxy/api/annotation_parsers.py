@@ -224,7 +224,7 @@ def _report_unknown(names: list[str], report: Report) -> None:
     for name in names[:MOST_UNKNOWN]:
         report(_path(name), "is not known: it has no effect", Code.ANNOTATION_UNUSED)
     if len(names) > MOST_UNKNOWN:
-        more = f"{len(names) - MOST_UNKNOWN} more of {PREFIX} are not known"
+        more = f"{len(names) - MOST_UNKNOWN} more annotations of {PREFIX} are not known"
         report("metadata.annotations", more, Code.ANNOTATION_UNUSED)
 
 

@@ -266,7 +266,7 @@ def _key(metadata: schema.RawKey, kind: ObjectKind, report: Report) -> ObjectKey
     if not name:
         report("metadata.name", "is missing")
     elif not kind.is_name(name):
-        report("metadata.name", f"{show(name)} is not a DNS name of the kind that a {kind.name} may have")
+        report("metadata.name", f"{show(name)} is not a DNS name that a {kind.name} may have")
     elif namespace and not is_label(namespace):
         report("metadata.namespace", f"{show(namespace)} is not a DNS label of at most 63 characters")
     else:

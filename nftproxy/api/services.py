@@ -191,7 +191,7 @@ def _service_ports(spec: schema.ServiceSpec, kind: ServiceType, report: Report) 
         taken |= claims
         node_port = 0 if kind is ServiceType.CLUSTER_IP else _optional_port(given.node_port, f"{path}.nodePort", report)
         if node_port and (node_port, port.protocol) in taken_on_nodes:
-            report(f"{path}.nodePort", f"{node_port} is an earlier port's with the same protocol", Code.PORT_REPEATED)
+            report(f"{path}.nodePort", f"{node_port} is already a port's with the same protocol", Code.PORT_REPEATED)
             node_port = 0
         taken_on_nodes.add((node_port, port.protocol))
         yield ServicePort(port.name, port.protocol, port.port, node_port)

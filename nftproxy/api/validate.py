@@ -142,7 +142,7 @@ def timestamp(value: object, path: str, report: Report) -> float:
     try:
         moment = value if isinstance(value, datetime) else datetime.fromisoformat(value)  # type: ignore[arg-type]
         if moment.tzinfo is None and isinstance(value, str):
-            raise ValueError("RFC 3339 wants a zone")
+            raise ValueError("RFC 3339 requires a time zone")
         return max(0.0, moment.replace(tzinfo=moment.tzinfo or UTC).timestamp())
     except (ValueError, TypeError, OverflowError):
         report(path, f"{show(value)} is not a time as in 2024-05-01T10:20:30Z: taken as the oldest")

@@ -25,10 +25,10 @@ AREAS = {
     "0": "The process and its node",
     "1": "Configuration, credentials, arguments",
     "2": "Objects and files that can't be used",
-    "3": "What a Service asks for and doesn't get",
+    "3": "Claims of a Service that fail",
     "4": "The kernel",
     "5": "The API server",
-    "6": "What `nftproxy doctor` finds",
+    "6": "Findings of `nftproxy doctor`",
 }
 """The subjects of codes, by the hundreds of their numbers."""
 
@@ -94,7 +94,9 @@ def print_article(context: click.Context, _parameter: click.Parameter, value: st
         context.exit()
     if re.fullmatch(r"NFT\d+", value, re.IGNORECASE | re.ASCII):
         if value.upper() not in _BY_NUMBER:
-            raise click.BadParameter(f"{value} is no code; `nftproxy explain codes` lists them", param_hint="TO")
+            raise click.BadParameter(
+                f"{value} is not a code; `nftproxy explain codes` lists all codes", param_hint="TO"
+            )
         click.echo(explained(_BY_NUMBER[value.upper()]), nl=False)
         context.exit()
     return value

@@ -68,7 +68,7 @@ def _live_pipeline(paths: tuple[Path, ...], strict: bool, agent: AgentClient, **
     """The pipeline of this node with the manifests applied."""
     if options["node"]:
         return offline_cluster(list(paths), strict=strict, **options).pipeline
-    refuse_given(("config_file", "ipv6_affinity"), "needs --node: without it the agent's own configuration counts")
+    refuse_given(("config_file", "ipv6_affinity"), "needs --node: without --node the agent's own configuration is used")
     facts = agent.get(NodeInputs, "/v1/node")
     (document,) = msgspec.json.decode(facts.configuration).values()
     config, _ = parse_config(document, "the agent")

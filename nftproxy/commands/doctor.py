@@ -225,7 +225,7 @@ class NodeInspection:
 
     def _api(self, kubeconfig: Path | None, rights: Sequence[Permission]) -> ApiAccess | None:
         if kubeconfig is None and not SERVICE_ACCOUNT.exists():
-            self._miss("the API server", "no --kubeconfig, and this is no pod with a service account")
+            self._miss("the API server", "no --kubeconfig, and this isn't a pod with a service account")
             return None
         from nftproxy.sources.api_client import ApiClient  # with HTTP: importing takes half a second
         from nftproxy.sources.doctor_queries import ApiDenies, query_cluster

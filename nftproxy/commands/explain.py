@@ -45,9 +45,11 @@ class Traced(msgspec.Struct, frozen=True):
 @OFFLINE_IF_ANY
 @LIVE
 @click.option("--from", "source", metavar="SOURCE", help="An address, pod/NAMESPACE/NAME, node or outside.")
-@click.option("--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and whom it remembers.")
+@click.option(
+    "--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and for remembered clients."
+)
 @click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
-@click.option("--svg", "wants_picture", is_flag=True, help="Draw the way of such connections, as SVG.")
+@click.option("--svg", "wants_picture", is_flag=True, help="Draw the path of such connections, as SVG.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain_command(
     to: str,
@@ -78,7 +80,7 @@ def explain_command(
         raise click.UsageError("--svg is an output of its own, without --trace and --output")
     question = Question(parse_to(to), parse_source(source) if source else None)
     if not paths:
-        refuse_given(("node", *OFFLINE_ONLY), "counts with PATHS: without any the agent answers for its own node")
+        refuse_given(("node", *OFFLINE_ONLY), "needs PATHS: without PATHS the agent answers for its own node")
         agent = AgentClient(agent_socket, timeout)
         asked = {"to": to, "from": source or ""}
         explanation = agent.get(Explanation, "/v1/explain", **asked)
@@ -86,7 +88,7 @@ def explain_command(
         _show(explanation, traces, True, output, wants_picture=wants_picture)
         return
     if not options["node"]:
-        raise click.UsageError("with PATHS give --node NAME, too: it says whose rules these are")
+        raise click.UsageError("with PATHS give --node NAME, too: the node that the rules are for")
     cluster = offline_cluster(paths, with_pods=True, **options)
     explanation = cluster.explain(question.to, question.source)
     if kernel:

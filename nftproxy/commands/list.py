@@ -134,7 +134,7 @@ def list_command(
     if not found and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
     if isinstance(end, End) and end.is_cut:
-        click.echo(f"there are more: these are the first {len(found)} (--limit), in no order", err=True)
+        click.echo(f"there are more: these are {len(found)} of them (--limit), in no particular order", err=True)
     if caveat:
         click.echo(f"caveat: {printable(caveat)}", err=True)
 

@@ -60,12 +60,12 @@ def _gates(text: str) -> object:
 
 FLAGS = (
     Flag("bind-address", "bindAddress", str, "A hint for the node's address."),
-    Flag("bind-address-hard-fail", "bindAddressHardFail", truth, "Whether a port that is taken is fatal."),
+    Flag("bind-address-hard-fail", "bindAddressHardFail", truth, "Whether a port in use ends the agent."),
     Flag("cluster-cidr", "clusterCIDR", str, "The range of the cluster's pods, one a family."),
     Flag("config-sync-period", "configSyncPeriod", str, "Without effect."),
     Flag("conntrack-max-per-core", "conntrack.maxPerCore", _number, "A number; 0 leaves the limit alone."),
     Flag("conntrack-min", "conntrack.min", _number, "A number."),
-    Flag("conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", truth, "Whether packets out of window pass."),
+    Flag("conntrack-tcp-be-liberal", "conntrack.tcpBeLiberal", truth, "Whether packets outside the TCP window pass."),
     Flag("conntrack-tcp-timeout-close-wait", "conntrack.tcpCloseWaitTimeout", str, "A duration."),
     Flag("conntrack-tcp-timeout-established", "conntrack.tcpEstablishedTimeout", str, "A duration."),
     Flag("conntrack-udp-timeout", "conntrack.udpTimeout", str, "A duration."),
@@ -74,7 +74,7 @@ FLAGS = (
     Flag("enable-dsr", "winkernel.enableDSR", truth, "Without effect."),
     Flag("feature-gates", "featureGates", _gates, "AllowServiceExternalIPs=true|false."),
     Flag("forward-healthcheck-vip", "winkernel.forwardHealthCheckVip", truth, "Without effect."),
-    Flag("healthz-bind-address", "healthzBindAddress", str, "Where health is answered."),
+    Flag("healthz-bind-address", "healthzBindAddress", str, "The address of the health server."),
     Flag("hostname-override", "hostnameOverride", str, "This node's name in the cluster."),
     Flag("iptables-localhost-nodeports", "iptables.localhostNodePorts", truth, "Without effect."),
     Flag("iptables-masquerade-bit", "iptables.masqueradeBit", _number, "For mode iptables or ipvs."),
@@ -91,48 +91,48 @@ FLAGS = (
     Flag("kube-api-burst", "clientConnection.burst", _number, "Without effect."),
     Flag("kube-api-content-type", "clientConnection.contentType", str, "Without effect."),
     Flag("kube-api-qps", "clientConnection.qps", str, "Without effect."),
-    Flag("kubeconfig", "clientConnection.kubeconfig", str, "How to reach the API server."),
+    Flag("kubeconfig", "clientConnection.kubeconfig", str, "The kubeconfig for the API server."),
     Flag("log-flush-frequency", "logging.flushFrequency", str, "Without effect."),
     Flag("log-json-info-buffer-size", "logging.options.json.infoBufferSize", str, "Without effect."),
     Flag("log-json-split-stream", "logging.options.json.splitStream", truth, "Without effect."),
     Flag("log-text-info-buffer-size", "logging.options.text.infoBufferSize", str, "Without effect."),
     Flag("log-text-split-stream", "logging.options.text.splitStream", truth, "Without effect."),
     Flag("logging-format", "logging.format", str, "text or json."),
-    Flag("masquerade-all", "nftables.masqueradeAll", truth, "Whether all that goes to ClusterIPs is masqueraded."),
-    Flag("metrics-bind-address", "metricsBindAddress", str, "Where metrics are answered."),
+    Flag("masquerade-all", "nftables.masqueradeAll", truth, "Whether all packets to ClusterIPs are masqueraded."),
+    Flag("metrics-bind-address", "metricsBindAddress", str, "The address of the metrics server."),
     Flag("network-name", "winkernel.networkName", str, "Without effect."),
     Flag("nodeport-addresses", "nodePortAddresses", _words, "CIDRs, primary, localhost, all."),
     Flag("oom-score-adj", "oomScoreAdj", _number, "A number."),
     Flag("pod-bridge-interface", "detectLocal.bridgeInterface", str, "An interface."),
-    Flag("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", str, "What pods' interfaces begin with."),
+    Flag("pod-interface-name-prefix", "detectLocal.interfaceNamePrefix", str, "How names of pods' interfaces begin."),
     Flag("profiling", "enableProfiling", truth, "Without effect."),
     Flag("proxy-mode", "mode", str, "nftables; iptables and ipvs run as nftables."),
     Flag("proxy-port-range", "portRange", str, "Without effect."),
     Flag("root-hnsendpoint-name", "winkernel.rootHnsEndpointName", str, "Without effect."),
     Flag("show-hidden-metrics-for-version", "showHiddenMetricsForVersion", str, "Without effect."),
     Flag("source-vip", "winkernel.sourceVip", str, "Without effect."),
-    Flag("v", "logging.verbosity", _number, "How much is logged: 4 each step, 6 each request, 8 everything."),
+    Flag("v", "logging.verbosity", _number, "The log's verbosity: 4 each step, 6 each request, 8 everything."),
     Flag("vmodule", "logging.vmodule", _words, "Without effect."),
     Flag("windows-run-as-service", "windowsRunAsService", truth, "Without effect."),
 )
 """The flags that set a field of kube-proxy's configuration."""
 
 _ONE_LOG = "the log goes to standard error, with the time and level in each line"
-_NO_MACHINE = "nothing here asks which machine this is"
+_NO_MACHINE = "nftproxy doesn't need to identify the machine"
 
 OTHER_FLAGS = (
     Flag("add-dir-header", "", truth, _ONE_LOG),
     Flag("alsologtostderr", "", truth, _ONE_LOG),
     Flag("boot-id-file", "", str, _NO_MACHINE),
-    Flag("healthz-port", "", _number, "health is answered where --healthz-bind-address says"),
+    Flag("healthz-port", "", _number, "health is served at --healthz-bind-address"),
     Flag("log-backtrace-at", "", str, _ONE_LOG),
     Flag("log-dir", "", str, _ONE_LOG),
     Flag("log-file", "", str, _ONE_LOG),
     Flag("log-file-max-size", "", _number, _ONE_LOG),
     Flag("logtostderr", "", truth, _ONE_LOG),
     Flag("machine-id-file", "", str, _NO_MACHINE),
-    Flag("master", "", str, "this address is tried beside that in the kubeconfig, as with --api-server"),
-    Flag("metrics-port", "", _number, "metrics are answered where --metrics-bind-address says"),
+    Flag("master", "", str, "this address is tried beside the kubeconfig's, as with --api-server"),
+    Flag("metrics-port", "", _number, "metrics are served at --metrics-bind-address"),
     Flag("one-output", "", truth, _ONE_LOG),
     Flag("skip-headers", "", truth, _ONE_LOG),
     Flag("skip-log-headers", "", truth, _ONE_LOG),
@@ -141,12 +141,12 @@ OTHER_FLAGS = (
 """The flags without a field, each with what happens instead."""
 
 OWN_FLAGS = (
-    Flag("agent-socket", "nftproxy.agentSocket", str, "Where the agent answers `nftproxy status` and its likes."),
-    Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "CIDRs: outside of them no externalIPs are served."),
+    Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
+    Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),
     Flag("startup-taint", "nftproxy.startupTaint", str, "The key of a taint to remove once all rules are loaded."),
-    Flag("protected-ports", "nftproxy.protectedPorts", _words, "Ports that no external address takes from its node."),
+    Flag("protected-ports", "nftproxy.protectedPorts", _words, "The node's own ports that Services can't claim."),
     Flag("service-counts", "nftproxy.serviceCounts", truth, "Count each Service's connections."),
 )
 """The flags that kube-proxy doesn't have."""

@@ -163,7 +163,7 @@ def _taint_key(key: str, report: Report) -> str:
     if key and not is_label_key(key):
         report("nftproxy.startupTaint", f"{show(key)} is not the key of a taint, as in nftproxy.dev/not-ready")
     elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
-        report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which are not ours to remove")
+        report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which nftproxy may not remove")
     return key
 
 
@@ -175,7 +175,7 @@ def _judge_ports(config: Config, warn: Report) -> None:
     ):
         host, _, own = address.rpartition(":")
         if config.is_canary and int(own) == port:
-            text = f"{address} is where kube-proxy listens, beside which this is to run: set it to {host}:{free}"
+            text = f"{address} is kube-proxy's, and nftproxy runs beside kube-proxy: set it to {host}:{free}"
             warn(field, text, Code.PORT_OF_KUBE_PROXY)
 
 

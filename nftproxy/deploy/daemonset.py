@@ -202,7 +202,9 @@ def _is_address(host: str) -> bool:
 def _remarks(options: DaemonSetOptions, config: Config) -> list[str]:
     """The lines of the comment at the top: steps before applying the manifests."""
     distribution = options.distribution
-    remarks = [f"nftproxy for {distribution.title}, made by `nftproxy manifests`: make it anew instead of editing it."]
+    remarks = [
+        f"nftproxy for {distribution.title}, made by `nftproxy manifests`: generate it again instead of editing it."
+    ]
     if config.is_canary:
         label = f"service.kubernetes.io/service-proxy-name={config.service_proxy_name}"
         return [*remarks, f"A canary beside kube-proxy: it serves just the Services with the label {label}."]

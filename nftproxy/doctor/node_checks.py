@@ -64,7 +64,7 @@ def _conntrack(observed: Observations) -> Iterator[Finding]:
     if seen.wanted > seen.maximum:
         yield note(
             Code.CONNTRACK_SMALL,
-            f"net.netfilter.nf_conntrack_max is {seen.maximum}, and {seen.wanted} is asked for",
+            f"net.netfilter.nf_conntrack_max is {seen.maximum}, and the configuration asks for {seen.wanted}",
         )
     if seen.maximum > LONGEST_CHAIN * seen.buckets:
         yield warning(Code.CONNTRACK_SLOW, f"{seen.buckets} buckets for {seen.maximum} entries")

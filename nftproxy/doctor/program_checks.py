@@ -33,7 +33,7 @@ def _forwarding(observed: Observations) -> Iterator[Finding]:
             yield warning(
                 Code.FORWARD_ACCEPTS_GO,
                 where,
-                f"KUBE-FORWARD has {len(accepts)} accepts, which {met} packets have met",
+                f"KUBE-FORWARD has {len(accepts)} accept rules, which have matched {met} packets",
             )
         elif stage_of(observed) in (MigrationStage.AFTER, MigrationStage.FRESH):
             yield warning(

@@ -163,8 +163,8 @@ class Affinity(msgspec.Struct, frozen=True):
         if self.remembered and not self.remembered.is_used:
             return f"{words}; this one was sent to {self.remembered.pod}, which is no longer used"
         if self.remembered:
-            return f"{words}; this one is sent to {self.remembered.pod} for {self.remembered.seconds:.0f} s more"
-        return f"{words}; this one is not remembered" if self.is_known and self.key else words
+            return f"{words}; this client is sent to {self.remembered.pod} for {self.remembered.seconds:.0f} s more"
+        return f"{words}; this client is not remembered" if self.is_known and self.key else words
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -306,7 +306,7 @@ def _kernel(place: ExplainedPlace) -> Iterator[str]:
     differing = [each for each in place.expected if not each.is_held]
     if place.expected and not differing:
         present = sum(each.value is not None for each in place.expected)
-        yield f"kernel: holds exactly the {present} elements of this, and none that it must not"
+        yield f"kernel: holds exactly the {present} elements that it must"
     for each in differing:
         wanted, found = _element(each.key, each.value), _element(each.key, each.found)
         yield f"kernel: {each.container} must have {wanted}, and has {found}"

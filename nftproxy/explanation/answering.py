@@ -198,7 +198,7 @@ def _limits(service: Service) -> Iterator[str]:
 
 
 def _forwarded(place: ExplainedPlace, service: Service, port: str, case: Case) -> ExplainedPlace:
-    timeout, how = service.affinity_timeout, "the agent remembers, and takes all of the node for one client"
+    timeout, how = service.affinity_timeout, "the agent remembers clients, and takes the whole node for one client"
     return msgspec.structs.replace(
         place,
         front="node port at localhost",
@@ -241,7 +241,7 @@ def _quarantined(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:
             yield f"{Code.QUARANTINED}: {what}: {reason}"
     for key, reason in sorted(state.excessive.items()):
         if state.asks_for(key, spot.address):
-            what = f"Service {key} asks for this address but is quarantined, so it has nothing"
+            what = f"Service {key} asks for this address but is quarantined, so it isn't served"
             yield f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
 
 

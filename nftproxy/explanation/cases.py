@@ -165,7 +165,7 @@ def _screening(pipeline: Pipeline, family: Family, served: Served, client: Clien
 def _denial(pipeline: Pipeline, family: Family, served: Served, client: Client) -> Admission | None:
     """The verdict of denied ranges on a client, None if the client is in none of them."""
     if not has_own_list(pipeline.state, served.service, family):
-        why = "denied ranges hold for everybody: another Service has the same ClusterIP, which distinguishes lists"
+        why = "every source is denied: another Service has the same ClusterIP, which is the name of the list"
         return Admission(Admits.NO, "", why)
     ranges = [each for each in served.service.options.denied_source_ranges if family_of(each) is family]
     by = _holder(ranges, client.networks[0]) if client.networks else None
@@ -183,7 +183,7 @@ def _by_ranges(
     if not lists:
         return None
     if not has_own_list(pipeline.state, served.service, family):
-        why = "they admit nobody: another Service has the same ClusterIP, which distinguishes lists of ranges"
+        why = "they admit nobody: another Service has the same ClusterIP, which is the name of the list"
         return Admission(Admits.NO, "", why)
     allowed = networks_of(source for name, source in served.facts.allowed if name == lists[0])
     ranges = restricting_ranges(served.service, family)
@@ -350,7 +350,7 @@ def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Ser
         Fate.FORWARDED,
         f"the agent listens on {spot.address} and forwards, each connection to one of these endpoints at random",
         list=List.LOCAL if is_local else List.CLUSTER,
-        list_why=f"externalTrafficPolicy {service.external_policy.value}, from which nobody is exempt at localhost",
+        list_why=f"externalTrafficPolicy {service.external_policy.value}, without exemptions at localhost",
         is_masqueraded=True,
         source_why="the agent itself connects to the endpoint",
         endpoints=endpoints,

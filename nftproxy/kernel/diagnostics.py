@@ -21,7 +21,7 @@ def explain(text: str, path: str, error: str) -> tuple[str, str]:
     """
     complaints = list(re.finditer("^" + re.escape(path) + PLACE, error, re.MULTILINE))
     if not complaints:
-        return _bounded(error.partition("\n")[0].strip() or "libnftables failed without a word"), ""
+        return _bounded(error.partition("\n")[0].strip() or "libnftables failed without a message"), ""
     line, first, last, words = complaints[0].groups()
     more = f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else ""
     statement = _statement(text.split("\n"), int(line) - 1, int(first) - 1, int(last))

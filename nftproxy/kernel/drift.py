@@ -27,7 +27,7 @@ from nftproxy.rules.transaction import Commit
 LARGE = 64 * 1024
 """Listening is paused during transactions of so many characters or more: some 1,500 elements."""
 
-AT_ONCE = "another program has changed them at the same time as this one"
+AT_ONCE = "another program has changed them at the same time"
 TOO_MUCH = "too much has changed at once to follow"
 
 

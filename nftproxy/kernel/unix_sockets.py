@@ -62,7 +62,7 @@ def _make_sure_nobody_listens(path: Path) -> None:
     """Raise OSError if the path has anything but the socket of a process that has ended."""
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
-            raise FileExistsError(errno.EEXIST, "there is something that is no socket")
+            raise FileExistsError(errno.EEXIST, "there is a file that isn't a socket")
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
             asking.setblocking(False)
             asking.connect(str(path))

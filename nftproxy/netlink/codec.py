@@ -60,7 +60,7 @@ def messages_of(data: bytes, *, may_change: bool = False) -> Iterator[tuple[int,
         length, kind, flags, _, _ = HEADER.unpack_from(data, start)
         body = data[start + HEADER.size : start + length]
         if flags & DUMP_INTERRUPTED and not may_change:
-            raise InterruptedError(errno.EINTR, "what was listed has changed meanwhile")
+            raise InterruptedError(errno.EINTR, "the list changed while it was read")
         if kind in (ERROR, DONE) and (code := CODE.unpack_from(body)[0]):
             raise OSError(-code, strerror(-code))
         yield kind, body

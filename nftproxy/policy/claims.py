@@ -59,7 +59,7 @@ class Denial(KeyEnum):
     API_SERVER = "this node reaches the API server there"
     NODE_PORT = "on the node's own addresses the port is a node port of {}"
     NOT_ALLOWED = "the address is in none of nftproxy.externalIPCIDRs"
-    CLOSED = "it admits nobody: source ranges need a ClusterIP of one's own, and this one is that of {}, too"
+    CLOSED = "it admits nobody: source ranges need a ClusterIP that no other Service has, and {} has the same"
 
     def sentence(self, holder: ObjectKey | None = None) -> str:
         """The reason in words.  `holder` names the Service that has the claim, which not everyone may know."""

@@ -57,7 +57,7 @@ def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
     """Read them as client-go's rest.InClusterConfig does."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
-        message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this is no pod either"
+        message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this isn't a pod either"
         raise BadInput(Problem("", "", "clientConnection.kubeconfig", message, Code.CREDENTIALS_UNUSABLE))
     return Credentials(
         server=f"https://{host_port(host, port)}",

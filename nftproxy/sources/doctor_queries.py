@@ -91,7 +91,7 @@ async def _why_denied(cluster: ApiClient, right: Permission) -> str | None:
     try:
         answer = read_review(body)
     except (ValueError, RecursionError) as error:
-        raise Unavailable(f"an answer is no review of access: {error}") from error
+        raise Unavailable(f"an answer isn't an access review: {error}") from error
     return None if answer.is_allowed else answer.reason
 
 
@@ -105,7 +105,7 @@ def _decoded(body: bytes, kind: type[S]) -> S:
     try:
         return msgspec.json.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
-        raise Unavailable(f"an answer isn't what was asked for: {error}") from error
+        raise Unavailable(f"unexpected answer: {error}") from error
 
 
 def fetch(url: str) -> str:

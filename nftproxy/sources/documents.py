@@ -231,7 +231,7 @@ def _line(event: Any) -> int:
 
 def _check_tag(event: Any, allowed: frozenset[str | None]) -> None:
     if event.tag not in allowed:
-        raise _Malformed(f"the tag {show(event.tag)} means nothing here", _line(event))
+        raise _Malformed(f"the tag {show(event.tag)} has no meaning here", _line(event))
 
 
 def _merge(found: dict[str, object], line: int) -> None:
@@ -239,7 +239,7 @@ def _merge(found: dict[str, object], line: int) -> None:
     named = found.pop("<<")
     for mapping in named if isinstance(named, list) else [named]:
         if not isinstance(mapping, dict):
-            raise _Malformed("<< is followed by what is no mapping", line)
+            raise _Malformed("<< is followed by something other than a mapping", line)
         for key, value in mapping.items():
             found.setdefault(key, value)
 

@@ -166,12 +166,12 @@ def read_credential(output: bytes, plugin: Plugin) -> PluginCredentials:
     try:
         found = msgspec.json.decode(output, type=_ExecCredential)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-        raise ConnectionError(f"its output is no ExecCredential: {error}") from error
+        raise ConnectionError(f"its output is not an ExecCredential: {error}") from error
     status = found.status
     if found.api_version != plugin.api_version:
-        raise ConnectionError(f"it gives {show(found.api_version)}, and {plugin.api_version} is configured")
+        raise ConnectionError(f"it returned {show(found.api_version)}, and {plugin.api_version} is configured")
     if not status.token and not (status.client_certificate_data and status.client_key_data):
-        raise ConnectionError("it gives neither a token nor a certificate with its key")
+        raise ConnectionError("it returned neither a token nor a certificate with its key")
     expires = status.expiration_timestamp
     return PluginCredentials(
         (status.token or "").strip(),

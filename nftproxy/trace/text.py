@@ -9,7 +9,7 @@ from nftproxy.model.addresses import host_port
 from nftproxy.model.texts import printable
 from nftproxy.trace.tracing import Trace
 
-NO_STEP = "no rule of ours had anything to say"
+NO_STEP = "none of our rules matched"
 
 
 def text(traces: Iterable[Trace], rules: str) -> Iterator[str]:
@@ -42,4 +42,4 @@ def _result(trace: Trace) -> str:
     if trace.fate is not Fate.ENDPOINT:
         return outcome(trace.fate, trace.rejection)
     source = "its source masqueraded" if trace.is_masqueraded else "its source kept"
-    return f"{trace.endpoint or 'the server at this very place'}, {source}: {trace.source_there}"
+    return f"{trace.endpoint or 'the server at this address and port'}, {source}: {trace.source_there}"

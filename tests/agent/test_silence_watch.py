@@ -238,7 +238,7 @@ def test_kernel_that_does_not_answer_changes_nothing(
             bench.kernel.wait_for(DEAD)
             await until(lambda: bench.state.silent)
             bench.kernel.fails = True
-            await until(lambda: "looking again in" in caplog.text)
+            await until(lambda: "retrying in" in caplog.text)
             assert bench.state.silent == (DEAD,)
             bench.kernel.fails = False
             looks = bench.kernel.looks

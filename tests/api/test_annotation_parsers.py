@@ -105,7 +105,7 @@ def test_unknown_annotations_are_counted_beyond_some() -> None:
     assert options({f"nftproxy.dev/{name}": "" for name in "decba"}) == (PLAIN, named)
     _, problems = options({f"nftproxy.dev/{name}": "" for name in (*range(16_000, 32_000), *"decba")})
     assert len(problems) == 6
-    assert problems[-1] == "metadata.annotations: 16000 more of nftproxy.dev/ are not known"
+    assert problems[-1] == "metadata.annotations: 16000 more annotations of nftproxy.dev/ are not known"
 
 
 def test_longest_value_is_read() -> None:

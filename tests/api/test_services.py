@@ -169,7 +169,7 @@ def test_of_equal_node_ports_the_first_stays() -> None:
     """A node port that an earlier port has, with its protocol, is lost alone."""
     made, problems = service("spec.ports.-", {"name": "more", "port": 90, "nodePort": 30080})
     assert made.ports[2] == ServicePort("more", Protocol.TCP, 90, 0)
-    assert problems == ["Service shop/web: spec.ports[2].nodePort: 30080 is an earlier port's with the same protocol"]
+    assert problems == ["Service shop/web: spec.ports[2].nodePort: 30080 is already a port's with the same protocol"]
 
 
 @pytest.mark.parametrize(

@@ -30,12 +30,12 @@ def test_no_namespace_is_default() -> None:
         ({"name": "on", "labels": 5}, "Service default/on: metadata.labels: 5 is not an object"),
         ({"name": True}, "Service: metadata.name: true is not a string"),
         ({"name": "a", "namespace": 1.5}, "Service: metadata.namespace: 1.5 is not a string"),
-        ({"name": "Web"}, "Service: metadata.name: 'Web' is not a DNS name of the kind that a Service may have"),
-        ({"name": "a.b"}, "Service: metadata.name: 'a.b' is not a DNS name of the kind that a Service may have"),
-        ({"name": "a\n"}, "Service: metadata.name: 'a\\n' is not a DNS name of the kind that a Service may have"),
+        ({"name": "Web"}, "Service: metadata.name: 'Web' is not a DNS name that a Service may have"),
+        ({"name": "a.b"}, "Service: metadata.name: 'a.b' is not a DNS name that a Service may have"),
+        ({"name": "a\n"}, "Service: metadata.name: 'a\\n' is not a DNS name that a Service may have"),
         (
             {"name": "a" * 64},
-            f"Service: metadata.name: '{'a' * 59}... is not a DNS name of the kind that a Service may have",
+            f"Service: metadata.name: '{'a' * 59}... is not a DNS name that a Service may have",
         ),
         (
             {"name": "a", "namespace": 'x"; drop'},

@@ -139,11 +139,11 @@ WITHOUT_EFFECT = {
     "--proxy-port-range=1-2": "has no effect: no port is opened on behalf of Services",
     "--show-hidden-metrics-for-version=1.35": "has no effect: no metric is hidden",
     "--vmodule=proxy*=4": "has no effect: logging.verbosity counts for all modules alike",
-    "--boot-id-file=/f": "nothing here asks which machine this is",
-    "--healthz-port=1": "health is answered where --healthz-bind-address says",
-    "--machine-id-file=/f": "nothing here asks which machine this is",
-    "--master=https://m": "this address is tried beside that in the kubeconfig, as with --api-server",
-    "--metrics-port=2": "metrics are answered where --metrics-bind-address says",
+    "--boot-id-file=/f": "nftproxy doesn't need to identify the machine",
+    "--healthz-port=1": "health is served at --healthz-bind-address",
+    "--machine-id-file=/f": "nftproxy doesn't need to identify the machine",
+    "--master=https://m": "this address is tried beside the kubeconfig's, as with --api-server",
+    "--metrics-port=2": "metrics are served at --metrics-bind-address",
 } | {flag: text for text, flags in ALIKE.items() for flag in flags.split()}
 """Flags without effect, each with its only warning.  --proxy-mode needs none here."""
 

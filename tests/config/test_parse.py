@@ -302,7 +302,7 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
             for key in ("not ready", "/not-ready", "a/b/c")
         ),
         *(
-            ("nftproxy.startupTaint", key, f": {key!r} is one of Kubernetes' own taints, which are not ours to remove")
+            ("nftproxy.startupTaint", key, f": {key!r} is one of Kubernetes' own taints, which nftproxy may not remove")
             for key in ("node.kubernetes.io/not-ready", "kubernetes.io/x", "x.k8s.io/x")
         ),
     ],
@@ -467,7 +467,7 @@ def test_beside_another_proxy_its_ports_are_taken() -> None:
     """With a proxy name each default port is a warning that names a free port."""
     raw = {**HEAD, "nftproxy": {"serviceProxyName": "canary"}, "metricsBindAddress": "[::1]:10249"}
     _, warnings = parse_config(raw, "f")
-    where = "is where kube-proxy listens, beside which this is to run: set it to"
+    where = "is kube-proxy's, and nftproxy runs beside kube-proxy: set it to"
     assert [warning.coded for warning in warnings] == [
         f"NFT110: f: KubeProxyConfiguration: healthzBindAddress: 0.0.0.0:10256 {where} 0.0.0.0:10356",
         f"NFT110: f: KubeProxyConfiguration: metricsBindAddress: [::1]:10249 {where} [::1]:10349",

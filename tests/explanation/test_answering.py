@@ -252,7 +252,7 @@ def test_a_service_over_a_limit_is_named_with_the_reason() -> None:
     reason = "it has 1001 source ranges, and 1000 are allowed"
     assert asked(made, "svc/shop/web").notes == (f"{Code.LIMIT_EXCEEDED}: Service shop/web is quarantined: {reason}",)
     (note,) = place(made, "10.96.0.10:80").notes
-    what = "Service shop/web asks for this address but is quarantined, so it has nothing"
+    what = "Service shop/web asks for this address but is quarantined, so it isn't served"
     assert note == f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
 
 

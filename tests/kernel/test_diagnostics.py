@@ -20,7 +20,7 @@ def complaint(line: int, first: int, last: int, words: str = "Could not process 
         ("netlink: Error: cache initialization failed: Operation not permitted\n", None),
         ("internal:0:0-0: Error: Could not open file\n", None),
         ("/etc/other:1:1-2: Error: syntax error\n", None),
-        ("", "libnftables failed without a word"),
+        ("", "libnftables failed without a message"),
     ],
 )
 def test_a_complaint_without_a_place_in_the_text(error: str, message: str | None) -> None:

@@ -10,7 +10,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.rules.transaction import Commit
 
-AT_ONCE = "another program has changed them at the same time as this one"
+AT_ONCE = "another program has changed them at the same time"
 
 
 class ScriptedCommits:

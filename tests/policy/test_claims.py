@@ -1,4 +1,4 @@
-"""The oldest claimant owns a contested address and port, in whatever order claimants come and go."""
+"""The oldest claimant owns a contested address and port, in any order of arrivals and removals."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_however_many_claim_the_same_few_are_touched() -> None:
 
 @pytest.mark.parametrize("ports", [["80/tcp"], ["8080/udp"]])
 def test_a_cluster_ip_touches_those_who_use_it_as_an_external_ip(ports: list[str]) -> None:
-    """A ClusterIP that comes or goes touches Services with an equal external IP, whatever their ports."""
+    """A ClusterIP that is added or removed touches the Services with an equal external IP, on any port."""
     made = claims(service("shop/cart", cluster_ips=["10.96.0.20"], external_ips=["10.96.0.10"], ports=ports))
     assert touched_by(made, made.add, service("shop/web")) == {CART}
     assert touched_by(made, made.add, service("blog/api", created=1)) == set()
@@ -257,7 +257,7 @@ def test_a_cluster_ip_touches_those_who_use_it_as_an_external_ip(ports: list[str
 
 
 def test_a_node_port_touches_those_who_use_it_on_the_nodes_address() -> None:
-    """A node port that comes or goes touches every Service with that port of the node's address."""
+    """A node port that is added or removed touches every Service with that port of the node's address."""
     made = on_node(external("shop/cart", "30080/tcp"), external("shop/web", "30080/tcp", created=1))
     other = service("blog/api", cluster_ips=["10.96.0.30"], ports=["80:30080/tcp"])
     assert touched_by(made, made.add, other) == {CART, WEB}
@@ -265,7 +265,7 @@ def test_a_node_port_touches_those_who_use_it_on_the_nodes_address() -> None:
 
 
 def test_all_who_lose_anything_are_touched() -> None:
-    """Each address counts: both ClusterIPs, every external IP."""
+    """Every address counts: both ClusterIPs, every external IP."""
     made = claims(
         service("blog/api", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.7"], created=2),
         service("shop/cart", cluster_ips=["10.96.0.30"], external_ips=["203.0.113.9"], created=2),
@@ -315,7 +315,7 @@ _each_once = st.lists(services, max_size=3, unique_by=lambda each: each.key)
 @quick()
 @given(_each_once.flatmap(lambda all_: st.tuples(st.permutations(all_), st.permutations(all_))), services)
 def test_owners_do_not_depend_on_history(orders: tuple[list[Service], list[Service]], visitor: Service) -> None:
-    """The owners are the same in whatever order Services came, and whichever Services have gone since."""
+    """The owners depend only on the present Services, not on the order in which they came or on removed Services."""
     one, other = orders
     straight, roundabout = claims(*one), claims()
     if visitor.key not in {each.key for each in one}:

@@ -28,7 +28,7 @@ def front(name: str, kind: FrontKind, port: str = "http") -> ServiceFront:
 
 
 def test_nothing_is_kept_where_nothing_is_counted() -> None:
-    """Without serviceCounts a pipeline keeps owners only of fronts whose clients are screened."""
+    """Without serviceCounts a pipeline keeps only the owners of fronts with screened clients."""
     made = pipeline(service())
     assert made.counted.is_empty
     made.ingest([Put(service("shop/login", cluster_ips=["10.96.0.20"], annotations={"client-connections": "5"}))])

@@ -25,7 +25,7 @@ DNS = service("kube/dns", ports=["dns:53/udp"])
 
 
 def dns_slice(*endpoints: str, port: int = 5353) -> EndpointSlice:
-    """The EndpointSlice of `DNS`, by default with a pod here and one elsewhere."""
+    """The EndpointSlice of `DNS`, by default with a pod on this node and a pod elsewhere."""
     return slice_of("kube/dns", endpoints or PODS, ports=[f"dns:{port}/udp"])
 
 
@@ -82,7 +82,7 @@ def fronts_of(made: Pipeline, name: str = "kube/dns", family: Family = IPV4) -> 
 
 
 def test_every_address_of_a_udp_port_is_a_front() -> None:
-    """ClusterIP, external IPs, load balancer IPs and the node port are fronts, in their family; TCP ports aren't."""
+    """ClusterIP, external IPs, load balancer IPs and the node port are fronts, in their family.  TCP ports aren't."""
     everything = service(
         "kube/dns",
         type="LoadBalancer",
@@ -181,10 +181,7 @@ def test_flows_of_drained_endpoints_go_on() -> None:
 @quick()
 @given(all_settings, clusters)
 def test_fronts_are_what_the_rules_serve(settings: Settings, cluster: list[Given]) -> None:
-    """The UDP fronts are the keys of the maps of all fronts, the node's for each node-port address.
-
-    Fronts without a usable endpoint, or with drained endpoints alone, are refused. Every endpoint drawn is usable.
-    """
+    """The UDP fronts are the keys of the maps of all fronts, with a node port at each node-port address."""
     made = Pipeline("node-a", settings, renderer())
     made.ingest([Put(each) for each in cluster])
     for family in made.generations:
@@ -204,7 +201,7 @@ def _drains(made: Pipeline) -> bool:
 
 
 def _told(made: Pipeline) -> Sweeps:
-    """All UDP fronts, of which no other Service's overlay any: a virtual address may be one of the machine's too."""
+    """The UDP fronts of all Services.  No two overlap, although a virtual address may be the machine's own too."""
     found: Sweeps = {}
     for each in made.state.services.values():
         for family in made.generations:
@@ -339,7 +336,7 @@ RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9
 def test_what_loses_an_endpoint_or_gets_its_first_is_due(
     objects: list[Given], events: list[Event], due: dict[str, str]
 ) -> None:
-    """After a change exactly the fronts are due whose flows may go elsewhere."""
+    """After a change exactly the fronts are due whose flows may go to another endpoint."""
     made = settled(*objects)
     made.ingest(events)
     assert made.flows.pop_due() == sweeps(**due)
@@ -352,7 +349,7 @@ def test_at_first_everything_is_due() -> None:
 
 
 def test_what_goes_before_the_first_sweep_is_due_too() -> None:
-    """A front that goes before the first sweep is swept together with the existing fronts."""
+    """A front that is removed before the first sweep is swept together with the existing fronts."""
     made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
     made.ingest([Removed(Service, DNS.key)])
     assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": "", "10.96.0.20 514": ""})
@@ -378,7 +375,7 @@ def test_what_is_due_waits_and_is_told_as_it_is_then() -> None:
 
 
 def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slice of a Service has only that Service's fronts looked up, once for each family."""
+    """A changed slice makes lookups only for the fronts of its Service, once for each family."""
     many = [service(f"kube/s{number}", cluster_ips=[f"10.96.1.{number}"], ports=["53/udp"]) for number in range(20)]
     made = settled(DNS, *many)
     asked: list[object] = []

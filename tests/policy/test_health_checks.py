@@ -64,7 +64,7 @@ def check(name: str, local_endpoints: int) -> HealthCheck:
 
 
 def balanced(name: str = "shop/web", port: int = 32000, **tweaks: Any) -> Service:
-    """A Service with a health-check node port, of the kind that has one."""
+    """A LoadBalancer Service with a health-check node port."""
     fields: dict[str, Any] = {"type": "LoadBalancer", "external_policy": "Local"} | tweaks
     return service(name, health_check_node_port=port, **fields)
 

@@ -1,4 +1,4 @@
-"""Limits of one Service: at a limit it is served, and beyond it the Service counts as absent."""
+"""Limits of a Service: at a limit it is served, and beyond the limit it counts as absent."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_service_is_judged_once_for_many_slices(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_algorithms_and_weights_make_of_endpoints_counts() -> None:
-    """A table for consistent hashing, rounds and weights are reckoned with before they are made."""
+    """The rows of consistent hashing, rounds and weights count towards the limit before they are made."""
     consistent = {"algorithm": "consistent-hash"}
     fits, exceeds = (wide(1, addresses, annotations=consistent) for addresses in (23, 24))
     assert excess(fits, [deep(1, 2)]) == ""

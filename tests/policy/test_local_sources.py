@@ -13,7 +13,7 @@ CIDRS = networks(["10.1.0.0/16", "fd00:1::/48"])
 
 
 def detector(mode: DetectLocalMode, family: Family = IPV4) -> LocalSources:
-    """How a node with two podCIDRs recognises local sources, where each mode has what it needs."""
+    """The local sources of a node with two podCIDRs and all settings that any mode needs."""
     config = Config(detect_local_mode=mode, cluster_cidrs=CIDRS, bridge_interface="br0", interface_name_prefix="veth")
     found = local_sources(node(), config, family)
     assert found
@@ -55,7 +55,7 @@ def test_nothing_is_local_without_a_network(mode: DetectLocalMode, family: Famil
     ],
 )
 def test_interfaces_of_local_sources(mode: DetectLocalMode, local: list[str], others: list[str]) -> None:
-    """A bridge is one interface, a prefix matches all names that begin with it, and the node itself is neither."""
+    """A bridge is a single interface, a prefix matches all names that begin with it, and the node itself is neither."""
     found = detector(mode)
     assert all(found.comes_in_by(interface) for interface in local)
     assert not any(found.comes_in_by(interface) for interface in others)

@@ -128,7 +128,7 @@ def test_the_owner_of_a_contested_port_serves() -> None:
 
 
 def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
-    """Where no other address serves node ports, losing one is still reported."""
+    """If no other address serves node ports, a lost node port is still reported."""
     older = service("shop/older", created=1, ports=["http:80:30080"], cluster_ips=["10.96.0.1"])
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     it = made(older, younger, asked=["localhost"])
@@ -169,7 +169,7 @@ def test_services_that_change_together() -> None:
 
 
 def test_what_nothing_serves_is_in_the_order_of_services() -> None:
-    """Unserved ports are in the order of Services, in whatever order Services come."""
+    """Unserved ports are sorted by Service, in any order of events."""
     names = ["shop/b", "shop/a"]
     services = [
         service(name, cluster_ips=[f"10.96.0.{n}"], ports=[f"x:53:{30000 + n}/udp"]) for n, name in enumerate(names, 1)

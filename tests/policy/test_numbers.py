@@ -66,7 +66,7 @@ def test_each_algorithm_has_a_number_and_a_name(draw: Draw, number: int, suffix:
 
 
 def test_what_an_algorithm_needs() -> None:
-    """Two algorithms need Maglev's table, two the client's port, and eight a counter each."""
+    """Two algorithms need Maglev's table, two need the client's port, and eight need a counter each."""
     assert {draw for draw in Draw if draw.is_consistent} == {Draw.CONSISTENT, Draw.CONSISTENT_WITH_PORT}
     assert {draw for draw in Draw if draw.goes_by_port} == {Draw.BY_CLIENT_AND_PORT, Draw.CONSISTENT_WITH_PORT}
     assert [draw.value for draw in Draw if draw.is_in_turn] == list(range(8, 16))

@@ -122,7 +122,7 @@ def test_denied_ranges_are_a_list_for_all_fronts() -> None:
     ],
 )
 def test_source_ranges_for_others(words: str, guarded: set[str], node_ports: bool) -> None:
-    """Source ranges hold for the annotation's fronts beside the load balancer's address, and are one list."""
+    """Source ranges hold for the annotation's fronts beside the load balancer's address, and share its list."""
     made = pipeline(*served(asking({"source-ranges-for": words}, source_ranges=["198.51.100.0/24"])))
     expected = {
         "guarded": {f"{address} . tcp . 80 : 10.96.0.10" for address in guarded},
@@ -142,7 +142,7 @@ def test_source_ranges_that_restrict_nobody(ranges: list[str]) -> None:
 
 
 def test_lists_of_a_shared_cluster_ip_close() -> None:
-    """Of two Services with one ClusterIP the younger can have no list, so it denies everybody, and that is reported."""
+    """If two Services have one ClusterIP, the younger can have no list, so it denies every source, and reports that."""
     both = ["10.96.0.10", "fd00:96::10"]
     older = service("shop/a", cluster_ips=both, ports=["old:81/tcp"])
     asked = {"denied-source-ranges": "192.0.2.0/24,2001:db8::/32"}
@@ -155,7 +155,7 @@ def test_lists_of_a_shared_cluster_ip_close() -> None:
 
 
 def test_who_denies_nobody_has_no_list_to_close() -> None:
-    """The younger of two Services with one ClusterIP has the limits of its annotations, and denies nobody."""
+    """The younger of two Services with one ClusterIP has the limits of its annotations, and denies no source."""
     older = service("shop/a", cluster_ips=["10.96.0.10"], ports=["old:81/tcp"])
     made = pipeline(*served(older, service("shop/b", created=5, annotations={"client-connections": "5"})))
     assert memberships(made) == {
@@ -199,7 +199,7 @@ def test_plain_services_pay_nothing() -> None:
 
 
 def test_base_chains_come_and_go() -> None:
-    """The chains that packets pay for are there from the first Service that needs them to the last one's end."""
+    """The base chains, for which every packet pays, exist only while some Service needs them."""
 
     def bases() -> set[str]:
         return {each.name for each in made.generations[IPV4].declarations.values() if each.is_base_chain}
@@ -234,7 +234,7 @@ def test_there_are_few_limits() -> None:
 
 
 def test_limits_are_shared() -> None:
-    """Services with one limit share its set and its chain, and no statement is for a single Service."""
+    """Services with the same limit share its set and its chain, and no statement is for a single Service."""
     made = pipeline(
         *served(
             *(

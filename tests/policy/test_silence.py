@@ -22,7 +22,7 @@ DEAD, OTHER, THIRD = (Place(Address(f"10.1.{node}.4"), 8080) for node in (1, 2, 
 
 
 def fallen(*places: Place, at: float = 0.0) -> Silence:
-    """Endpoints that have fallen silent, one after the other."""
+    """Endpoints that have fallen silent, in this order."""
     known = Silence()
     for place in places or (DEAD,):
         fall(known, place, at)
@@ -63,7 +63,7 @@ def test_threshold_and_an_unanswered_connection_of_ours_make_an_endpoint_silent(
 
 
 def test_fewer_connections_than_the_threshold_prove_nothing() -> None:
-    """One or two connections without reply are lost packets, even if our connection fails, and it is tried again."""
+    """One or two connections without reply are lost packets, even if a probe fails, and the probe is repeated."""
     known = Silence()
     known.observe({DEAD: THRESHOLD - 1}, 0)
     known.pop_due_probes(0)
@@ -76,7 +76,7 @@ def test_fewer_connections_than_the_threshold_prove_nothing() -> None:
 
 
 def test_connections_that_got_their_reply_prove_nothing() -> None:
-    """Our failed connection makes no endpoint silent whose clients have all had a reply meanwhile."""
+    """A failed probe makes no endpoint silent if all of its clients have had a reply meanwhile."""
     known = Silence()
     known.observe({DEAD: THRESHOLD}, 0)
     known.pop_due_probes(0)
@@ -235,7 +235,7 @@ def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
 
 
 def test_suspicion_on_probation_does_not_shorten_the_pauses() -> None:
-    """One lost packet after a fall is no reason to forget the fall."""
+    """A lost packet after a fall is no reason to forget the fall."""
     known = fallen()
     known.pop_due_probes(1)
     known.record_probe(DEAD, 1, has_answered=True)

@@ -87,7 +87,7 @@ def test_the_same_object_again_touches_nothing(value: Given) -> None:
 
 
 def test_labels_touch_nothing() -> None:
-    """A Service whose labels alone change is stored, but isn't compiled again."""
+    """A Service with new labels and no other change is stored, but isn't compiled again."""
     known = state(service("shop/web", labels=(("app", "web"),)))
     relabelled = service("shop/web", labels=(("app", "other"),))
     assert known.ingest(Put(relabelled)) == Invalidation()
@@ -95,7 +95,7 @@ def test_labels_touch_nothing() -> None:
 
 
 def test_a_service_touches_those_it_contests() -> None:
-    """Services that win or lose by an older Service are compiled again when it comes, moves away, and goes."""
+    """When an older Service comes, moves away or goes, Services that win or lose a claim by it are compiled again."""
     made = state(service("shop/cart", created=1))
     assert made.ingest(Put(service())) == touched("shop/web", "shop/cart")
     assert made.ingest(Put(service(cluster_ips=["10.96.0.20"]))) == touched("shop/web", "shop/cart")
@@ -104,7 +104,7 @@ def test_a_service_touches_those_it_contests() -> None:
 
 
 def test_a_changed_service_no_longer_claims_what_it_did() -> None:
-    """The claims of what a Service was before go with it."""
+    """A changed Service loses its previous claims."""
     made = state(service(ports=["80"]), service(ports=["81"]))
     assert made.claims.winner(claim("10.96.0.10 80/tcp")) is None
     assert made.claims.winner(claim("10.96.0.10 81/tcp")) == WEB
@@ -132,13 +132,13 @@ def test_a_slice_that_moves_touches_both_services() -> None:
 
 
 def test_a_service_has_all_of_its_slices() -> None:
-    """Several slices of one Service add up, and slices of other Services don't count."""
+    """Several slices of a Service add up, and slices of other Services don't count."""
     one, two, other = slice_of(), slice_of(suffix="2"), slice_of("shop/cart")
     assert list(state(one, other, two).slices_of(WEB)) == [one, two]
 
 
 def test_a_slice_that_goes_leaves_the_others() -> None:
-    """Of two slices one goes, then the other, and then nothing is kept of either."""
+    """If one of two slices goes, the other stays.  After both, nothing is kept of either."""
     one, two = slice_of(), slice_of(suffix="2")
     made = state(one, two)
     made.ingest(Removed(EndpointSlice, one.key))
@@ -159,7 +159,7 @@ def test_the_node_touches_everything() -> None:
 
 
 def test_other_nodes_are_none_of_our_business() -> None:
-    """A Node of another name neither touches nor replaces this one."""
+    """A Node of another name neither touches nor replaces this node."""
     made = state(node())
     assert made.ingest(Put(node("node-b"))) == NOTHING
     assert made.ingest(Removed(Node, "node-b")) == NOTHING
@@ -175,7 +175,7 @@ def test_a_node_that_is_gone_leaves_its_name() -> None:
 
 
 def test_a_list_without_the_node_takes_it_away() -> None:
-    """A list of Nodes that is empty says that this one is gone."""
+    """An empty list of Nodes removes this node."""
     made = state(node())
     assert made.ingest(Listed(Node, ())) == EVERYTHING
     assert made.node == Node("node-a", is_deleted=True)
@@ -191,7 +191,7 @@ def test_a_list_takes_away_all_that_it_lacks() -> None:
 
 
 def test_a_service_cidr_may_be_called_like_the_node() -> None:
-    """Kinds are distinguished, whatever their objects are called."""
+    """Objects of different kinds may have the same name."""
     made = state(node(), service_cidr(name="node-a"))
     assert made.ingest(Removed(ServiceCIDR, "node-a")) == Invalidation(table=True)
     assert made.node == node()
@@ -217,7 +217,7 @@ def test_the_nodes_addresses_are_known_to_claims() -> None:
 
 
 def test_where_the_api_server_is_touches_those_who_claim_it() -> None:
-    """Only a Service that claims the API server's address is compiled again when that is known."""
+    """When the API server's address becomes known, only a Service that claims it is compiled again."""
     made = state(service(ports=["6443"], external_ips=["192.0.2.1"]), service("shop/cart", cluster_ips=["10.96.0.11"]))
     known = Put(ApiServers(frozenset({Place(Address("192.0.2.1"), 6443)})))
     assert made.ingest(known) == Invalidation(services={WEB})
@@ -242,7 +242,7 @@ def test_a_service_cidr_touches_the_skeleton_only() -> None:
 
 
 def test_the_ranges_of_all_service_cidrs_count() -> None:
-    """Ranges are in the order of their objects' names, whatever came first."""
+    """Ranges are sorted by the names of their objects, in any order of events."""
     made = state(service_cidr("10.97.0.0/16", name="more"), service_cidr("10.96.0.0/16", "fd00:96::/112"))
     assert made.service_cidrs == list(networks(["10.96.0.0/16", "fd00:96::/112", "10.97.0.0/16"]))
 
@@ -264,7 +264,7 @@ def test_the_ranges_of_all_service_cidrs_count() -> None:
     ],
 )
 def test_what_is_not_there_can_be_removed(event: Event) -> None:
-    """The removal of something unknown touches nothing."""
+    """The removal of an unknown object touches nothing."""
     assert state().ingest(event) == NOTHING
 
 
@@ -293,7 +293,7 @@ def test_what_is_not_listed_is_gone(kind: type[Given], kept: Given, expected: In
 
 
 def test_a_list_brings_what_is_new() -> None:
-    """A list adds and changes objects as so many events would."""
+    """A list adds and changes objects like the same number of events."""
     made = state(service(ports=["80"]))
     assert made.ingest(Listed(Service, (service(ports=["81"]), service("shop/cart", cluster_ips=["10.96.0.20"])))) == (
         touched("shop/web", "shop/cart")
@@ -324,7 +324,7 @@ def test_touched_adds_up() -> None:
 @quick()
 @given(st.data(), clusters)
 def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[Given]) -> None:
-    """The same objects make the same state, in whatever order they came."""
+    """The same objects make the same state, in any order of events."""
     states = [ClusterState("node-a"), ClusterState("node-a")]
     for made in states:
         for batch in data.draw(batches(cluster)):
@@ -336,7 +336,7 @@ def test_the_order_of_events_does_not_matter(data: st.DataObject, cluster: list[
 @quick()
 @given(histories)
 def test_the_state_is_what_events_left(history: list[list[Event]]) -> None:
-    """After any events the state is that of the objects which are there now."""
+    """After any events the state is that of the present objects."""
     made = ClusterState("node-a")
     for batch in history:
         for event in batch:

@@ -1,4 +1,4 @@
-"""Statements, blocks and generations that the tests of rulesets and of transactions are about."""
+"""Sample statements, blocks and generations for the tests of rulesets and transactions."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def block(*statements: Declaration | Element) -> Block:
 
 
 def generation(**blocks: Block) -> Generation:
-    """An IPv4 generation with these blocks, each of the owner of its name."""
+    """An IPv4 generation of these blocks.  Each block's name is its owner."""
     made = Generation(IPV4)
     made.replace_blocks(dict(blocks.items()))
     return made
 
 
 def sticky(number: int) -> Block:
-    """What comes with an affinity timeout: a map, and two chains, one of which leads to the other."""
+    """The declarations of an affinity timeout: a map, and two chains of which one leads to the other."""
     follow = Declaration(NftKind.CHAIN, f"follow-{number}", (f"ip daddr @clients-{number}",))
     draw = Declaration(
         NftKind.CHAIN,
@@ -60,4 +60,4 @@ _blocks = st.builds(
 )
 _owners: st.SearchStrategy[Owner] = st.sampled_from(["a", "b", "c"])
 updates = st.lists(st.dictionaries(_owners, _blocks, min_size=1), max_size=5)
-"""Blocks of some owners, in batches that come together."""
+"""Batches of updates: in each batch, the new blocks of some owners."""

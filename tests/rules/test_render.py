@@ -1,4 +1,4 @@
-"""Templates in, statements out: what a template may render, how it is read, and what is said of a bad one."""
+"""Rendering: the statements that a template may render, how they are read, and the errors of a bad template."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def changed(name: str, old: str, new: str) -> Renderer:
 
 
 def problem_of(name: str, text: str) -> Problem:
-    """What is said of a template with this text, be it when it is read or when it is rendered."""
+    """The error of a template with this text, whether it is raised on parsing or on rendering."""
     with pytest.raises(TemplateError) as caught:
         Renderer({**templates(), name: text}).table(facts())
     (problem,) = caught.value.problems
@@ -56,7 +56,7 @@ def problem_of(name: str, text: str) -> Problem:
 
 
 def test_elements_are_read_line_by_line() -> None:
-    """An element has a container and a key, in a map a value too; the same one twice is one."""
+    """An element has a container and a key, and in a map a value.  A repeated element counts once."""
     text = (
         "add element ip nftproxy cluster-ips { 10.96.0.10 }\n"
         "\n"
@@ -80,7 +80,7 @@ def test_ipv6_addresses_are_no_values() -> None:
 
 
 def test_declarations_are_read_with_their_comments() -> None:
-    """Comments belong to what comes next; blanks and blank lines don't matter, inside a body or between."""
+    """Comments belong to the next declaration.  Spaces and blank lines don't matter, inside a body or outside."""
     text = (
         "table ip nftproxy {\n"
         "\n"
@@ -106,7 +106,7 @@ def test_declarations_are_read_with_their_comments() -> None:
 
 @pytest.mark.parametrize("text", ["", "\n", "  \n\t\n", "# a comment\n  # another\n", "table ip nftproxy {\n}\n"])
 def test_blank_lines_and_comments_are_no_statements(text: str) -> None:
-    """What says nothing contributes nothing."""
+    """Blank lines and comments contribute nothing."""
     assert read_statements(text, TABLE, NAME) == Block()
 
 
@@ -130,7 +130,7 @@ def test_blank_lines_and_comments_are_no_statements(text: str) -> None:
     ],
 )
 def test_what_is_no_statement_is_refused(text: str, where: str, quoted: str) -> None:
-    """A line of neither form is quoted, with the template and its place in the rendered text."""
+    """The error of a line with neither form quotes it, with the template and its place in the rendered text."""
     with pytest.raises(TemplateError) as caught:
         read_statements(text, TABLE, NAME)
     assert caught.value.problems == [
@@ -142,20 +142,20 @@ def test_what_is_no_statement_is_refused(text: str, where: str, quoted: str) -> 
 
 
 def test_a_syntax_error_names_the_template_and_the_line() -> None:
-    """A template that doesn't parse is refused before anything is rendered, with the line at fault."""
+    """A template that doesn't parse is an error before anything is rendered, with the line."""
     problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{% if %}\n")
     assert (problem.source, problem.field) == ("table.nft.j2", "line 3")
     assert problem.message.startswith("Expected an expression")
 
 
 def test_an_undefined_name_names_the_template_and_the_line() -> None:
-    """A template that uses a fact which doesn't exist is refused when it is rendered."""
+    """A template that uses an unknown fact is an error when it is rendered, with the line."""
     problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ tabel }}\n")
     assert problem == Problem("table.nft.j2", "", "line 3", "UndefinedError: 'tabel' is undefined", Code.TEMPLATE_FAULT)
 
 
 def test_a_failing_expression_names_the_template_and_the_line() -> None:
-    """Whatever an expression raises is the template's fault, at that line."""
+    """Any exception of an expression is an error of the template, with the line."""
     problem = problem_of(TABLE_TEMPLATE, "{% for address in nodeport_addresses %}\n{% endfor %}\n{{ 1 // 0 }}\n")
     assert problem == Problem(
         "table.nft.j2", "", "line 3", "ZeroDivisionError: integer division or modulo by zero", Code.TEMPLATE_FAULT
@@ -163,7 +163,7 @@ def test_a_failing_expression_names_the_template_and_the_line() -> None:
 
 
 def test_a_line_that_is_no_statement_names_the_template_and_the_line() -> None:
-    """A template that renders anything but statements is refused, with the rendered line."""
+    """A template that renders anything but statements is an error, with the rendered line."""
     problem = problem_of(TABLE_TEMPLATE, "{# a comment #}\n\nflush ruleset\n")
     assert problem == Problem(
         "table.nft.j2",
@@ -176,7 +176,7 @@ def test_a_line_that_is_no_statement_names_the_template_and_the_line() -> None:
 
 @pytest.mark.parametrize("name", TEMPLATE_NAMES)
 def test_a_template_that_is_missing_is_named(name: str) -> None:
-    """Each of the templates is needed, and its absence is told."""
+    """Every template is required, and the error names a missing template."""
     given = {known: text for known, text in templates().items() if known != name}
     with pytest.raises(TemplateError, match=rf"^NFT108: {name}: no such template$"):
         Renderer(given)
@@ -184,7 +184,7 @@ def test_a_template_that_is_missing_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, DRAW_TEMPLATE, SERVICE_TEMPLATE])
 def test_the_template_at_fault_is_named(name: str) -> None:
-    """Of the templates that make a Service port's block, the bad one is told."""
+    """If a Service port's block fails, the error names the template at fault."""
     bad = Renderer({**templates(), name: "\n{{ nothing }}\n"})
     with pytest.raises(TemplateError, match=rf"^NFT108: {name}: line 2: UndefinedError: 'nothing' is undefined$"):
         bad.port(PORT, TABLE)
@@ -250,7 +250,7 @@ LISTS = {
 
 @pytest.mark.parametrize("what", LISTS)
 def test_a_long_list_is_what_its_rows_are(what: str) -> None:
-    """Whatever a list was before, its block is that of a renderer that sees it for the first time."""
+    """With any previous rows in the cache, the block of a long list is that of a new renderer."""
     used = Renderer(templates())
     for other in LISTS.values():
         used.port(long_list(*other), TABLE)
@@ -258,7 +258,7 @@ def test_a_long_list_is_what_its_rows_are(what: str) -> None:
 
 
 def test_a_long_list_has_its_rows_in_the_block_of_its_port() -> None:
-    """The rows of a long list are elements as those of a short one are, beside all others of the port."""
+    """The rows of a long list are elements of its port's block, like the rows of a short list."""
     elements = renderer().port(long_list(*MANY), TABLE).elements
     keys = [f"10.96.0.10 . 80 . {as_address(slot, IPV4)}" for slot in range(len(MANY))]
     rows = [Element("tcp-endpoints", key, f"{pod} . 8080") for key, pod in zip(keys, MANY, strict=True)]
@@ -267,7 +267,7 @@ def test_a_long_list_has_its_rows_in_the_block_of_its_port() -> None:
 
 
 def test_only_new_rows_of_a_long_list_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The template writes one row for an endpoint that is replaced, also where other lists change in between."""
+    """After an endpoint is replaced, the template renders one row, even if other lists changed in between."""
     used, lines = Renderer(templates()), list[str]()
 
     def listening(text: str, table: str, name: str) -> Block:
@@ -287,7 +287,7 @@ def test_only_new_rows_of_a_long_list_are_written(monkeypatch: pytest.MonkeyPatc
 
 
 def test_lists_whose_rows_are_remembered_are_few() -> None:
-    """With more long lists than are remembered, each is still what its rows are."""
+    """With more long lists than the cache holds, each list still renders its own rows."""
     used = Renderer(templates())
     for _ in range(2):
         for number in range(LONG_LISTS + 1):
@@ -298,7 +298,7 @@ def test_lists_whose_rows_are_remembered_are_few() -> None:
 
 
 def test_a_template_may_make_more_of_a_row() -> None:
-    """Of a template that writes two elements for a row nothing is remembered, and nothing is missing."""
+    """If a template writes two elements for a row, nothing is cached and no element is missing."""
     row = "add element {{ table }} {{ slots.list }} {"
     used = changed(SERVICE_TEMPLATE, row, "add element {{ table }} pods { {{ address }} }\n" + row)
     for pods in LISTS.values():
@@ -317,7 +317,7 @@ def test_a_template_may_make_more_of_a_row() -> None:
     ],
 )
 def test_a_chain_is_named_for_what_it_does(tweaks: dict[str, object], names: list[str]) -> None:
-    """A chain's name tells its list, how many it draws from, and how."""
+    """A chain's name has its list, the number of endpoints, and the algorithm."""
     draw = structs.replace(DRAW, **tweaks)
     declared = renderer().port(structs.replace(PORT, lists=(), draws=(draw,)), TABLE).declarations
     assert [(declaration.kind, declaration.name) for declaration in declared] == [
@@ -360,7 +360,7 @@ def test_a_port_is_its_elements_and_what_it_shares() -> None:
 
 
 def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
-    """The element that leads to the chain for N is the chain's own, and no Service port's."""
+    """The element that leads to the chain for N belongs to the chain, not to a Service port."""
     (chain,) = (each for each in renderer().port(PORT, TABLE).declarations if each.entries)
     assert (chain.name, chain.entries) == (
         "tcp-endpoints-of-2",
@@ -369,7 +369,7 @@ def test_a_chain_that_draws_comes_with_what_leads_to_it() -> None:
 
 
 def test_a_map_that_is_shared_comes_with_its_elements() -> None:
-    """What a shared map holds whoever uses it is the map's own, and no Service port's."""
+    """The fixed elements of a shared map belong to the map, not to a Service port."""
     draw = structs.replace(DRAW, slots=(("tcp-slots-2", (("tcp . 0", "::"), ("tcp . 1", "::1"))),))
     block = renderer().port(structs.replace(PORT, draws=(draw,)), TABLE)
     (found,) = (each for each in block.declarations if each.kind is NftKind.MAP and each.entries)
@@ -383,7 +383,7 @@ def test_a_map_that_is_shared_comes_with_its_elements() -> None:
 @pytest.mark.parametrize("name", [ENDPOINTS_TEMPLATE, DRAW_TEMPLATE])
 @pytest.mark.parametrize("element", ["draws { 1 : goto nowhere }", "fronts { 1 }"])
 def test_a_shared_element_belongs_to_something_that_is_declared_with_it(name: str, element: str) -> None:
-    """One that leads to another template's chain, or is another's set's, is refused, and named."""
+    """An element of a chain or set that its template doesn't declare is an error that quotes the element."""
     bad = Renderer({**templates(), name: f"add element {{{{ table }}}} {element}\n"})
     wrong = f"this template doesn't declare the owner of an element: {element}"
     with pytest.raises(TemplateError, match=rf"^NFT108: {name}: {re.escape(wrong)}$"):
@@ -391,7 +391,7 @@ def test_a_shared_element_belongs_to_something_that_is_declared_with_it(name: st
 
 
 def test_what_is_shared_is_declared_once() -> None:
-    """Ways to choose from one list declare each thing once in a block."""
+    """Several algorithms for one list declare each shared container once in a block."""
     declared = renderer().port(
         structs.replace(PORT, lists=(LIST, STICKY), draws=(DRAW, structs.replace(DRAW, count=3))), TABLE
     )
@@ -411,14 +411,14 @@ def test_what_is_shared_is_declared_once() -> None:
 
 
 def test_a_list_is_the_same_with_and_without_affinity() -> None:
-    """What is shared is declared in the same words by all who need it."""
+    """The shared declarations of a list have the same text with session affinity and without."""
     plain = renderer().port(PORT, TABLE).declarations
     assert set(plain) < set(renderer().port(structs.replace(PORT, lists=(STICKY,)), TABLE).declarations)
 
 
 @pytest.mark.parametrize("family", Family)
 def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -> None:
-    """What service.nft.j2 adds elements to is declared by the skeleton, or by the chains of the same block."""
+    """The skeleton, or a chain in the same block, declares every set to which service.nft.j2 adds elements."""
     block = renderer().table(facts(family))
     assert len({(declaration.kind, declaration.name) for declaration in block.declarations}) == len(block.declarations)
     assert {declaration.name for declaration in block.declarations if declaration.kind is not NftKind.CHAIN} == {
@@ -460,7 +460,7 @@ def test_the_skeleton_declares_every_set_that_a_port_may_be_in(family: Family) -
     ],
 )
 def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: str, new: str) -> None:
-    """Another set, another type, flag or size, another hook or priority is another shape."""
+    """Another set, type, flag, size, hook or priority is another shape."""
     assert changed(name, old, new).shape(facts()) != renderer().shape(facts())
 
 
@@ -475,12 +475,12 @@ def test_the_shape_changes_with_what_the_kernel_cannot_change(name: str, old: st
     ],
 )
 def test_the_shape_is_not_that_of_rules(name: str, old: str, new: str) -> None:
-    """Other rules, comments or elements are no reason to replace a table: rules are flushed and made anew."""
+    """Other rules, comments or elements keep the shape, because a reload replaces rules in place."""
     assert changed(name, old, new).shape(facts()) == renderer().shape(facts())
 
 
 def test_the_shape_does_not_depend_on_node_or_configuration() -> None:
-    """A node that changes, or another configuration, keeps the table and the session affinity in it."""
+    """Another node or configuration keeps the shape, so the table and its session affinity survive."""
     shape = renderer().shape(facts())
     assert renderer().shape(facts(masquerade_all=True)) == shape
     made = pipeline(node=node(zone="", internal_ips=[], pod_cidrs=[]), node_port_addresses=["0.0.0.0/0"])
@@ -488,7 +488,7 @@ def test_the_shape_does_not_depend_on_node_or_configuration() -> None:
 
 
 def test_each_family_has_its_shape() -> None:
-    """The two tables differ in their types, and so in their shapes, each 16 hexadecimal digits."""
+    """The shapes of the two families differ, as their types do.  Each has 16 hexadecimal digits."""
     shapes = {renderer().shape(facts(family)) for family in (IPV4, IPV6)}
     assert len(shapes) == 2
     assert {len(shape) for shape in shapes} == {16}

@@ -41,7 +41,7 @@ from tests.support.factories import IPV4
 
 
 def net(change: GenerationChange) -> tuple[dict[tuple[str, str], str], dict[tuple[str, str], str]]:
-    """What a change removes and what it adds."""
+    """The elements that a change removes, and the elements that it adds."""
     return change.removed, change.added
 
 
@@ -52,7 +52,7 @@ def net(change: GenerationChange) -> tuple[dict[tuple[str, str], str], dict[tupl
     ("element", "text"), [(A, "10.96.0.10"), (TO_DRAW, "10.96.0.10 : goto draw")], ids=["of a set", "of a map"]
 )
 def test_an_element_is_written_as_nft_has_it(element: Element, text: str) -> None:
-    """An element of a map has its value after a colon, one of a set has none."""
+    """The text of a map's element has its value after a colon.  A set's element has no value."""
     assert element.text == text
 
 
@@ -70,7 +70,7 @@ def test_an_element_is_written_as_nft_has_it(element: Element, text: str) -> Non
     ids=lambda value: value.name if isinstance(value, Declaration) else "",
 )
 def test_a_set_that_packets_write_is_dynamic(declaration: Declaration, expected: bool) -> None:
-    """Dynamic is a set or map with that flag, whatever it is called; never a chain."""
+    """A set or map with the flag is dynamic, whatever its name.  A chain never is."""
     assert declaration.is_dynamic is expected
 
 
@@ -78,7 +78,7 @@ def test_a_set_that_packets_write_is_dynamic(declaration: Declaration, expected:
 
 
 def test_a_block_contributes_its_statements() -> None:
-    """The first block of an owner adds all that it has."""
+    """The first block of an owner adds all of its statements."""
     made = Generation(IPV4)
     change = made.replace_blocks({"web": block(VIPS, A)})
     assert net(change) == ({}, {("vips", "10.96.0.10"): ""})
@@ -88,20 +88,20 @@ def test_a_block_contributes_its_statements() -> None:
 
 
 def test_the_same_block_again_changes_nothing() -> None:
-    """Replacing a block by an equal one is no change."""
+    """Replacing a block by an equal block is no change."""
     made = generation(web=block(VIPS, A))
     assert not made.replace_blocks({"web": block(VIPS, A)})
 
 
 def test_a_new_block_changes_only_the_difference() -> None:
-    """What a block has in common with the one before is neither removed nor added."""
+    """Statements of both the old and the new block are neither removed nor added."""
     made = generation(web=block(VIPS, SERVICES, A, TO_DRAW))
     change = made.replace_blocks({"web": block(VIPS, SERVICES, B, TO_DRAW)})
     assert net(change) == ({("vips", "10.96.0.10"): ""}, {("vips", "10.96.0.20"): ""})
 
 
 def test_a_removal_alone_is_a_change() -> None:
-    """A block that loses an element, and gains none, has changed something."""
+    """A block that only loses an element is a change."""
     made = generation(web=block(VIPS, A, B))
     change = made.replace_blocks({"web": block(VIPS, B)})
     assert change
@@ -109,7 +109,7 @@ def test_a_removal_alone_is_a_change() -> None:
 
 
 def test_a_new_value_is_a_removal_and_an_addition() -> None:
-    """An element that gets another value goes and comes."""
+    """An element with a new value is removed and added."""
     made = generation(web=block(TO_DRAW))
     assert net(made.replace_blocks({"web": block(TO_REFUSE)})) == (
         {("services", "10.96.0.10"): "goto draw"},
@@ -118,7 +118,7 @@ def test_a_new_value_is_a_removal_and_an_addition() -> None:
 
 
 def test_an_empty_block_contributes_nothing() -> None:
-    """An owner whose block is empty is forgotten, and its elements are removed; its declarations are kept."""
+    """An empty block removes its owner and its elements, but not its declarations."""
     made = generation(web=block(VIPS, A))
     assert net(made.replace_blocks({"web": EMPTY, "unknown": EMPTY})) == ({("vips", "10.96.0.10"): ""}, {})
     assert made.blocks == {}
@@ -126,7 +126,7 @@ def test_an_empty_block_contributes_nothing() -> None:
 
 
 def test_what_two_owners_share_stays_until_both_have_let_go() -> None:
-    """An element is added with the first owner that has it, and removed with the last."""
+    """The first owner of an element adds it, and only the last owner removes it."""
     made = generation(web=block(A))
     assert not made.replace_blocks({"api": block(A), "cart": block(A)})
     assert not made.replace_blocks({"web": EMPTY})
@@ -135,7 +135,7 @@ def test_what_two_owners_share_stays_until_both_have_let_go() -> None:
 
 
 def test_an_element_passes_from_owner_to_owner() -> None:
-    """In one update an element may change hands without a change, and its value may go to another owner's."""
+    """One update may move an element to another owner without a change, or give it another owner's value."""
     made = generation(web=block(TO_DRAW, A))
     assert net(made.replace_blocks({"api": block(TO_REFUSE, A), "web": EMPTY})) == (
         {("services", "10.96.0.10"): "goto draw"},
@@ -144,34 +144,37 @@ def test_an_element_passes_from_owner_to_owner() -> None:
 
 
 def test_two_values_for_one_element_are_a_disagreement() -> None:
-    """Two owners that contribute different values for one key are refused, with the key and both values."""
+    """Two owners with different values for a key raise an error with the key and both values."""
     made = generation(web=block(TO_DRAW))
     with pytest.raises(Disagreement, match=r"^services: 10\.96\.0\.10 is given as both 'goto draw' and 'goto refuse'$"):
         made.replace_blocks({"api": block(TO_REFUSE)})
 
 
 def test_two_declarations_of_one_set_are_a_disagreement() -> None:
-    """A set has one declaration: the kernel changes none in place."""
+    """A set has a single declaration, as the kernel changes none in place."""
     made = generation(web=block(VIPS))
     with pytest.raises(Disagreement, match=r"^set vips is declared in two ways$"):
         made.replace_blocks({"api": block(Declaration(NftKind.SET, "vips", ("typeof ip6 daddr",)))})
 
 
 def test_a_set_and_a_chain_may_share_a_name() -> None:
-    """The kernel names chains apart from sets and maps, and so does a generation."""
+    """A chain may have the name of a set or map, as in the kernel."""
     made = generation(web=block(SERVICES, Declaration(NftKind.CHAIN, "services", ("accept",))))
     assert made.declarations.keys() == {(NftKind.MAP, "services"), (NftKind.CHAIN, "services")}
 
 
 def test_a_chain_may_be_declared_anew() -> None:
-    """A chain whose rules change is declared again, one whose rules don't isn't."""
+    """A chain is declared again only if its rules change."""
     made = generation(node=block(REFUSE, DRAW))
     drop = Declaration(NftKind.CHAIN, "refuse", ("drop",))
     assert made.replace_blocks({"node": block(drop, DRAW)}).declared == {(NftKind.CHAIN, "refuse"): drop}
 
 
 def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
-    """It is added where the chain is new, not where its rules change; it is no block's, and is kept like the chain."""
+    """The element that leads to a chain is added with a new chain, but not again when its rules change.
+
+    No block has it, and it stays as long as the chain.
+    """
     entry = Element("services", "10.96.0.10", "goto draw")
     chains = [Declaration(NftKind.CHAIN, "draw", (rule,), entries=(entry,)) for rule in ("accept", "drop")]
     made = generation(node=block(SERVICES))
@@ -202,12 +205,12 @@ def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
     ids=["base chain", "its type in a later line", "chain", "set"],
 )
 def test_base_chains_have_a_policy(declaration: Declaration, expected: bool) -> None:
-    """A chain with a hook has nft's own policy unless it says another one; nothing else has any."""
+    """A chain with a hook has nft's default policy unless it states another.  Nothing else has a policy."""
     assert declaration.has_default_policy is expected
 
 
 def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
-    """What no block declares any more stays declared, until a full transaction is about to delete it."""
+    """Unused declarations stay until a full transaction is about to delete them."""
     made = generation(node=block(REFUSE), web=block(DRAW))
     made.replace_blocks({"web": EMPTY})
     assert made.declarations.keys() == {(NftKind.CHAIN, "refuse"), (NftKind.CHAIN, "draw")}
@@ -221,7 +224,7 @@ def test_unused_declarations_are_kept_until_they_are_forgotten() -> None:
 
 
 def test_a_change_is_net() -> None:
-    """What is added and removed again, or removed and added again, is no change."""
+    """An element that is added and removed again, or removed and added again, is no change."""
     change = GenerationChange()
     change.add(A)
     change.remove(A)
@@ -231,7 +234,7 @@ def test_a_change_is_net() -> None:
 
 
 def test_a_change_keeps_what_the_kernel_holds() -> None:
-    """However often a value changes, what is removed is what was there first, and what is added the last."""
+    """If a value changes several times, the change removes the first value and adds the last."""
     change = GenerationChange()
     change.remove(TO_DRAW)
     change.add(TO_REFUSE)
@@ -245,7 +248,7 @@ def test_a_change_keeps_what_the_kernel_holds() -> None:
 
 
 def _values(blocks: Mapping[Owner, Block]) -> dict[tuple[str, str], set[str]]:
-    """The values that blocks contribute for each key."""
+    """The values that the blocks contribute for each key."""
     values = defaultdict[tuple[str, str], set[str]](set)
     for each in blocks.values():
         for element in each.elements:
@@ -256,7 +259,7 @@ def _values(blocks: Mapping[Owner, Block]) -> dict[tuple[str, str], set[str]]:
 @quick(150)
 @given(updates)
 def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block]]) -> None:
-    """After any updates the elements are those of the blocks, and an update fails exactly if two disagree."""
+    """After any updates the elements are those of the blocks.  An update fails exactly if two blocks disagree."""
     made = Generation(IPV4)
     blocks: dict[Owner, Block] = {}
     for update in updates:
@@ -277,7 +280,7 @@ def test_a_generation_is_the_union_of_its_blocks(updates: list[dict[Owner, Block
 @quick(150)
 @given(updates)
 def test_changes_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
-    """Whoever applies each change holds what the generation holds: removals are there, additions are not."""
+    """Applying each change in turn gives the generation: removed elements exist before it, added elements don't."""
     made = Generation(IPV4)
     held: dict[tuple[str, str], str] = {}
     declared: dict[tuple[NftKind, str], Declaration] = {}
@@ -297,7 +300,7 @@ def test_changes_follow_the_generation(updates: list[dict[Owner, Block]]) -> Non
 
 
 def test_what_is_unused_is_bounded() -> None:
-    """However often a Service changes its timeout, no more than so many unused maps and chains are kept."""
+    """If a Service changes its timeout again and again, at most `MAX_UNUSED` unused maps and chains stay."""
     made = generation(node=block(SERVICES))
     discarded = 0
     for number in range(2 * MAX_UNUSED):
@@ -310,7 +313,7 @@ def test_what_is_unused_is_bounded() -> None:
 
 
 def test_what_is_used_again_is_not_discarded() -> None:
-    """A declaration that a block uses once more is kept when others go, and so is one that another block uses still."""
+    """A declaration that some block uses, still or again, stays when the unused declarations are discarded."""
     made = generation(node=block(SERVICES), other=sticky(1))
     made.replace_blocks({"web": sticky(0)})
     for number in (1, 0, *range(2, MAX_UNUSED)):

@@ -51,7 +51,7 @@ from tests.support.factories import IPV4, IPV6, Ledger
 
 
 def test_a_change_leads_to_its_new_chains() -> None:
-    """The element that leads to a chain is added after it."""
+    """The element that leads to a chain is added after the chain."""
     made = generation(node=block(SERVICES))
     change = made.replace_blocks({"web": block(Declaration(NftKind.CHAIN, "draw", ("drop",), entries=(TO_DRAW,)))})
     assert change_transaction(IPV4, change).text == (
@@ -75,7 +75,10 @@ def test_the_size_of_a_transaction() -> None:
 
 
 def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
-    """Sets and maps, empty chains, their rules, removals, additions; elements of one set go in one statement."""
+    """The order is sets and maps, empty chains, their rules, removals, additions.
+
+    All elements of a set are in one statement.
+    """
     made = generation(node=block(SERVICES, REFUSE, VIPS, A), web=block(TO_REFUSE))
     change = made.replace_blocks({"node": block(SERVICES, REFUSE, VIPS, B), "web": block(CLIENTS, DRAW, HOOK, TO_DRAW)})
     assert change_transaction(IPV4, change).text == (
@@ -107,7 +110,7 @@ def test_a_change_is_told_in_an_order_that_the_kernel_accepts() -> None:
 
 
 def test_many_elements_are_one_statement() -> None:
-    """A set's elements go in one statement, in the order in which they came."""
+    """All elements of a set are in one statement, in the order in which they came."""
     change = Generation(IPV6).replace_blocks({"web": block(B, A)})
     assert change_transaction(IPV6, change).text == "add element ip6 nftproxy vips { 10.96.0.20, 10.96.0.10 }\n"
 
@@ -119,7 +122,7 @@ def test_no_change_is_no_transaction() -> None:
 
 
 def test_transactions_are_joined_in_order() -> None:
-    """Several transactions together happen as one."""
+    """Joined transactions are one transaction, in their order."""
     assert join([Transaction("a\n"), Transaction(), Transaction("b\n")]) == Transaction("a\nb\n")
 
 
@@ -177,13 +180,16 @@ HEAD = 'table ip nftproxy {\n  comment "nftproxy 0123"\n}\n'
     ids=["nothing there", "not ours", "another shape", "without hooks", "empty", "the same shape"],
 )
 def test_loading_starts_from_what_is_there(installed: Installed | None, first: str) -> None:
-    """A table of another shape is replaced whole; one of the same is refilled, but for what packets wrote."""
+    """A table of another shape is replaced.  A table of the same shape is refilled, except sets that packets write."""
     made = generation(node=block(VIPS, CLIENTS, REFUSE, A))
     assert load_transaction(made, "0123", installed).text == first + LOADED
 
 
 def test_loading_gives_base_chains_their_policy_back() -> None:
-    """An existing base chain gets nft's own policy, unless its declaration has one; a new one needs none."""
+    """An existing base chain gets nft's default policy, unless its declaration has a policy.
+
+    A new chain needs none.
+    """
     made = Generation(IPV4)
     closed = Declaration(NftKind.CHAIN, "closed", ("type filter hook input priority 0", "policy drop"))
     out = Declaration(NftKind.CHAIN, "out", ("type nat hook output priority -100",))
@@ -197,7 +203,7 @@ def test_loading_gives_base_chains_their_policy_back() -> None:
 
 @pytest.mark.parametrize("installed", [None, Installed("0123", has_hooks=False)], ids=["nothing there", "a rest"])
 def test_a_table_grows_without_hooks(installed: Installed | None) -> None:
-    """A generation that is loaded in pieces has its base chains from the last only, and is then as if loaded whole."""
+    """A load in pieces adds base chains last, and ends with the same table as a load in one transaction."""
     made = generation(node=block(SERVICES, VIPS, REFUSE, HOOK, A))
     ledger, whole = Ledger(), Ledger()
     if installed:
@@ -224,25 +230,25 @@ def test_a_table_grows_without_hooks(installed: Installed | None) -> None:
 def test_several_commits_are_alone_together_if_nobody_else_committed(
     commits: list[tuple[int, int]], whole: tuple[int, int]
 ) -> None:
-    """Commits in a row are their last one; those with another's among them are no single generation."""
+    """Commits in a row count as the last of them.  With a foreign commit in between they count as the whole span."""
     assert Commit.of_several([Commit(*each) for each in commits]) == Commit(*whole)
 
 
 def test_deleting_works_without_a_table() -> None:
-    """The table is added first, so that deleting it can't fail."""
+    """The table is added first, so that its deletion can't fail."""
     assert delete_transaction(IPV6).text == "add table ip6 nftproxy\ndelete table ip6 nftproxy\n"
 
 
 @pytest.mark.parametrize(("before", "after", "is_alone"), [(7, 8, True), (7, 9, False), (7, 7, False)])
 def test_a_commit_is_alone_if_the_generation_grew_by_one(before: int, after: int, is_alone: bool) -> None:
-    """Each commit of anyone's adds one to the ruleset's generation: ours alone adds one, no more and no less."""
+    """A commit adds exactly 1 to the ruleset's generation, unless another program commits beside it."""
     assert Commit(before, after).is_alone is is_alone
 
 
 @quick(100)
 @given(updates)
 def test_transactions_follow_the_generation(updates: list[dict[Owner, Block]]) -> None:
-    """The text of each transaction makes sense by itself, and a reader of all of them holds the generation."""
+    """A strict reader accepts each transaction, and after all of them holds the generation."""
     base = block(*(Declaration(NftKind.MAP, name, ("typeof ip daddr : ip daddr",)) for name in ("one", "two")))
     made = generation(node=base)
     ledger = Ledger()
@@ -271,7 +277,7 @@ def test_a_full_transaction_loads_from_any_generation(family: Family) -> None:
 
 
 def test_a_full_transaction_sends_what_is_known_to_differ() -> None:
-    """Sets whose difference is known keep the rest; chains get their rules anew, and one that is led to can go."""
+    """Sets with a known difference keep their other elements.  Chains get their rules again, and unused chains go."""
     old, new = Generation(IPV4), Generation(IPV4)
     old.replace_blocks({"node": block(SERVICES, REFUSE, HOOK, VIPS, A, B), "web": block(DRAW, TO_DRAW)})
     new.replace_blocks({"node": block(SERVICES, REFUSE, HOOK, VIPS, A), "web": block(TO_REFUSE)})
@@ -291,7 +297,7 @@ def test_a_full_transaction_sends_what_is_known_to_differ() -> None:
 
 
 def test_a_chain_and_a_map_of_one_name_are_two() -> None:
-    """A chain is emptied, though the difference of the map that has its name is known."""
+    """A chain is emptied even if a map of the same name has a known difference."""
     made = generation(node=block(SERVICES, Declaration(NftKind.CHAIN, "services", ("accept",))))
     containers = Container(NftKind.CHAIN, "services"), Container(NftKind.MAP, "services")
     text = load_transaction(made, "0123", Installed("0123", containers, differences={"services": Difference()})).text
@@ -300,7 +306,10 @@ def test_a_chain_and_a_map_of_one_name_are_two() -> None:
 
 
 def test_what_is_discarded_goes_in_an_order_that_the_kernel_accepts() -> None:
-    """What leads to chains, then rules, chains, and last sets and maps; the ledger holds the generation after it."""
+    """Deletions begin with references to chains, then come rules, chains, and last sets and maps.
+
+    The ledger then holds the generation.
+    """
     made = generation(node=block(SERVICES))
     ledger = Ledger()
     ledger.apply(load_transaction(made, "0123", None))

@@ -165,7 +165,7 @@ def test_a_name_that_can_not_be_asked_for(tmp_path: Path) -> None:
         (
             "a.yaml",
             node("a") + "---\n" + node("B") + "---\n" + node("b"),
-            "a.yaml: Node (line 5): metadata.name: 'B' is not a DNS name of the kind that a Node may have",
+            "a.yaml: Node (line 5): metadata.name: 'B' is not a DNS name that a Node may have",
         ),
         (
             "a.yaml",

@@ -82,17 +82,17 @@ def test_gives_a_certificate_until_it_expires() -> None:
 @pytest.mark.parametrize(
     ("output", "complaint"),
     [
-        ("", "no ExecCredential"),
-        ("[" * 5000, "no ExecCredential"),
-        ('{"status": {"token": "a"}}', "no ExecCredential"),
+        ("", "not an ExecCredential"),
+        ("[" * 5000, "not an ExecCredential"),
+        ('{"status": {"token": "a"}}', "not an ExecCredential"),
         (credential(), "neither a token nor"),
         (credential(clientCertificateData="C"), "neither a token nor"),
-        (credential(token=7), "no ExecCredential"),
-        (credential(token="a").replace("/v1", "/v1beta1"), "gives 'client.authentication.k8s.io/v1beta1'"),
+        (credential(token=7), "not an ExecCredential"),
+        (credential(token="a").replace("/v1", "/v1beta1"), "returned 'client.authentication.k8s.io/v1beta1'"),
     ],
 )
 def test_what_is_no_credential(output: str, complaint: str) -> None:
-    """Output that is no ExecCredential of the configured version is an error with its fault."""
+    """Output that isn't an ExecCredential of the configured version is an error with its fault."""
     with pytest.raises(ConnectionError, match=complaint):
         read_credential(output.encode(), shell(""))
 

@@ -1,4 +1,4 @@
-"""Every annotation, with a good value and a bad one: what each means to the parser, the rules and the user."""
+"""Every annotation with a good value and a bad value: their meaning for the parser, the rules and the user."""
 
 from __future__ import annotations
 

@@ -64,16 +64,16 @@ class _Commit(Generic[W]):
 
 
 class Churn(Generic[W]):
-    """Applies transactions to a lab's node one after the other, in a thread of its own, while it is entered.
+    """Applies transactions to a lab's node in turn, in a thread of its own, for the time of the `with` block.
 
     An error of that thread is raised at the exit.
 
     Args:
-        lab: on whose node.
+        lab: the lab with the node.
         world: the world that is in force already.
-        steps: endless; drawn in the thread.
-        pause: seconds between two transactions, on average.  Where worlds alternate, some pause is needed: else threads
-            and kernel fall into step, and connections are tried in one world only.
+        steps: an endless iterator, advanced in the thread.
+        pause: seconds between two transactions, on average.  If worlds alternate, some pause is needed.  Otherwise
+            threads and kernel fall into step, and connections are tried in one world only.
     """
 
     def __init__(self, lab: Lab, world: W, steps: Iterator[Step[W]], *, pause: float = 0.0) -> None:

@@ -1,11 +1,4 @@
-"""A cluster whose rules are in a lab's kernel: objects go in, connections tell what the rules do.
-
-    cluster = Cluster(lab, exposed_service(ip), pods(ip, "here", "away draining"))
-    assert cluster.outcomes(Origin.POD, ip.vip) == at(ip.here)
-
-The node's own connections come from a second address of the node, so that masquerading, which gives them the first
-address, can be seen.
-"""
+"""A cluster whose rules are in a lab's kernel: objects go in, and connections show how the rules treat them."""
 
 from __future__ import annotations
 
@@ -24,7 +17,7 @@ from nftproxy.pipeline import Pipeline
 from tests.support.factories import pipeline, service, slice_of
 
 CONNECTIONS = 64
-"""So many connections miss one of four endpoints once in 25 million times."""
+"""Connections to try.  They miss one of four endpoints once in 25 million times."""
 
 
 NODES = {"here": "node-a", "here2": "node-a", "node": "node-a", "own": "node-a", "away": "node-b", "away2": "node-c"}
@@ -86,7 +79,7 @@ class Ip(NamedTuple):
         return host.address6 if self.is_ipv6 else host.address
 
     def alone(self, address: str) -> str:
-        """The network of one address."""
+        """The network of a single address."""
         return f"{address}/{128 if self.is_ipv6 else 32}"
 
 
@@ -201,7 +194,7 @@ class Cluster(Prober):
         self.follow(*(Removed(type(each), key_of(each)) for each in objects))
 
     def follow(self, *events: Event) -> None:
-        """Apply events in one transaction."""
+        """Apply events in a single transaction."""
         self.lab.load(self.pipeline.ingest(events).text)
 
 

@@ -1,4 +1,4 @@
-"""What an explanation says of a connection, in the words of the lab, so that the oracle and packets can judge it."""
+"""The explanation of a connection as outcomes of the lab, so that the oracle and packets can judge it."""
 
 from __future__ import annotations
 
@@ -47,12 +47,15 @@ def pipeline_of(world: World, capabilities: Capabilities = Capabilities()) -> Pi
 
 
 def as_known(world: World) -> World:
-    """A world whose node has the addresses that the proxy takes for its own, which is all that it can know."""
+    """A copy of a world in which the node has only the addresses that the proxy knows."""
     return world if world.knows_interfaces else world._replace(interfaces=frozenset(world.node.addresses))
 
 
 def some_questions(world: World, start: int, most: int) -> list[Probe]:
-    """At most so many of the connections worth trying, from all over the list; others for another `start`."""
+    """At most so many of the connections worth trying, from all over the list.
+
+    Another `start` gives other connections.
+    """
     all_of_them = list(probes(world))
     step = max(1, len(all_of_them) // most)
     return list(itertools.islice(all_of_them, start % step, None, step))[:most]
@@ -66,7 +69,7 @@ def question(probe: Probe) -> Question:
 
 
 def case_of(pipeline: Pipeline, probe: Probe) -> Case:
-    """The one case that explains a probe."""
+    """The only case that explains a probe."""
     (place,) = explain(pipeline, question(probe)).places
     (case,) = place.cases
     return case

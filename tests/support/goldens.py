@@ -1,8 +1,8 @@
-"""The files that hold the rules of the examples: `skeleton.nft`, and the `expected.nft` of each.
+"""The files that hold the rules of the examples: a common `skeleton.nft`, and an `expected.nft` for each example.
 
-`skeleton.nft` is what `render` prints for a node without Services.  An `expected.nft` has what an example adds, as text
-that nft can load after the skeleton: declarations that the skeleton lacks, chains that differ from the skeleton's, and
-a line for each element.  `expected` puts both together, byte for byte as `render` prints the example.
+`skeleton.nft` is the output of `render` for a node without Services.  An `expected.nft` has the rules that an example
+adds.  nft can load it after the skeleton: declarations that the skeleton lacks, chains that differ from the skeleton's,
+and a line for each element.  `expected` joins both files, byte for byte as `render` prints the example.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tests.support.examples import CHECKOUT, EXAMPLES
 EXAMPLES_DIRECTORY = CHECKOUT / "examples"
 SKELETON = EXAMPLES_DIRECTORY / "skeleton.nft"
 EXPECTED = {(name, "hash"): "expected.nft" for name in EXAMPLES} | {("session-affinity", "map"): "expected-map.nft"}
-"""The file that holds what an example adds to the skeleton, by example and way of remembering IPv6 clients."""
+"""The file with the rules that an example adds, by example and by the way to remember IPv6 clients."""
 
 TITLE = "# what this example adds to ../skeleton.nft"
 
@@ -40,7 +40,7 @@ class Rules(NamedTuple):
     notes: list[str]
     tables: dict[str, Table]
     elements: dict[tuple[str, str], list[tuple[str, str]]]
-    """Each with the comment behind it or ""; by table and name."""
+    """Each element with the comment behind it or "", by the table and the name of its set or map."""
 
 
 def expected(example: str, affinity: str = "hash") -> str:
@@ -54,7 +54,7 @@ def _expected(example: str, affinity: str) -> Rules:
 
 
 def _base(example: str, affinity: str) -> Rules:
-    """The rules that an example's file adds to: IPv4 is the same however IPv6 clients are remembered."""
+    """The rules to which an example's file adds.  IPv4 rules don't depend on the way to remember IPv6 clients."""
     skeleton = read(SKELETON.read_text())
     if affinity == "hash":
         return skeleton
@@ -64,7 +64,7 @@ def _base(example: str, affinity: str) -> Rules:
 
 
 def update(example: str, affinity: str, text: str) -> None:
-    """Write what an example adds, given what `render` prints."""
+    """Write what an example adds, given the output of `render`."""
     base, rules = _base(example, affinity), read(text)
     title = TITLE + (" and to the IPv4 table of expected.nft" if affinity == "map" else "")
     added = "".join((f"{title}\n", *(f"{note}\n" for note in rules.notes), *_added(base, rules)))
@@ -72,7 +72,7 @@ def update(example: str, affinity: str, text: str) -> None:
 
 
 def read(text: str) -> Rules:
-    """Parse what `write` or `update` writes."""
+    """Parse a file that `write` or `update` has written."""
     rules = Rules([line for line in text.splitlines() if line.startswith("#") and not line.startswith(TITLE)], {}, {})
     for table, content in _TABLE.findall(text):
         rules.tables[table] = {}
@@ -86,7 +86,7 @@ def read(text: str) -> Rules:
 
 
 def write(rules: Rules) -> str:
-    """What `render` prints."""
+    """Write the output of `render`."""
     return "".join((*(f"{note}\n" for note in rules.notes), *_tables(rules)))
 
 
@@ -103,11 +103,7 @@ def _tables(rules: Rules) -> Iterator[str]:
 
 
 def completed(base: Rules, added: Rules) -> Rules:
-    """All rules of an example: the skeleton's with what the example adds.
-
-    Chains that the skeleton has are replaced.  Further declarations follow the skeleton's sets and maps, but after a
-    chain that is replaced they follow all chains.  Elements come before the skeleton's.
-    """
+    """All rules of an example: the skeleton's rules, and those that the example adds."""
     tables = {table: _merged(declared, added.tables.get(table, {})) for table, declared in base.tables.items()}
     places = base.elements | added.elements
     elements = {place: added.elements.get(place, []) + base.elements.get(place, []) for place in places}

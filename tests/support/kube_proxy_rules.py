@@ -1,9 +1,10 @@
-"""The rules of kube-proxy, and of the programs beside it: dumps, in which the values of a family are to be filled in.
+"""Dumps of the rules of kube-proxy and of other programs, with placeholders for the values of a family.
 
-kube_proxy/others.rules    of the kubelet, flannel, kube-router, CNI's portmap, docker and an administrator
-kube_proxy/iptables.rules  of iptables mode, kube_proxy/ipvs.rules of IPVS mode
-kube_proxy/canary.nft      of kube-proxy 1.36 for two Services, one of them without endpoints; canary.rules of its
-                           iptables mode
+kube_proxy/others.rules    the kubelet, flannel, kube-router, CNI's portmap, docker and an administrator
+kube_proxy/iptables.rules  kube-proxy's iptables mode
+kube_proxy/ipvs.rules      kube-proxy's IPVS mode
+kube_proxy/canary.nft      kube-proxy 1.36 with two Services, of which one has no endpoints
+kube_proxy/canary.rules    the same in iptables mode
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def run(command: str, text: str = "") -> str:
 
 
 def restore(tool: str, dump: str, options: str = "--noflush") -> None:
-    """Add a dump's rules to those that are there."""
+    """Add a dump's rules to the existing rules."""
     family = tool.split("-")[0]
     text = dump.format(**VALUES[family]).replace("-s [fd00:1::4]", "-s fd00:1::4").replace("-d [", "-d ")
     run(f"{tool}-restore {options}", text.replace("fd00:1::4] -j KUBE-NW", "fd00:1::4 -j KUBE-NW"))

@@ -92,7 +92,7 @@ def endpoint_slice(
 
 
 def endpoint(address: str, node: str = "", condition: str = "", **more: Any) -> Object:
-    """An endpoint of one address, without conditions if no word is given."""
+    """An endpoint with an address.  Without words it has no conditions."""
     made: Object = {"addresses": [address]} | ({"conditions": dict(CONDITIONS[condition])} if condition else {})
     return made | ({"nodeName": node} if node else {}) | more
 

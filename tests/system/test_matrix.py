@@ -1,8 +1,8 @@
 """Every combination of the facts that decide about a connection, sent through the kernel and held to the specification.
 
-The specification is `conformance.oracle`.  The world is made of one Service per policy and endpoint case, each with all
-kinds of addresses, both families and all protocols; so one load of rules covers the whole matrix.  What is not covered
-is named: `uncovered` subtracts the cells that were tried from the product of all that there is.
+The specification is the oracle of the conformance suite.  The world has a Service for each policy and endpoint case,
+with all kinds of addresses, both families and all protocols.  So a single load of rules covers the whole matrix.
+`uncovered` names the cells that were not tried, by subtracting the tried cells from the product of all facts.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
 
 
 def differences(tried: Mapping[Cell, Tried]) -> list[str]:
-    """The cells whose outcomes differ from the specification, in words."""
+    """The cells with outcomes that differ from the specification, in words."""
     return [
         f"{cell}: {sorted(map(repr, found))}, not {sorted(map(repr, expected))}"
         for cell, (expected, found) in tried.items()
@@ -269,7 +269,7 @@ def test_a_cell_that_is_left_out_is_named() -> None:
 
 
 def test_a_cell_that_behaves_otherwise_is_named() -> None:
-    """The comparison names a cell whose outcome isn't as specified, and both outcomes."""
+    """The comparison names a cell with an unspecified outcome, and both outcomes."""
     cell = Cell(Front.CLUSTER_IP, TrafficPolicy.CLUSTER, Origin.POD, False, Protocol.TCP, Case.NOWHERE)
     assert differences({cell: Tried(frozenset({TCP_RESET}), {DROPPED})}) == [
         "ClusterIP, policy Cluster, from pod, IPv4 TCP, endpoints none that is usable: "

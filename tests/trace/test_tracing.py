@@ -130,7 +130,7 @@ def test_a_server_at_the_place_itself_is_an_endpoint(scene: Scene) -> None:
     seen = pipeline(web, slice_of("shop/web", ["192.168.0.2@node-a"], ports=["http:30080"]))
     found = _traced(scene, seen, "", "192.168.0.2:30080")
     assert [(trace.fate, trace.differences) for trace in found] == [(Fate.ENDPOINT, ())] * len(found)
-    assert "  => the server at this very place, its source kept: 10.1.0.254" in list(text(found, "rules"))
+    assert "  => the server at this address and port, its source kept: 10.1.0.254" in list(text(found, "rules"))
 
 
 @pytest.mark.parametrize(

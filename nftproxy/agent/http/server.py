@@ -109,7 +109,7 @@ class HttpServer:
         except OSError:
             pass  # the client has gone, or took too long (TimeoutError)
         except Exception as error:  # noqa: BLE001  # the log has its traceback
-            warn(Code.DEFECT, "a defect while answering over HTTP", level=logging.ERROR, exc_info=error)
+            warn(Code.DEFECT, "unexpected error while answering an HTTP request", level=logging.ERROR, exc_info=error)
         finally:
             transport.abort()
             self._connections.lost(transport)

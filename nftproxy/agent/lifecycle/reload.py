@@ -39,7 +39,7 @@ async def until_changed(
         except BadInput as error:
             warn(
                 Code.CONFIGURATION_NOT_APPLIED,
-                "the configuration has changed and can't be used, the old one stays in force: %(error)s",
+                "the configuration has changed and can't be used; the previous configuration stays in force: %(error)s",
                 level=logging.ERROR,
                 error=error,
             )
@@ -49,6 +49,6 @@ async def until_changed(
         if config != current:
             for warning in warnings:
                 warn_of(warning)
-            log.info("the configuration has changed: starting anew over the rules that are there")
+            log.info("the configuration has changed: the agent restarts, and its rules stay in force")
             return
         log.info("the configuration file changed, but no setting did")

@@ -25,7 +25,7 @@ PERIOD = 30.0
 """Seconds between two searches for other proxies: the default period of the checks of our own tables."""
 
 _ADVICE = {
-    KUBE_PROXY: "keep it from this node, then remove what it left: nftproxy cleanup --kube-proxy MODE",
+    KUBE_PROXY: "keep it from this node, then remove its rules: nftproxy cleanup --kube-proxy MODE",
     KUBE_ROUTER: "run it without --run-service-proxy",
     CILIUM: "run it without kubeProxyReplacement",
 }
@@ -45,7 +45,7 @@ async def until_alone(report: Callable[[str], None]) -> AgentLock | None:
                 report(_described(found))
                 warn(
                     Code.OTHER_AGENT,
-                    "%(agent)s looks after this node: waiting until it has ended",
+                    "%(agent)s serves this node already: waiting until it has ended",
                     agent=_described(found),
                 )
     except Unavailable as error:
@@ -86,4 +86,4 @@ async def watch_other_proxies(report: Callable[[Traces], None]) -> None:
 
 def in_words(proxy: str, traces: list[str]) -> str:
     """Return a sentence about the traces of a proxy, with advice."""
-    return f"{proxy} serves Services on this node, or has: there is {', '.join(traces)}; {_ADVICE[proxy]}"
+    return f"{proxy} serves Services on this node, or has left rules: found {', '.join(traces)}; {_ADVICE[proxy]}"

@@ -64,7 +64,7 @@ def _hear(hearing: socket.socket, loops: int, grace: float, at_last: Callable[[]
             if any(number in SIGNALS for number in numbers):
                 asked_to_end.set()
                 time.sleep(grace)
-                warn(Code.HANGING_END, "something hangs: ending without waiting for it; the rules stay")
+                warn(Code.HANGING_END, "some work hangs: ending without it; the rules stay")
                 at_last()
                 logging.shutdown()
                 os._exit(0)

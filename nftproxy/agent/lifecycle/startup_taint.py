@@ -55,7 +55,7 @@ class StartupTaint:
         patch = without_taint(await nodes.read_node(self._node), self._key)
         if patch is not None:
             await nodes.patch_node(self._node, patch)
-            text = "removed the taint %(key)s from Node %(node)s: its rules are loaded, and pods may come"
+            text = "removed the taint %(key)s from Node %(node)s: all rules are loaded, and pods can be scheduled"
             log.info(text, {"key": self._key, "node": self._node})
 
     def _tell(self, attempt: tenacity.RetryCallState) -> None:
@@ -66,4 +66,4 @@ class StartupTaint:
             Code.STARTUP_TAINT_STAYS, text, key=self._key, node=self._node, error=error, seconds=attempt.upcoming_sleep
         )
         if attempt.attempt_number > 1:
-            self._report(f"the taint {self._key} stays, and with it pods stay away: {error}")
+            self._report(f"the taint {self._key} stays and keeps pods from the Node: {error}")

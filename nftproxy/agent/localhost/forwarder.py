@@ -132,7 +132,7 @@ class LocalhostForwarder:
             if len(self._listening) < self._limits.listeners:
                 self._try_to_listen(port)
             else:
-                most = f"{self._limits.listeners} node ports are served at localhost, and no more"
+                most = f"{self._limits.listeners} node ports are served at localhost, which is the limit"
                 self._note_failure(port, most)
         self._count_listeners()
         if self._failed and not self._retry:

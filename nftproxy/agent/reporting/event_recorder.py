@@ -106,7 +106,7 @@ class EventRecorder:
         if self._correlator.dropped:
             warn(
                 Code.EVENTS_DROPPED,
-                "dropped %(count)d Events, the oldest of those that waited to be sent: too many objects have some",
+                "dropped the %(count)d oldest of the Events that waited to be sent: too many objects have Events",
                 count=self._correlator.dropped,
             )
             self._correlator.dropped = 0

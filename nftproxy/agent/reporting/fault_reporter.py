@@ -60,7 +60,7 @@ class FaultReporter:
             text = "Service %(service)s is quarantined: %(reason)s; it is served again once it is within the limit"
             warn(Code.LIMIT_EXCEEDED, text, service=service, reason=excessive[service])
         for service in self._excessive - excessive.keys():
-            log.info("Service %(service)s exceeds no limit any more", {"service": service})
+            log.info("Service %(service)s is within all limits again", {"service": service})
         self._excessive = set(excessive)
         self._events.report(itertools.starmap(occurrences.excess, excessive.items()))
 

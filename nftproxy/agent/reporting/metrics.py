@@ -91,12 +91,15 @@ COUNTERS = (
     ),
     Metric(
         "nftproxy_transactions_total",
-        "Transactions that the kernel took, by what they are",
+        "Transactions that the kernel accepted, by kind",
         ("kind",),
         known=("full", "change"),
     ),
     Metric("nftproxy_warnings_total", "Warnings and errors that were logged, by their codes", ("code",), known=()),
-    Metric("nftproxy_silences_total", "Times that an endpoint stopped answering, where such are left out"),
+    Metric(
+        "nftproxy_silences_total",
+        "Times that an endpoint stopped answering, for Services that leave out silent endpoints",
+    ),
     Metric(
         "nftproxy_silence_overflows_total",
         "Looks that found a namespace with more connections without an answer than its share",
@@ -107,8 +110,8 @@ COUNTERS = (
         ("answered",),
         known=("true", "false"),
     ),
-    Metric("nftproxy_connections_moved_total", "Unanswered connections that were made to go to another endpoint", ()),
-    Metric("nftproxy_repairs_total", "Times that a table was not as it was left, and so was loaded again"),
+    Metric("nftproxy_connections_moved_total", "Unanswered connections that were moved to another endpoint", ()),
+    Metric("nftproxy_repairs_total", "Times that a table was loaded again, as another program had changed it"),
 )
 
 GAUGES = (
@@ -128,15 +131,18 @@ GAUGES = (
     ),
     Metric("nftproxy_conflicts", "Addresses and ports that a Service claims and does not get", ()),
     Metric("nftproxy_services_quarantined", "Services without rules: refused by the kernel, or beyond a limit", ()),
-    Metric("nftproxy_silent_endpoints", "Endpoints that don't answer this node, where such are left out"),
-    Metric("nftproxy_waiting", "Always 1; what must happen before all rules are loaded for the first time", ("for",)),
+    Metric(
+        "nftproxy_silent_endpoints",
+        "Endpoints that don't answer this node, for Services that leave out silent endpoints",
+    ),
+    Metric("nftproxy_waiting", "Always 1, for each event that the first load waits for", ("for",)),
     Metric(
         "nftproxy_last_word_age_seconds", "Seconds since the API server's last word about a resource", ("resource",)
     ),
     Metric("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     Metric("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
     Metric("nftproxy_other_proxies", "Traces of another service proxy on this node, at most 5", ("proxy",)),
-    Metric("nftproxy_build_info", "Always 1; the labels are what matters", ("version", "libnftables", "kernel")),
+    Metric("nftproxy_build_info", "Always 1, with the versions as labels", ("version", "libnftables", "kernel")),
 )
 
 HISTOGRAMS = (
@@ -149,14 +155,14 @@ HISTOGRAMS = (
         bounds=PROGRAMMING_BUCKETS,
     ),
     Metric("conntrack_reconciler_sync_duration_seconds", "ReconcileConntrackFlowsLatency latency in seconds"),
-    Metric("nftproxy_sync_stage_duration_seconds", "Where a sync's time goes", ("kind", "stage"), STAGE_BUCKETS),
+    Metric("nftproxy_sync_stage_duration_seconds", "Time of a sync, by stage", ("kind", "stage"), STAGE_BUCKETS),
     Metric(
         "rest_client_request_duration_seconds",
         "Request latency in seconds. Broken down by verb, and host.",
         ("verb", "host"),
         REQUEST_BUCKETS,
     ),
-    Metric("nftproxy_transaction_bytes", "Length of transactions that the kernel took", ("kind",), SIZE_BUCKETS),
+    Metric("nftproxy_transaction_bytes", "Length of transactions that the kernel accepted", ("kind",), SIZE_BUCKETS),
 )
 
 

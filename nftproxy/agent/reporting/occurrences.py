@@ -66,7 +66,7 @@ def unused_annotations(problems: Iterable[Problem]) -> Iterator[Occurrence]:
 
 def invalid_configuration(node: str, fault: str) -> Occurrence:
     """The configuration has changed and can't be used."""
-    note = f"the configuration has changed and can't be used, the old one stays in force: {fault}"
+    note = f"the configuration has changed and can't be used; the previous configuration stays in force: {fault}"
     code = Code.CONFIGURATION_NOT_APPLIED
     return Occurrence(ObjectKey("", node), "InvalidConfiguration", "Configure", note, code)
 

@@ -46,7 +46,7 @@ LEFT_OUT = "nftproxy_service_counts_left_out_total"
 HELP = {
     CONNECTIONS: "Connections that an endpoint got, by Service port and kind of address",
     UNSERVED: "Packets of new connections that no endpoint got, by Service port, kind of address and reason",
-    LEFT_OUT: "Connections and packets that have no series, as there are too many",
+    LEFT_OUT: "Connections and packets without a series, as there are too many series",
 }
 
 

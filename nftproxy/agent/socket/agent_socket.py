@@ -81,9 +81,9 @@ class AgentSocket:
             return _text(403, "only root and the agent's own user may ask")
         question = self._questions.get(request.path)
         if question is None:
-            return _text(404, "there is no such question")
+            return _text(404, "unknown request")
         if request.method != "GET":
-            return _text(405, "questions are asked by GET")
+            return _text(405, "only GET is supported")
         return await _answer(question(request.query))
 
     def _may_ask(self, connection: socket.socket) -> bool:
@@ -91,7 +91,7 @@ class AgentSocket:
         if user in (ROOT, os.geteuid()):
             return True
         if user not in self._strangers:
-            text = "user %(user)s has asked over %(path)s, and gets no answer"
+            text = "user %(user)s may not ask over %(path)s, and gets no answer"
             warn(Code.AGENT_SOCKET_STRANGER, text, user=user, path=self._path)
             self._strangers.add(user)
         return False

@@ -82,7 +82,10 @@ def _quarantines(pipeline: Pipeline, service: ObjectKey) -> Iterator[tuple[str, 
         yield "", why
     for family, withheld in pipeline.withheld.items():
         if service in withheld:
-            yield FAMILY_NAMES[family], f"the kernel refuses its rules: {withheld[service] or 'it is being asked why'}"
+            yield (
+                FAMILY_NAMES[family],
+                f"the kernel refuses its rules: {withheld[service] or 'the reason is not known yet'}",
+            )
 
 
 def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:

@@ -264,7 +264,7 @@ def why_not(status: HealthStatus, waiting: Mapping[Family, float]) -> Iterator[s
     yield from (f"waiting for {what}" for what in status.waiting)
     for family, each in status.families.items():
         if not each.is_healthy:
-            yield f"{FAMILY_NAMES[family]}: a change waits since {waiting.get(family, 0.0):.0f} s to be in the kernel"
+            yield f"{FAMILY_NAMES[family]}: a change waits for {waiting.get(family, 0.0):.0f} s to reach the kernel"
 
 
 def _names(families: Iterable[Family]) -> tuple[str, ...]:

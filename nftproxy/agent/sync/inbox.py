@@ -72,5 +72,5 @@ def _change_of(event: Put | Removed) -> tuple[type[ClusterObject], Key, ClusterO
     """Return the kind and key of an object, and its new value (None if it was removed)."""
     if isinstance(event, Removed):
         return event.kind, event.key, event.ignored
-    assert not isinstance(event.object, Seen), "this is no object of the cluster's"
+    assert not isinstance(event.object, Seen), "not an object of the cluster"
     return type(event.object), key_of(event.object), event.object

@@ -229,7 +229,9 @@ class Loader:
             self._rehearsal = None
             raise
         except (Refused, Unavailable) as error:
-            log.debug("the load was rehearsed, and will say itself what is wrong: %(error)s", {"error": error})
+            log.debug(
+                "the rehearsed load failed, and the load itself will report the reason: %(error)s", {"error": error}
+            )
 
     async def _load(self, tables: Sequence[_Table]) -> None:
         """Load the present generation of some families, in a single transaction."""

@@ -100,7 +100,7 @@ def _compared(
         if len(surplus) > most:
             raise _NotComparable("most of it isn't ours")
     if any(ATTRIBUTE.unpack_from(each) != (len(each), nft.LIST_ELEMENT) for each in surplus):
-        raise _NotComparable("an element has something else, so that what follows begins in its middle")
+        raise _NotComparable("an element is longer than ours")
     return unseen.values(), sorted(surplus)
 
 
@@ -118,5 +118,5 @@ def _element(name: str, whole: bytes, layout: ElementLayout, declared: Attribute
     key = " . ".join(decoded(value_bytes(parts[nft.ELEMENT_KEY]), key_types))
     element = Element(name, key, value_text(parts, declared))
     if layout.element(element.key, element.value) != whole:
-        raise _NotComparable(f"{element.text} has something else")
+        raise _NotComparable(f"{element.text} differs from its text")
     return element

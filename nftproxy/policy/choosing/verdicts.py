@@ -28,13 +28,13 @@ class ChoiceReason(Enum):
     READY = "ready"
     LAST_RESORT = "serving while it terminates, as no endpoint that could be used is ready"
     NOT_READY = "not ready"
-    TERMINATING = "terminating, while others are ready"
+    TERMINATING = "terminating, and other endpoints are ready"
     DRAINED = "drained: its weight is 0"
     OTHER_NODE = "on another node"
     OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
     OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
     SILENT = "left out, as connections from this node get no answer"
-    SILENT_BUT_NEEDED = "connections from this node get no answer, but no more of the list may be left out"
+    SILENT_BUT_NEEDED = "connections from this node get no answer, but no further endpoint of the list may be left out"
 
     @property
     def is_choice(self) -> bool:

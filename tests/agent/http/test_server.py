@@ -161,4 +161,4 @@ async def test_a_defect(caplog: pytest.LogCaptureFixture) -> None:
         assert await (await connect()).said(b"GET /defect HTTP/1.1\r\nHost: x\r\n\r\n") == b""
         assert (await (await connect()).said(b"GET /q HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
     (record,) = caplog.records
-    assert record.getMessage() == "a defect while answering over HTTP"
+    assert record.getMessage() == "unexpected error while answering an HTTP request"

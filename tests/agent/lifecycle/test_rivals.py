@@ -42,7 +42,7 @@ def test_the_second_waits_and_says_so_once(caplog: pytest.LogCaptureFixture, mon
     asyncio.run(wait())
     (record,) = caplog.records
     other = f"another nftproxy (process {os.getpid()})"
-    assert record.getMessage() == f"{other} looks after this node: waiting until it has ended"
+    assert record.getMessage() == f"{other} serves this node already: waiting until it has ended"
     assert reported == [other, ""]
 
 
@@ -107,9 +107,9 @@ def test_traces_are_reported_as_they_come_and_go(
         asyncio.run(watch_other_proxies(reported.append))
     assert reported == [{"Cilium": ["a"]}, {"Cilium": ["a", "b"]}, {}, {"Cilium": ["a"]}]
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [
-        "Cilium serves Services on this node, or has: there is a",
+        "Cilium serves Services on this node, or has left rules: found a",
         "looking for other proxies failed: not now",
-        "Cilium serves Services on this node, or has: there is a, b",
+        "Cilium serves Services on this node, or has left rules: found a, b",
         "there is no trace of Cilium any more",
-        "Cilium serves Services on this node, or has: there is a",
+        "Cilium serves Services on this node, or has left rules: found a",
     ]

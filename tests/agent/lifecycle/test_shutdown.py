@@ -34,7 +34,7 @@ asyncio.run(main())
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize(
     ("work", "said"),
-    [(IN_ORDER, "in good order"), (LOOP, "something hangs"), (THREAD, "something hangs")],
+    [(IN_ORDER, "in good order"), (LOOP, "some work hangs"), (THREAD, "some work hangs")],
     ids=["in order", "the loop hangs", "a thread hangs"],
 )
 def test_ends_in_any_case(work: str, said: str, number: int) -> None:

@@ -82,7 +82,9 @@ def test_it_goes_and_the_others_stay(tmp_path: Path, caplog: pytest.LogCaptureFi
         assert run(tmp_path, server, StartupTaint.rules_loaded) == []
         assert taints(server) == [THEIRS]
         assert writes(server) == [200]
-    assert f"removed the taint {KEY} from Node node-a: its rules are loaded, and pods may come" in caplog.messages
+    assert (
+        f"removed the taint {KEY} from Node node-a: all rules are loaded, and pods can be scheduled" in caplog.messages
+    )
 
 
 def test_without_it_nothing_is_written(tmp_path: Path) -> None:
@@ -152,7 +154,7 @@ def test_it_tries_again_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFi
         reported = run(tmp_path, server, StartupTaint.rules_loaded)
         assert writes(server) == [403, 403, 403, 200]
         assert taints(server) == []
-    why = f"the taint {KEY} stays, and with it pods stay away: the API denies it: 403 Forbidden: 'nodes is forbidden'"
+    why = f"the taint {KEY} stays and keeps pods from the Node: the API denies it: 403 Forbidden: 'nodes is forbidden'"
     assert reported == [why] * 2
     assert sum(f"the taint {KEY} stays on Node node-a: the API denies it" in line for line in caplog.messages) == 3
 

@@ -225,7 +225,7 @@ async def test_listeners_are_bounded(world: World) -> None:
     world.forwarder.serve({HTTP: to(0), OTHER: to(1, service="shop/other")})
     assert (await ask(HTTP), await ask(OTHER)) == ("pod-0", "ConnectionRefusedError")
     assert [(each.service, each.place) for each in world.reports] == [(SHOP, OTHER)]
-    assert "1 node ports are served at localhost, and no more" in str(world.reports[0])
+    assert "1 node ports are served at localhost, which is the limit" in str(world.reports[0])
     world.forwarder.serve({OTHER: to(1, service="shop/other")})
     await until_served(OTHER, "pod-1")
 

@@ -91,7 +91,7 @@ def test_one_address_and_port_in_two_slices_is_one_endpoint(one: str, other: str
 
 @pytest.mark.parametrize("words", ["@node-a", " zone=a", " node=node-a", "@node-a zone=b node=node-b"])
 def test_ghosts_that_differ_in_node_or_hints_are_one_endpoint(words: str) -> None:
-    """Two ready entries for one ip:port count once, by the local entry or the entry with hints, in either order."""
+    """Two ready entries for an ip:port count once: the local entry, or the entry with hints, in either order."""
     bare, told = slice_of(endpoints=["10.1.0.4"]), slice_of(endpoints=[f"10.1.0.4{words}"], suffix="2")
     assert candidates(bare, told) == candidates(told, bare) == candidates(told)
 

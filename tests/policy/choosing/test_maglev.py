@@ -42,7 +42,7 @@ def test_sizes_are_primes() -> None:
 
 
 def test_the_table_stays_what_it_is() -> None:
-    """The table is the one that every earlier version made, or an update would move all clients."""
+    """Every earlier version made the same table.  Another table would move all clients at an update."""
     assert table(("a", "b", "c"), (1, 1, 1), 4_093)[:16] == (1, 2, 1, 2, 1, 1, 2, 1, 2, 1, 2, 1, 1, 1, 1, 1)
     assert crc32(bytes(table(("a", "b", "c"), (3, 2, 1), 4_093))) == 0xC8F62158
 

@@ -77,7 +77,10 @@ def test_every_other_turn_meets_all_alike(count: int, rounds: int) -> None:
 
 
 def test_the_order_stays_what_it_is() -> None:
-    """Rows and counter are those of every earlier version, or an update would replace all rows of such Services."""
+    """Every earlier version made the same rows and counter.
+
+    Others would replace all rows of such Services at an update.
+    """
     rows = placed(candidates(100, 100, 50), Algorithm.ROUND_ROBIN, "node-a shop/web")
     assert "".join(address[-1] for address, _ in rows) == "2132112312223111132221123321123211221123"
     assert [lane(f"shop/web-{number}") for number in range(8)] == [1, 7, 6, 1, 2, 0, 4, 2]

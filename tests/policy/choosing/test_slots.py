@@ -38,7 +38,7 @@ def moved(before: Sequence[Place], after: Sequence[Place]) -> int:
 @given(st.lists(st.integers(0, (1 << 22) - 1).map(place), max_size=300).map(sorted))
 @quick(100)
 def test_each_endpoint_has_its_slot(some: list[Place]) -> None:
-    """Slots are counted from 0 without a gap, and every endpoint has one for each time that it is listed."""
+    """Slots are counted from 0 without a gap, and an endpoint has a slot for each time that it is listed."""
     assert sorted(in_slots(some)) == some
 
 
@@ -71,7 +71,7 @@ def test_an_endpoint_in_place_of_another_moves_few() -> None:
 
 
 def test_neighbours_are_spread() -> None:
-    """Of consecutive addresses, as one node's pods have them, few move as well."""
+    """Consecutive addresses, as a node's pods have them, are hashed far apart, so that few endpoints move."""
     some = sorted(Place(Address(f"10.1.{number >> 8}.{number & 255}"), 80) for number in range(1_000))
     found = [moved(in_slots(some), in_slots(some[:gone] + some[gone + 1 :])) for gone in range(0, 1_000, 100)]
     assert statistics.mean(found) <= 10 * math.log(1_000)
@@ -79,13 +79,13 @@ def test_neighbours_are_spread() -> None:
 
 @pytest.mark.parametrize("hashed", [0, 1, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF])
 def test_no_hash_leads_nowhere(hashed: int) -> None:
-    """Any hash of an address leads to the one block that has room."""
+    """If only one block has room, every hash of an address leads to it."""
     for free in range(64):
         assert _with_room([int(block == free) for block in range(64)], 0, hashed) == free
 
 
 def test_slots_stay_what_they_are() -> None:
-    """Slots are those of every earlier version, or an update would send the clients of all long lists elsewhere."""
+    """Every earlier version made the same slots.  Others would move the clients of all long lists at an update."""
     found = {
         count: crc32(repr([*map(tuple, in_slots(places(count, 1)))]).encode()) for count in (17, 33, 100, 1_000, 1_025)
     }

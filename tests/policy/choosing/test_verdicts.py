@@ -21,7 +21,7 @@ R = ChoiceReason
 
 
 def choice(*endpoints: str, at: Node | None = None) -> Choice:
-    """The choice among the endpoints of one slice."""
+    """The choice among the endpoints of a slice."""
     return decide(candidates(slice_of(endpoints=endpoints)), at or node())
 
 

@@ -38,7 +38,7 @@ def rules(made: Pipeline, family: Family = IPV4) -> dict[str, dict[str, str]]:
 
 
 def drawn(made: Pipeline, family: Family, name: str) -> dict[str, str]:
-    """How an endpoint of each front is drawn, by what `services`, `short-circuit` or a twin says: a chain's name."""
+    """The name of the chain that draws for each front, from `services`, `short-circuit` or a twin of theirs."""
     chains = elements(made, family, "nodeport-draws" if name.startswith("nodeport-") else "draws")
     return {
         front: chains[number].removeprefix("goto ").replace("undrawn", "nothing")
@@ -47,7 +47,7 @@ def drawn(made: Pipeline, family: Family, name: str) -> dict[str, str]:
 
 
 def memberships(made: Pipeline, front: str, family: Family = IPV4) -> dict[str, str]:
-    """The sets and maps that one key is in, with its value there."""
+    """The sets and maps that have a key, with its value in each."""
     return {name: held[front] for name, held in rules(made, family).items() if front in held}
 
 

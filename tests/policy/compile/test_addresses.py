@@ -21,7 +21,7 @@ PROTECTED = "the port is protected on the node's own addresses (nftproxy.protect
 
 
 def test_a_cluster_ip_is_served() -> None:
-    """A Service with two endpoints, one of them here, is seven elements."""
+    """A Service with two endpoints, one on this node, is seven elements."""
     assert rules(pipeline(service(), ONE_LOCAL)) == {
         "cluster-ips": {"10.96.0.10": ""},
         "services": {"10.96.0.10 . tcp . 80": "tcp-endpoints-of-2"},
@@ -61,7 +61,7 @@ def test_a_service_is_nothing_in_a_family_without_its_cluster_ip() -> None:
 
 
 def test_one_number_may_have_three_protocols() -> None:
-    """TCP, UDP and SCTP ports of one number have nothing to do with each other."""
+    """TCP, UDP and SCTP ports of the same number are independent."""
     made = pipeline(
         service(ports=["a:80/tcp", "b:80/udp", "c:80/sctp"]),
         slice_of(endpoints=["10.1.1.4@node-b"], ports=["a:8080/tcp", "c:8082/sctp"]),
@@ -104,7 +104,7 @@ def test_services_share_what_they_have_in_common() -> None:
 
 
 def contested(**tweaks: Any) -> list[Given]:
-    """Two Services, shop/web the older one, with an endpoint each."""
+    """Two Services with an endpoint each, of which shop/web is the older."""
     return [
         service("shop/web", created=1, ports=["http:80:30080"], **tweaks),
         service("blog/api", created=2, ports=["http:80:30080"], external_ips=["203.0.113.8"], **tweaks),
@@ -131,7 +131,7 @@ def test_who_loses_everything_is_known_by_its_address_only() -> None:
 
 
 def test_the_loser_takes_over_when_the_winner_lets_go() -> None:
-    """The moment that the older Service is gone the younger one is served everywhere."""
+    """As soon as the older Service is gone, the younger is served everywhere."""
     made = pipeline(*contested())
     made.ingest([Removed(Service, key("shop/web"))])
     assert elements(made, IPV4, "services")["10.96.0.10 . tcp . 80"] == "0.0.0.2"
@@ -237,7 +237,7 @@ def test_external_ips_can_be_turned_off() -> None:
 
 
 def test_external_ips_that_are_turned_off_are_no_claims() -> None:
-    """An older Service's external IP that is not served is free for a younger one's load balancer."""
+    """If external IPs are turned off, a younger Service's load balancer may have an older Service's external IP."""
     older = service("blog/api", cluster_ips=["10.96.0.20"], external_ips=[VIP], created=1)
     made = pipeline(older, service(load_balancer_ips=[VIP], created=2), ONE_LOCAL, allow_service_external_ips=False)
     assert elements(made, IPV4, "services")[f"{VIP} . tcp . 80"] == "0.0.0.2"

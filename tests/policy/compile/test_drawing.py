@@ -41,7 +41,7 @@ EVERY_FRONT = {
     ],
 )
 def test_what_becomes_of_what_is_not_translated(front: str, policy: str, pods: list[str], is_refused: bool) -> None:
-    """It is refused if no endpoint is usable anywhere, else dropped, as endpoints are elsewhere or not ready yet."""
+    """A packet to a front is rejected if no endpoint is usable on any node, else dropped."""
     made = pipeline(everywhere(policy), slice_of(endpoints=pods))
     found = {name.removeprefix("nodeport-") for name in memberships(made, front)}
     assert "fronts" in found

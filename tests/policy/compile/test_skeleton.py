@@ -88,7 +88,10 @@ def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
     ("counts", "counted"), [(True, ("connections", "no-endpoint", "none-local", "not-admitted", "race")), (False, ())]
 )
 def test_what_every_table_counts(counts: bool, counted: tuple[str, ...]) -> None:
-    """With serviceCounts a table counts all but annotations, whose counters come with their Services, else nothing."""
+    """With serviceCounts a table counts everything but annotations, whose counters come with their Services.
+
+    Without it, nothing.
+    """
     assert compiled(service_counts=counts).counted == counted
 
 

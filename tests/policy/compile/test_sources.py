@@ -29,7 +29,7 @@ ADDRESSES = {
 
 
 def exposed(kind: str, policy: str, family: Family, protocol: str) -> Service:
-    """A Service with one address of a kind beside its ClusterIP, which has the other policy."""
+    """A Service whose ClusterIP has one policy and whose only other address has the other."""
     own = ADDRESSES[family]
     other = {"Cluster": "Local", "Local": "Cluster"}[policy]
     return service(
@@ -83,7 +83,7 @@ def test_policies_and_masquerading(kind: str, policy: str, family: Family, proto
 
 
 def test_the_two_lists_of_a_local_policy_are_two_maps() -> None:
-    """With externalTrafficPolicy Local an address has its local endpoints in one map, all of them in another."""
+    """With externalTrafficPolicy Local an address has its local endpoints in one map, and all endpoints in another."""
     made = pipeline(service(ports=["http:80:30080"], load_balancer_ips=[VIP], external_policy="Local"), ONE_LOCAL)
     both = {f"{VIP} . 80 . 0.0.0.0": "10.1.0.4 . 8080", f"{VIP} . 80 . 0.0.0.1": "10.1.1.4 . 8080"}
     cluster_ip = {"10.96.0.10 . 80 . 0.0.0.0": "10.1.0.4 . 8080", "10.96.0.10 . 80 . 0.0.0.1": "10.1.1.4 . 8080"}
@@ -157,7 +157,7 @@ def test_source_ranges_restrict_a_load_balancer_ip(ranges: list[str], allowed: l
 
 
 def test_every_load_balancer_ip_is_restricted() -> None:
-    """All load balancer IPs and ports, which are masqueraded, share one list: ports don't multiply the ranges."""
+    """All load balancer IPs and ports, which are masqueraded, share one list.  Ports don't multiply the ranges."""
     ranges, addresses = ["198.51.100.0/24", "203.0.113.64/28"], [VIP, "203.0.113.8"]
     ports = ["a:80", "b:81"]
     made = pipeline(service(type="LoadBalancer", load_balancer_ips=addresses, source_ranges=ranges, ports=ports))

@@ -16,7 +16,7 @@ from tests.system.faults.bench import Bench, endpoints, pod, service, vip
 from tests.system.faults.test_life import LOADED, start
 from tests.system.packets.manifests import labelled
 
-ANEW = "the configuration has changed: starting anew over the rules that are there"
+ANEW = "the configuration has changed: the agent restarts, and its rules stay in force"
 REJECTED = "nftproxy_configuration_rejected"
 CANARY_PORT = 10349
 PATIENCE = 60.0

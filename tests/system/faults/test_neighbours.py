@@ -8,7 +8,7 @@ from tests.system.faults.bench import Bench
 from tests.system.faults.test_life import LOADED
 
 AGENT = "tests.system.faults.hasty"
-WAITING = "another nftproxy (process {}) looks after this node: waiting until it has ended"
+WAITING = "another nftproxy (process {}) serves this node already: waiting until it has ended"
 PATIENCE = 60.0
 METRIC = 'nftproxy_other_proxies{proxy="kube-proxy"}'
 
@@ -47,7 +47,7 @@ def traces(bench: Bench) -> float:
 
 def test_another_proxy_is_named_at_start_and_when_it_is_back(bench: Bench) -> None:
     """Traces of kube-proxy show in log, metric and health at the start, until they are gone, and when they return."""
-    found = "there is the table ip kube-proxy (nftables mode); keep it from this node, then remove what it left"
+    found = "found the table ip kube-proxy (nftables mode); keep it from this node, then remove its rules"
     bench.stop()
     for is_running in (False, True):
         with bench.logging(found):
