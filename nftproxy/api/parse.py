@@ -13,7 +13,7 @@ that can't be read at all, the result is a Problem and None.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -24,7 +24,7 @@ from nftproxy.api.kinds import KINDS, ObjectKind
 from nftproxy.api.validate import is_label
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.objects import ClusterObject, Ignored, ObjectKey
+from nftproxy.model.objects import ClusterObject, EndpointSlice, Ignored, ObjectKey, Service
 from nftproxy.model.texts import intern_text
 
 Outcome = ClusterObject | Ignored | None
@@ -33,6 +33,9 @@ Outcome = ClusterObject | Ignored | None
 Json = bytes | msgspec.Raw
 
 T = TypeVar("T")
+
+MOST_FAULTS, LONGEST_FAULT = 5, 300
+"""Faults that an object keeps, and characters of each: an object may have as many faults as it has parts."""
 
 DEFAULT_NAMESPACE = "default"
 """The namespace of an object that names none, as in kubectl."""
@@ -75,6 +78,7 @@ def parse_object(
     kind = kind or _kind_of(raw.get("kind"), raw.get("apiVersion"), kinds, report)
     if kind is None:
         return None
+    known = len(problems)
     try:
         given = msgspec.convert(raw, kind.shape)
     except MISFITS:
@@ -82,7 +86,7 @@ def parse_object(
         if salvaged is None:
             return None
         given = salvaged
-    return _understand(given, kind, source, problems, place)
+    return _with_faults(_understand(given, kind, source, problems, place), problems[known:])
 
 
 def parse_json(
@@ -104,7 +108,8 @@ def parse_json(
         given = _decode(raw, kind.shape)
     except (msgspec.ValidationError, ValueError):
         return _parse_faulty(raw, source, problems, place, kind, kinds)
-    return _understand(given, kind, source, problems, place)
+    known = len(problems)
+    return _with_faults(_understand(given, kind, source, problems, place), problems[known:])
 
 
 def _decode(raw: Json, wanted: type[T]) -> T:
@@ -237,6 +242,14 @@ def _understand(given: schema.ApiObject, kind: ObjectKind, source: str, problems
     if reason:
         return Ignored(subject, reason, key, kind.addresses(given))
     return kind.build(given, key, _reporter(source, subject, problems, kind.code))
+
+
+def _with_faults(outcome: Outcome, found: Sequence[Problem]) -> Outcome:
+    """Return an object with its faults, so that `nftproxy list` can show them."""
+    if not found or not isinstance(outcome, Service | EndpointSlice):
+        return outcome
+    texts = (f"{each.code}: {each.field}: {each.message}"[:LONGEST_FAULT] for each in found[:MOST_FAULTS])
+    return msgspec.structs.replace(outcome, faults=tuple(texts))
 
 
 def _kind_of(name: object, api_version: object, kinds: Mapping[str, ObjectKind], report: Report) -> ObjectKind | None:

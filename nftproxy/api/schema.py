@@ -146,6 +146,14 @@ class EndpointHints(Shape):
     for_nodes: list[Hint] | None = None
 
 
+class TargetRef(Shape):
+    """endpoints[].targetRef of an EndpointSlice.  Only names in messages depend on it."""
+
+    kind: object = None
+    namespace: object = None
+    name: object = None
+
+
 class RawEndpoint(Shape):
     """endpoints[] of an EndpointSlice."""
 
@@ -154,6 +162,7 @@ class RawEndpoint(Shape):
     node_name: str | None = None
     zone: object = None
     hints: EndpointHints | None = None
+    target_ref: TargetRef | None = None
 
     essential: ClassVar = frozenset({"addresses", "conditions", "nodeName"})
 

@@ -43,17 +43,33 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
     if not isinstance(service, str) or not is_label(service):
         report(f"metadata.labels.{SERVICE_NAME}", f"{show(service)} is not the name of a Service")
     elif family is not None:
-        endpoints = [_endpoint(index, endpoint, family, report) for index, endpoint in numbered(given.endpoints)]
+        endpoints = [
+            (_endpoint(index, endpoint, family, report), endpoint) for index, endpoint in numbered(given.endpoints)
+        ]
         return EndpointSlice(
             key=key,
             service=ObjectKey(key.namespace, service),
             family=family,
             ports=tuple(_slice_ports(given, report)),
-            endpoints=tuple(endpoint for endpoint in endpoints if endpoint is not None),
+            endpoints=tuple(endpoint for endpoint, _ in endpoints if endpoint is not None),
             triggered=_triggered(given, report),
             options=slice_options(given, report),
+            pods=_pods([raw.target_ref for endpoint, raw in endpoints if endpoint is not None], key.namespace),
         )
     return None
+
+
+def _pods(given: list[schema.TargetRef | None], namespace: str) -> str:
+    """Return the pods' names as `EndpointSlice.pods` has them.  A pod is in the namespace of its EndpointSlice."""
+    if not any(given):
+        return ""
+    names = [_pod_name(each, namespace) if each else "" for each in given]
+    return " ".join(names) if any(names) else ""
+
+
+def _pod_name(given: schema.TargetRef, namespace: str) -> str:
+    is_pod = given.kind == "Pod" and given.namespace in (None, "", namespace)
+    return given.name if is_pod and isinstance(given.name, str) and is_subdomain(given.name) else ""
 
 
 def _triggered(given: schema.RawEndpointSlice, report: Report) -> float:

@@ -59,6 +59,7 @@ LISTINGS: Mapping[str, Listing] = {
             "ENDPOINT": lambda row: row.endpoint,
             "LOCAL": lambda row: "yes" if row.is_local else "no",
             "USED": lambda row: "yes" if row.is_used else "local" if row.is_used_locally else "no",
+            "POD": lambda row: row.pod.removeprefix(f"{row.namespace}/"),
         },
         {"WHY": lambda row: row.why, "WHY-ON-NODE": lambda row: row.why_locally},
         lambda row: f"{row.key} {row.endpoint}",

@@ -14,7 +14,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanation
 from nftproxy.explanation.cases import localhost_case, merged, served_case, unserved_case
-from nftproxy.explanation.clients import Client, clients
+from nftproxy.explanation.clients import Client, addresses_of, clients
 from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
 from nftproxy.explanation.ownership import (
     Served,
@@ -63,8 +63,9 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
         yield
     notes = list(_notes(pipeline, question.to, found=bool(spots)))
     is_known = not _names_unknown(pipeline, question.to)
-    if question.source and question.source.pod and question.source.pod not in pods.addresses:
-        notes.append(f"the address of pod {question.source.pod} is not known")
+    pod = question.source.pod if question.source else None
+    if pod and not addresses_of(pipeline.state, pod, pods):
+        notes.append(f"the address of pod {pod} is not known: no EndpointSlice refers to it")
         is_known = False
     if len(spots) > MAX_PLACES:
         notes.append(f"{len(spots) - MAX_PLACES} more addresses and ports are left out: ask for one port")

@@ -21,7 +21,7 @@ from nftproxy.model.annotations import Algorithm
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.choice import choose, why_no_candidate
 from nftproxy.policy.choosing.verdicts import EndpointVerdict
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
@@ -255,12 +255,13 @@ def _endpoints(
 ) -> Iterator[EndpointShare]:
     """Every endpoint of the Service port, with its share of the list that counts, or the reason for its absence."""
     rows = Counter((address, port) for slots in _slots(served, choice.list) for _, address, port in slots.rows)
+    names = pipeline.state.pod_names(served.service.key)
     for verdict in served.choice.verdicts:
         candidate = verdict.candidate
         place = candidate.address, candidate.port
         yield EndpointShare(
             *place,
-            pods.name_at(candidate.address),
+            pods.name_at(candidate.address) or names.get(candidate.address, ""),
             candidate.is_local,
             100 * rows[place] / rows.total() if place in rows else 0.0,
             _reason(verdict, choice.list),
@@ -308,13 +309,21 @@ def _without_endpoints(pipeline: Pipeline, spot: ToAddress, served: Served, clie
     is_node_port = served.reach.claim.address == NODE
     if is_node_port and spot.address not in own_addresses(pipeline.state):
         why = "there is no endpoint, and the node can't reject what is for an address that is on none of its interfaces"
+        why += _why_none(pipeline, spot.family, served)
         return msgspec.structs.replace(unserved_case(pipeline, spot, client), why=why)
     if front in facts.no_endpoints:
-        why = "the Service port has no usable endpoint on any node"
+        why = f"the Service port has no usable endpoint on any node{_why_none(pipeline, spot.family, served)}"
         return Case(sources, Fate.REJECTED, why, REJECTIONS[spot.protocol])
     if front in facts.fronts:
         return Case(sources, Fate.DROPPED, "no usable endpoint is on this node, though other nodes have some")
     return unserved_case(pipeline, spot, client)
+
+
+def _why_none(pipeline: Pipeline, family: Family, served: Served) -> str:
+    """Why a Service port has no endpoint that could be judged, "" if it has: then each of them has its reason."""
+    if served.choice.verdicts:
+        return ""
+    return f": {why_no_candidate(pipeline.state.slices_of(served.service.key), family, served.port)}"
 
 
 # Node ports at localhost, which no rule serves: the agent listens there and forwards (policy/localhost.py)
@@ -332,12 +341,13 @@ def localhost_case(pipeline: Pipeline, spot: ToAddress, pods: Pods) -> tuple[Ser
     service = state.services[wanted.service]
     (port,) = (each for each in service.ports if each.node_port == spot.port and each.protocol is Protocol.TCP)
     choice = choose(state.endpoints_of(service, spot.family), port)
+    names = state.pod_names(service.key)
     is_local = service.external_policy is TrafficPolicy.LOCAL
     endpoints = tuple(
         EndpointShare(
             each.candidate.address,
             each.candidate.port,
-            pods.name_at(each.candidate.address),
+            pods.name_at(each.candidate.address) or names.get(each.candidate.address, ""),
             each.candidate.is_local,
             100 * wanted.endpoints.count((each.candidate.address, each.candidate.port)) / len(wanted.endpoints),
             (each.local if is_local else each.cluster).value,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from nftproxy.explanation.question import Source, SourceKind
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of, is_loopback, of_family
+from nftproxy.model.objects import ObjectKey
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Config, DetectLocalMode
 from nftproxy.pipeline import Pipeline
@@ -38,6 +39,11 @@ class Client(NamedTuple):
         return f"{self.address} ({self.kind.value})" if self.is_one else self.kind.value
 
 
+def addresses_of(state: ClusterState, pod: ObjectKey, pods: Pods) -> tuple[Address, ...]:
+    """The addresses of a pod by its name: from manifests of pods, or as an endpoint of a Service."""
+    return pods.addresses.get(pod) or state.pod_addresses(pod)
+
+
 def own_addresses(state: ClusterState) -> frozenset[Address]:
     """The addresses on the node's interfaces.  While these aren't known, the addresses of the Node object stand in."""
     return frozenset(state.node.addresses) if state.host_addresses is None else state.host_addresses
@@ -48,7 +54,7 @@ def clients(pipeline: Pipeline, family: Family, source: Source | None, pods: Pod
     if source is None:
         return tuple(_of_kind(pipeline.state, family, kind, None) for kind in SourceKind)
     if source.pod is not None:
-        own = of_family(pods.addresses.get(source.pod, ()), family)
+        own = of_family(addresses_of(pipeline.state, source.pod, pods), family)
         return tuple(_one(pipeline, address, source) for address in own[:1])
     if source.address is None:
         return (_of_kind(pipeline.state, family, source.kind or SourceKind.OUTSIDE, source.interface),)

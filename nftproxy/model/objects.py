@@ -7,6 +7,7 @@ alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -86,6 +87,9 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
     labels: tuple[Label, ...] = ()  # for the selectors of `nftproxy list`: no rule depends on them
     options: ServiceOptions = PLAIN  # the values of nftproxy's own annotations
+    faults: tuple[
+        str, ...
+    ] = ()  # the parts that can't be used, with codes, for `nftproxy list`: no rule depends on them
 
 
 class Place(NamedTuple):
@@ -129,6 +133,16 @@ class EndpointSlice(msgspec.Struct, frozen=True, gc=False):
 
     It is the annotation endpoints.kubernetes.io/last-change-trigger-time."""
     options: SliceOptions = PLAIN_SLICE  # the values of nftproxy's own annotations
+    pods: str = ""
+    """The name of each endpoint's pod, in the order of `endpoints`, separated by blanks.  "" if none is known.
+
+    One text takes a third of the memory of a text for each endpoint.  No rule depends on it."""
+    faults: tuple[str, ...] = ()  # as those of a Service
+
+    def pod_names(self) -> Iterator[tuple[Address, str]]:
+        """Yield the address of each endpoint, and the name of its pod, "" if unknown."""
+        names = self.pods.split(" ") if self.pods else [""] * len(self.endpoints)
+        return zip((each.address for each in self.endpoints), names, strict=True)
 
 
 class Node(msgspec.Struct, frozen=True, gc=False):

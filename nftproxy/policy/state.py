@@ -102,6 +102,23 @@ class ClusterState:
                 if endpoint.address == address:
                     yield each.service, endpoint
 
+    def pod_names(self, service: ObjectKey) -> dict[Address, str]:
+        """The pods of a Service's endpoints as "namespace/name", by address.  An address of several pods has ""."""
+        names: dict[Address, str] = {}
+        for each in self.slices_of(service):
+            for address, name in each.pod_names():
+                text = f"{service.namespace}/{name}" if name else ""
+                names[address] = text if names.get(address, text) == text else ""
+        return names
+
+    def pod_addresses(self, pod: ObjectKey) -> tuple[Address, ...]:
+        """The addresses of a pod that is an endpoint of a Service.  A scan of its namespace."""
+        found = (
+            each for each in self._slices.values() if each.key.namespace == pod.namespace and pod.name in each.pods
+        )
+        pairs = (pair for each in found for pair in each.pod_names())
+        return tuple(dict.fromkeys(address for address, name in pairs if name == pod.name))
+
     def asks_for(self, service: ObjectKey, address: Address) -> bool:
         """Whether a Service names an address as its own, even if the Service exceeds a limit."""
         given = self._given.get(service)
@@ -225,7 +242,7 @@ class ClusterState:
             self.excessive[key] = reason
         if old == new:
             return
-        if old and new and old == msgspec.structs.replace(new, labels=old.labels):
+        if old and new and old == msgspec.structs.replace(new, labels=old.labels, faults=old.faults):
             self.services[key] = new
             return
         if old is not None:

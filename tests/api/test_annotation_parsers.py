@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from nftproxy.api import schema
@@ -213,12 +214,16 @@ def test_problems_name_the_object_and_the_annotation() -> None:
         annotated = raw.changed(given, "metadata|annotations", {"nftproxy.dev/new": "1"})
         plain, _ = raw.read(raw.changed(given, "metadata|annotations", {}))
         problems: list[Problem] = []
-        assert parse_json(json.dumps(annotated).encode(), "", problems) == plain
+        found = parse_json(json.dumps(annotated).encode(), "", problems)
         assert isinstance(plain, kind)
+        assert isinstance(found, kind)
+        assert msgspec.structs.replace(found, faults=()) == plain
+        (fault,) = found.faults
+        assert fault.startswith("NFT211: metadata.annotations[nftproxy.dev/new]: ")
         assert [(each.object, each.field, each.code) for each in problems] == [
             (name, "metadata.annotations[nftproxy.dev/new]", Code.ANNOTATION_UNUSED)
         ]
-        assert raw.read(annotated)[0] == plain
+        assert raw.read(annotated)[0] == found
 
 
 # ---- limits and ranges ---------------------------------------------------------------------------------------------

@@ -277,7 +277,12 @@ def test_where_the_external_policy_counts(kind: str, external_ips: list[str], po
 def test_a_bad_field_is_lost_alone(path: str, value: object, problem: str, expected: Raw) -> None:
     """Any other bad field has its default, is reported, and leaves the rest of the Service as it was."""
     good, _ = service()
-    assert service(path, value) == (structs.replace(good, **expected), [f"Service shop/web: {shown(path)}: {problem}"])
+    made, problems = service(path, value)
+    assert problems == [f"Service shop/web: {shown(path)}: {problem}"]
+    assert structs.replace(made, faults=()) == structs.replace(good, **expected)
+    (fault,) = made.faults
+    assert fault.endswith(f": {shown(path)}: {problem}")
+    assert fault.startswith("NFT2")
 
 
 @pytest.mark.parametrize("word", ["Cluster", "Local"])

@@ -175,6 +175,26 @@ def test_bad_hints_leave_the_endpoint(hints: object, problem: str) -> None:
     assert problems == [f"EndpointSlice shop/web-abcde: endpoints[0].{problem}"]
 
 
+@pytest.mark.parametrize(
+    ("reference", "pods"),
+    [
+        ({"kind": "Pod", "namespace": "shop", "name": "web-1"}, "web-1"),
+        ({"kind": "Pod", "name": "web-1"}, "web-1"),
+        ({"kind": "Pod", "namespace": "blog", "name": "web-1"}, ""),
+        ({"kind": "VM", "name": "web-1"}, ""),
+        ({"kind": "Pod", "name": "a b"}, ""),
+        ({"kind": "Pod", "name": 7}, ""),
+        ({}, ""),
+        (None, ""),
+    ],
+)
+def test_the_pods_of_endpoints(reference: object, pods: str) -> None:
+    """An endpoint has the name of the pod of its namespace that it refers to, and any other reference is no fault."""
+    made, problems = endpoint_slice("endpoints.0.targetRef", reference)
+    assert (made.pods, problems) == (pods, [])
+    assert list(made.pod_names()) == [("10.1.0.4", pods)]
+
+
 # ---- Nodes and ServiceCIDRs ------------------------------------------------------------------------------------------
 
 

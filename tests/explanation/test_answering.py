@@ -12,7 +12,7 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.model.annotations import Algorithm
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
-from nftproxy.model.objects import Ignored, ObjectKey, Service, TrafficDistribution
+from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
@@ -80,7 +80,9 @@ def test_what_is_not_there_is_said() -> None:
     made = pipeline(service(), families=[Family.IPV4])
     assert asked(made, "svc/shop/other").notes == ("this proxy knows no Service shop/other",)
     assert asked(made, "[fd00:96::1]:80").notes == ("there are no rules for this address's family",)
-    assert asked(made, "10.96.0.10:80", "pod/shop/a").notes == ("the address of pod shop/a is not known",)
+    assert asked(made, "10.96.0.10:80", "pod/shop/a").notes == (
+        "the address of pod shop/a is not known: no EndpointSlice refers to it",
+    )
 
 
 @pytest.mark.parametrize(
@@ -139,6 +141,36 @@ def test_an_address_of_another_proxys_service_is_named(cidrs: tuple[str, ...]) -
     (case,) = place(made, "10.96.0.11:80", "outside").cases
     assert f"Service shop/other has it, which this proxy doesn't serve: {reason}" in case.why
     assert case.fate is (Fate.DROPPED if cidrs else Fate.PASSED)
+
+
+POD_SLICE = msgspec.structs.replace(slice_of(endpoints=["10.1.0.4@node-a", "10.1.1.4@node-b"]), pods="web-1 web-2")
+
+
+def test_pods_are_known_by_their_endpoint_slices() -> None:
+    """Without manifests of pods, as in the agent, endpoints have the names of their pods, and a source may be a pod."""
+    made = pipeline(service(), POD_SLICE)
+    (case,) = place(made, "10.96.0.10:80", "pod/shop/web-2").cases
+    assert case.sources == ("10.1.1.4 (pods of other nodes)",)
+    assert [each.pod for each in case.endpoints] == ["shop/web-1", "shop/web-2"]
+    assert not asked(made, "10.96.0.10:80", "pod/blog/web-2").is_known
+
+
+@pytest.mark.parametrize(
+    ("slices", "why"),
+    [
+        ([], "the Service has no EndpointSlice of IPv4"),
+        ([slice_of(endpoints=[])], "its EndpointSlices have no endpoints, as when its selector matches no pod"),
+        (
+            [slice_of(endpoints=["10.1.0.4", "10.1.0.5", "10.1.0.6"], ports=["web:8080"])],
+            "its EndpointSlices have 3 endpoints, none with the port `http`, as when targetPort names no container "
+            "port of the pods",
+        ),
+    ],
+)
+def test_a_port_without_any_endpoint_has_its_reason(slices: list[EndpointSlice], why: str) -> None:
+    """A Service port without endpoints says whether its EndpointSlices lack endpoints, or the port."""
+    (case,) = place(pipeline(service(), *slices), "10.96.0.10:80").cases
+    assert case.why == f"the Service port has no usable endpoint on any node: {why}"
 
 
 def test_a_node_port_at_an_address_that_serves_none_is_named() -> None:

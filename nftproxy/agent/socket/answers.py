@@ -27,8 +27,12 @@ class ServiceRow(ListingRow, frozen=True, tag="Service", rename="camel"):
     """A Service.
 
     `ports` are in kubectl's form (80:30080/TCP).  In the family of its first ClusterIP it has `known` endpoints.
-    Connections of all clients can go to `used` of them, and connections that stay on the node to `local`.  `state` is
-    Served, Conflict (it lacks some address or port) or Quarantined (it has no rules in some family), `notes` say why.
+    Connections on this node can go to `used` of them, and connections that policy Local keeps on this node to `local`.
+
+    `state` is the first of these that holds, and `notes` say why, also of the rest.  Quarantined: it has no rules in
+    some family.  Conflict: it lacks some address or port.  NoEndpoints: no node has a usable endpoint of some port.
+    NoneLocal: policy Local, and only other nodes have usable endpoints of some port.  Served: none of these.  `notes`
+    have the parts of the Service and of its EndpointSlices, too, that can't be used.
     """
 
     type: str
@@ -48,7 +52,12 @@ class ServiceRow(ListingRow, frozen=True, tag="Service", rename="camel"):
 
 
 class EndpointRow(ListingRow, frozen=True, tag="Endpoint", rename="camel"):
-    """An endpoint of a Service port: whether it is on the lists for all clients and for this node's, and why."""
+    """An endpoint of a Service port.
+
+    `is_used` says that connections can reach it, from any client of this node.  `is_used_locally` says the same of
+    connections that policy Local keeps on this node.  `why` and `why_locally` have the reasons.  `pod` is
+    "namespace/name", or "" if unknown.
+    """
 
     port_name: str
     port: int
@@ -60,6 +69,7 @@ class EndpointRow(ListingRow, frozen=True, tag="Endpoint", rename="camel"):
     why: str
     is_used_locally: bool
     why_locally: str
+    pod: str = ""
 
     @property
     def endpoint(self) -> str:

@@ -6,16 +6,23 @@ step.  It shows the state at the moment of each step, as a listing by kubectl do
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, QuarantinedRow, ServiceRow
 from nftproxy.api.selectors import Selector, selects
-from nftproxy.model.addresses import FAMILY_NAMES, family_of
-from nftproxy.model.objects import ObjectKey, Service, ServicePort
+from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of
+from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose
+from nftproxy.policy.choosing.choice import choose, why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
+
+NOT_REACHED = {True: "policy Local keeps all connections on the node", False: "the port has no address here"}
+"""Why no connection draws from the list of all endpoints, by whether policy Local does."""
+NOT_LOCAL = "no policy Local"
+"""Why no connection draws from the list of this node's endpoints."""
 
 
 class ListingScope(NamedTuple):
@@ -92,7 +99,11 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     quarantines = [f"{family}: {why}" if family else why for family, why in _quarantines(pipeline, service.key)]
     losses = pipeline.losses.get(service.key, ())
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
-    used, local, known = _counts(pipeline, service)
+    judged = list(_judged_ports(pipeline, service))
+    without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
+    notes = (quarantines, lost[:MOST_NOTES], without[:MOST_NOTES], none_local[:MOST_NOTES], _faults(pipeline, service))
+    reasons = {"Quarantined": quarantines, "Conflict": lost, "NoEndpoints": without, "NoneLocal": none_local}
+    used, local, known = _counts(each for each in judged if each.family is judged[0].family)
     return ServiceRow(
         namespace=service.key.namespace,
         service=service.key.name,
@@ -101,7 +112,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
         external_ips=tuple(dict.fromkeys((*service.load_balancer_ips, *service.external_ips))),
         ports=tuple(map(_port_text, service.ports)),
         created=service.created,
-        state="Quarantined" if quarantines else "Conflict" if lost else "Served",
+        state=next((state for state, why in reasons.items() if why), "Served"),
         used=used,
         local=local,
         known=known,
@@ -109,12 +120,76 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
         external_policy=service.external_policy.value,
         affinity=service.affinity_timeout,
         labels=dict(service.labels),
-        notes=(*quarantines, *lost[:MOST_NOTES]),
+        notes=tuple(itertools.chain.from_iterable(notes)),
     )
 
 
 MOST_NOTES = 10
-"""Limit of conflicts in the row of a Service.  `conflicts` lists them all."""
+"""Limit of notes of a kind in the row of a Service.  `conflicts` and `endpoints` list them all."""
+
+
+class ReachedLists(NamedTuple):
+    """The lists of a Service port from which connections draw, by the fronts that the Service has."""
+
+    cluster: bool
+    local: bool
+
+
+class JudgedPort(NamedTuple):
+    """A Service port in a family: the decision about its endpoints, and the lists that count."""
+
+    family: Family
+    port: ServicePort
+    choice: Choice
+    reached: ReachedLists
+
+    def __str__(self) -> str:
+        return f"port {self.port.name or self.port.port} ({FAMILY_NAMES[self.family]})"
+
+
+def _judged_ports(pipeline: Pipeline, service: Service) -> Iterator[JudgedPort]:
+    """Yield each port of a Service, in each family of the Service, that of its first ClusterIP first."""
+    state, config = pipeline.state, pipeline.settings.config
+    if service.key in state.excessive:
+        return
+    for family in dict.fromkeys(map(family_of, service.cluster_ips)):
+        endpoints = state.endpoints_of(service, family)
+        is_withheld = service.key in pipeline.withheld.get(family, {service.key: ""})
+        for port, claimed in claimed_fronts(state, config, family, service):
+            fronts = [each for each in claimed if not each.denial and not is_withheld]
+            yield JudgedPort(family, port, choose(endpoints, port), _reached_lists(fronts))
+
+
+def _reached_lists(fronts: Sequence[ClaimedFront]) -> ReachedLists:
+    """Return the lists that some connection can reach.  External policy Local has both: local sources are exempt."""
+    return ReachedLists(
+        cluster=any(each.is_external or each.policy is TrafficPolicy.CLUSTER for each in fronts),
+        local=any(each.policy is TrafficPolicy.LOCAL for each in fronts),
+    )
+
+
+def _without_endpoints(pipeline: Pipeline, service: Service, judged: Iterable[JudgedPort]) -> Iterator[str]:
+    """Yield a note for each port without a usable endpoint on any node."""
+    for each in judged:
+        if not each.choice.has_endpoints:
+            why = f"none of {len(each.choice.verdicts)} is ready or serving"
+            if not each.choice.verdicts:
+                why = why_no_candidate(pipeline.state.slices_of(service.key), each.family, each.port)
+            yield f"{each}: no usable endpoint: {why}"
+
+
+def _without_local(judged: Iterable[JudgedPort]) -> Iterator[str]:
+    """Yield a note for each port that policy Local drops here, as only other nodes have usable endpoints."""
+    for each in judged:
+        if each.choice.has_endpoints and not each.choice.local and each.reached.local:
+            yield f"{each}: policy Local, and no usable endpoint on this node"
+
+
+def _faults(pipeline: Pipeline, service: Service) -> list[str]:
+    """Return the faults of a Service and of its EndpointSlices, as many as a row has room for."""
+    slices = sorted(pipeline.state.slices_of(service.key), key=lambda each: each.key)
+    of_slices = (f"{fault} (EndpointSlice {each.key.name})" for each in slices for fault in each.faults)
+    return list(itertools.islice((*service.faults, *of_slices), MOST_NOTES))
 
 
 def _port_text(port: ServicePort) -> str:
@@ -123,30 +198,21 @@ def _port_text(port: ServicePort) -> str:
     return f"{port.port}{node_port}/{port.protocol.name}"
 
 
-def _counts(pipeline: Pipeline, service: Service) -> tuple[int, int, int]:
-    """Return how many pods serve all clients, how many serve connections that stay on the node, and how many exist."""
+def _counts(judged: Iterable[JudgedPort]) -> tuple[int, int, int]:
+    """Return how many pods connections can go to, how many of them by policy Local, and how many exist."""
     used, local, known = set[str](), set[str](), set[str]()
-    for _, choice in _choices(pipeline, service, only_first=True):
-        used.update(each.address for each in choice.cluster)
-        local.update(each.address for each in choice.local)
+    for _, _, choice, reached in judged:
+        if reached.cluster:
+            used.update(each.address for each in choice.cluster)
+        if reached.local:
+            local.update(each.address for each in choice.local)
         known.update(each.candidate.address for each in choice.verdicts)
-    return len(used), len(local), len(known)
-
-
-def _choices(pipeline: Pipeline, service: Service, *, only_first: bool = False) -> Iterator[tuple[ServicePort, Choice]]:
-    """Yield the choice for each port, in all families of the Service or only in that of its first ClusterIP."""
-    state = pipeline.state
-    if service.key in state.excessive:
-        return
-    addresses = service.cluster_ips[:1] if only_first else service.cluster_ips
-    for family in dict.fromkeys(map(family_of, addresses)):
-        endpoints = state.endpoints_of(service, family)
-        for port in service.ports:
-            yield port, choose(endpoints, port)
+    return len(used | local), len(local), len(known)
 
 
 def _endpoint_rows(pipeline: Pipeline, service: Service) -> Iterator[ListingRow | None]:
-    for port, choice in _choices(pipeline, service):
+    names = pipeline.state.pod_names(service.key)
+    for _, port, choice, reached in _judged_ports(pipeline, service):
         for verdict in choice.verdicts:
             candidate = verdict.candidate
             yield EndpointRow(
@@ -158,9 +224,10 @@ def _endpoint_rows(pipeline: Pipeline, service: Service) -> Iterator[ListingRow 
                 address=candidate.address,
                 target_port=candidate.port,
                 is_local=candidate.is_local,
-                is_used=verdict.cluster.is_choice,
-                why=verdict.cluster.value,
-                is_used_locally=verdict.local.is_choice,
-                why_locally=verdict.local.value,
+                is_used=reached.cluster and verdict.cluster.is_choice,
+                why=verdict.cluster.value if reached.cluster else NOT_REACHED[reached.local],
+                is_used_locally=reached.local and verdict.local.is_choice,
+                why_locally=verdict.local.value if reached.local else NOT_LOCAL,
+                pod=names.get(candidate.address, ""),
             )
         yield None

@@ -20,7 +20,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from nftproxy.model.addresses import Family, Protocol
+from nftproxy.model.addresses import FAMILY_NAMES, Family, Protocol
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, ObjectKey, Place, ServicePort
 from nftproxy.policy.choosing.candidates import Candidate, ServiceEndpoints, candidates_of, weight_of
 from nftproxy.policy.choosing.verdicts import (
@@ -66,6 +66,19 @@ def why_not_near(endpoints: ServiceEndpoints, port: ServicePort) -> str:
     if not all(candidate.zone_hints for candidate in ready):
         return "not every ready endpoint has hints for zones"
     return f"no hint names this node's zone, {node.zone}" if node.zone else "this node's zone is not known"
+
+
+def why_no_candidate(slices: Iterable[EndpointSlice], family: Family, port: ServicePort) -> str:
+    """Say why a Service port has no endpoint at all, ready or not, by the EndpointSlices of its Service."""
+    own = [each for each in slices if each.family is family]
+    if not own:
+        return f"the Service has no EndpointSlice of {FAMILY_NAMES[family]}"
+    count = len({endpoint.address for each in own for endpoint in each.endpoints})
+    if not count:
+        return "its EndpointSlices have no endpoints, as when its selector matches no pod"
+    name = f"the port `{port.name}`" if port.name else f"a {port.protocol.name} port without a name"
+    hint = "as when targetPort names no container port of the pods"
+    return f"its EndpointSlices have {count} endpoint{'s' * (count > 1)}, none with {name}, {hint}"
 
 
 class ChoiceCache:

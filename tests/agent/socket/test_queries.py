@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import msgspec
 import pytest
 
 from nftproxy.agent.socket import queries
-from nftproxy.agent.socket.answers import End, Line, ServiceRow
+from nftproxy.agent.socket.answers import End, EndpointRow, Line, ServiceRow
 from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
+from nftproxy.commands.list import LISTINGS
+from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
-from nftproxy.model.objects import ObjectKey, Service
+from nftproxy.model.objects import ClusterObject, ObjectKey, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
-from tests.support.factories import pipeline, service
+from tests.support.factories import pipeline, service, slice_of
 
 MANY = 300
 
@@ -102,3 +105,122 @@ def test_nothing_is_answered_before_the_first_listing(path: str) -> None:
     why = r"waits for the first listing of services \(403 Forbidden\), and for the first listing of endpointslices; "
     with pytest.raises(ClusterUnknown, match=why):
         asyncio.run(lines(queries.query_handlers(known)[f"/v1/{path}"]({"to": "10.96.0.1:80"})))
+
+
+HERE, AWAY = "10.1.0.4@node-a", "10.1.1.4@node-b"
+LOCAL: dict[str, Any] = {"internal_policy": "Local"}
+NODE_PORT: dict[str, Any] = {"type": "NodePort", "ports": ["http:80:30080"]}
+
+
+def service_row(*objects: ClusterObject) -> ServiceRow:
+    """The row of a single Service."""
+    (row, _) = asyncio.run(lines(queries.query_handlers(knowing(pipeline(*objects)))["/v1/services"]({})))
+    assert isinstance(row, ServiceRow)
+    return row
+
+
+def used(*objects: ClusterObject) -> dict[str, str]:
+    """The endpoints of a single Service, with `USED` as the command shows it."""
+    rows = asyncio.run(lines(queries.query_handlers(knowing(pipeline(*objects)))["/v1/endpoints"]({})))
+    column = LISTINGS["endpoints"].columns["USED"]
+    return {row.address: column(row) for row in rows if isinstance(row, EndpointRow)}
+
+
+@pytest.mark.parametrize(
+    ("objects", "state", "counts", "notes"),
+    [
+        ((service(), slice_of(endpoints=[HERE, AWAY])), "Served", "2/2", ()),
+        (
+            (service(),),
+            "NoEndpoints",
+            "0/0",
+            ("port http (IPv4): no usable endpoint: the Service has no EndpointSlice of IPv4",),
+        ),
+        (
+            (service(), slice_of(endpoints=[])),
+            "NoEndpoints",
+            "0/0",
+            (
+                "port http (IPv4): no usable endpoint: its EndpointSlices have no endpoints, as when its selector "
+                "matches no pod",
+            ),
+        ),
+        (
+            (service(), slice_of(endpoints=[HERE, AWAY], ports=["web:8080"])),
+            "NoEndpoints",
+            "0/0",
+            (
+                "port http (IPv4): no usable endpoint: its EndpointSlices have 2 endpoints, none with the port `http`, "
+                "as when targetPort names no container port of the pods",
+            ),
+        ),
+        (
+            (service(), slice_of(endpoints=[f"{HERE} unready"])),
+            "NoEndpoints",
+            "0/1",
+            ("port http (IPv4): no usable endpoint: none of 1 is ready or serving",),
+        ),
+        (
+            (service(**LOCAL), slice_of(endpoints=[AWAY])),
+            "NoneLocal",
+            "0/1",
+            ("port http (IPv4): policy Local, and no usable endpoint on this node",),
+        ),
+        ((service(**LOCAL), slice_of(endpoints=[HERE, AWAY])), "Served", "1/2", ()),
+        ((service(external_policy="Local"), slice_of(endpoints=[AWAY])), "Served", "1/1", ()),
+        (
+            (service(external_policy="Local", **NODE_PORT), slice_of(endpoints=[AWAY])),
+            "NoneLocal",
+            "1/1",
+            ("port http (IPv4): policy Local, and no usable endpoint on this node",),
+        ),
+    ],
+)
+def test_a_service_row_has_its_state(
+    objects: tuple[ClusterObject, ...], state: str, counts: str, notes: tuple[str, ...]
+) -> None:
+    """A Service without usable endpoints, anywhere or where policy Local needs them, is not just served."""
+    row = service_row(*objects)
+    assert (row.state, f"{row.used}/{row.known}", row.notes) == (state, counts, notes)
+
+
+def test_a_service_row_has_the_faults_of_its_objects() -> None:
+    """The notes have the parts of a Service and its EndpointSlices that can't be used."""
+    fault = "NFT211: metadata.annotations[nftproxy.dev/new]: is not known"
+    row = service_row(service(faults=(fault,)), msgspec.structs.replace(slice_of(), faults=(fault,)))
+    assert row.notes == (fault, f"{fault} (EndpointSlice web-1)")
+    assert row.state == "Served"
+
+
+@pytest.mark.parametrize(
+    ("tweaks", "expected"),
+    [
+        ({}, {"10.1.0.4": "yes", "10.1.1.4": "yes"}),
+        (LOCAL, {"10.1.0.4": "local", "10.1.1.4": "no"}),
+        ({**LOCAL, **NODE_PORT}, {"10.1.0.4": "yes", "10.1.1.4": "yes"}),
+        ({**LOCAL, **NODE_PORT, "external_policy": "Local"}, {"10.1.0.4": "yes", "10.1.1.4": "yes"}),
+    ],
+)
+def test_an_endpoint_is_used_if_a_connection_can_reach_it(tweaks: dict[str, Any], expected: dict[str, str]) -> None:
+    """With internalTrafficPolicy Local alone, endpoints of other nodes get no connection from this node."""
+    assert used(service(**tweaks), slice_of(endpoints=[HERE, AWAY])) == expected
+
+
+def test_an_endpoint_of_a_withheld_service_is_not_used() -> None:
+    """A Service without rules has no connections."""
+    made = pipeline(service(), slice_of(endpoints=[HERE]))
+    made.withheld[Family.IPV4][ObjectKey("shop", "web")] = "refused"
+    (row, _) = asyncio.run(lines(queries.query_handlers(knowing(made))["/v1/endpoints"]({})))
+    assert isinstance(row, EndpointRow)
+    assert (row.is_used, row.why) == (False, "the port has no address here")
+
+
+def test_endpoints_have_the_names_of_their_pods() -> None:
+    """An endpoint has the name of its pod from its EndpointSlice, and none if several pods have its address."""
+    made = pipeline(
+        service(),
+        msgspec.structs.replace(slice_of(endpoints=[HERE, AWAY]), pods="web-1 web-2"),
+        msgspec.structs.replace(slice_of(endpoints=[AWAY], suffix="2"), pods="web-3"),
+    )
+    rows = asyncio.run(lines(queries.query_handlers(knowing(made))["/v1/endpoints"]({})))
+    assert [row.pod for row in rows if isinstance(row, EndpointRow)] == ["shop/web-1", ""]

@@ -136,7 +136,8 @@ def test_endpoints_conflicts_and_quarantine_are_listed(bench: Bench, server: Api
     (quarantined,) = items(bench.command("list", "quarantined", "-n", "shop", "-o", "json"))
     assert quarantined["service"] == "s35"
     states = {row["service"]: row["state"] for row in items(bench.command("list", "services", "-A", "-o", "json"))}
-    assert [states[name] for name in ("s33", "s34", "s35")] == ["Served", "Conflict", "Quarantined"]
+    assert [states[name] for name in ("s33", "s34", "s35")] == ["NoEndpoints", "Conflict", "Quarantined"]
+    assert states["s32"] == "Served"
 
 
 def test_remembered_clients_are_listed_and_counted(bench: Bench, server: ApiServer) -> None:
