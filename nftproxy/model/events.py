@@ -1,4 +1,7 @@
-"""The events that sources report about the cluster and this machine."""
+"""The events that sources report about the cluster and this machine.
+
+Events of the API, which the agent sends, are in agent/reporting/event_recorder.py.
+"""
 
 from __future__ import annotations
 
