@@ -29,6 +29,7 @@ from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.access import Access
 from nftproxy.sources.activity import ResourceActivity
+from nftproxy.sources.answers import ListBudget, ListShare, pieces
 from nftproxy.sources.api_connection import (
     CONNECTION_ERRORS,
     HEADERS,
@@ -99,6 +100,7 @@ class ApiClient:
         self._report_problems = report_problems
         self._report_request = report_request
         self._problems = Counter[str]()
+        self._budget = ListBudget(LARGEST_LIST)
         self._writer = self._connection()
         self.activities: dict[str, ResourceActivity] = {}
 
@@ -127,7 +129,7 @@ class ApiClient:
         async with self._connection() as connection:
             while True:
                 try:
-                    async with aclosing(_converse(connection, reflector, activity)) as batches:
+                    async with aclosing(_converse(connection, reflector, activity, self._budget)) as batches:
                         async for events in batches:
                             self._report_new_problems(reflector)
                             yield events
@@ -263,7 +265,7 @@ class ApiClient:
 
 
 async def _converse(
-    connection: Connection, reflector: Reflector, activity: ResourceActivity
+    connection: Connection, reflector: Reflector, activity: ResourceActivity, budget: ListBudget
 ) -> AsyncGenerator[list[Event]]:
     """Make a request, and yield the events in its answer."""
     request = reflector.request(now(), random.random())
@@ -278,12 +280,15 @@ async def _converse(
             async with aclosing(_watched(response, reflector, activity)) as batches:
                 async for events in batches:
                     yield events
-        elif (body := await _body(response, reflector, connection.patience.page)) is not None:
-            for events in reflector.receive_list(body, now()):
-                if events:
-                    activity.record_word(has_events=True)
-                    yield events
-                await asyncio.sleep(0)
+        else:
+            with budget.share() as share:
+                if (body := await _body(response, reflector, share, connection.patience.page)) is None:
+                    return
+                for events in reflector.receive_list(body, now()):
+                    if events:
+                        activity.record_word(has_events=True)
+                        yield events
+                    await asyncio.sleep(0)
             if not reflector.pause.reason:
                 activity.record_word()
 
@@ -297,15 +302,18 @@ async def _error_status(response: httpx.Response, seconds: float) -> ErrorStatus
     return read_error(body, code, response.headers.get("retry-after", ""))
 
 
-async def _body(response: httpx.Response, reflector: Reflector, seconds: float) -> bytearray | None:
-    """Read a whole list.  For a list without end, return None."""
+async def _body(response: httpx.Response, reflector: Reflector, share: ListShare, seconds: float) -> bytearray | None:
+    """Read a whole list.  For a list without end, or without room beside other lists, return None."""
     body = bytearray()
     try:
-        async with asyncio.timeout(seconds):
-            async for chunk in response.aiter_bytes():
-                body += chunk
+        async with asyncio.timeout(seconds), aclosing(pieces(response)) as content:
+            async for piece in content:
+                body += piece
                 if len(body) > reflector.room:
                     reflector.receive_endless_list(f"{LARGEST_LIST} bytes", now())
+                    return None
+                if not share.take(len(piece)):
+                    reflector.receive_endless_list(f"the {share.most} bytes for all lists together", now())
                     return None
     except TimeoutError:
         reflector.receive_endless_list(f"{seconds:.0f} s", now())
@@ -316,11 +324,12 @@ async def _body(response: httpx.Response, reflector: Reflector, seconds: float) 
 async def _watched(
     response: httpx.Response, reflector: Reflector, activity: ResourceActivity
 ) -> AsyncGenerator[list[Event]]:
-    async for data in response.aiter_bytes():
-        events = reflector.receive_data(data, now())
-        activity.record_word(has_events=bool(events))
-        if events:
-            yield events
-        if not reflector.is_open:
-            return
+    async with aclosing(pieces(response)) as content:
+        async for data in content:
+            events = reflector.receive_data(data, now())
+            activity.record_word(has_events=bool(events))
+            if events:
+                yield events
+            if not reflector.is_open:
+                return
     reflector.receive_end(now())

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
@@ -20,6 +20,7 @@ import msgspec
 
 from nftproxy.api.reflector import ApiRequest
 from nftproxy.sources.access import Access
+from nftproxy.sources.answers import pieces
 from nftproxy.sources.credentials import Credentials, kubeconfig_of
 from nftproxy.sources.import_later import call_later, import_later, never_import
 from nftproxy.version import __version__
@@ -32,7 +33,7 @@ import httpx  # noqa: E402
 import kr8s  # noqa: E402
 from kr8s.asyncio import Api  # noqa: E402
 
-HEADERS = {"accept": "application/json", "user-agent": f"nftproxy/{__version__}"}
+HEADERS = {"accept": "application/json", "accept-encoding": "gzip", "user-agent": f"nftproxy/{__version__}"}
 _WATCH_HEADERS = HEADERS | {"accept-encoding": "identity"}  # compression could hold an event back
 
 CONNECTION_ERRORS = (httpx.HTTPError, kr8s.APITimeoutError, OSError)
@@ -177,9 +178,9 @@ async def bounded_content(response: httpx.Response, most: int, seconds: float) -
         TimeoutError: it takes longer than these seconds.
     """
     body = bytearray()
-    async with asyncio.timeout(seconds):
-        async for chunk in response.aiter_bytes():
-            body += chunk
+    async with asyncio.timeout(seconds), aclosing(pieces(response)) as content:
+        async for piece in content:
+            body += piece
             if len(body) > most:
                 break
     return bytes(body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,7 @@ from nftproxy_conformance.apiserver.faults import Endless, Fault, Respond, Slow
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Listed
 from nftproxy.sources.api_client import ApiClient
-from tests.sources.api_client.following import PATIENCE, change, following, listings, reach
+from tests.sources.api_client.following import PATIENCE, PLURALS, change, following, listings, reach
 
 BOUND = 100_000
 BUFFERS = 8 * 2**20
@@ -72,6 +73,28 @@ async def test_a_list_without_end_is_given_up(
     assert not server.faults.waiting
     assert all(request.bytes <= BOUND + BUFFERS for request in server.requests(verb="list"))
     assert caplog.text.count(f"giving up a list that has no end within {BOUND} bytes") == 2
+
+
+async def test_a_bomb_is_given_up(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
+    """A list of spaces that is compressed a thousand times is given up early, and requested again later."""
+    server.faults.add(Fault(Respond(200, body=bytes(20_000_000)), verb="list", resource="services"))
+    async with following(server, cluster) as seen:
+        await seen.right()
+    assert not server.faults.waiting
+    assert "its answer is compressed more than 100 times, as no list is" in caplog.text
+
+
+async def test_all_lists_together_have_a_budget(
+    server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list for which others leave no room is given up, and requested again later."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(cluster._budget.share()).take(cluster._budget.most)
+        async with following(server, cluster) as seen:
+            await seen.until(lambda: caplog.text.count("for all lists together") >= len(PLURALS))
+            assert not any(seen.batches.values())
+            stack.close()
+            await seen.right()
 
 
 async def test_a_list_that_trickles_is_given_up(

@@ -1,0 +1,106 @@
+"""The contents of answers, decompressed piece by piece, and one budget for all that are being read.
+
+httpx decompresses as much at once as the server sends, and a megabyte of gzip can be a gigabyte of JSON.  So we
+decompress in pieces, and stop where an answer is compressed more than JSON ever is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import zlib
+from collections.abc import AsyncGenerator, Iterator
+from typing import TYPE_CHECKING
+
+from nftproxy.api.decode import show
+
+if TYPE_CHECKING:
+    import httpx  # api_connection.py imports it, with less beside it
+
+PIECE = 2**20
+"""Bytes that are decompressed at once."""
+RATIO = 100
+"""The most bytes that a compressed byte may stand for.  Lists of the API have 10 to 50 (gzip's level 1), and gzip can
+have 1,030."""
+FREE = 2**20
+"""Bytes that may be decompressed whatever their ratio: a short answer may be very regular."""
+
+_GZIP = zlib.MAX_WBITS | 16
+"""The format gzip (zlib's inflateInit2)."""
+
+
+async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """Yield the content of an answer in pieces of at most `PIECE` bytes if it is compressed, else as it comes.
+
+    Raises:
+        ConnectionError: it is compressed too much, or in a way that was not asked for, or is damaged.
+    """
+    encoding = response.headers.get("content-encoding", "identity").lower()
+    if encoding == "identity":
+        async for data in response.aiter_raw():
+            yield data
+    elif encoding == "gzip":
+        content = _Compressed()
+        async for data in response.aiter_raw():
+            for piece in content.decompressed(data):
+                yield piece
+    else:
+        raise ConnectionError(f"its answer is encoded as {show(encoding)}, which nobody asked for")
+
+
+class _Compressed:
+    """A compressed answer, and how much of it has come."""
+
+    def __init__(self) -> None:
+        self._gzip = zlib.decompressobj(_GZIP)
+        self._room = FREE
+
+    def decompressed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the pieces that the next data stand for."""
+        self._room += RATIO * len(data)
+        while data and not self._gzip.eof:
+            try:
+                piece = self._gzip.decompress(data, PIECE)
+            except zlib.error as error:
+                raise ConnectionError(f"its answer is damaged: {error}") from error
+            data = self._gzip.unconsumed_tail
+            self._room -= len(piece)
+            if self._room < 0:
+                raise ConnectionError(f"its answer is compressed more than {RATIO} times, as no list is")
+            if piece:
+                yield piece
+
+
+class ListBudget:
+    """Memory in bytes for all lists that are read or parsed at a time."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._used = 0
+
+    @contextlib.contextmanager
+    def share(self) -> Iterator[ListShare]:
+        """A list's part of the budget, which is given back at the end."""
+        share = ListShare(self)
+        try:
+            yield share
+        finally:
+            self._used -= share.size
+
+    def take(self, size: int) -> bool:
+        """Take more of the budget.  Return whether there is so much left."""
+        self._used += size
+        return self._used <= self.most
+
+
+class ListShare:
+    """A list's part of a budget, in bytes."""
+
+    def __init__(self, budget: ListBudget) -> None:
+        self._budget = budget
+        self.size = 0
+        self.most = budget.most
+
+    def take(self, size: int) -> bool:
+        """Take more of the budget.  Return whether there is so much left."""
+        self.size += size
+        return self._budget.take(size)

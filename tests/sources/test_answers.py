@@ -1,0 +1,80 @@
+"""The contents of answers: pieces of a bounded size, a bounded ratio, and a budget for all lists together."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+
+from nftproxy.sources.answers import FREE, PIECE, RATIO, ListBudget, pieces
+
+RAW = 2**16
+"""Bytes of compressed data that come at once, as from httpx."""
+
+
+def answer(body: bytes, encoding: str = "gzip") -> httpx.Response:
+    """An answer of the API with this body."""
+
+    async def raw() -> AsyncIterator[bytes]:
+        for start in range(0, len(body), RAW):
+            yield body[start : start + RAW]
+
+    return httpx.Response(
+        200, headers={"content-encoding": encoding}, content=raw(), request=httpx.Request("GET", "http://x")
+    )
+
+
+async def test_an_answer_is_decompressed_in_pieces() -> None:
+    """No piece is larger than its bound, and together they are the content."""
+    content = (os.urandom(2**12) + bytes(2**17)) * 40
+    found = [piece async for piece in pieces(answer(gzip.compress(content, 1)))]
+    assert b"".join(found) == content
+    assert len(found) > 1
+    assert max(map(len, found)) <= PIECE
+
+
+async def test_an_answer_without_compression_comes_as_it_is() -> None:
+    """Content that isn't compressed is yielded as it comes."""
+    content = os.urandom(3 * RAW)
+    assert [piece async for piece in pieces(answer(content, "identity"))] == [
+        content[start : start + RAW] for start in range(0, len(content), RAW)
+    ]
+
+
+async def test_a_bomb_is_given_up() -> None:
+    """Of 100 MB in 100 KB, no more is decompressed than the ratio allows for the data that have come."""
+    made: list[int] = []
+
+    async def read() -> None:
+        async for piece in pieces(answer(gzip.compress(bytes(100_000_000)))):
+            made.append(len(piece))  # noqa: PERF401  # the lengths count when it fails
+
+    with pytest.raises(ConnectionError, match="compressed more than 100 times"):
+        await read()
+    assert FREE < sum(made) <= FREE + RATIO * RAW
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "text"),
+    [(b"x", "br", "encoded as 'br'"), (b"no gzip", "gzip", "is damaged"), (b"x", "gzip, gzip", "encoded as")],
+)
+async def test_other_encodings_are_refused(body: bytes, encoding: str, text: str) -> None:
+    """An encoding that wasn't asked for, and damaged data, are faults of the connection."""
+    with pytest.raises(ConnectionError, match=text):
+        assert [piece async for piece in pieces(answer(body, encoding))]
+
+
+def test_lists_share_a_budget() -> None:
+    """A list has what others leave, and gives it back at its end."""
+    budget = ListBudget(100)
+    with budget.share() as one:
+        assert one.take(60)
+        with budget.share() as other:
+            assert other.take(40)
+            assert not other.take(1)
+        assert one.take(40)
+    with budget.share() as other:
+        assert other.take(100)
