@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_network
 
 import msgspec
@@ -77,3 +77,23 @@ def node_port_addresses_texts(addresses: NodePortAddresses) -> list[str]:
         ["localhost"] if both else map(ip_network, (LOCALHOST[f] for f in addresses.localhost))
     )
     return ["primary"] * addresses.primary + list(map(str, (*addresses.networks, *localhost)))
+
+
+def changed_fields(old: Config, new: Config) -> list[str]:
+    """Return a line for each field of the configuration file that differs, with both values."""
+    before, after = _fields(old), _fields(new)
+    return [f"{name} from {before[name]} to {after[name]}" for name in before if before[name] != after[name]]
+
+
+def _fields(config: Config) -> dict[str, str]:
+    """Return the values of all fields as JSON, by their paths."""
+    (document,) = msgspec.json.decode(configz(config)).values()
+    return dict(_flat(document))
+
+
+def _flat(document: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in document.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", msgspec.json.encode(value).decode()

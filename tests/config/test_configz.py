@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from nftproxy.config.configz import configz
+from nftproxy.config.configz import changed_fields, configz
 from nftproxy.config.parse import parse_config
 from nftproxy.model.addresses import Address, parse_network
 from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, PortRange
@@ -53,3 +53,15 @@ def test_configz(config: Config) -> None:
     told = json.loads(configz(config))
     assert list(told) == ["kubeproxy.config.k8s.io"]
     assert parse_config(told["kubeproxy.config.k8s.io"], "configz") == (config, [])
+
+
+def test_changed_fields_are_named_with_both_values() -> None:
+    """Each field that differs is named by its path in the file, and the same configuration has none."""
+    changed = changed_fields(Config(), Config(sync_period=10.0, oom_score_adj=-5, startup_taint="a/b"))
+    assert changed == [
+        "oomScoreAdj from -999 to -5",
+        'nftables.syncPeriod from "30s" to "10s"',
+        'nftproxy.startupTaint from "" to "a/b"',
+    ]
+    assert changed_fields(Config(), Config()) == []
+    assert len(changed_fields(CONFIGS["default"], CONFIGS["other"])) > 20

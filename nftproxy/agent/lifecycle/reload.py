@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from nftproxy.config.configz import changed_fields
 from nftproxy.logs import warn, warn_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput
@@ -49,6 +50,7 @@ async def until_changed(
         if config != current:
             for warning in warnings:
                 warn_of(warning)
-            log.info("the configuration has changed: the agent restarts, and its rules stay in force")
+            text = "the configuration has changed: the agent restarts, and its rules stay in force: %(fields)s"
+            log.info(text, {"fields": ", ".join(changed_fields(current, config))})
             return
         log.info("the configuration file changed, but no setting did")

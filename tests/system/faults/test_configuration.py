@@ -75,6 +75,7 @@ def test_a_good_configuration_is_taken_over_without_a_connection_lost(configured
         with bench.logging(LOADED):
             configure(bench, oomScoreAdj=-998)
         bench.wait_until_right(PATIENCE)
+        assert f"{ANEW}: oomScoreAdj from -999 to -998\n" in bench.log()
     finally:
         is_over.set()
         client.join()
