@@ -34,6 +34,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.model.steps import Steps
+from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules.ruleset import Generation
 from nftproxy.rules.transaction import Installed, Transaction, join
@@ -283,17 +284,20 @@ class SyncLoop:
             )
             return
         harmed = self._table_watch.harmed
-        self._loader.lost(known)
+        self._loader.lost(known, by_others=harmed)
         for family in known:
-            is_whole = _has_all(found[family], self._pipeline.generations[family])
-            if not is_whole:
-                warn(Code.TABLE_DAMAGED, "table %(table)s is damaged, loading everything", table=family.table)
-            if not is_whole or family in harmed:
+            missing = _missing(found[family], self._pipeline.generations[family])
+            if missing:
+                text = "table %(table)s is damaged, loading everything: %(missing)s missing"
+                warn(Code.TABLE_DAMAGED, text, table=family.table, missing=missing)
+            if missing or family in harmed:
                 self._reporter.damaged(family)
 
 
-def _has_all(installed: Installed | None, generation: Generation) -> bool:
+def _missing(installed: Installed | None, generation: Generation) -> str:
+    """Return the declarations that the kernel lacks, "" if it has all."""
     if installed is None:
-        return False
+        return "all of it is"
     present = {(container.kind, container.name) for container in installed.containers}
-    return present >= generation.declarations.keys()
+    names = [f"{kind.value} {name}" for kind, name in generation.declarations if (kind, name) not in present]
+    return f"{first_of(names)} {'are' if len(names) > 1 else 'is'}" if names else ""

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 
 def printable(text: str) -> str:
     """Escape the characters of a text that could end a line or control a terminal, as Python escapes them."""
     return text if text.isprintable() else repr(text)[1:-1]
+
+
+def first_of(texts: Sequence[str], most: int = 3) -> str:
+    """Return the first few texts as a list in words, with the number of the rest."""
+    rest = len(texts) - most
+    return ", ".join(map(printable, texts[:most])) + (f" and {rest} more" if rest > 0 else "")
 
 
 @functools.lru_cache(maxsize=16384)

@@ -36,7 +36,9 @@ from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
+from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
+from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
 log = logging.getLogger(__name__)
@@ -67,6 +69,7 @@ class _Table:
         self.family = quarantine.family
         self.name = FAMILY_NAMES[self.family]
         self.is_known = False
+        self.is_harmed = False  # another program has changed the table since it was known
         self.due = 0.0
         self.failures = 0  # in a row, of attempts to load it by itself
         self.refusals = 0  # in a row, of the same
@@ -124,12 +127,16 @@ class Loader:
         for table in self._tables.values():
             table.quarantine.note(updated)
 
-    def lost(self, families: Iterable[Family]) -> None:
-        """Count these families' tables as unknown, and make their load due at once."""
+    def lost(self, families: Iterable[Family], by_others: Collection[Family] = ()) -> None:
+        """Count these families' tables as unknown, and make their load due at once.
+
+        `by_others` are those that other programs have changed: their loads say what they repair.
+        """
         families = list(families)
         self._table_watch.unwatch(families)
         for family in families:
             self._tables[family].is_known = False
+            self._tables[family].is_harmed = family in by_others
             self._tables[family].due = now()
 
     async def commit(self, transaction: Transaction, families: Collection[Family]) -> None:
@@ -249,6 +256,8 @@ class Loader:
                 with self._reporter.committing(transaction, installed):
                     commit = await self._kernel.apply(transaction)
                 self._table_watch.record_load(_since(generation, commit, installed.values()), installed.keys())
+        for table in tables:
+            _report_repair(table, installed[table.family])
         self._has_been_loaded(tables, len(transaction.text), now() - began)
 
     def _has_been_loaded(self, tables: Sequence[_Table], size: int, seconds: float) -> None:
@@ -361,6 +370,26 @@ def _since(generation: int, commit: Commit, installed: Iterable[Installed | None
     """Widen a load's commit to begin at the generation that its differences were computed from, if there are any."""
     depends = any(each and each.differences for each in installed)
     return Commit(generation, commit.after) if depends else commit
+
+
+def _in_words(element: Element) -> str:
+    return f"{element.container} {{ {element.text} }}"
+
+
+def _report_repair(table: _Table, installed: Installed | None) -> None:
+    """Log the elements that a load has repaired, if another program had changed them."""
+    differences = installed.differences.values() if installed and table.is_harmed else ()
+    missing = [_in_words(element) for each in differences for element in each.missing]
+    surplus = [_in_words(element) for each in differences for element in each.surplus]
+    if missing or surplus:
+        warn(
+            Code.TABLE_DAMAGED,
+            "table %(table)s had other elements, which are repaired: added %(missing)s; deleted %(surplus)s",
+            table=table.family.table,
+            missing=first_of(missing) or "none",
+            surplus=first_of(surplus) or "none",
+        )
+    table.is_harmed = False
 
 
 def now() -> float:

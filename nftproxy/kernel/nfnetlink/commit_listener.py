@@ -17,7 +17,7 @@ from nftproxy.kernel.nfnetlink.sockets import ADD_MEMBERSHIP, BUFFER_SIZE, DROP_
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
-from nftproxy.netlink.codec import HEADER, attributes_of, messages_of, number_of, text_of
+from nftproxy.netlink.codec import HEADER, Attributes, attributes_of, messages_of, number_of, text_of
 from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, GENERAL, body_attributes
 
 NEW_GENERATION = nft.SUBSYSTEM << 8 | nft.NEW_GENERATION
@@ -27,7 +27,10 @@ QUEUE_SIZE = 4 << 20
 
 
 class CommitNotice(NamedTuple):
-    """A generation of the ruleset: the families of our tables that its commit touched, and the program's name."""
+    """A generation of the ruleset: the families of our tables that its commit touched, and the program behind it.
+
+    `program` is its name and its process number on this machine, "" if unknown.
+    """
 
     generation: int
     families: frozenset[Family]
@@ -94,9 +97,7 @@ class CommitListener:
         for kind, body in messages_of(data):
             if kind == NEW_GENERATION:
                 held = body_attributes(body)
-                program = text_of(held.get(nft.GENERATION_PROGRAM, b""))
-                program = program if program.isprintable() else repr(program)
-                yield CommitNotice(number_of(held[nft.GENERATION_ID]), frozenset(self._families), program)
+                yield CommitNotice(number_of(held[nft.GENERATION_ID]), frozenset(self._families), _program(held))
                 self._families.clear()
                 continue
             family = FAMILY_OF_NUMBER.get(body[0])
@@ -104,6 +105,14 @@ class CommitListener:
                 continue
             if next(attributes_of(body, GENERAL.size), None) == _OUR_TABLE:
                 self._families.add(family)
+
+
+def _program(held: Attributes) -> str:
+    name = text_of(held.get(nft.GENERATION_PROGRAM, b""))
+    if not name:
+        return ""
+    process = number_of(held.get(nft.GENERATION_PROCESS, b""))
+    return f"{name if name.isprintable() else repr(name)}{f' (process {process})' if process else ''}"
 
 
 _OUR_TABLE = nft.OF_TABLE, TABLE.encode() + b"\0"

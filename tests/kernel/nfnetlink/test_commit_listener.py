@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -47,10 +48,10 @@ def watch(listener: CommitListener) -> TableWatch:
 
 @pytest.mark.parametrize("harm", HARM)
 def test_harm_is_told(watch: TableWatch, harm: str) -> None:
-    """Any change of another program to our tables is reported, once, with the name of the program."""
+    """Any change of another program to our tables is reported, once, with the program's name and process number."""
     assert watch.is_intact(nft_queries.generation())
     execute(harm)
-    assert watch.reason_to_load().endswith(" has changed them")
+    assert re.fullmatch(r".+ \(process [1-9]\d*\) has changed them", watch.reason_to_load())
     assert watch.reason_to_load() == ""
     assert not watch.is_intact(nft_queries.generation())
     watch.record_load(execute(OURS.text), Family)

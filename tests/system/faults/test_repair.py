@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -27,6 +28,18 @@ ALTERED = [
     "add element ip nftproxy masqueraded { 10.96.0.1 . tcp . 80 }",
     "flush map ip nftproxy tcp-endpoints",
 ]
+WHAT_IS_SAID = {
+    "flush ruleset": "NFT409: table ip6 nftproxy is damaged, loading everything: all of it is missing",
+    "delete table ip nftproxy": "NFT409: table ip nftproxy is damaged, loading everything: all of it is missing",
+    "delete table ip6 nftproxy": "NFT409: table ip6 nftproxy is damaged, loading everything: all of it is missing",
+    EMPTIED: "NFT409: table ip nftproxy is damaged, loading everything: ",
+    ALTERED[
+        0
+    ]: "NFT409: table ip nftproxy had other elements, which are repaired: added services { 10.96.0.1 . tcp . 80 ",
+    ALTERED[1]: "added none; deleted masqueraded { 10.96.0.1 . tcp . 80 }",
+    ALTERED[2]: "NFT409: table ip nftproxy had other elements, which are repaired: added tcp-endpoints { ",
+}
+"""The log's words about each kind of damage."""
 
 
 @pytest.fixture
@@ -44,7 +57,9 @@ def test_repaired(quiet: Bench, harm: str) -> None:
     quiet.lab.load(harm)
     quiet.wait_until(lambda: quiet.has_tables() and quiet.is_right())
     assert quiet.lab.connect(Origin.POD, vip(1), 80) == endpoint(pod(1), 8080)
-    assert "has changed them" in quiet.log()[size:]
+    logged = quiet.log()[size:]
+    assert re.search(r"our tables will be loaded again: .+ \(process \d+\) has changed them", logged)
+    assert WHAT_IS_SAID[harm] in logged
     harmed = {family for family in Family if quiet.metric(repairs(family)) > before[family]}
     named = {family for family in Family if harm == "flush ruleset" or f"{family.value} nftproxy" in harm}
     assert harmed == named
