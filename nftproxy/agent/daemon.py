@@ -28,6 +28,7 @@ from nftproxy.agent.lifecycle.shutdown import SIGNALS, asked_to_end, ends_in_any
 from nftproxy.agent.lifecycle.startup_taint import StartupTaint
 from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.loop import SyncLoop
+from nftproxy.agent.pod_routes import watch_pod_routes
 from nftproxy.agent.reporting import occurrences
 from nftproxy.agent.reporting.event_recorder import EventRecorder, PostEvent
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
@@ -201,6 +202,8 @@ class Daemon:
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
         else:
             yield watch_other_proxies(self.faults.report_other_proxies)
+        if config.cluster_cidrs:
+            yield watch_pod_routes(self._pipeline, self.faults.report_unrouted)
         if config.startup_taint and nodes is not None:
             yield self._startup_taint.remove(nodes)
 

@@ -40,6 +40,7 @@ class Code(StrEnum):
     LIBRARY_WARNING = "NFT015", "A library that nftproxy uses has logged a warning"
     STARTUP_TAINT_STAYS = "NFT016", "The startup taint can't be removed from the Node"
     NO_LOCK = "NFT017", "Nothing keeps a second agent from this node"
+    PODS_UNROUTED = "NFT018", "Nothing routes to endpoints in clusterCIDR"
 
     AGENT_SOCKET_FAILED = "NFT021", "The agent can't create the socket on which commands ask it"
     AGENT_SOCKET_STRANGER = "NFT022", "A user without permission has asked the agent"

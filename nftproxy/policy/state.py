@@ -64,6 +64,8 @@ class ClusterState:
 
     def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
         self.node = Node(node_name)
+        self.has_node = False
+        """Whether the cluster has a Node of this name."""
         self.host_addresses: frozenset[Address] | None = None
         self.silent: tuple[Place, ...] = ()
         self.api_servers: frozenset[Place] = frozenset()
@@ -94,6 +96,10 @@ class ClusterState:
             for place in {place for each in self.slices_of(key) for place in _places(each)}:
                 found.setdefault(place, []).append(key)
         return found
+
+    def slices(self) -> Collection[EndpointSlice]:
+        """All EndpointSlices."""
+        return self._slices.values()
 
     def endpoints_at(self, address: Address) -> Iterator[tuple[ObjectKey, Endpoint]]:
         """Every endpoint with this address, and its Service.  A scan of all, so not to be used while making rules."""
@@ -192,6 +198,7 @@ class ClusterState:
             case EndpointSlice():
                 self._change_slice(new.key, new, touched)
             case Node() if new.name == self.node.name:
+                self.has_node = True
                 self._change_node(new, touched)
             case HostAddresses() if self.host_addresses != new.addresses:
                 self.host_addresses = new.addresses
@@ -215,6 +222,7 @@ class ClusterState:
             elif kind is EndpointSlice:
                 self._change_slice(key, None, touched)
         elif kind is Node and key == self.node.name:
+            self.has_node = False
             nameless = Node(self.node.name)  # stands for a Node that never was, or is no more
             self._change_node(msgspec.structs.replace(nameless, is_deleted=self.node != nameless), touched)
         elif kind is ServiceCIDR and key in self._service_cidrs:

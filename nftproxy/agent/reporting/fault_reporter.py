@@ -12,9 +12,11 @@ from nftproxy.agent.reporting.event_recorder import EventRecorder
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.kernel.others.other_proxies import PROXIES, Traces
 from nftproxy.logs import warn
+from nftproxy.model.addresses import Address
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
+from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.fronts import LostClaim
 
@@ -36,6 +38,8 @@ class FaultReporter:
         self._metrics = reporter.metrics
         self._health = reporter.health
         self._excessive: set[ObjectKey] = set()
+        self._had_node = True
+        self._unrouted: set[Address] = set()
 
     def report_services(self) -> None:
         """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
@@ -43,6 +47,37 @@ class FaultReporter:
         for family, withheld in self._pipeline.withheld.items():
             self._events.report(occurrences.refusal(family, service, why) for service, why in withheld.items())
         self._report_excess(self._pipeline.state.excessive)
+        self._report_node()
+
+    def _report_node(self) -> None:
+        """Report that the cluster has no Node of this name.  Log when it has none, and when it has one again."""
+        has_node = self._pipeline.state.has_node
+        if has_node == self._had_node:
+            return
+        self._had_node = has_node
+        warning = (
+            f"the cluster has no Node {self._node}: its addresses, zone and pod range are unknown; "
+            "set hostnameOverride to the name that `kubectl get nodes` shows"
+        )
+        self._health.set_warnings(Code.NODE_UNKNOWN, [] if has_node else [warning])
+        if has_node:
+            log.info("the cluster has the Node %(node)s now", {"node": self._node})
+        else:
+            warn(Code.NODE_UNKNOWN, "%(warning)s", warning=warning)
+
+    def report_unrouted(self, unrouted: Mapping[Address, str]) -> None:
+        """Report the endpoints in clusterCIDR that this node has no route to, each with the system's reason."""
+        warnings = []
+        if unrouted:
+            places = [f"{address} ({reason})" for address, reason in unrouted.items()]
+            warnings = [f"nothing routes to {first_of(places)}, which are endpoints in clusterCIDR"]
+        if set(unrouted) != self._unrouted:
+            self._unrouted = set(unrouted)
+            for warning in warnings:
+                warn(Code.PODS_UNROUTED, "%(warning)s", warning=warning)
+            if not unrouted:
+                log.info("there are routes to all endpoints in clusterCIDR again")
+        self._health.set_warnings(Code.PODS_UNROUTED, warnings)
 
     def _report_losses(self, losses: Sequence[LostClaim]) -> None:
         """Report lost addresses and ports, with a single log line for each Service."""

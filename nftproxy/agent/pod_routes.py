@@ -1,0 +1,73 @@
+"""Looks periodically whether the node has routes to endpoints within clusterCIDR.
+
+Rules lead packets to endpoints, and the network plugin's routes lead them on.  A socket of UDP that connects makes the
+kernel look for a route, and sends nothing.  A node that has just joined may lack its route for a moment, so an endpoint
+counts once two looks in a row have found no route.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from nftproxy.model.addresses import Address, Family, Network, contains, family_of
+from nftproxy.model.objects import EndpointSlice
+from nftproxy.pipeline import Pipeline
+
+PERIOD = 30.0
+"""Seconds between two looks: the default period of the checks of our own tables."""
+MOST_SLICES = 1_000
+"""EndpointSlices among which a look chooses: they take some milliseconds."""
+MOST_TRIED = 64
+"""Endpoints that a look tries, each of another node as far as their addresses show it."""
+MOST_OF_A_SLICE = 10
+"""Endpoints of a slice among which a look chooses."""
+NO_ROUTE = frozenset({errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL})
+"""Errors without a route, and of routes that are unreachable, prohibit or blackhole (ip-route(8))."""
+DISCARD = 9  # any port will do, as nothing is sent
+
+
+async def watch_pod_routes(pipeline: Pipeline, report: Callable[[Mapping[Address, str]], None]) -> None:
+    """Call `report` after each look with the endpoints without a route and the reasons, until cancelled."""
+    before: Mapping[Address, str] = {}
+    while True:
+        await asyncio.sleep(PERIOD)
+        tried = sample(pipeline.state.slices(), pipeline.settings.config.cluster_cidrs)
+        found = await asyncio.to_thread(unrouted, tried)
+        report({address: reason for address, reason in found.items() if address in before})
+        before = found
+
+
+def sample(slices: Iterable[EndpointSlice], ranges: Sequence[Network]) -> list[Address]:
+    """Return endpoints within these ranges, one of each node's range, at most `MOST_TRIED`."""
+    chosen: dict[str, Address] = {}
+    for part in itertools.islice(slices, MOST_SLICES):
+        for endpoint in part.endpoints[:MOST_OF_A_SLICE]:
+            key = _node_range(endpoint.address)
+            if key not in chosen and endpoint.ready and any(contains(each, endpoint.address) for each in ranges):
+                chosen[key] = endpoint.address
+    return sorted(chosen.values())[:MOST_TRIED]
+
+
+def unrouted(addresses: Iterable[Address]) -> dict[Address, str]:
+    """Return the addresses that the kernel has no route to, each with the system's reason."""
+    return {address: reason for address in addresses if (reason := _why_unrouted(address))}
+
+
+def _why_unrouted(address: Address) -> str:
+    family = socket.AF_INET6 if family_of(address) is Family.IPV6 else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as trial:
+            trial.connect((address, DISCARD))
+    except OSError as error:
+        return os.strerror(error.errno) if error.errno in NO_ROUTE else ""
+    return ""
+
+
+def _node_range(address: Address) -> str:
+    """Return all but the last part of an address: a node's pods have the rest in common."""
+    return address.rpartition("." if family_of(address) is Family.IPV4 else ":")[0]

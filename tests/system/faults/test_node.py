@@ -1,0 +1,48 @@
+"""An agent whose node isn't as it must be says so: without a Node of its name, and without routes to pods."""
+
+from __future__ import annotations
+
+import json
+
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab.topology import NODE_NAME
+
+from tests.system.faults.bench import Bench, endpoints, node, service
+
+AGENT = "tests.system.faults.hasty"
+
+
+def warnings(bench: Bench) -> list[str]:
+    """The warnings of /healthz, which status shows too."""
+    found: list[str] = json.loads(bench.healthz().body).get("warnings", [])
+    return found
+
+
+def test_a_node_name_that_names_no_node(bench: Bench, server: ApiServer) -> None:
+    """Log, health and status name the missing Node once, until the cluster has it."""
+    missing = f"NFT635: the cluster has no Node {NODE_NAME}: its addresses, zone and pod range are unknown"
+    with bench.logging(missing):
+        server.delete("Node", "", NODE_NAME)
+    bench.wait_until(lambda: any(each.startswith(missing) for each in warnings(bench)))
+    assert missing in bench.command("status").out
+    server.put(service(80), endpoints(80))
+    bench.wait_until_right()
+    assert bench.log().count(missing) == 1, "a state is logged once"
+    with bench.logging(f"the cluster has the Node {NODE_NAME} now"):
+        server.put(node())
+    bench.wait_until(lambda: warnings(bench) == [])
+    bench.wait_until_right()
+
+
+def test_pods_that_nothing_routes_to(bench: Bench, server: ApiServer) -> None:
+    """Log, health and status name endpoints in clusterCIDR without a route, until there is a route."""
+    unrouted = "NFT018: nothing routes to 10.1.77.5 (No route to host), which are endpoints in clusterCIDR"
+    bench.lab.node.run(["ip", "route", "add", "unreachable", "10.1.77.0/24"])
+    with bench.logging(unrouted):
+        server.put(service(81), endpoints(81, "10.1.77.5", "10.1.1.5"))
+    bench.wait_until(lambda: unrouted in warnings(bench))
+    assert unrouted in bench.command("status").out
+    with bench.logging("there are routes to all endpoints in clusterCIDR again"):
+        bench.lab.node.run(["ip", "route", "delete", "unreachable", "10.1.77.0/24"])
+    bench.wait_until(lambda: warnings(bench) == [])
+    assert bench.log().count(unrouted) == 1, "a state is logged once"
