@@ -206,7 +206,7 @@ class Pipeline:
         return sorted(self._owned.keys() - self.withheld[family].keys())
 
     def pop_updated(self) -> set[ObjectKey]:
-        """The Services whose rules were made anew, or that have gone, since this was last called."""
+        """Return the Services that were compiled again or removed since the last call."""
         updated, self._updated = self._updated, set()
         return updated
 

@@ -136,8 +136,8 @@ class Daemon:
         """Follow the sources, by name, until SIGTERM, SIGINT or a reason to restart.  The rules stay.
 
         While there is another agent in this network namespace this waits for it to end, and answers for its health
-        only.  `post` sends an Event; from `nodes` the startup taint is removed.  The result says whether to start anew;
-        then the lock stays for the next program image of this process.
+        only.  `post` sends an Event.  `nodes` removes the startup taint.  The result says whether to restart.  In that
+        case the lock stays for the next program image of this process.
         """
         waiting = asyncio.ensure_future(until_alone(self._reporter.health.waits_for_agent))
         restarting = asyncio.ensure_future(reason_to_restart)

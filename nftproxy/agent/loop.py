@@ -139,7 +139,7 @@ class SyncLoop:
                 ready.set()
                 if not self._wake.is_set():
                     self._wake.set()
-                    await asyncio.sleep(0)  # a change is on its way before this looks for the next one
+                    await asyncio.sleep(0)  # let the loop apply this change before the next event is read
         finally:
             self.stop()
 

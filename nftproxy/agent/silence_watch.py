@@ -8,7 +8,7 @@ and the probes.  The pipeline turns its events into rules, in the same transacti
 * Connection tracking entries of connections that wait for a silent endpoint are deleted, so that the client's next
   packet goes to another endpoint.  A connection that was ever answered is never touched.
 * Reading takes at most a tenth of a CPU, however many connections have no answer.
-* Probes take turns by namespace, so that one tenant's endpoints don't keep all others' waiting.
+* Probes take turns by namespace, so that a tenant with many silent endpoints doesn't delay the probes of other tenants.
 * If the rules can't note a namespace's connections since its share is used up, a warning and a metric say so.
 """
 

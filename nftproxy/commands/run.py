@@ -101,10 +101,10 @@ def run_command(
     version: str | None,
     **flags: str | tuple[str, ...] | None,
 ) -> None:
-    """Keep this node's rules as the cluster says, until stopped.
+    """Keep this node's rules up to date with the cluster, until stopped.
 
-    The rules stay when it ends.  The cluster is what the API server says, by clientConnection.kubeconfig or a pod's
-    service account, or what the manifests in a directory say.
+    The rules stay when it ends.  The objects come from the API server (clientConnection.kubeconfig, or a pod's service
+    account), or from the manifests in a directory.
     """
     if version and truth(version) is not False:
         click.echo(_version_text(version))
@@ -199,7 +199,7 @@ def _execute_again() -> None:
 
 
 async def _follow(pipeline: Pipeline, file: ConfigFile, source: Path | None, api_servers: Sequence[str]) -> bool:
-    from nftproxy.agent.daemon import follow_cluster, follow_directory  # HTTP and all: half a second that others save
+    from nftproxy.agent.daemon import follow_cluster, follow_directory  # it imports HTTP, which takes half a second
 
     if source is None:
         return await follow_cluster(pipeline, file, api_servers)

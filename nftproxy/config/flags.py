@@ -138,7 +138,7 @@ OTHER_FLAGS = (
     Flag("skip-log-headers", "", truth, _ONE_LOG),
     Flag("stderrthreshold", "", str, _ONE_LOG),
 )
-"""The flags without a field, each with what happens instead."""
+"""The flags without a field, each with nftproxy's behaviour instead."""
 
 OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),

@@ -7,7 +7,7 @@ kube-proxy (pkg/proxy/apis/config/v1alpha1/defaults.go): kubeadm writes all fiel
 
 Fields that kube-proxy doesn't have are in a section of their own, `nftproxy`.
 
-A field of kube-proxy that nftproxy doesn't use causes a warning that says what happens instead (unused_fields.py).  An
+A field of kube-proxy that nftproxy doesn't use causes a warning with nftproxy's behaviour (unused_fields.py).  An
 unknown field causes a warning too, since a file for a newer version should still start an older version.
 """
 

@@ -1,7 +1,7 @@
-"""The fields of KubeProxyConfiguration that nftproxy knows and doesn't use, each with what happens instead.
+"""The fields of KubeProxyConfiguration that nftproxy knows and doesn't use, each with its replacement.
 
-A file written for kube-proxy starts this proxy, and its author reads once for each field what becomes of it.  kubeadm
-and `kube-proxy --write-config-to` write all fields, so a field with its default causes no warning.
+A file written for kube-proxy starts this proxy, and the log has a warning for each field without effect.  kubeadm and
+`kube-proxy --write-config-to` write all fields, so a field with its default causes no warning.
 
 The list is from Kubernetes 1.36 (staging/src/k8s.io/kube-proxy/config/v1alpha1/types.go, and logs/api/v1/types.go in
 component-base), with the new fields of 1.37 and the former fields of versions before 1.27.
@@ -20,7 +20,7 @@ UNKNOWN = "unknown field"
 class Unused(NamedTuple):
     """A field that isn't used."""
 
-    instead: str  # what happens instead
+    instead: str  # nftproxy's behaviour instead
     default: tuple[object, ...] = ()  # the values that count as absent, beside null, zero, "" and empty lists
     used_in: frozenset[str] = frozenset()  # the modes in which the field is used after all
 

@@ -114,7 +114,7 @@ class Case(msgspec.Struct, frozen=True):
 
     @property
     def chosen_first(self) -> tuple[EndpointShare, ...]:
-        """The endpoints on the list, then the others."""
+        """The endpoints, first those on the list."""
         return tuple(sorted(self.endpoints, key=lambda each: not each.share))
 
 

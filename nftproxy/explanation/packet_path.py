@@ -43,7 +43,7 @@ STAGES = (GUARD, TRANSLATE, REMEMBER, FILTER, SCREEN, HIDE, AGENT)
 
 
 class CardRow(NamedTuple):
-    """A line of a card: the set, map or statement, and its answer about this packet; either may be ""."""
+    """A line of a card: the set, map or statement, and its answer about this packet.  Either may be ""."""
 
     name: str
     words: str

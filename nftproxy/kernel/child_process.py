@@ -29,7 +29,7 @@ from nftproxy.model.errors import Unavailable
 CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 PR_SET_DUMPABLE = 4  # linux/prctl.h
 LAST_WORDS = 300  # characters of a dead child's standard error that are worth repeating
-TIMEOUT = 120.0  # seconds; loading 400,000 elements twice and listing them takes 20
+TIMEOUT = 120.0  # seconds: loading 400,000 elements twice and listing them takes 20
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -55,7 +55,7 @@ def in_scratch_namespace(
 
 
 def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-    """Call an importable function in a process that may die, in the network namespace that this one is in.
+    """Call an importable function in a process that may die, in the network namespace of this process.
 
     Raises:
         ChildDied: the function, or the library that it calls, took the process down.
@@ -134,7 +134,7 @@ def _enter_scratch_namespace() -> None:
 
 
 def unshare(flags: int) -> None:
-    """Give this thread namespaces of its own; `flags` are CLONE_NEWNET and the like.
+    """Give this thread namespaces of its own.  `flags` are CLONE_NEWNET and the like.
 
     Raises:
         OSError: it may not.

@@ -51,7 +51,7 @@ class Logging(msgspec.Struct, frozen=True):
     """The format and the verbosity of the log."""
 
     format: LogFormat = LogFormat.TEXT
-    verbosity: int = 0  # as klog's: 0 for what matters, 4 for each step, 6 for each request, 8 for everything
+    verbosity: int = 0  # as klog's: 0 for important lines, 4 for each step, 6 for each request, 8 for everything
 
 
 class NodePortAddresses(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ KIND_MASK = 0x3FFF  # NLA_TYPE_MASK
 
 HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence number, port: struct nlmsghdr
 ATTRIBUTE = struct.Struct("=HH")  # length, type: struct nlattr
-CODE = struct.Struct("=i")  # a negative errno, 0 for success: struct nlmsgerr, and what NLMSG_DONE begins with
+CODE = struct.Struct("=i")  # a negative errno, 0 for success: the beginning of struct nlmsgerr, and of NLMSG_DONE
 
 Attributes = dict[int, bytes]
 """The values of attributes, by their kinds."""

@@ -2,8 +2,8 @@
 
 Each Service *claims* every (address, protocol, port) on which it would be reached, every (protocol, node port), and its
 health-check node port, which is a TCP port of the node like any other.  Of several claimants the oldest wins, by
-creationTimestamp, then namespace and name: every node and every restart decides alike.  (In kube-proxy the Service
-wins that it happens to iterate last.)
+creationTimestamp, then namespace and name.  So every node decides alike, and so does every restart.  (In kube-proxy the
+last Service of its iteration wins, in no particular order.)
 
 Some things stand above age (CVE-2020-8554).  An external IP or load balancer IP captures nothing from another Service's
 ClusterIP, whatever the port, and never the API server as this agent reaches it.  On the node's own addresses it
@@ -213,7 +213,7 @@ class Claims:
                 return None
 
     def cluster_ip_owner(self, address: Address) -> ObjectKey | None:
-        """The first Service that has this ClusterIP.  A cluster's API makes sure that only one has it."""
+        """The first Service with this ClusterIP.  The API of a cluster allows only one, manifests may have several."""
         holders = self._cluster_ip_holders.get(address)
         return holders[0].key if holders else None
 

@@ -100,7 +100,10 @@ class Flows:
         self._due |= {f for f in fronts if _is_due(before.get(f, NO_ENDPOINTS), after.get(f, NO_ENDPOINTS))}
 
     def pop_due(self) -> Sweeps:
-        """The fronts to sweep once the kernel has the rules for the state of the last `refresh`, each returned once."""
+        """Return the fronts that are due for a sweep, and consider them swept.
+
+        The caller sweeps them once the kernel has the rules for the state of the last `refresh`.
+        """
         due, self._due = self._due, set()
         if not self._has_swept:
             self._has_swept = True

@@ -51,7 +51,7 @@ _CHECK_BODY = """{
 
 
 def health_check(check: HealthCheck, *, is_healthy: bool) -> Answer:
-    """The answer of a health-check node port; `is_healthy` is the proxy's health in its families."""
+    """The answer of a health-check node port.  `is_healthy` is the proxy's health in its families."""
     quoted = [msgspec.json.encode(text).decode() for text in (check.service.namespace, check.service.name)]
     body = _CHECK_BODY % (*quoted, check.local_endpoints, "true" if is_healthy else "false")
     headers = {**JSON, "X-Load-Balancing-Endpoint-Weight": str(check.local_endpoints)}

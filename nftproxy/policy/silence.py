@@ -31,7 +31,8 @@ from enum import Enum, auto
 from nftproxy.model.objects import Place
 
 THRESHOLD = 3
-"""Connections that are without reply at once.  A lost packet explains one, and clients that retry make two likely.
+"""Connections without a reply at the same time that make an endpoint a suspect.  A lost packet explains a single
+connection, and clients that retry make a second likely.
 Passive checks elsewhere wait for 3 (Envoy's consecutive gateway failures: 5, HAProxy's `fall`: 3)."""
 CONFIRMATION = 0.5
 """Seconds within which a suspect must answer our own connection: by then clients have waited for more than a second."""

@@ -52,7 +52,10 @@ class ConfigFile:
     """A configuration, from a file or from flags alone."""
 
     def __init__(self, path: Path | None, flags: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Take the content that was handed over, or read the file.  If that changes afterwards, `changes` says so."""
+        """Take the content that the previous program image has handed over, or else read the file.
+
+        `changes` reports later changes of the file.
+        """
         self._path = path
         self._flags = flags
         handed_over = _handed_over()

@@ -45,7 +45,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
-    """Read the credentials in a kubeconfig.  If its path is "", read those of a pod, as kube-proxy does.
+    """Read the credentials in a kubeconfig.  If its path is "", read a pod's credentials, as kube-proxy does.
 
     Raises:
         BadInput: files are missing, or wrong.
@@ -72,7 +72,7 @@ def other_address(text: str, configured: str) -> str:
     Raises:
         BadInput: it is less safe, or no URL.
     """
-    with contextlib.suppress(ValueError):  # what brackets and ports raise
+    with contextlib.suppress(ValueError):  # raised for bad brackets and ports
         parts = urlsplit(text)
         if parts.hostname and parts.scheme == urlsplit(configured).scheme and (parts.port is None or parts.port):
             return text.rstrip("/")

@@ -40,7 +40,7 @@ def failure_text(error: BaseException | None, host: str, timeouts: Timeouts, *, 
 
 
 def _said(error: BaseException | None) -> str:
-    """Return the words of the system if it has failed, else an error's own words, or those of its causes."""
+    """Return the system's message if the system has failed, else the message of the error or of its causes."""
     chain = list(_chain(error))
     system = [_of_system(each) for each in chain if isinstance(each, OSError) and each.errno]
     own = [text for each in chain if (text := str(each)) and not isinstance(each, asyncio.CancelledError)]
@@ -48,7 +48,7 @@ def _said(error: BaseException | None) -> str:
 
 
 def _of_system(error: OSError) -> str:
-    """Return the system's words for an error number.  asyncio writes others over them.  TLS and DNS have their own."""
+    """Return the system's message for an error number, which asyncio replaces.  TLS and DNS have their own messages."""
     has_own = isinstance(error, ssl.SSLError | socket.gaierror)
     return str(error.strerror) if has_own else os.strerror(error.errno or 0)
 

@@ -1,8 +1,8 @@
 """Turn the kernel's trace of a packet into steps.
 
 The kernel names chains and handles of rules.  A step has the hook, the rule as nft prints it, and a sentence.  The
-sentence of a rule is its comment, which the templates write beside the rule.  Messages without news are left out: the
-end of a chain in which a rule has matched, or whose end has no meaning, and policies that accept.
+sentence of a rule is its comment, which the templates write beside the rule.  Messages without news are left out: an
+end of a chain that has no meaning, or after a rule of the chain has matched, and policies that accept.
 """
 
 from __future__ import annotations

@@ -93,7 +93,10 @@ def _fate(packet: Packet, fate: Fate) -> Fate:
 
 
 def _is_masqueraded(packet: Packet, passage: Passage) -> bool:
-    """By the rules, or by the source that came out: the node's own connections may have the node's address anyway."""
+    """True if the packet's source was masqueraded.
+
+    Either its source has changed, or a masquerading rule matched: the node's own connections may keep the same address.
+    """
     source = passage.outcome.source
     by_rule = any(_MASQUERADES.search(step.rule) or step.chain == "take-node-address" for step in passage.steps)
     return source not in ("", packet.source) or (by_rule and source != "")

@@ -281,7 +281,10 @@ class Listeners:
 
 
 def _is_same(listener: _Listener, wanted: ObjectKey | None) -> bool:
-    """Return whether a listener can stay: an open one may change its Service, a failing one is reported anew."""
+    """Return whether a listener can stay.
+
+    An open listener may change its Service.  A failing listener can't, because its failure is reported by Service.
+    """
     return wanted is not None and (listener.failure is None or listener.service == wanted)
 
 

@@ -88,7 +88,7 @@ class TokenBucket:
 
 
 class EventCorrelator:
-    """All series, with a queue of those that have something to send."""
+    """All series, with a queue of the series that have an Event to send."""
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -100,7 +100,7 @@ class EventCorrelator:
         self._latest = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
     def observe(self, occurrences: Iterable[Occurrence], now: float, wall: datetime.datetime) -> None:
-        """Add occurrences.  Those of the same series count as a single occurrence with several notes."""
+        """Add occurrences.  Occurrences of the same series count as a single occurrence with several notes."""
         reported: dict[_Key, dict[Occurrence, None]] = {}
         for each in occurrences:
             key = _Key(each.subject, each.reason, each.action, each.code)
@@ -114,7 +114,7 @@ class EventCorrelator:
         if series is None or now - series.since >= SILENCE:
             self._series.pop(key, None)
             self._forget_oldest()
-            # No two begin at once, as the Events of one object are named by when they did
+            # No two series begin at the same time, as the names of an object's Events have the time of their beginning
             self._latest = max(wall, self._latest + datetime.timedelta(microseconds=1))
             self._series[key] = EventSeries(_first_of(together), self._latest, 1, wall, since=now, said=said)
         elif series.said == said and together[0].lasts:

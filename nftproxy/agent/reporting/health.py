@@ -43,7 +43,10 @@ class Moment(NamedTuple):
 
 
 class FamilyStatus(NamedTuple):
-    """Whether one family's rules follow, and when they last did, in seconds since the epoch (None: never yet)."""
+    """The health of a family: `is_healthy` as long as the kernel gets its changes in time.
+
+    `last_updated` is the last time at which its rules were up to date, in seconds since the epoch, None if never.
+    """
 
     last_updated: float | None
     is_healthy: bool
@@ -63,16 +66,19 @@ class HealthStatus(NamedTuple):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether every family's rules are loaded, and follow."""
+        """True if every family's rules are loaded, and changes reach the kernel in time."""
         return not self.waiting and all(family.is_healthy for family in self.families.values())
 
     @property
     def is_alive(self) -> bool:
-        """Whether any family's rules follow.  True before the first load, which a restart wouldn't help."""
+        """True if changes reach the kernel in time in at least one family, and before the first load.
+
+        A restart wouldn't speed up the first load.
+        """
         return not self.families or any(family.is_healthy for family in self.families.values())
 
     def serves(self, families: Iterable[Family]) -> bool:
-        """Whether the rules of these families are loaded, and follow."""
+        """True if the rules of these families are loaded, and changes reach the kernel in time."""
         found = [self.families.get(family, _UNHEARD) for family in families]
         return all(each.is_healthy and each.last_updated is not None for each in found)
 
@@ -114,7 +120,7 @@ class Health:
         self._other_agent = agent
 
     def set_warnings(self, code: Code, warnings: Iterable[str]) -> None:
-        """Replace the warnings of a code: facts for operators although the rules follow."""
+        """Replace the warnings of a code.  Health shows warnings to operators, but they don't make it bad."""
         self._warnings[code] = tuple(f"{code}: {warning}" for warning in warnings)
 
     def queued(self, at: Moment) -> None:

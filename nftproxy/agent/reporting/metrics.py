@@ -30,11 +30,11 @@ from nftproxy.sources.api_connection import RequestOutcome
 SYNC_BUCKETS = tuple(0.001 * 2**n for n in range(15))
 # Seconds, to 5 minutes.  The bound 0 comes from a slip in component-base's MergeBuckets, and is in every chart.
 PROGRAMMING_BUCKETS = (0, 0.25, 0.5, *range(1, 60), *range(60, 120, 5), *range(120, 301, 30))
-# Seconds, 0.1 ms to 6.6 s: a stage of one endpoint's change takes about 1 ms, loading 40,000 Services seconds.
+# Seconds, 0.1 ms to 6.6 s.  A stage takes about 1 ms for a change of one endpoint, and seconds for 40,000 Services.
 STAGE_BUCKETS = tuple(0.0001 * 4**n for n in range(9))
 # Seconds, as client-go's.
 REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
-# Bytes: one endpoint's change takes some 100, loading 40,000 Services some 10 million.
+# Bytes: a change of one endpoint takes some 100, and loading 40,000 Services some 10 million.
 SIZE_BUCKETS = tuple(10**n for n in range(2, 9))
 
 

@@ -36,7 +36,7 @@ _CHANGES: dict[type[ClusterObject], str] = {Service: "service", EndpointSlice: "
 
 
 def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
-    """Return the trigger times in changed EndpointSlices.  Those in listings are old, and skipped."""
+    """Return the trigger times in changed EndpointSlices.  Slices in listings are skipped, as their times are old."""
     slices = (event.object for event in events if isinstance(event, Put) and isinstance(event.object, EndpointSlice))
     return [(each.family, each.triggered) for each in slices if each.triggered]
 
@@ -55,7 +55,7 @@ def read_clocks() -> Moment:
 
 
 class AppliedTransaction(NamedTuple):
-    """A transaction that the kernel accepted; `seconds` count from taking its events, `size` is in characters."""
+    """A transaction that the kernel accepted.  `seconds` count from taking its events, and `size` is in characters."""
 
     at: float
     seconds: float
@@ -279,7 +279,10 @@ class SlowLog:
         self._left_out = 0
 
     def note(self, transaction: Transaction, families: Iterable[Family], seconds: float, now: float) -> None:
-        """Log a transaction of these families that took so many seconds, until `now`, or count it for the next line."""
+        """Log a slow transaction of these families.  If a line was logged lately, count it for the next line instead.
+
+        `seconds` is the time that the transaction took, and `now` its end.
+        """
         if now < self._next:
             self._left_out += 1
             return

@@ -226,11 +226,11 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):
-    """All that the rules of a node depend on beside Services and EndpointSlices, in texts as manifests have them.
+    """The inputs for the rules of a node beside Services and EndpointSlices, as text in the form of manifests.
 
-    `host_addresses` are those on the machine's interfaces, None where they aren't followed.  `api_servers` has each
-    address and port at which the agent reaches the API server, in order.  `families` are nft's
-    names.  `configuration` is the answer of /configz.
+    `host_addresses` are the addresses on the machine's interfaces, None if interfaces aren't followed.  `api_servers`
+    has each address and port at which the agent reaches the API server, in order.  `families` are nft's names.
+    `configuration` is the answer of /configz.
     """
 
     name: str

@@ -26,7 +26,7 @@ class Inbox:
         return len(self._changes) + sum(map(len, self._listings.values()))
 
     def add(self, events: Iterable[Event]) -> None:
-        """Add events, each in the place of those that it supersedes."""
+        """Add events.  Each replaces the events that it supersedes."""
         for event in events:
             if isinstance(event, Listed):
                 self._list(event)

@@ -97,7 +97,7 @@ class UnansweredReader:
         return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
 
     def crowded(self, family: Family) -> set[str]:
-        """Return the numbers of the namespaces that have had more to note than there was room for, just now.
+        """Return the numbers of the namespaces that lately had more connections to note than their share allows.
 
         Raises:
             Unavailable: the kernel does not answer.

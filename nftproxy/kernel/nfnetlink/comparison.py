@@ -35,11 +35,11 @@ FEW = 1_000
 """Foreign elements are deleted one by one up to this number, or up to half the size of our set if that is larger."""
 
 FROM_KERNEL = 0
-"""The kernel doesn't mark attributes that hold attributes."""
+"""The mark in the kernel's listings, which don't mark attributes that hold attributes."""
 
 
 class _NotComparable(Exception):
-    """A set isn't as ours are."""
+    """A set has contents that our sets never have."""
 
 
 ListSet = Callable[[Family, str], Iterable[bytes]]
@@ -108,7 +108,7 @@ def _element(name: str, whole: bytes, layout: ElementLayout, declared: Attribute
     """Return an element of the kernel as text.
 
     Raises:
-        _NotComparable: the text doesn't say all of the element.
+        _NotComparable: the element has a part that our text can't express.
         Unavailable: its type is unknown.
     """
     parts = attribute_map(whole, ATTRIBUTE.size)

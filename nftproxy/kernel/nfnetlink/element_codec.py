@@ -156,7 +156,7 @@ _PADDED_POINTS: dict[int, Packer] = {
     PROTOCOL: lru_cache(len(PROTOCOL_NUMBERS))(lambda text: padded(_POINTS[PROTOCOL](text))),
     PORT: lru_cache(MOST_PORTS)(lambda text: padded(_POINTS[PORT](text))),
 }
-"""The same with padding, for concatenations.  Ports are cached: nearly all elements have one of a few."""
+"""The same with padding, for concatenations.  Ports are cached: nearly all elements have the same few ports."""
 
 
 def _word(data: bytes, kind: int) -> str:

@@ -150,7 +150,7 @@ def chains(family: Family, table: str) -> dict[str, bool]:
 
 
 def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
-    """Return the (table, chain) of a family's chains whose name, with a 0 after it, matches.
+    """Return the (table, chain) of a family's chains with a matching name.  The pattern sees a 0 byte after the name.
 
     Only messages with a match are parsed: there may be 100,000 chains.
 

@@ -47,11 +47,11 @@ class TraceVerdict(Enum):
 
 
 class TraceMessage(NamedTuple):
-    """One message: a rule that matched, or the end of a chain.
+    """A message about a rule that matched, or about the end of a chain.
 
-    `handle` is the rule's, 0 where there is none; `target` the chain of a jump or goto, else "".  The first message of
-    each base chain has the headers of the packet, at most 40 and 20 bytes, and the number of the interface that it
-    leaves by, or has come by where it doesn't leave; later messages have b"" and 0.
+    `handle` is the rule's handle, 0 without a rule.  `target` is the chain of a jump or goto, else "".  The first
+    message of each base chain has the headers of the packet, at most 40 and 20 bytes, and an interface's number.  It is
+    the interface by which the packet leaves, or by which it came if it doesn't leave.  Later messages have b"" and 0.
     """
 
     family: Family

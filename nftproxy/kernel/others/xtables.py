@@ -30,7 +30,9 @@ _NAMES = {
 
 
 def legacy_chains(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
-    """Return the (table, chain) whose chain's name, with a 0 after it, matches.  None without permission.
+    """Return the (table, chain) of each chain with a matching name, or None without permission.
+
+    The pattern sees a 0 byte after the name.
 
     Raises:
         OSError: the kernel doesn't return a table.
@@ -56,7 +58,7 @@ def _table(family: Family, table: str) -> bytes:
 
 
 def _get(family: Family, option: int, question: bytes) -> bytes:
-    """Return the kernel's answer to a getsockopt whose buffer has a question, which Python's own can't pass."""
+    """Return the kernel's answer to a getsockopt with a request in its buffer.  Python's own can't pass a request."""
     kind, level = _LEVELS[family]
     buffer, length = ctypes.create_string_buffer(question, len(question)), ctypes.c_uint32(len(question))
     with socket.socket(kind, socket.SOCK_DGRAM) as made:

@@ -55,7 +55,7 @@ def choose(endpoints: ServiceEndpoints, port: ServicePort, cache: ChoiceCache | 
 
 
 def why_not_near(endpoints: ServiceEndpoints, port: ServicePort) -> str:
-    """Say why topology leaves every ready endpoint on the cluster list; "" if it doesn't.
+    """Say why topology leaves every ready endpoint on the cluster list, "" if it doesn't.
 
     A Service may ask for near endpoints (spec.trafficDistribution).  If some hint can't be followed, all hints are
     ignored (KEP-2433).
@@ -88,7 +88,7 @@ class ChoiceCache:
         self.entries: dict[tuple[Family, ObjectKey, str, Protocol], _CachedChoice] = {}
 
     def entry(self, endpoints: ServiceEndpoints, port: ServicePort) -> _CachedChoice | None:
-        """The entry of a port, made if it is missing; None for a port with few endpoints."""
+        """The entry of a port, made if it is missing.  None for a port with few endpoints."""
         size = sum([len(each.endpoints) for each, _ in endpoints.slices_of(port)])
         key = endpoints.family, endpoints.service, port.name, port.protocol
         entry = self.entries.pop(key, None)
@@ -138,7 +138,7 @@ class _CachedChoice:
         self._verdicts, self._cluster, self._here = list(choice.verdicts), list(choice.cluster), list(choice.here)
 
     def _has_updated(self, slices: dict[tuple[int, int], EndpointSlice], endpoints: ServiceEndpoints) -> bool:
-        """Judge the endpoints that have changed; False if all must be decided anew."""
+        """Judge the endpoints that have changed.  False if all endpoints must be decided anew."""
         was = _entries((number, self._slices[each, number]) for each, number in self._slices.keys() - slices.keys())
         now = _entries((number, slices[each, number]) for each, number in slices.keys() - self._slices.keys())
         for endpoint, number, _ in was - now:

@@ -31,7 +31,7 @@ LARGEST = 32_749
 fronts (limits.py)."""
 
 _KEY = b"nftproxy maglev 1"
-"""Any constant: another one moves all clients, and so must never come with an update."""
+"""Any constant.  It must never change with an update, since another constant moves all clients."""
 
 
 def table_size(endpoints: int) -> int:

@@ -32,10 +32,11 @@ from nftproxy.policy.choosing.weights import most_rows, rows_of
 LANES = 8
 """Counters of each list for Services that take turns: half of the numbers that algorithms may have (numbers.py)."""
 ROUNDS = 8
-"""Rounds of round-robin: if another Service takes every other number, each endpoint still comes four times."""
+"""Rounds of round-robin.  Services share counters.  If another Service takes every other number of a counter, each
+endpoint still gets four turns."""
 ROUND_ROBIN_ROWS = 256
-"""The most rows that rounds may come to: more endpoints get fewer rounds, in pairs as long as a pair fits.  With still
-more endpoints a single round is enough, as its order differs."""
+"""The most rows of all rounds together.  Longer lists have fewer rounds, in pairs as long as a pair fits, and very long
+lists have a single round."""
 
 
 def placed(candidates: Sequence[Candidate], algorithm: Algorithm, turn: str) -> Sequence[Place]:

@@ -26,7 +26,7 @@ from zlib import crc32
 from nftproxy.model.objects import Place
 
 IN_ORDER = 16
-"""Lists of up to so many endpoints are in the order of addresses: few endpoints can move, and it takes no time."""
+"""Lists of up to this number of endpoints are in the order of addresses: few endpoints can move, and it is fast."""
 
 BLOCK = 32
 """Slots of a block."""
@@ -64,9 +64,13 @@ def in_slots(places: Sequence[Place]) -> Sequence[Place]:
 
 
 def _with_room(room: Sequence[int], block: int, drawn: int) -> int:
-    """The block with a free slot that an endpoint prefers most, if its first choice is `block`.
+    """The first block with a free slot in the order in which an endpoint prefers blocks.
 
-    The generator of further choices (Knuth and Lewis) reaches every number, from any address.
+    Args:
+        room: the number of free slots in each block.
+        block: the endpoint's first choice.
+        drawn: the hash of the endpoint.  A pseudo-random generator (Knuth and Lewis) makes further choices from it, and
+            reaches every block.
     """
     while not room[block]:
         if block:

@@ -19,9 +19,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 EXACT_ROWS = 1_000
-"""Any list may have so many rows: 1 % beside 99 %, or 1 beside 999, take no rounding."""
+"""Any list may have this number of rows.  So weights of 1 % and 99 %, or 1 and 999, need no rounding."""
 ROWS_OF_EACH = 4
-"""A list of many endpoints may have so many rows for each of them: a list of N endpoints stays within 4 N rows."""
+"""A list of more than 250 endpoints may have this number of rows for each endpoint."""
 
 TRIED = 64
 """The number of approximations compared, from the most rows that fit downwards: the best is close to optimal."""
