@@ -64,8 +64,8 @@ class SyncLoop:
         """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod).
 
         `reporter` passes the loop's work on to health and metrics.  `table_watch` tells whether another program touched
-        our tables: call `read_commits` when it has notifications.  `when_settled` is awaited after each round in which
-        the kernel has come to hold the rules for the events, with the families that it holds them for (followers.py).
+        our tables: call `read_commits` when it has notifications.  `when_settled` is awaited after each round, with the
+        families for which the kernel now holds the rules for the events (followers.py).
         """
         self._pipeline = pipeline
         self._kernel = kernel
@@ -177,7 +177,7 @@ class SyncLoop:
     def _wake_at(self, due: float) -> None:
         """Set the loop's alarm to a time.
 
-        Nearly always the alarm is set to that time already, that of the next periodic check.  So a change costs no
+        Usually the alarm is already set to the time of the next periodic check, and stays.  So a change needs no new
         timer.
         """
         if self._alarm is not None and self._alarm.when() != due:

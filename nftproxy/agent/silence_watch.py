@@ -180,7 +180,7 @@ class SilenceWatch:
         self._try_next()
 
     def _read(self, family: Family) -> Iterable[Retransmission]:
-        """The retransmissions of a family.  Those to silent endpoints are in a set of their own."""
+        """The retransmissions of a family.  Retransmissions to silent endpoints are in a separate set."""
         noted = {each.key: each for each in self._reader.retransmissions(family)}
         if self._in_force:
             noted |= {each.key: each for each in self._reader.retransmissions(family, STUCK)}

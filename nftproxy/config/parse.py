@@ -159,7 +159,7 @@ _KUBERNETES_OWN = re.compile(r"(?!(?:ignore|startup)-taint\.cluster-autoscaler\.
 
 
 def _taint_key(key: str, report: Report) -> str:
-    """Parse the key of a taint.  Kubernetes' own taints must not be removed by anybody else."""
+    """Parse the key of a taint.  Only Kubernetes itself may remove its own taints."""
     if key and not is_label_key(key):
         report("nftproxy.startupTaint", f"{show(key)} is not the key of a taint, as in nftproxy.dev/not-ready")
     elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
@@ -168,7 +168,7 @@ def _taint_key(key: str, report: Report) -> str:
 
 
 def _judge_ports(config: Config, warn: Report) -> None:
-    """Warn of the default ports beside another proxy, which has them."""
+    """Warn if nftproxy runs beside kube-proxy and has kube-proxy's default port."""
     for field, address, port, free in (
         ("healthzBindAddress", config.healthz_bind_address, HEALTHZ_PORT, CANARY_HEALTHZ_PORT),
         ("metricsBindAddress", config.metrics_bind_address, METRICS_PORT, CANARY_METRICS_PORT),

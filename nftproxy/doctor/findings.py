@@ -32,7 +32,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class MigrationStage(StrEnum):
-    """How far a node has come, by what is in its kernel."""
+    """The stage of a node's migration, by the rules in its kernel."""
 
     BEFORE = "before"
     """Another service proxy's rules."""
@@ -83,7 +83,7 @@ def shown(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 def stage_of(observed: Observations) -> MigrationStage:
-    """Return how far the node has come."""
+    """Return the stage of a node's migration."""
     if observed.is_canary:
         return MigrationStage.CANARY
     if observed.has_our_rules:

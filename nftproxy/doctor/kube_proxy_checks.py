@@ -58,7 +58,7 @@ def _localhost_node_ports(observed: Observations) -> Iterator[Finding]:
 
 
 def _counted(observed: Observations, counter: str, metric: str, total: int | None) -> list[str]:
-    """Lines for kube-proxy's own counts: in its rules, and in a metric, whose value is `total`."""
+    """Lines of evidence from kube-proxy's counters: a counter of its rules, and a metric with the value `total`."""
     counted = []
     if packets := observed.accounts.get(counter, 0):
         counted.append(f"the counter {counter} of kube-proxy's rules has {packets} packets")

@@ -198,7 +198,7 @@ def _admitted(ranges: Iterable[Network], client: Client) -> Admission:
     by = _holder(ranges, client.networks[0])
     if by:
         return Admission(Admits.YES, str(by), f"{by} admits {client}")
-    why = "a range holds the node's address, which admits the Service's own load balancer addresses, too"
+    why = "a range contains the node's address, so the load balancer addresses of the Service are admitted, too"
     return Admission(Admits.YES, "", why)
 
 

@@ -66,7 +66,10 @@ def served_at(pipeline: Pipeline, spot: ToAddress) -> Served | None:
 
 
 def node_port_owner(pipeline: Pipeline, spot: ToAddress) -> Owner | None:
-    """The Service port with this node port, None also where the address serves node ports, or the Service no family."""
+    """The Service port with a node port that this address doesn't serve, to explain why it isn't reached there.
+
+    None if the address serves node ports, if no Service has the port, or if the Service is withheld.
+    """
     found = None if serves_node_ports(pipeline, spot.address) else _holder_of(pipeline, spot.node_claim, spot.family)
     if found is None or found[0].key in pipeline.withheld[spot.family]:
         return None

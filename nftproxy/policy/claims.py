@@ -5,7 +5,7 @@ health-check node port, which is a TCP port of the node like any other.  Of seve
 creationTimestamp, then namespace and name.  So every node decides alike, and so does every restart.  (In kube-proxy the
 last Service of its iteration wins, in no particular order.)
 
-Some things stand above age (CVE-2020-8554).  An external IP or load balancer IP captures nothing from another Service's
+Some rules come before age (CVE-2020-8554).  An external IP or load balancer IP captures nothing from another Service's
 ClusterIP, whatever the port, and never the API server as this agent reaches it.  On the node's own addresses it
 captures no protected port, and no other Service's node port.
 
@@ -166,11 +166,11 @@ class Claims:
         return touched
 
     def set_node_addresses(self, addresses: frozenset[Address]) -> None:
-        """Set the node's own addresses.  Every Service with external addresses may be concerned."""
+        """Set the node's own addresses.  Every Service with external addresses may be affected."""
         self._node_addresses = addresses
 
     def set_api_servers(self, places: frozenset[tuple[Address, int]]) -> None:
-        """Set where this node reaches the API server: no external address gets such a place, by any protocol."""
+        """Set the API server's addresses and ports.  No Service gets an external address there, by any protocol."""
         changed, self._api_servers = self._api_servers ^ places, places
         self._changed_places |= {Claim(address, protocol, port) for address, port in changed for protocol in Protocol}
 
@@ -279,7 +279,7 @@ def _with(claimants: tuple[Claimant, ...], me: Claimant, *, present: bool) -> tu
 
 
 def _claims_of(service: Service, external: tuple[Address, ...]) -> Iterator[tuple[Claim, bool]]:
-    """The claims of a Service, each with whether it is to an external address."""
+    """The claims of a Service, each with True if it is for an external address."""
     for port in service.ports:
         for claim, kind in port_claims(port, service.cluster_ips, external):
             yield claim, kind is ClaimKind.EXTERNAL_IP

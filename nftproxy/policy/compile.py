@@ -68,7 +68,9 @@ def compile_service(
     only: ServicePort | None = None,
     cache: ChoiceCache | None = None,
 ) -> Iterator[tuple[PortKey, PortFacts]]:
-    """The facts for each port of a Service in a family, or for `only` a port.  None if it isn't of the family.
+    """Yield the facts for each port of a Service in a family, or only for the port `only`.
+
+    A Service without a ClusterIP in the family yields nothing.
 
     `cache` saves time if the same Services are compiled again and again.  It changes no outcome.
     """

@@ -167,7 +167,7 @@ class ScreenFacts(msgspec.Struct, frozen=True):
     """The rules that screen clients in a family, with the sets and chains for some limits.  Service ports share them.
 
     `transports` is nft's set of the protocols that have ports, `asked` the front that a packet asked for, in packet
-    fields.  `lengths` are those of TableFacts.  `nodeports` are the matches for packets that asked for a node port of
+    fields.  `lengths` is as in TableFacts.  `nodeports` are the matches for packets that asked for a node port of
     the node.  `counted` are the reasons that have sets to count packets here, `dropped` the reasons that have a chain
     to drop them.  `rates` and `connections` are the limits, the latter in connections.
     """

@@ -30,7 +30,7 @@ from nftproxy.policy.state import ClusterState
 
 
 class LostClaim(NamedTuple):
-    """An address and port that a Service claims but does not get.  `what` is the same as nft writes it."""
+    """An address and port that a Service claims but does not get.  `what` is the address and port as text."""
 
     service: ObjectKey
     port_name: str
@@ -142,7 +142,7 @@ def merged(networks: Iterable[Network]) -> list[Network]:
 
 
 def _network_text(network: Network) -> str:
-    """As nft prints it: a network of one address is that address."""
+    """A network as nft prints it, which prints a network of a single address as the address."""
     return str(network.network_address) if network.prefixlen == network.max_prefixlen else str(network)
 
 

@@ -97,14 +97,15 @@ def draw_number(protocol: Protocol, draw: Draw, rows: int, *, is_local: bool, is
 
 @functools.lru_cache(maxsize=CACHED)
 def as_address(number: int, family: Family) -> str:
-    """A number as the address that it is written as."""
+    """The address that stands for a number."""
     return str(IPv4Address(number) if family is Family.IPV4 else IPv6Address(number))
 
 
 def namespace_number(namespace: str, family: Family) -> str:
-    """The number of a namespace, by which `watched` knows the share that a note takes room from.
+    """The number of a namespace, as an address.
 
-    It is a hash, and any address: two namespaces with the same number share a share.
+    The map `watched` returns it, so that the notes of a namespace are counted against its share.  It is a hash.  Two
+    namespaces with the same number have one share together.
     """
     size = len((IPv4Address if family is Family.IPV4 else IPv6Address)(0).packed)
     digest = hashlib.blake2b(namespace.encode(), digest_size=size).digest()

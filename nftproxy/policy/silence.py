@@ -50,12 +50,12 @@ PROBATION = 300.0
 TRIAL = 600.0
 """Seconds after which a silent endpoint comes back though no retry was answered."""
 MOST_KNOWN = 4_096
-"""The most endpoints remembered.  Beyond that the namespace with the most of them loses its latest endpoint to a
-namespace with fewer.  An endpoint for which there is no room is not watched."""
+"""The most endpoints remembered.  Beyond it, a new endpoint evicts the latest endpoint of the namespace with the most
+endpoints, if its own namespace has fewer.  Otherwise the new endpoint is not watched."""
 
 
 EVERYBODYS: Mapping[Place, Collection[str]] = {}
-"""The endpoints of no namespace in particular: all of them share alike."""
+"""No namespace for any endpoint: all endpoints are treated as those of a single namespace."""
 
 
 class _Standing(Enum):

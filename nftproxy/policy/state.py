@@ -273,7 +273,7 @@ class ClusterState:
             touched.table = True
 
     def _change_silent(self, places: tuple[Place, ...], touched: Invalidation) -> None:
-        """Replace the silent endpoints.  Their order matters, too: it says which to leave out if not all may be."""
+        """Replace the silent endpoints.  Their order matters, too: if not all may be left out, the first are."""
         changed = set(places) | set(self.silent)
         self.silent = places
         for key in self.watched:

@@ -54,7 +54,7 @@ class Access:
         return addresses[self._failed % len(addresses)]
 
     def fail_over(self, address: str) -> None:
-        """Switch to the next address if this is the present one: several connections may report the same failure."""
+        """Switch to the next address if `address` is still in use.  Several connections may report the same failure."""
         if address == self.address:
             self._failed += 1
 

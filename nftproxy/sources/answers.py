@@ -22,7 +22,7 @@ RATIO = 100
 """The most bytes that a compressed byte may stand for.  Lists of the API have 10 to 50 (gzip's level 1), and gzip can
 have 1,030."""
 FREE = 2**20
-"""Bytes that may be decompressed whatever their ratio: a short answer may be very regular."""
+"""Bytes that may be decompressed at any ratio, as a short answer may be very regular."""
 
 _GZIP = zlib.MAX_WBITS | 16
 """The format gzip (zlib's inflateInit2)."""
@@ -55,7 +55,7 @@ class _Compressed:
         self._room = FREE
 
     def decompressed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the pieces that the next data stand for."""
+        """Yield the decompressed pieces of the next data."""
         self._room += RATIO * len(data)
         while data and not self._gzip.eof:
             try:

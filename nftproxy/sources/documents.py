@@ -108,7 +108,7 @@ def yaml_documents(text: str) -> Iterator[Document]:
 
 
 def _before_directives(text: str, start: int) -> int:
-    """Return where the document of a "---" begins: at the first of the lines before it that begin with "%".
+    """Return the first line of the document of a "---": directives, lines that begin with "%", may stand before it.
 
     Each line is visited once, however many documents there are, as these lines end at the previous document.
     """

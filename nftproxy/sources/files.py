@@ -115,7 +115,7 @@ def manifest_files(directory: Path) -> list[Path]:
 
 
 def read_file(path: Path, kinds: Mapping[str, ObjectKind] = KINDS) -> FileContents:
-    """Read a file, whatever its faults."""
+    """Read a file.  Its faults become Problems."""
     faults: list[Problem] = []
     problems: list[Problem] = []
     values = list(_load_file(path, kinds, faults, problems))

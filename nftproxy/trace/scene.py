@@ -26,7 +26,7 @@ TAKES = (
     "it takes CAP_SYS_ADMIN and CAP_NET_ADMIN, a seccomp profile that allows unshare, and a writable /proc/sys/net: "
     "in a container, a privileged one"
 )
-"""What a throw-away node needs in addition to root."""
+"""The needs of a throw-away node in addition to root."""
 PATIENCE = 5.0  # seconds to wait for the markers, which take microseconds unless the machine stalls
 TRACING, MARKED = "nftproxy-trace", "marker"
 """The table beside ours, and the chain in which markers end."""

@@ -48,7 +48,7 @@ ENDS = {
 class Step(msgspec.Struct, frozen=True):
     """A step of a packet on its way.
 
-    `hook` and `priority` are those of the base chain from which `chain` was reached.  `rule` is the rule that matched,
+    `hook` and `priority` belong to the base chain from which `chain` was reached.  `rule` is the rule that matched,
     as nft prints it, or "" at the end of a chain or if nft can't print it.  `verdict` is nft's word for the decision.
     `words` is a sentence for people: the rule's comment, or the rule itself if it has none.
     """

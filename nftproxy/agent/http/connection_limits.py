@@ -18,20 +18,24 @@ Handler = Hashable
 
 
 class ConnectionLimits(NamedTuple):
-    """The limits of connections of a client to a listener, of a listener, and of the process, and of listeners."""
+    """The limits of open connections and listeners."""
 
     of_a_client: int
+    """Connections of a client to the same listener."""
     of_a_listener: int
+    """Connections to a listener."""
     connections: int
+    """Connections of the process."""
     listeners: int
+    """Listeners of the process."""
 
 
 MOST = ConnectionLimits(16, 128, 1024, 16_384)
-"""More than probes and scrapes need, which take one connection each, for some milliseconds."""
+"""The highest limits.  Probes and scrapes need less: each takes a connection for some milliseconds."""
 
 
 def affordable(files: int) -> ConnectionLimits:
-    """Return the limits for so many file descriptors: a sixteenth of them for connections, an eighth for listeners.
+    """Return the limits for a number of file descriptors: a sixteenth for connections, an eighth for listeners.
 
     Forwarding at localhost may take three quarters of all descriptors (forwarder.py).  The rest is for the kernel and
     the API.
@@ -89,7 +93,7 @@ class BoundedConnections:
         self._open.pop(handler, None)
 
     def _bound(self, most: int, belongs: Callable[[_Open], bool]) -> None:
-        """Keep at most so many connections of a group: close the oldest of the client with the most."""
+        """If a group has too many connections, close the oldest connection of the client with the most."""
         found = {handler: each for handler, each in self._open.items() if belongs(each)}
         if len(found) > most:
             ((client, _),) = Counter(each.client for each in found.values()).most_common(1)

@@ -70,7 +70,7 @@ class ListenAddress(NamedTuple):
 
 
 class CannotListen(NftproxyError):
-    """A listener can't be opened; `service` has the health-check node port, None for health and metrics."""
+    """A listener can't be opened.  `service` has the health-check node port, None for health and metrics."""
 
     def __init__(self, place: ListenAddress, service: ObjectKey | None, reason: str) -> None:
         purpose = f"the health check of Service {service}" if service else "health and metrics"
@@ -154,7 +154,10 @@ class _Listener:
 
 
 def _has_no_such_family(error: OSError, place: ListenAddress) -> bool:
-    """Return whether the kernel lacks the family of an any-address (no IPv6), so that no client can connect either."""
+    """True for an any-address whose family the kernel lacks, such as [::] without IPv6.
+
+    No client can connect in that family either, so nothing is lost without the listener.
+    """
     return error.errno == errno.EAFNOSUPPORT and place.address in ANY.values()
 
 

@@ -52,7 +52,7 @@ class ForwarderLimits(NamedTuple):
 
 
 def affordable(files: int) -> ForwarderLimits:
-    """Return the limits for so many file descriptors: half of them for connections, a quarter for listeners.
+    """Return the limits for a number of file descriptors: half of them for connections, a quarter for listeners.
 
     A connection may take six descriptors: two sockets and two pipes.  The default range of node ports in two families
     needs no more listeners (--service-node-port-range, 30000-32767).
@@ -260,7 +260,7 @@ class LocalhostForwarder:
             )
 
     def _choose(self, port: LocalPort) -> tuple[Address, int]:
-        """Return the endpoint of session affinity, for which the node counts as a single client, or a random one."""
+        """Return the endpoint that session affinity has for the node as a client, or else a random endpoint."""
         wanted, now = self._wanted[port], asyncio.get_running_loop().time()
         endpoint = pinned(self._pins.get(port), wanted, now) or random.choice(wanted.endpoints)
         self._pins[port] = Pin(wanted.service, endpoint, now)

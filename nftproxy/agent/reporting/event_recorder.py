@@ -25,14 +25,15 @@ NOTE_LENGTH = 1024
 """Bytes of a note that the API takes (events.k8s.io/v1 validation)."""
 
 LONGEST_ABOUT = 236
-"""Bytes of the object's name at the begin of an Event's name, which may have 253 (RFC 1123)."""
+"""Bytes of an object's name that an Event's name begins with.  An Event's name may have 253 bytes (RFC 1123)."""
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 PostEvent = Callable[[str, bytes, str], Awaitable[ErrorStatus | None]]
-"""Sends an Event's JSON to a namespace: a new Event, or with a name a merge patch of the Event of that name.
+"""Sends JSON to the API, given a namespace, the JSON and a name.
 
-Returns the API's error if it denies the Event, and raises Unavailable if it should be retried."""
+Without a name the JSON is a new Event, with a name it is a merge patch of that Event.  Returns the API's error if it
+denies the Event, and raises Unavailable if it should be retried."""
 
 
 def event_json(series: EventSeries, node: str) -> tuple[str, bytes]:

@@ -31,7 +31,7 @@ def out_of_touch(activities: Iterable[ResourceActivity], now: float) -> list[Res
 
 
 def oldest_word(activities: Iterable[ResourceActivity]) -> float | None:
-    """Return when the server last spoke of the resource that it has not spoken of for longest, None if unknown."""
+    """Return the oldest of the server's last words about each resource, None if there is none about some resource."""
     words = [each.last_heard for each in followed(activities)]
     return min((word for word in words if word is not None), default=None) if None not in words else None
 

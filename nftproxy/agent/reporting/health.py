@@ -8,8 +8,8 @@ Bodies, headers and status codes are kube-proxy's, field for field (pkg/proxy/he
 
 * Until each family has been loaded once, /healthz fails, and both answers name the missing steps.  kube-proxy is
   healthy while it has no rules at all, so that the rollout of a broken version goes on to the next node.
-* /livez fails only if no family's rules follow.  A restart doesn't help a family that the kernel refuses, and holds up
-  the other.
+* /livez fails only if changes reach the kernel in no family.  A restart doesn't help a family that the kernel refuses,
+  and delays the other family.
 """
 
 from __future__ import annotations

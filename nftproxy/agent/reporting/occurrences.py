@@ -37,7 +37,7 @@ class Fault(Protocol):
 def conflict(lost: LostClaim) -> Occurrence:
     """A Service doesn't get an address or port that it claims.
 
-    The note doesn't name the Service that has it: not every namespace may know.
+    The note doesn't name the Service that has it, since readers of this namespace may not see other namespaces.
     """
     port = f" of port {lost.port_name}" if lost.port_name else ""
     note = f"{lost.what}{port} is not served: {lost.denial.sentence()}"
@@ -56,7 +56,7 @@ def excess(service: ObjectKey, why: str) -> Occurrence:
 
 
 def unused_annotations(problems: Iterable[Problem]) -> Iterator[Occurrence]:
-    """Annotations of Services under nftproxy's own prefix that have no effect; other problems are skipped."""
+    """Annotations of Services under nftproxy's own prefix that have no effect.  Other problems are skipped."""
     for problem in problems:
         kind, _, name = problem.object.partition(" ")
         if problem.code is Code.ANNOTATION_UNUSED and kind == "Service":

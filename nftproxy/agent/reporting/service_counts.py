@@ -51,7 +51,7 @@ HELP = {
 
 
 class _Series(NamedTuple):
-    """The key of a series; `reason` is None for connections."""
+    """The key of a series.  `reason` is None for connections."""
 
     front: ServiceFront
     reason: UnservedReason | None

@@ -20,9 +20,9 @@ from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
 
 NOT_REACHED = {True: "policy Local keeps all connections on the node", False: "the port has no address here"}
-"""Why no connection draws from the list of all endpoints, by whether policy Local does."""
+"""The reason why no connection draws from the cluster list, for ports with a local list (True) and without (False)."""
 NOT_LOCAL = "no policy Local"
-"""Why no connection draws from the list of this node's endpoints."""
+"""The reason why no connection draws from the local list."""
 
 
 class ListingScope(NamedTuple):

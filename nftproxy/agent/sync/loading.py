@@ -130,7 +130,7 @@ class Loader:
     def lost(self, families: Iterable[Family], by_others: Collection[Family] = ()) -> None:
         """Count these families' tables as unknown, and make their load due at once.
 
-        `by_others` are those that other programs have changed: their loads say what they repair.
+        `by_others` has the families whose tables other programs have changed.  Their next load logs its repairs.
         """
         families = list(families)
         self._table_watch.unwatch(families)

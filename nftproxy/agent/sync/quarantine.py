@@ -37,7 +37,7 @@ def find_culprits(suspects: Sequence[Suspect]) -> Generator[Collection[Suspect],
         The suspects to leave out in the next trial.  Send True if the kernel accepted the rest.
 
     Returns:
-        The suspects that were refused beside accepted suspects only.
+        The suspects that the kernel refuses beside the accepted suspects.
     """
     left_out = set(suspects)
     found: list[Suspect] = []

@@ -1,9 +1,11 @@
 """The choice of endpoints for a Service port on this node, for any number of endpoints.
 
 `choose` joins the Service's EndpointSlices (candidates.py) and judges each candidate (verdicts.py).  Given a
-`ChoiceCache`, it reuses the last choice for a port with many endpoints, so that the next choice costs as much as has
-changed.  A Service of 1,000 endpoints has ten EndpointSlices.  Mostly a single EndpointSlice changes at a time, by a
-single endpoint.  A cache entry holds the inputs of the last choice, as objects, and its outcome:
+`ChoiceCache`, it reuses the last choice for a port with many endpoints, so that the next choice costs in proportion
+to the change.
+
+A Service of 1,000 endpoints has ten EndpointSlices.  Usually a single endpoint of a single EndpointSlice changes at a
+time.  A cache entry holds the inputs of the last choice, as objects, and its outcome:
 
 * The difference of the slices, by identity first, gives the endpoints to judge.
 * All other endpoints keep their verdicts while the port's `PortSummary` stays the same: whether any endpoint is ready,

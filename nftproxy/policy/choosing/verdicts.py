@@ -53,8 +53,8 @@ class ChoiceReason(Enum):
 
 
 SHARE_OF_SILENT = 2
-"""At most one in so many endpoints of a list is left out for its silence, so never the last endpoint.  If more
-are silent, the cause is more likely this node's network, and the remaining endpoints would have to carry too much."""
+"""A list leaves out at most one in this number of its endpoints for silence, so never the last endpoint.  If more are
+silent, the cause is more likely this node's network, and the remaining endpoints would have to carry too much."""
 
 # For lists of a thousand endpoints: `map` with these takes a third of the time of a comprehension.
 _is_local, _node_hints, _zone_hints = map(attrgetter, ("is_local", "node_hints", "zone_hints"))
@@ -137,7 +137,7 @@ def ready_of(candidates: Iterable[Candidate]) -> list[Candidate]:
 
 
 def _without_silent(verdicts: Sequence[EndpointVerdict], silent: Sequence[Place]) -> list[EndpointVerdict]:
-    """The verdicts after each list, by itself, has lost its share of silent endpoints."""
+    """The verdicts, after silent endpoints are left out of each list, up to `SHARE_OF_SILENT`."""
     cluster = _silent_of([each.candidate for each in verdicts if each.cluster.is_choice], silent)
     local = _silent_of([each.candidate for each in verdicts if each.local.is_choice], silent)
     return [
