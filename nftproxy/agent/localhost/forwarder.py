@@ -7,6 +7,7 @@ bytes both ways (relay.py), on the agent's loop.  It exists only if the configur
   retried with backoff.
 * After any change established connections stay as they are, as with rules.  New connections follow the change.
 * Connections and listeners are bounded, and so are their file descriptors.  A client beyond the limits is reset.
+* The fuller it is, the fewer connections a Service and a namespace may have, so that there is room for any other.
 """
 
 from __future__ import annotations
@@ -102,6 +103,7 @@ class LocalhostForwarder:
         self._pins: dict[LocalPort, Pin] = {}
         self._connections: set[asyncio.Task[None]] = set()
         self._counts: Counter[ObjectKey] = Counter()
+        self._of_namespace: Counter[str] = Counter()
         self._full: set[ObjectKey] = set()
         self._buffer = memoryview(bytearray(CHUNK))
 
@@ -223,33 +225,43 @@ class LocalhostForwarder:
         task = asyncio.get_running_loop().create_task(self._serve(client, self._choose(port)))
         self._connections.add(task)
         self._counts[service] += 1
+        self._of_namespace[service.namespace] += 1
         task.add_done_callback(lambda done: self._ended(done, client, service))
 
+    def _share(self, service: ObjectKey) -> int:
+        """Return how many connections a Service may have now.
+
+        It is half of the room that all leave, without what the Service's namespace has (dynamic thresholds, Choudhury
+        and Hahne 1998).  So each greedy Service leaves as much as it takes to further Services of its namespace, and
+        they all leave half of the limit to other namespaces.
+        """
+        left = self._limits.connections - len(self._connections)
+        return min(self._limits.of_a_service, (left - self._of_namespace[service.namespace]) // 2)
+
     def _is_full(self, service: ObjectKey) -> bool:
-        is_full = len(self._connections) >= self._limits.connections
-        if not is_full and self._counts[service] < self._limits.of_a_service:
+        count = self._counts[service]
+        if count < self._share(service):
             return False
         if service not in self._full:
             self._full.add(service)
-            most = self._limits.connections if is_full else self._limits.of_a_service
-            whose = "all Services" if is_full else "a Service"
             warn(
                 Code.LOCALHOST_FULL,
-                "Service %(service)s: resetting new connections at localhost: limit of %(most)d for %(whose)s reached",
+                "Service %(service)s: resetting new connections at localhost: it has %(count)d, and all Services "
+                "%(total)d of %(most)d",
                 service=service,
-                whose=whose,
-                most=most,
+                count=count,
+                total=len(self._connections),
+                most=self._limits.connections,
             )
         return True
 
     def _ended(self, task: asyncio.Task[None], client: socket.socket, service: ObjectKey) -> None:
         client.close()  # even if the task was cancelled before it began
         self._connections.discard(task)
-        self._counts[service] -= 1
-        if self._counts[service] <= self._limits.of_a_service // 2:
+        self._counts -= Counter([service])  # which drops what is 0
+        self._of_namespace -= Counter([service.namespace])
+        if self._counts[service] <= self._share(service) // 2:
             self._full.discard(service)
-        if not self._counts[service]:
-            del self._counts[service]
         if not task.cancelled() and (error := task.exception()):
             warn(
                 Code.DEFECT,

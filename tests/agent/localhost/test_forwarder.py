@@ -201,9 +201,9 @@ async def test_an_endpoint_that_refuses(world: World) -> None:
     assert world.series(OUTCOMES, "forwarded") == 0
 
 
-@in_a_namespace(limits=ForwarderLimits(connections=3, of_a_service=2, listeners=10))
+@in_a_namespace(limits=ForwarderLimits(connections=8, of_a_service=2, listeners=10))
 async def test_connections_are_bounded(world: World) -> None:
-    """A client beyond the limit of a Service, or of all Services, is reset until another client hangs up."""
+    """A client beyond the limit of a Service, or beyond its share, is reset until another client hangs up."""
     world.forwarder.serve({HTTP: to(0), OTHER: to(1, service="shop/other")})
     clients = [await asyncio.to_thread(Client, HTTP) for _ in range(2)]
     for each in clients:
@@ -215,6 +215,25 @@ async def test_connections_are_bounded(world: World) -> None:
     assert world.series(OUTCOMES, "limit") == 3
     clients.pop(0).close()
     await until_served(OTHER, "pod-1")
+    for each in clients:
+        each.close()
+
+
+@in_a_namespace(limits=ForwarderLimits(connections=40, of_a_service=10, listeners=10))
+async def test_greedy_services_leave_room_for_others(world: World) -> None:
+    """Four Services that take all that they can get leave room for another of their namespace, and of another one."""
+    ports = [LocalPort(LOCALHOST[IPV4], NODE_PORT + number) for number in range(6)]
+    names = [*(f"evil/web-{number}" for number in range(5)), "shop/web"]
+    world.forwarder.serve({port: to(0, service=name) for port, name in zip(ports, names, strict=True)})
+    taken: dict[str, int] = {}
+    clients: list[Client] = []
+    for name, port in zip(names[:4], ports, strict=False):
+        while await asyncio.to_thread((client := await asyncio.to_thread(Client, port)).ask) == "pod-0":
+            clients.append(client)
+        client.close()
+        taken[name] = len(clients) - sum(taken.values())
+    assert taken == {"evil/web-0": 10, "evil/web-1": 5, "evil/web-2": 3, "evil/web-3": 1}
+    assert [await ask(port) for port in ports[4:]] == ["pod-0", "pod-0"]
     for each in clients:
         each.close()
 
@@ -311,7 +330,7 @@ def test_a_full_service_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         flood()
     assert [record.getMessage() for record in caplog.records] == [
-        "Service shop/web: resetting new connections at localhost: limit of 1 for a Service reached"
+        "Service shop/web: resetting new connections at localhost: it has 1, and all Services 1 of 9"
     ]
 
 
