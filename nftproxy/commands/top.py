@@ -1,6 +1,6 @@
 """`nftproxy top`: print the active connections of this node, by Service and endpoint, from conntrack.
 
-conntrack has addresses, and the agent has the Services that they belong to.  Without an agent the addresses are shown.
+The agent reads conntrack and names the Services.  Without an agent this process reads it, and shows addresses.
 On a terminal the table is refreshed until Ctrl-C.  In a pipe, with --once and with -o json it is printed once.
 """
 
@@ -10,108 +10,24 @@ import contextlib
 import shutil
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
 import click
-import msgspec
 
-from nftproxy.agent.socket.answers import ConflictRow, End, ListingRow, ServiceRow
+from nftproxy.agent.socket.answers import ConnectionRow, Connections
+from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
 from nftproxy.commands.output import json_text, table
-from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation, active_connections
-from nftproxy.model.addresses import host_port
+from nftproxy.kernel.conntrack.connection_counts import active_connections
 
-HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS")
+HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED")
 LINES_AROUND = 3
 """Lines of a terminal around the table's rows: the sum, the header, and the cursor's line."""
-NAMES_FOR = 30.0
-"""Seconds for which the agent's answer is cached: for 10,000 Services it takes the agent a second."""
 CLEAR = "\x1b[H\x1b[2J"
 """Moves a terminal's cursor to its upper left corner and clears it (ECMA-48)."""
 
 
-class TopRow(msgspec.Struct, frozen=True, rename="camel"):
-    """Active connections of a Service port to an endpoint.
-
-    `service` is "namespace/name".  If it is unknown, it is "", and `port` has the address and port that clients use.
-    """
-
-    service: str
-    port: str
-    protocol: str
-    endpoint: str
-    connections: int
-
-
-class Top(msgspec.Struct, frozen=True, rename="camel"):
-    """The output of `-o json`."""
-
-    connections: int
-    """All connections."""
-    others: int
-    """Connections that are in no row, as there are too many different ones."""
-    rows: tuple[TopRow, ...]
-    problem: str = ""
-    """Why the rows have no Services, "" if they have."""
-    caveat: str = ""
-    """Why the Services may be out of date, "" if they aren't."""
-
-
-class PortName(NamedTuple):
-    """A Service port: "namespace/name", and the port's number."""
-
-    service: str
-    port: str
-
-
-class ServiceNames:
-    """The Service ports of addresses and node ports, from the agent's listings of Services and conflicts.
-
-    A Service has its addresses, except for conflicts that it lost.  A node port is open at any address of the node.
-    """
-
-    def __init__(self, rows: Iterable[ListingRow | End] = ()) -> None:
-        rows = list(rows)
-        self.caveat = next((row.caveat for row in rows if isinstance(row, End) and row.caveat), "")
-        lost = {(row.key, row.what) for row in rows if isinstance(row, ConflictRow)}
-        self._names: dict[tuple[str, str, int], PortName] = {}
-        for row in rows:
-            if isinstance(row, ServiceRow):
-                self._add(row, lost)
-
-    def of(self, way: Translation) -> PortName | None:
-        """Return the Service port that a connection was meant for, None if unknown."""
-        protocol = way.protocol.value
-        return self._names.get((protocol, way.address, way.port)) or self._names.get((protocol, "", way.port))
-
-    def _add(self, row: ServiceRow, lost: set[tuple[str, str]]) -> None:
-        for text in row.ports:
-            number, _, rest = text.rpartition("/")
-            port, _, node_port = number.partition(":")
-            protocol, name = rest.lower(), PortName(f"{row.namespace}/{row.service}", port)
-            for address in (*row.cluster_ips, *row.external_ips):
-                if (row.key, f"{address} . {protocol} . {port}") not in lost:
-                    self._names[protocol, address, int(port)] = name
-            if node_port and (row.key, f"{protocol} . {node_port}") not in lost:
-                self._names[protocol, "", int(node_port)] = name
-
-
-def top_of(found: ConnectionCounts, names: ServiceNames, namespace: str = "", problem: str = "") -> Top:
-    """Return the rows with most connections first, only of `namespace` if it isn't ""."""
-    counts: Counter[tuple[str, str, str, str]] = Counter()
-    for way, count in found.by_translation.items():
-        name = names.of(way) or PortName("", host_port(way.address, way.port))
-        if not namespace or name.service.startswith(f"{namespace}/"):
-            endpoint = host_port(way.endpoint, way.endpoint_port)
-            counts[name.service, name.port, way.protocol.value, endpoint] += count
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    rows = tuple(TopRow(*key, count) for key, count in ranked)
-    return Top(counts.total() + found.others, found.others, rows, problem, names.caveat)
-
-
-def lines_of(top: Top, most: int | None = None) -> Iterator[str]:
+def lines_of(top: Connections, most: int | None = None) -> Iterator[str]:
     """Yield the lines of the table, with at most `most` rows."""
     shown = top.rows[:most]
     yield from table(HEADER, map(_cells, shown))
@@ -119,8 +35,9 @@ def lines_of(top: Top, most: int | None = None) -> Iterator[str]:
         yield f"and {rest} more"
 
 
-def _cells(row: TopRow) -> Sequence[str]:
-    return row.service, f"{row.port}/{row.protocol}", row.endpoint, str(row.connections)
+def _cells(row: ConnectionRow) -> Sequence[str]:
+    endpoint = f"{row.endpoint} (gone)" if row.is_gone else row.endpoint
+    return row.service, f"{row.port}/{row.protocol}", endpoint, str(row.connections), str(row.unanswered)
 
 
 @click.command("top")
@@ -136,6 +53,8 @@ def top_command(namespace: str, output: str, once: bool, interval: float, agent_
 
     The rows with most connections come first.  On a terminal the table is refreshed until Ctrl-C.  A connection is
     active if conntrack has translated it and it hasn't ended.  For UDP that is as long as conntrack remembers it.
+    UNANSWERED counts the connections to which the endpoint has sent nothing.  An endpoint that the Service doesn't have
+    any more is marked as gone.
     """
     tops = _tops(AgentClient(agent_socket, timeout), namespace)
     if output == "json":
@@ -149,24 +68,24 @@ def top_command(namespace: str, output: str, once: bool, interval: float, agent_
                 time.sleep(interval)
 
 
-def _tops(agent: AgentClient, namespace: str) -> Iterator[Top]:
-    """Yield the present connections each time.  Names are cached for `NAMES_FOR`, and absent without an agent."""
-    asked, names, problem = float("-inf"), ServiceNames(), ""
+def _tops(agent: AgentClient, namespace: str) -> Iterator[Connections]:
+    """Yield the present connections each time, by address without an agent."""
+    printed = ""
     while True:
-        if time.monotonic() - asked >= NAMES_FOR:
-            asked = time.monotonic()
-            try:
-                names, problem = ServiceNames([*agent.rows("services"), *agent.rows("conflicts")]), ""
-                if names.caveat:
-                    click.echo(f"caveat: {names.caveat}", err=True)
-            except NoAnswer as error:
-                names, problem = ServiceNames(), error.what
-                why = f"{error.what}, so addresses are shown instead of Services; {error.advice}"
-                click.echo(f"warning: {error.code}: {why}", err=True)
-        yield top_of(active_connections(), names, namespace, problem)
+        try:
+            top = agent.get(Connections, "/v1/connections", namespace=namespace)
+            news = f"caveat: {top.caveat}" if top.caveat else f"warning: {top.problem}" if top.problem else ""
+        except NoAnswer as error:
+            top = largest(unnamed(active_connections(), error.what), namespace)
+            why = f"{error.what}, so addresses are shown instead of Services; {error.advice}"
+            news = f"warning: {error.code}: {why}"
+        if news and news != printed:
+            click.echo(news, err=True)
+        printed = news
+        yield top
 
 
-def _draw(top: Top) -> None:
+def _draw(top: Connections) -> None:
     """Redraw the terminal with the rows that fit."""
     height = shutil.get_terminal_size().lines
     head = f"{time.strftime('%H:%M:%S')}  {top.connections} active connections"

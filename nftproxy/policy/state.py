@@ -108,13 +108,20 @@ class ClusterState:
                 if endpoint.address == address:
                     yield each.service, endpoint
 
+    def places_of(self, service: ObjectKey) -> Iterator[Place]:
+        """Every address and port in the EndpointSlices of a Service, of any protocol, ready or not."""
+        for each in self.slices_of(service):
+            for port in each.ports:
+                yield from (Place(endpoint.address, port.port) for endpoint in each.endpoints)
+
     def pod_names(self, service: ObjectKey) -> dict[Address, str]:
         """The pods of a Service's endpoints as "namespace/name", by address.  An address of several pods has ""."""
         names: dict[Address, str] = {}
         for each in self.slices_of(service):
             for address, name in each.pod_names():
-                text = f"{service.namespace}/{name}" if name else ""
-                names[address] = text if names.get(address, text) == text else ""
+                text = f"{service.namespace}/{name}"
+                if name:
+                    names[address] = text if names.get(address, text) == text else ""
         return names
 
     def pod_addresses(self, pod: ObjectKey) -> tuple[Address, ...]:

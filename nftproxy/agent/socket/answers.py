@@ -193,6 +193,39 @@ class Versions(msgspec.Struct, frozen=True, rename="camel"):
     python: str
 
 
+class ConnectionRow(msgspec.Struct, frozen=True, order=True, rename="camel"):
+    """Active connections of a Service port to an endpoint.
+
+    `service` is "namespace/name".  If it is unknown, it is "", and `port` has the address and port that clients use.
+    `unanswered` connections have had no packet from the endpoint.  `is_gone` is true if no EndpointSlice of the Service
+    has the endpoint any more.  `pod` is "namespace/name", "" if unknown.
+    """
+
+    service: str
+    port: str
+    protocol: str
+    endpoint: str
+    connections: int
+    unanswered: int = 0
+    is_gone: bool = False
+    pod: str = ""
+
+
+class Connections(msgspec.Struct, frozen=True, rename="camel"):
+    """Active connections: the rows, the largest first.
+
+    `connections` is the number of all.  `others` is the number of connections that are in no row, as there are too many
+    different rows.  `problem` says why rows have no Services, "" if they have.  `caveat` says why the Services may be
+    out of date, "" if they aren't.
+    """
+
+    connections: int
+    others: int
+    rows: tuple[ConnectionRow, ...]
+    problem: str = ""
+    caveat: str = ""
+
+
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     """The state of the agent.  `why_not` has the reasons if it isn't healthy, `source` names the source of objects.
 

@@ -30,6 +30,7 @@ from nftproxy.agent.socket.answers import (
     Versions,
     WatchState,
 )
+from nftproxy.agent.socket.connections import connections
 from nftproxy.agent.socket.listings import LISTINGS, ListingScope
 from nftproxy.agent.socket.readiness import elements_of_earlier_agent, when_known
 from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
@@ -87,7 +88,8 @@ def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
     handlers = {
         f"/v1/{name}": when_known(handler, pipeline, known.reporter) for name, handler in about_the_cluster.items()
     }
-    return {**handlers, "/v1/status": _status(known)}
+    top = connections(pipeline.state, known.reporter)
+    return {**handlers, "/v1/connections": top, "/v1/status": _status(known)}
 
 
 def _listing(

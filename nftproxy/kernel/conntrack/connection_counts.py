@@ -13,7 +13,7 @@ import re
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.kernel.conntrack.sweeps import ANSWER_SIZE
@@ -23,6 +23,9 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_conntrack as ct
 from nftproxy.netlink.codec import DUMP, attribute_pattern, nest_pattern
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, PROTOCOLS, request
+
+_Packed = tuple[Family, bytes, bytes, bytes, bytes, bytes]
+"""A translation as the kernel has it."""
 
 MOST_TRANSLATIONS = 200_000
 """Translations that are counted separately: 20,000 fronts with 10 endpoints each, some 100 MB.  For the rest, only the
@@ -43,10 +46,14 @@ class Translation(NamedTuple):
 
 
 class ConnectionCounts(NamedTuple):
-    """The number of active connections of each translation, and of the rest beyond `MOST_TRANSLATIONS`."""
+    """The number of active connections of each translation, and of the rest beyond `MOST_TRANSLATIONS`.
+
+    `unanswered` counts the connections of each translation that have had no packet from the endpoint.
+    """
 
     by_translation: Counter[Translation]
     others: int
+    unanswered: Counter[Translation] = Counter()  # noqa: RUF012  # only read
 
 
 def active_connections(rest: Callable[[float], object] = time.sleep, most: int = MOST_TRANSLATIONS) -> ConnectionCounts:
@@ -59,22 +66,28 @@ def active_connections(rest: Callable[[float], object] = time.sleep, most: int =
     Raises:
         Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
     """
-    packed: Counter[tuple[Family, bytes, bytes, bytes, bytes, bytes]] = Counter()
+    packed, unanswered = Counter[_Packed](), Counter[_Packed]()
     others = 0
     try:
         for answer in _answers(rest):
             for family, find in _FINDERS.items():
-                for *way, state in find(answer):
+                for address, number, port, endpoint, endpoint_port, status, state in find(answer):
                     if state and state[0] in (ct.TIME_WAIT, ct.CLOSED):
                         continue
-                    key = (family, *way)
+                    key = family, address, number, port, endpoint, endpoint_port
                     if key in packed or len(packed) < most:
                         packed[key] += 1
+                        if not status[0] & ct.SEEN_REPLY:
+                            unanswered[key] += 1
                     else:
                         others += 1
     except OSError as error:
         raise Unavailable(f"conntrack can't be read: {error.strerror or error}") from error
-    return ConnectionCounts(Counter({_translation(*key): count for key, count in packed.items()}), others)
+    return ConnectionCounts(_translated(packed), others, _translated(unanswered))
+
+
+def _translated(packed: Mapping[_Packed, int]) -> Counter[Translation]:
+    return Counter({_translation(*key): count for key, count in packed.items()})
 
 
 def _answers(rest: Callable[[float], object]) -> Iterator[bytes]:
@@ -97,7 +110,7 @@ def _translation(
 
 
 def _pattern(family: Family) -> re.Pattern[bytes]:
-    """Return a pattern that finds destination, protocol and port, endpoint and its port, and TCP's state."""
+    """Return a pattern that finds destination, protocol and port, endpoint and its port, status, and TCP's state."""
     size = ADDRESS_SIZE[family]
     head, nest = attribute_pattern, nest_pattern
     source, destination = head(size, ct.SOURCE[family]), head(size, ct.DESTINATION[family])
@@ -106,7 +119,7 @@ def _pattern(family: Family) -> re.Pattern[bytes]:
     from_port, to_port = head(2, ct.SOURCE_PORT), head(2, ct.DESTINATION_PORT)
     address, port = b"(.{%d})" % size, b"(..).."
     any_address, any_port = b".{%d}" % size, b"...."
-    translated = b"[\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff]"  # the lowest byte, with IPS_DST_NAT
+    translated = b"([\x20-\x3f\x60-\x7f\xa0-\xbf\xe0-\xff])"  # the lowest byte, with IPS_DST_NAT
     state = nest(ct.PROTOCOL_INFO) + nest(ct.INFO_TCP) + head(1, ct.TCP_STATE) + b"(.)"
     return re.compile(
         b"".join(

@@ -39,7 +39,26 @@ def test_translated_connections_are_counted(lab: Lab, ip: Ip, protocol: str) -> 
     cluster.connect(Origin.OUTSIDE, ip.node, 30080, protocol, times=2)
     cluster.connect(Origin.OUTSIDE, ip.away, 80, protocol, times=4)
     counts = {way(ip.vip, ip.here, 80, protocol): 3, way(ip.node, ip.here, 30080, protocol): 2}
-    assert read(lab) == ConnectionCounts(Counter(counts), 0)
+    found = read(lab)
+    assert (found.by_translation, found.others) == (counts, 0)
+
+
+def test_connections_without_an_answer_are_counted(lab: Lab) -> None:
+    """A connection to which the endpoint has sent nothing is counted as unanswered, too."""
+    served(lab, IP).connect(Origin.OUTSIDE, IP.vip, times=3)
+    assert read(lab).unanswered == {way(IP.vip, IP.here): 3}
+
+
+def test_a_connection_with_an_answer_is_not_unanswered(lab: Lab) -> None:
+    """A connection that the endpoint has accepted is counted, and not as unanswered."""
+    Cluster(lab, service(cluster_ips=[IP.vip]), slice_of(endpoints=[IP.node]))
+
+    def connect() -> ConnectionCounts:
+        with socket.create_server((IP.node, 8080)), socket.create_connection((IP.vip, 80), 10):
+            return active_connections(lambda _: None)
+
+    found = lab.node.call(connect)
+    assert (found.by_translation.total(), found.unanswered.total()) == (1, 0)
 
 
 def test_ended_connections_are_not_counted(lab: Lab) -> None:

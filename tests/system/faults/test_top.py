@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import subprocess
 import sys
 
 from nftproxy_conformance.apiserver import ApiServer
@@ -29,9 +30,9 @@ def test_connections_have_their_services_names(bench: Bench, server: ApiServer) 
     lines = [line.split() for line in done.out.splitlines()]
     assert (done.status, done.err) == (0, "")
     assert lines == [
-        ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS"],
-        ["shop/s21", "80/tcp", f"{pod(21)}:8080", "3"],
-        ["shop/s20", "80/tcp", f"{pod(20)}:8080", "2"],
+        ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED"],
+        ["shop/s21", "80/tcp", f"{pod(21)}:8080", "3", "3"],
+        ["shop/s20", "80/tcp", f"{pod(20)}:8080", "2", "2"],
     ]
     top = json.loads(bench.command("top", "-o", "json").out)
     assert (top["connections"], top["problem"]) == (5, "")
@@ -41,7 +42,27 @@ def test_connections_have_their_services_names(bench: Bench, server: ApiServer) 
         "protocol": "tcp",
         "endpoint": f"{pod(21)}:8080",
         "connections": 3,
+        "unanswered": 3,
+        "isGone": False,
+        "pod": "",
     }
+
+
+def test_a_command_without_permissions_has_the_agents_answer(bench: Bench, server: ApiServer) -> None:
+    """Without CAP_NET_ADMIN, as by `kubectl exec`, the agent's reading is shown, and endpoints that are gone."""
+    server.put(service(20), endpoints(20))
+    bench.wait_until_right()
+    bench.lab.node.flush_conntrack()
+    bench.lab.connect(Origin.POD, vip(20), 80)
+    server.put({**endpoints(20), "endpoints": []})
+    bench.wait_until_right()
+    arguments = ["top", "--agent-socket", str(bench.socket_path)]
+    less = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-net_admin"]
+    command = [*less, sys.executable, "-m", "nftproxy", *arguments]
+    process = bench.lab.node.popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (0, b"")
+    assert out.decode().splitlines()[1].split() == ["shop/s20", "80/tcp", f"{pod(20)}:8080", "(gone)", "1", "1"]
 
 
 def test_a_terminal_shows_it_again_and_again(bench: Bench) -> None:
