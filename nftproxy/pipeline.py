@@ -205,6 +205,16 @@ class Pipeline:
         """The Services that may contribute rules to a family, in the order of their names."""
         return sorted(self._owned.keys() - self.withheld[family].keys())
 
+    def size_of(self, service: ObjectKey) -> int:
+        """The elements that a Service contributes to all families."""
+        owners = self._owned.get(service, ())
+        return sum(
+            len(generation.blocks[owner].elements)
+            for generation in self.generations.values()
+            for owner in owners
+            if owner in generation.blocks
+        )
+
     def pop_updated(self) -> set[ObjectKey]:
         """Return the Services that were compiled again or removed since the last call."""
         updated, self._updated = self._updated, set()

@@ -60,6 +60,7 @@ PURE_ELSEWHERE = frozenset(
         "agent/reporting/occurrences",
         "agent/sync/inbox",
         "agent/sync/quarantine",
+        "agent/sync/turns",
     }
 )
 PURE_MAY_IMPORT = frozenset(

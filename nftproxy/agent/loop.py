@@ -10,6 +10,7 @@ end of a pause, the signal to stop.  Each round takes all events that have come,
 * The kernel's contents count as known only after a commit.  After any doubt (a refusal, a dead library, a table that
   another program changed) the next transaction is a full load, retried with backoff until the kernel accepts it
   (loading.py).
+* Small changes come before large ones, which wait for their turns (turns.py).
 * The two families share transactions as long as the kernel accepts them.  After a refusal each family is loaded by
   itself, so that a refusal for one family never delays the other.
 * On stopping, the rules stay.
@@ -20,19 +21,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
 from nftproxy.agent.sync.loading import Loader, now
 from nftproxy.agent.sync.quarantine import MOST_RETRIED
+from nftproxy.agent.sync.turns import Expense, Turns, displaced
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.drift import TableWatch
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
-from nftproxy.model.events import Event
+from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.steps import Steps
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
@@ -45,6 +49,9 @@ Settle = Callable[[Collection[Family]], Awaitable[None]]
 
 FIRST_NOTE, LONGEST_NOTE = 5.0, 300.0
 """Seconds between log lines about the listings that are missing at the start: the first pause, and the longest."""
+
+EXPENSE_EVERY = 60.0
+"""Least seconds between two log lines about large changes."""
 
 
 class SyncLoop:
@@ -60,12 +67,14 @@ class SyncLoop:
         *,
         sync_period: float,
         min_sync_period: float,
+        processor_time: Callable[[], float] = time.process_time,
     ) -> None:
         """Both periods are in seconds (nftables.syncPeriod and nftables.minSyncPeriod).
 
         `reporter` passes the loop's work on to health and metrics.  `table_watch` tells whether another program touched
         our tables: call `read_commits` when it has notifications.  `when_settled` is awaited after each round, with the
         families for which the kernel now holds the rules for the events (followers.py).
+        `processor_time` returns the seconds that this process has computed.
         """
         self._pipeline = pipeline
         self._kernel = kernel
@@ -77,6 +86,10 @@ class SyncLoop:
         self._wake = asyncio.Event()
         self._table_watch = table_watch
         self._check_due = self._rest_until = 0.0
+        self._processor_time = processor_time
+        self._turns = Turns(pipeline.size_of)
+        self._turn_due = float("inf")
+        self._expenses = ExpenseLog()
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
         self._loader = Loader(pipeline, kernel, reporter, table_watch, self._stopping.is_set)
@@ -134,7 +147,7 @@ class SyncLoop:
     async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
         try:
             async for events in source:
-                self.inbox.add(events)
+                self.inbox.add(events, now())
                 self._reporter.queued(events)
                 ready.set()
                 if not self._wake.is_set():
@@ -168,7 +181,7 @@ class SyncLoop:
 
     async def _until_woken(self) -> None:
         """Wait for a reason to go on, and make the periodic check if it is due by then."""
-        self._wake_at(min(self._check_due, self._loader.due))
+        self._wake_at(min(self._check_due, self._loader.due, self._turn_due))
         await self._wake.wait()
         if now() >= self._check_due and not self._stopping.is_set():
             self._plan_check()
@@ -212,10 +225,17 @@ class SyncLoop:
         return has_loaded
 
     async def _sync(self) -> bool:
-        """Apply all events that have come, as a single transaction.  Return whether the kernel had any work."""
+        """Apply the events whose turn it is, as a single transaction.  Return whether the kernel had any work."""
+        began = self._processor_time()
         events, changes = await self._take()
         applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
-        if self._loader.known and (events or applied):
+        if not any(map(_concerns_all, events)) and (
+            expense := self._turns.spent(self._processor_time() - began, now())
+        ):
+            self._expenses.note(expense, now())
+        waiting = self.inbox.waiting(self._pipeline.state.service_of)
+        self._turn_due = self._turns.next_due(waiting, now())
+        if self._loader.known and (events or applied or waiting):
             # even if no rule of a family has to change
             self._reporter.applied(len(applied.text), self._loader.known, full=False)
         has_loaded = await self._loader.load_what_is_due()
@@ -225,8 +245,8 @@ class SyncLoop:
         return bool(applied) or has_loaded
 
     async def _take(self) -> tuple[list[Event], dict[Family, Transaction]]:
-        """Return all events that have come, and their transactions.  Other tasks get their turns meanwhile."""
-        events = self.inbox.take()
+        """Return the events whose turn it is, and their transactions.  Other tasks run meanwhile."""
+        events = self._next_events()
         self._reporter.taken()
         steps = Steps(self._pipeline.ingest_in_steps(events, self._loader.known))
         for _ in steps:
@@ -235,6 +255,19 @@ class SyncLoop:
         self._reporter.ingested()
         self._loader.note(self._pipeline.pop_updated())
         return events, steps.result
+
+    def _next_events(self) -> list[Event]:
+        """Take the events whose turn it is from the inbox."""
+        state = self._pipeline.state
+        waiting = self.inbox.waiting(state.service_of)
+        postponed = waiting.keys() - set(self._turns.choose(waiting, now(), self.inbox.deleted()))
+        events = self.inbox.take_except(postponed, state.service_of)
+        self._reporter.postponed({key: waiting[key] for key in postponed}, now())
+        if not postponed:
+            return events
+        coming = [event.object for event in events if isinstance(event, Put) and isinstance(event.object, Service)]
+        gone = displaced(coming, self.inbox.services(), state.services) if coming else []
+        return [*(Removed(Service, key) for key in gone), *events]
 
     async def _change(self, changes: Mapping[Family, Transaction]) -> Transaction:
         """Apply a change, and return it.  After a failure the families' tables count as unknown."""
@@ -292,6 +325,36 @@ class SyncLoop:
                 warn(Code.TABLE_DAMAGED, text, table=family.table, missing=missing)
             if missing or family in harmed:
                 self._reporter.damaged(family)
+
+
+def _concerns_all(event: Event) -> bool:
+    """Return whether the cost of an event isn't that of a Service: a listing, the Node, this machine's addresses."""
+    match event:
+        case Put(object=Service() | EndpointSlice()):
+            return False
+        case Removed(kind=kind):
+            return kind not in (Service, EndpointSlice)
+    return True
+
+
+class ExpenseLog:
+    """Logs large changes, with at most a line in `EXPENSE_EVERY` seconds."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+
+    def note(self, expense: Expense, at: float) -> None:
+        """Log a large change, unless another was logged a short while ago."""
+        if at >= self._next:
+            self._next = at + EXPENSE_EVERY
+            warn(
+                Code.CHANGES_POSTPONED,
+                "a change of Service %(service)s took %(seconds).1f s: the next change of that kind in its namespace "
+                "waits for %(rest).0f s, and others go first",
+                service=expense.service,
+                seconds=expense.seconds,
+                rest=expense.rest,
+            )
 
 
 def _missing(installed: Installed | None, generation: Generation) -> str:

@@ -106,6 +106,8 @@ class Code(StrEnum):
     SILENCE_UNREADABLE = "NFT418", "Connections without an answer can't be read from the kernel"
     SILENCE_CROWDED = "NFT419", "More connections of a namespace have no answer than are noted"
 
+    CHANGES_POSTPONED = "NFT420", "Changes of a Service cost much, and wait for their turn"
+
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"
     API_DENIED = "NFT503", "The API server denies access to a resource"

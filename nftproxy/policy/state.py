@@ -84,6 +84,11 @@ class ClusterState:
         """The EndpointSlices that belong to a Service."""
         return self._slices_of.get(service, {}).values()
 
+    def service_of(self, key: ObjectKey) -> ObjectKey | None:
+        """The Service of an EndpointSlice, None if there is no such EndpointSlice."""
+        found = self._slices.get(key)
+        return found.service if found else None
+
     def endpoints_of(self, service: Service, family: Family) -> ServiceEndpoints:
         """The inputs to the choice of a Service's endpoints in a family."""
         silent = self.silent if service.key in self.watched else ()

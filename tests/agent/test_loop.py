@@ -430,7 +430,7 @@ def test_a_family_that_is_refused_costs_one_small_question() -> None:
     """A retry of a refused family first tries the table alone, however many Services there are."""
     kernel = FakeKernel()
     kernel.unwanted = ["table ip6 nftproxy"]
-    many = [service(f"shop/s{number}", cluster_ips=[f"fd00:96::{number}"]) for number in range(1, 500)]
+    many = [service(f"shop/s{number}", cluster_ips=[f"fd00:96::{number}"]) for number in range(1, 1_000)]
     asked: list[int] = []
     check = kernel.check
 

@@ -267,6 +267,7 @@ class World:
         self.reporter = SyncReporter(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(), clocks=self._clocks)
         periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
         self._periods = periods | tweaks
+        self.processor_time: Callable[[], float] = lambda: 0.0
         self._plans: list[tuple[float, Callable[[], object]]] = []
 
     @property
@@ -295,7 +296,14 @@ class World:
         async def main() -> None:
             table_watch = TableWatch(self.kernel)
             agent = self._agent = SyncLoop(
-                self.pipeline, self.kernel, self.reporter, table_watch, self._note_settled, **self._periods
+                self.pipeline,
+                self.kernel,
+                self.reporter,
+                table_watch,
+                self._note_settled,
+                sync_period=self._periods["sync_period"],
+                min_sync_period=self._periods["min_sync_period"],
+                processor_time=lambda: self.processor_time(),
             )
             self.kernel.when_told = agent.read_commits
             for when, do in [*self._plans, (until, agent.stop)]:

@@ -139,6 +139,10 @@ GAUGES = (
     Metric(
         "nftproxy_last_word_age_seconds", "Seconds since the API server's last word about a resource", ("resource",)
     ),
+    Metric(
+        "nftproxy_oldest_change_age_seconds", "Seconds that the oldest change that isn't in the kernel has waited", ()
+    ),
+    Metric("nftproxy_services_postponed", "Services whose changes wait for their turn, as they cost much", ()),
     Metric("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     Metric("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
     Metric("nftproxy_other_proxies", "Traces of another service proxy on this node, at most 5", ("proxy",)),

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from nftproxy.agent.reporting import freshness
@@ -16,7 +16,7 @@ from nftproxy.logs import warn
 from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put
-from nftproxy.model.objects import ClusterObject, EndpointSlice, Service
+from nftproxy.model.objects import ClusterObject, EndpointSlice, ObjectKey, Service
 from nftproxy.model.stages import Stage
 from nftproxy.rules.transaction import Transaction
 from nftproxy.sources.activity import ResourceActivity
@@ -31,6 +31,10 @@ SLOW = 1.0
 Services about a second."""
 SLOW_EVERY = 60.0
 """Least seconds between two such log lines.  The next line counts the omitted transactions."""
+
+LATE = 30.0
+"""Seconds that a change may wait for its turn before that is a warning: as long as a change of a default
+configuration may take in the worst case (syncPeriod)."""
 
 _CHANGES: dict[type[ClusterObject], str] = {Service: "service", EndpointSlice: "endpoint"}
 
@@ -107,6 +111,7 @@ class SyncReporter:
         self._spent: defaultdict[Stage, float] = defaultdict(float)
         self._slow = SlowLog()
         self._pending = dict.fromkeys(_CHANGES, 0)
+        self._postponed = Postponed(0)
         self._taken: dict[type[ClusterObject], int] = {}
         self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
         self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
@@ -115,7 +120,7 @@ class SyncReporter:
         """Return the proxy's present health."""
         status = self.health.status(self._clocks())
         stale = freshness.warnings(self.activities(), status.now.wall)
-        return status._replace(warnings=(*status.warnings, *stale))
+        return status._replace(warnings=(*status.warnings, *self._postponed.warnings(status.now.steady), *stale))
 
     def as_of(self, family: Family) -> float | None:
         """Return the time, in seconds since the epoch, at which the cluster was as the rules of a family say.
@@ -128,7 +133,8 @@ class SyncReporter:
             return None
         oldest = freshness.oldest_word(self.activities())
         waiting = self.health.waiting(now).get(family)
-        late = [] if waiting is None else [now.wall - waiting]
+        postponed = self._postponed.seconds(now.steady) if self._postponed.oldest else None
+        late = [now.wall - each for each in (waiting, postponed) if each is not None]
         return min([updated if oldest is None else oldest, *late])
 
     def caveat(self) -> str:
@@ -143,6 +149,12 @@ class SyncReporter:
         """Return the seconds that the oldest change of each family has waited, for families with such a change."""
         return self.health.waiting(self._clocks())
 
+    def postponed(self, services: Mapping[ObjectKey, float], now: float) -> None:
+        """Note the Services whose changes wait for their turn, each with the time since when, by the loop's clock."""
+        oldest = min(services, key=services.__getitem__, default=None)
+        since = self._clocks().steady - now + services[oldest] if oldest else 0.0
+        self._postponed = Postponed(len(services), oldest, since)
+
     def waits_for(self, sources: Sequence[str]) -> None:
         """Note the sources whose first listing is missing, before which nothing is loaded."""
         self.health.waits_for(sources, self._clocks())
@@ -155,6 +167,9 @@ class SyncReporter:
         """Return all metrics in Prometheus' text format."""
         status = self.status()
         self.metrics.set_only("nftproxy_waiting", *status.waiting)
+        waiting = (*self.waiting().values(), self._postponed.seconds(status.now.steady))
+        self.metrics.set("nftproxy_oldest_change_age_seconds", max(waiting))
+        self.metrics.set("nftproxy_services_postponed", self._postponed.services)
         ages = freshness.ages(self.activities(), status.now.wall, self._started)
         self.metrics.set_each("nftproxy_last_word_age_seconds", dict(ages))
         return self.metrics.text()
@@ -269,6 +284,26 @@ class SyncReporter:
                 self.metrics.observe("kubeproxy_network_programming_duration_seconds", now.wall - triggered, family)
         waiting = [each for each in self._taken_triggers if each[0] not in families]
         self._taken_triggers = deque(waiting, MOST_TRIGGERS)
+
+
+class Postponed(NamedTuple):
+    """The Services whose changes wait for their turn: how many, and which has waited longest, since a steady time."""
+
+    services: int
+    oldest: ObjectKey | None = None
+    since: float = 0.0
+
+    def seconds(self, now: float) -> float:
+        """Return how long the oldest change has waited, 0 if none waits."""
+        return now - self.since if self.oldest else 0.0
+
+    def warnings(self, now: float) -> Iterator[str]:
+        """Yield a warning if a change has waited for `LATE`."""
+        if (seconds := self.seconds(now)) >= LATE:
+            text = (
+                f"changes of {self.services} Services wait for their turn, those of {self.oldest} for {seconds:.0f} s"
+            )
+            yield f"{Code.CHANGES_POSTPONED}: {text}"
 
 
 class SlowLog:

@@ -92,6 +92,8 @@ gauge proxy nftproxy_other_proxies
 gauge - nftproxy_services_quarantined
 gauge for nftproxy_waiting
 gauge resource nftproxy_last_word_age_seconds
+gauge - nftproxy_oldest_change_age_seconds
+gauge - nftproxy_services_postponed
 gauge - nftproxy_skipped_objects
 gauge kernel,libnftables,version nftproxy_build_info
 """
@@ -580,7 +582,7 @@ def test_what_is_set() -> None:
     metrics.set("nftproxy_build_info", 1, "0.1.0", "1.0.6", "6.18.1")
     metrics.count("nftproxy_repairs_total", IPV4)
     assert series(
-        metrics, "nftproxy_conflicts", "nftproxy_se", "nftproxy_sk", "nftproxy_build", "nftproxy_repairs"
+        metrics, "nftproxy_conflicts", "nftproxy_services_q", "nftproxy_sk", "nftproxy_build", "nftproxy_repairs"
     ) == {
         "nftproxy_conflicts": 2,
         "nftproxy_services_quarantined": 1,

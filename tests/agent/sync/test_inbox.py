@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nftproxy.agent.sync.inbox import Inbox
 from nftproxy.model.events import Event, Listed, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Ignored, Service
+from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Service
 from tests.support.factories import host_addresses, key, node, pipeline, service, service_cidr, slice_of
 
 NAMES = ["shop/a", "shop/b", "shop/c"]
@@ -65,3 +65,32 @@ def test_objects_that_come_and_go_leave_nothing() -> None:
         it = service(f"shop/s{number}")
         inbox.add([Put(it), Removed(Service, it.key)])
     assert len(inbox) == 1
+
+
+@given(histories, histories, st.sets(st.sampled_from([each.key for each in SERVICES])))
+def test_what_is_postponed_comes_later(first: list[Event], later: list[Event], postponed: set[ObjectKey]) -> None:
+    """Whatever is postponed, the rules are the same in the end, and nothing else waits."""
+    inbox = Inbox()
+    one, other = pipeline(node=None), pipeline(node=None)
+    one.ingest([*first, *later])
+    for events in (first, later):
+        inbox.add(events)
+        other.ingest(inbox.take_except(postponed, other.state.service_of))
+        assert set(inbox.waiting(other.state.service_of)) <= postponed
+    other.ingest(inbox.take())
+    for family, generation in one.generations.items():
+        assert set(generation.used_elements()) == set(other.generations[family].used_elements())
+
+
+def test_how_long_a_service_waits() -> None:
+    """A Service waits since the oldest of its changes, and a deletion can't be postponed."""
+    inbox, state = Inbox(), pipeline(*SLICES).state
+    one, two, three = (each.key for each in SERVICES)
+    inbox.add([Put(SLICES[0])], 1.0)
+    inbox.add([Put(SLICES[0]), Put(SERVICES[0]), Removed(EndpointSlice, SLICES[2].key)], 2.0)
+    inbox.add([Removed(Service, three), Put(node())], 3.0)
+    assert inbox.waiting(state.service_of) == {one: 1.0, two: 2.0}
+    assert inbox.deleted() == [three]
+    assert inbox.services() == [SERVICES[0]]
+    assert inbox.take_except({one, two}, state.service_of) == [Removed(Service, three), Put(node())]
+    assert inbox.waiting(state.service_of) == {one: 1.0, two: 2.0}

@@ -1,0 +1,175 @@
+"""The Services whose changes come next: small changes first, large changes by turns.
+
+A change that comes during a transaction waits for its end.  So a tenant whose changes cost seconds could make all other
+tenants wait, by one word of an annotation, again and again.
+
+* The cost of a transaction is the processor time of this process from its events to its commit, the kernel's included.
+* A Service is *large* from a change that cost `LARGE` seconds until a change that cost less.  The size of a Service
+  doesn't matter: in a Service with thousands of endpoints one more endpoint is a small change.
+* A large Service has transactions of its own.  After each, large Services of its namespace wait `OWN_REST` times as
+  long as it took, and all others `REST` times as long.  So a namespace gets a fifth of the time for large changes, and
+  all namespaces together get half.
+* While the large Services of a namespace wait, its Services without rules wait with them: a new name is no way around.
+* All other changes share transactions, each with Services of some `ROUND` elements.  If there are more, the namespaces
+  that have cost least come first.
+* The latest events of a waiting Service replace the earlier (inbox.py), and all of them come together.
+
+No Service waits for ever: a large Service whose turn has come goes first once it has been passed over for `PATIENCE`.
+
+A Service that is deleted never waits.  Nor does a waiting Service keep an address that it has given up: if another
+Service asks for it, the waiting Service is removed until its turn (`displaced`).  So no connection to an address that
+was assigned anew goes to the endpoints of its last owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from nftproxy.model.objects import ObjectKey, Service
+
+LARGE = 0.25
+"""Seconds of processor time from which a change is large.  The change of a Service with ten endpoints costs 3 ms."""
+OWN_REST, REST = 4.0, 1.0
+"""Times the cost of a large change that large Services of its namespace, and of all namespaces, wait after it.
+Repairs get a fifth of the time too (loading.py)."""
+ROUND = 20_000
+"""Elements of Services that share a transaction, some 0.5 s if all of them change."""
+PATIENCE = 1.0
+"""Seconds for which small changes go ahead of a large Service whose turn has come."""
+LONGEST_ACCOUNT = 60.0
+"""Seconds for which the cost of small changes counts against a namespace."""
+MOST_LARGE = 1_000
+"""Large Services that are remembered.  The earliest are forgotten: their next change shows again what it costs."""
+
+
+class Expense(NamedTuple):
+    """A large change: its Service, its cost in seconds, and how long the next change of that kind waits."""
+
+    service: ObjectKey
+    seconds: float
+    rest: float
+
+
+class Turns:
+    """Chooses the Services of each transaction.  Times are the loop's, in seconds."""
+
+    def __init__(self, size_of: Callable[[ObjectKey], int]) -> None:
+        """`size_of` returns the number of elements that a Service contributes at present."""
+        self._size_of = size_of
+        self._large: dict[ObjectKey, None] = {}
+        self._chosen: dict[ObjectKey, int] = {}
+        self._due = 0.0  # of all large Services
+        self._due_of: dict[str, float] = {}  # of the large Services of a namespace
+        self._account_of: dict[str, float] = {}  # when the small changes of a namespace cease to count
+
+    def choose(
+        self, waiting: Mapping[ObjectKey, float], now: float, gone: Collection[ObjectKey] = ()
+    ) -> Collection[ObjectKey]:
+        """Return the Services whose changes come next.
+
+        `waiting` has the time since each Service has waited, and `gone` are deleted Services, which don't wait.
+        """
+        small, late, first = self._small(waiting, now), list[ObjectKey](), None
+        if len(small) < len(waiting):
+            due = {key: max(since, self.due(key)) for key, since in waiting.items() if key not in small}
+            first = min(due, key=lambda key: (due[key], key))
+            if due[first] <= now - (PATIENCE if small else 0.0):
+                late = [first]
+        chosen = late or self._round(small)
+        self._chosen = {key: self._size_of(key) for key in (*chosen, *gone)}
+        return chosen
+
+    def next_due(self, waiting: Mapping[ObjectKey, float], now: float) -> float:
+        """Return when `choose` has something to return, infinite if nothing waits."""
+        if len(self._small(waiting, now)):
+            return now
+        return min(map(self.due, waiting), default=float("inf"))
+
+    def due(self, service: ObjectKey) -> float:
+        """Return when it is a large Service's turn."""
+        return max(self._due, self._due_of.get(service.namespace, 0.0))
+
+    def spent(self, seconds: float, now: float) -> Expense | None:
+        """Note what the changes of the chosen Services have cost.  Return the largest change, if it is large."""
+        sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
+        costs = {key: seconds * size / sum(sizes.values()) for key, size in sizes.items()} if sizes else {}
+        self._chosen = {}
+        self._forget(now)
+        for key, cost in costs.items():
+            self._large.pop(key, None)
+            if cost >= LARGE:
+                self._large[key] = None
+                self._rest(key.namespace, cost, now)
+            else:
+                charged = max(now, self._account_of.get(key.namespace, now)) + OWN_REST * cost
+                self._account_of[key.namespace] = min(charged, now + LONGEST_ACCOUNT)
+        for key in list(self._large)[: max(0, len(self._large) - MOST_LARGE)]:
+            del self._large[key]
+        if seconds < LARGE or not costs:
+            return None
+        key = max(costs, key=costs.__getitem__)
+        return Expense(key, costs[key], OWN_REST * costs[key]) if costs[key] >= LARGE else None
+
+    def _rest(self, namespace: str, cost: float, now: float) -> None:
+        self._due = max(now, self._due) + REST * cost
+        self._due_of[namespace] = max(now, self._due_of.get(namespace, now)) + OWN_REST * cost
+
+    def _forget(self, now: float) -> None:
+        self._due_of = {name: due for name, due in self._due_of.items() if due > now}
+        self._account_of = {name: until for name, until in self._account_of.items() if until > now}
+
+    def _small(self, waiting: Mapping[ObjectKey, float], now: float) -> Mapping[ObjectKey, float]:
+        if not self._large and not self._due_of:
+            return waiting
+        return {key: since for key, since in waiting.items() if not self._must_wait(key, now)}
+
+    def _must_wait(self, key: ObjectKey, now: float) -> bool:
+        return key in self._large or (self._due_of.get(key.namespace, now) > now and not self._size_of(key))
+
+    def _round(self, small: Mapping[ObjectKey, float]) -> list[ObjectKey]:
+        """Return as many Services as share a transaction."""
+        if len(small) <= 1:
+            return list(small)
+        sizes = {key: self._size_of(key) for key in small}
+
+        def order(key: ObjectKey) -> tuple[float, bool, float, ObjectKey]:
+            return self._account_of.get(key.namespace, 0.0), sizes[key] >= ROUND, small[key], key
+
+        chosen, total = list[ObjectKey](), 0
+        for key in sorted(small, key=order):
+            if total >= ROUND:
+                break
+            chosen.append(key)
+            total += sizes[key]
+        return chosen
+
+
+Front = tuple[str, object, int]
+
+
+def displaced(
+    coming: Iterable[Service], postponed: Iterable[Service], present: Mapping[ObjectKey, Service]
+) -> list[ObjectKey]:
+    """Return the Services that wait and have given up an address and port, or a node port, for which another asks.
+
+    Args:
+        coming: the Services that are about to change.
+        postponed: the latest versions of Services that wait.
+        present: the Services in force.
+    """
+    given_up = {
+        front: new.key
+        for new in postponed
+        if (old := present.get(new.key))
+        for front in set(_fronts(old)).difference(_fronts(new))
+    }
+    return sorted({given_up[front] for each in coming for front in _fronts(each) if front in given_up})
+
+
+def _fronts(service: Service) -> Iterator[Front]:
+    for port in service.ports:
+        for address in (*service.cluster_ips, *service.load_balancer_ips, *service.external_ips):
+            yield address, port.protocol, port.port
+        if port.node_port:
+            yield "", port.protocol, port.node_port

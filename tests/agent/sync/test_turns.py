@@ -1,0 +1,168 @@
+"""Small changes come first, and large changes by turns that are as far apart as they are large."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from nftproxy.agent.sync.turns import LARGE, MOST_LARGE, OWN_REST, PATIENCE, REST, ROUND, Turns, displaced
+from nftproxy.model.objects import ObjectKey
+from tests.support.factories import key, service
+
+BIG, OTHER_BIG, NEW = key("evil/big"), key("bad/big"), key("evil/new")
+WEB, CART = key("shop/web"), key("shop/cart")
+COST = 5.0
+
+
+def turns(sizes: Mapping[ObjectKey, int] | None = None) -> Turns:
+    """Turns of Services with these sizes, by default of two large Services and two small Services."""
+    known = {BIG: 100_000, OTHER_BIG: 100_000, WEB: 10, CART: 10} if sizes is None else sizes
+    return Turns(lambda service: known.get(service, 0))
+
+
+def charged(*large: ObjectKey) -> Turns:
+    """The same after changes of some Services at second 0, each of which cost `COST`."""
+    made = turns()
+    for each in large:
+        made.choose({each: 0.0}, 0.0)
+        made.spent(COST, 0.0)
+    return made
+
+
+def test_small_changes_come_together() -> None:
+    """Changes that have cost little so far are all in the next transaction."""
+    waiting = {WEB: 1.0, BIG: 0.5, CART: 0.7}
+    made = turns()
+    assert set(made.choose(waiting, 2.0)) == set(waiting)
+    assert made.spent(LARGE / 2, 2.0) is None
+    assert set(made.choose(waiting, 2.1)) == set(waiting)
+
+
+def test_a_large_change_waits_for_its_turn() -> None:
+    """After a large change the next waits four times its cost, and all small changes come meanwhile."""
+    made = charged(BIG)
+    for at in (0.1, 1.0, OWN_REST * COST - 0.1):
+        assert list(made.choose({BIG: 0.0, WEB: at}, at)) == [WEB]
+        made.spent(0.01, at)
+        assert list(made.choose({BIG: 0.0}, at)) == []
+        assert made.next_due({BIG: 0.0}, at) == OWN_REST * COST
+    assert list(made.choose({BIG: 0.0}, OWN_REST * COST)) == [BIG]
+
+
+def test_a_large_change_has_a_transaction_of_its_own() -> None:
+    """Of several large changes whose turn has come one is taken, that which has waited longest, and nothing with it."""
+    made, later = charged(BIG, OTHER_BIG), 100.0
+    waiting = {BIG: later - 5, OTHER_BIG: later - 10, WEB: later}
+    assert list(made.choose(waiting, later)) == [OTHER_BIG]
+    made.spent(COST, later)
+    del waiting[OTHER_BIG]
+    assert list(made.choose(waiting, later)) == [WEB]
+    made.spent(0.01, later)
+    del waiting[WEB]
+    assert list(made.choose(waiting, later)) == []
+    assert list(made.choose(waiting, later + REST * COST)) == [BIG]
+
+
+def test_small_changes_go_first_for_a_while() -> None:
+    """A large change whose turn has come lets small changes pass, but not for ever."""
+    made, turn = charged(BIG), OWN_REST * COST
+    assert list(made.choose({BIG: 0.0, WEB: turn}, turn)) == [WEB]
+    assert list(made.choose({BIG: 0.0, WEB: turn}, turn + PATIENCE)) == [BIG]
+
+
+def test_the_time_for_large_changes_is_bounded() -> None:
+    """A tenant that changes all the time gets a fifth of the time, and any number of tenants get half."""
+    for tenants, most in ((1, 1 / (1 + OWN_REST)), (50, 1 / (1 + REST))):
+        services = [key(f"evil-{number}/big") for number in range(tenants)]
+        made, now, spent, began = turns(dict.fromkeys(services, 100_000)), 0.0, 0.0, 0.0
+        for each in services:
+            made.choose({each: 0.0}, now)
+            made.spent(COST, now)
+            now = began = now + COST
+        began = now = max(map(made.due, services))
+        for _ in range(200):
+            chosen = made.choose(dict.fromkeys(services, 0.0), now)
+            spent += COST * len(chosen)
+            now += COST * len(chosen)
+            made.spent(COST * len(chosen), now)
+            now = max(now, made.next_due(dict.fromkeys(services, 0.0), now))
+        assert most * 0.8 <= spent / (now - began) <= most * 1.01
+
+
+def test_a_large_service_with_small_changes_is_small_again() -> None:
+    """The size of a Service makes no change large: after one cheap change the next waits for nothing."""
+    made, turn = charged(BIG), OWN_REST * COST
+    made.choose({BIG: 0.0}, turn)
+    assert made.spent(LARGE / 2, turn) is None
+    assert set(made.choose({BIG: turn, WEB: turn}, turn)) == {BIG, WEB}
+
+
+def test_a_new_name_is_no_way_around() -> None:
+    """While the large Services of a namespace wait, its Services without rules wait too, and all others don't."""
+    made = charged(BIG)
+    fresh = key("shop/new")
+    assert set(made.choose({NEW: 1.0, fresh: 1.0, WEB: 1.0}, 1.0)) == {fresh, WEB}
+    assert list(made.choose({NEW: 1.0}, OWN_REST * COST)) == [NEW]
+
+
+def test_costs_go_to_the_large_service() -> None:
+    """Of the Services that shared a large transaction those that are large wait, and bystanders don't."""
+    made = turns()
+    made.choose({BIG: 0.0, WEB: 0.0}, 0.0)
+    expense = made.spent(COST, 0.0)
+    assert expense
+    assert expense.service == BIG
+    assert (expense.seconds, expense.rest) == pytest.approx((COST, OWN_REST * COST), rel=1e-3)
+    assert list(made.choose({BIG: 1.0, WEB: 1.0}, 1.0)) == [WEB]
+
+
+def test_a_deletion_costs_the_deleted() -> None:
+    """A deleted Service doesn't wait, and its cost isn't that of a Service beside it."""
+    sizes = {BIG: 100_000, WEB: 10}
+    made = turns(sizes)
+    assert list(made.choose({WEB: 0.0}, 0.0, gone=[BIG])) == [WEB]
+    del sizes[BIG]
+    assert made.spent(COST, 0.0) is not None
+    assert list(made.choose({WEB: 1.0, BIG: 1.0, NEW: 1.0}, 1.0)) == [WEB]
+
+
+def test_a_flood_comes_in_rounds() -> None:
+    """Of many changes as many come together as a transaction may have, first those of who has cost least."""
+    flood = [key(f"evil/s{number}") for number in range(100)]
+    made = turns({**dict.fromkeys(flood, ROUND // 10), WEB: 10})
+    waiting = dict.fromkeys(flood, 0.0)
+    first = list(made.choose(waiting, 0.0))
+    assert len(first) == 10
+    made.spent(LARGE * 5, 0.0)
+    assert made.next_due(waiting, 1.0) == 1.0
+    assert next(iter(made.choose(waiting | {WEB: 1.0}, 1.0))) == WEB, "although the others have waited longer"
+
+
+def test_memory_is_bounded() -> None:
+    """However many Services were large, so many are remembered."""
+    made = turns({})
+    for number in range(MOST_LARGE + 10):
+        made.choose({key(f"evil/s{number}"): 0.0}, 1e6 * number)
+        made.spent(COST, 1e6 * number)
+    assert len(made._large) == MOST_LARGE  # nothing else shows it
+
+
+def test_an_address_that_was_given_up_is_free() -> None:
+    """A waiting Service goes if another asks for what it has given up: an address, a port of it, or a node port."""
+    before = service("evil/big", cluster_ips=["10.96.0.9"], ports=["a:80:30080", "b:81"])
+    present = {before.key: before}
+    moved = service("evil/big", cluster_ips=["10.96.0.8"], ports=["a:80:30081"])
+    narrower = service("evil/big", cluster_ips=["10.96.0.9"], ports=["a:80:30080"])
+    asks = {
+        "the ClusterIP": service("shop/web", cluster_ips=["10.96.0.9"], ports=["x:80"]),
+        "the node port": service("shop/web", cluster_ips=["10.96.0.7"], ports=["x:90:30080"]),
+        "another port": service("shop/web", cluster_ips=["10.96.0.9"], ports=["x:82"]),
+        "nothing of it": service("shop/web", cluster_ips=["10.96.0.7"], ports=["x:80"]),
+    }
+    removed = {what: displaced([each], [moved], present) for what, each in asks.items()}
+    gone = [before.key]
+    assert removed == {"the ClusterIP": gone, "the node port": gone, "another port": [], "nothing of it": []}
+    assert displaced([asks["the ClusterIP"]], [narrower], present) == []
+    assert displaced([service("shop/web", cluster_ips=["10.96.0.9"], ports=["x:81"])], [narrower], present) == gone
+    assert displaced([asks["the ClusterIP"]], [moved], {}) == []

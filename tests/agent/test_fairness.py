@@ -1,0 +1,135 @@
+"""A tenant whose changes are large takes a share of the time, and small changes of all others go first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+from nftproxy.agent.sync.turns import OWN_REST
+from nftproxy.model.codes import Code
+from nftproxy.model.events import Event, Put, Removed
+from nftproxy.model.objects import Service
+from nftproxy.rules.transaction import Commit, Transaction
+from tests.agent.world import EVERYTHING, FakeKernel, Timed, World, source
+from tests.support.factories import IPV4, elements, service, slice_of
+
+COST = 5.0
+EVIL, ITS_IP = "evil/big", "10.97.0.1"
+
+
+class SlowKernel(FakeKernel):
+    """A kernel that takes `COST` seconds for each transaction about the tenant's Service."""
+
+    busy = 0.0
+
+    async def _apply(self, transaction: Transaction) -> Commit:
+        if ITS_IP in transaction.text:
+            await asyncio.sleep(COST)
+            self.busy += COST
+        return await super()._apply(transaction)
+
+
+def evil(number: int) -> Event:
+    """The tenant's Service has other endpoints."""
+    return Put(slice_of(EVIL, [f"10.2.{number >> 8 & 255}.{number & 255}@node-a"]))
+
+
+def begun(**tweaks: float) -> tuple[World, SlowKernel]:
+    """An agent over such a kernel."""
+    kernel = SlowKernel()
+    world = World(kernel, min_sync_period=0.02, **tweaks)
+    world.processor_time = lambda: kernel.busy
+    return world, kernel
+
+
+START: list[Event] = [*EVERYTHING, Put(service(EVIL, cluster_ips=[ITS_IP])), evil(0)]
+
+
+def rewriting(until: float) -> list[Timed]:
+    """The tenant changes its Service twice a second."""
+    times = itertools.takewhile(lambda at: at < until, itertools.count(10.0, 0.5))
+    return [(at, [evil(int(2 * at))]) for at in times]
+
+
+def victims(until: float) -> list[Timed]:
+    """A change of another tenant every 1.7 seconds, each with an address of its own."""
+    times = itertools.takewhile(lambda at: at < until, itertools.count(12.3, 1.7))
+    return [(at, [Put(slice_of("shop/web", [_pod(at)], suffix=_pod(at)))]) for at in times]
+
+
+def _pod(at: float) -> str:
+    return f"10.3.{int(10 * at) >> 8}.{int(10 * at) & 255}"
+
+
+def test_a_victim_waits_for_no_hostile_change_that_is_pending() -> None:
+    """A small change is in the next transaction that begins, however many large changes are pending before it."""
+    world, kernel = begun()
+    changes = victims(150)
+    world.run(source((0, START), *rewriting(150)), source((0, []), *changes), until=200)
+    for at, _ in changes:
+        done = next(when for when, each in kernel.applied if _pod(at) in each.text)
+        before = [begin for begin in kernel.tries if at < begin < done - COST / 2]
+        assert before == [], f"the change of second {at} waited for transactions that began after it"
+    world.assert_in_step()
+
+
+def test_a_tenant_gets_a_share_of_the_time() -> None:
+    """However often a tenant makes large changes, they take a fifth of the time, and the last is applied."""
+    world, kernel = begun()
+    world.run(source((0, START), *rewriting(210)), until=260)
+    large = [when for when, each in kernel.applied if ITS_IP in each.text and 15 < when < 210]
+    assert 6 <= len(large) <= 200 / (COST * (1 + OWN_REST)) + 1
+    assert all(later - earlier >= COST * OWN_REST for earlier, later in itertools.pairwise(large))
+    world.assert_in_step()
+    assert any("10.2.1.163 . 8080" in value for value in elements(world.pipeline, IPV4, "tcp-endpoints").values())
+
+
+def test_who_waits_for_a_turn_is_named_and_does_no_harm_to_health() -> None:
+    """Metrics say how long the oldest change waits, health warns of it after half a minute, and stays good."""
+    world, _ = begun()
+    seen: list[tuple[str, bool, tuple[str, ...]]] = []
+
+    def look() -> None:
+        status = world.reporter.status()
+        text = world.reporter.scrape().decode()
+        assert status.is_alive
+        (age,) = (line for line in text.splitlines() if line.startswith("nftproxy_oldest_change_age_seconds "))
+        (count,) = (line for line in text.splitlines() if line.startswith("nftproxy_services_postponed "))
+        seen.append((f"{float(age.split()[1]):.0f} {count.split()[1]}", status.is_healthy, status.warnings))
+
+    for at in (9.0, 20.5, 34.0):
+        world.at(at, look)
+    world.run(source((0, START), (10, [evil(1)]), (16, [evil(2)]), (20.2, [evil(3)])), until=70)
+    assert [each[0] for each in seen] == ["0 0.0", "4 1.0", "18 1.0"]
+    assert all(healthy and not warnings for _, healthy, warnings in seen)
+    late = service("evil/late")
+    world.reporter.postponed({late.key: -40.0}, 0.0)
+    (warning,) = (each for each in world.reporter.status().warnings if Code.CHANGES_POSTPONED in each)
+    assert "evil/late for 40 s" in warning
+
+
+def test_a_deletion_waits_for_nothing() -> None:
+    """A Service whose changes wait is deleted at once, with all that it had."""
+    world, kernel = begun()
+    key = service(EVIL).key
+    world.run(source((0, START), (10, [evil(1)]), (16, [evil(2)]), (17, [Removed(Service, key)])), until=24)
+    assert any(when == 17 + COST for when in kernel.times)
+    assert not any(ITS_IP in each for each in elements(world.pipeline, IPV4, "services"))
+    world.assert_in_step()
+
+
+def test_an_address_that_is_assigned_anew_never_leads_to_its_last_owner() -> None:
+    """A waiting Service that has given up its address loses it as soon as another Service has it."""
+    world, _ = begun()
+    moved = Put(service(EVIL, cluster_ips=["10.97.0.2"]))
+    new = [Put(service("shop/new", cluster_ips=[ITS_IP])), Put(slice_of("shop/new", ["10.3.9.9@node-a"]))]
+    found: list[dict[str, str]] = []
+    world.at(24, lambda: found.append(elements(world.pipeline, IPV4, "tcp-endpoints")))
+    world.run(source((0, START), (10, [evil(1)]), (16, [evil(2), moved]), (17, new)), until=70)
+    (now,) = found
+    of_address = {value for front, value in now.items() if front.startswith(f"{ITS_IP} ")}
+    assert of_address == {"10.3.9.9 . 8080"}
+    assert not any(front.startswith("10.97.0.2 ") for front in now), "its turn hasn't come"
+    later = elements(world.pipeline, IPV4, "tcp-endpoints")
+    assert {value for front, value in later.items() if front.startswith("10.97.0.2 ")} == {"10.2.0.2 . 8080"}
+    world.assert_in_step()
