@@ -20,13 +20,17 @@ log = logging.getLogger(__name__)
 NETWORK = "/proc/sys/net"
 NETFILTER = f"{NETWORK}/netfilter"
 CONNTRACK_MAX = f"{NETFILTER}/nf_conntrack_max"
-HASH_SIZE = "/sys/module/nf_conntrack/parameters/hashsize"
+HASH_SIZE = f"{NETFILTER}/nf_conntrack_buckets"
+"""The hash size.  kube-proxy writes /sys/module/nf_conntrack/parameters/hashsize, which only root can even read."""
 OOM_SCORE_ADJ = "/proc/self/oom_score_adj"
 
 ENTRIES_PER_BUCKET = 4  # kube-proxy's, and once the kernel's own proportion of nf_conntrack_max to the hash size
 
 ONLY_RAISED = frozenset({CONNTRACK_MAX, HASH_SIZE})
 """A larger value of these settings is kept: an administrator chose it (k/k#142035)."""
+ONLY_WISHED = frozenset({OOM_SCORE_ADJ})
+"""Failures to set these aren't warnings.  A container may not lower its score, which the kubelet has set (kube-proxy
+logs this at verbosity 2)."""
 
 
 def wanted(config: Config, cores: int) -> dict[str, int]:
@@ -73,7 +77,7 @@ def _conntrack(name: str) -> str:
 
 
 def apply(settings: Mapping[str, int]) -> None:
-    """Make the settings that differ, in this thread's network namespace.  Log a warning for each failure.
+    """Make the settings that differ, in this thread's network namespace.  Log each failure.
 
     conntrack's settings exist once its module is loaded, by rules that use it.
     """
@@ -84,6 +88,7 @@ def apply(settings: Mapping[str, int]) -> None:
             warn(
                 Code.SYSCTL_FAILED,
                 "%(path)s can't be set to %(value)d: %(error)s",
+                level=logging.INFO if path in ONLY_WISHED else logging.WARNING,
                 path=path,
                 value=value,
                 error=getattr(error, "strerror", None) or error,

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 
 import pytest
 
+from nftproxy.deploy.daemonset import OOM_SCORE_ADJ
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.sysctl import apply, wanted
 from nftproxy.model.settings import Config, Conntrack
 
 NETFILTER = "/proc/sys/net/netfilter"
+AGENT = 65532
+"""The user of the agent in the printed DaemonSet."""
 NOTHING = Conntrack(max_per_core=0, tcp_established_timeout=0, tcp_close_wait_timeout=0)
 
 
@@ -26,7 +30,7 @@ def test_the_defaults_are_kube_proxys() -> None:
     """With nothing configured these settings are made, to the letter."""
     assert wanted(Config(), 8) == {
         f"{NETFILTER}/nf_conntrack_max": 262144,
-        "/sys/module/nf_conntrack/parameters/hashsize": 65536,
+        f"{NETFILTER}/nf_conntrack_buckets": 65536,
         f"{NETFILTER}/nf_conntrack_tcp_timeout_established": 86400,
         f"{NETFILTER}/nf_conntrack_tcp_timeout_close_wait": 3600,
         "/proc/self/oom_score_adj": -999,
@@ -125,3 +129,29 @@ def test_the_kernel_takes_them(caplog: pytest.LogCaptureFixture) -> None:
     apply(settings)
     assert {path: int(Path(path).read_text()) for path in settings} == settings
     assert caplog.messages == []
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_container_after_its_init_container_warns_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """Once a privileged process has made the settings, the printed DaemonSet's agent has nothing to warn of.
+
+    It isn't root, and may neither write sysctls nor lower its score.
+    """
+    if not Path(NETFILTER, "nf_conntrack_udp_timeout").exists():
+        pytest.skip("nf_conntrack is not loaded")
+    room, buckets = (int(Path(path).read_text()) for path in (sysctl.CONNTRACK_MAX, sysctl.HASH_SIZE))
+    least = min(room, buckets * sysctl.ENTRIES_PER_BUCKET)  # the machine's, which no test may change
+    config = Config(conntrack=Conntrack(max_per_core=1, min=least), oom_score_adj=OOM_SCORE_ADJ)
+    settings = wanted(config, 1)
+    apply({path: value for path, value in settings.items() if path != sysctl.OOM_SCORE_ADJ})
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        os.setegid(AGENT)
+        os.seteuid(AGENT)
+        try:
+            apply(settings)
+        finally:
+            os.seteuid(0)
+            os.setegid(0)
+    assert [record.levelname for record in caplog.records] == ["INFO"]
+    assert caplog.messages == [f"{sysctl.OOM_SCORE_ADJ} can't be set to {OOM_SCORE_ADJ}: Permission denied"]
