@@ -169,6 +169,7 @@ def _run(
         warn(
             Code.AFFINITY_BY_HASH,
             "session affinity for IPv6 goes by a hash of the client's address: %(reason)s",
+            level=logging.INFO,  # Services without affinity, or without IPv6, lose nothing
             reason=found.reason,
         )
     node = config.hostname_override or platform.node().lower()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from nftproxy.doctor import cluster_checks, kube_proxy_checks, node_checks, program_checks
-from nftproxy.doctor.findings import Diagnosis, MigrationStage, ordered, shown, stage_of
+from nftproxy.doctor.findings import BRIEF, Diagnosis, MigrationStage, ordered, shown, stage_of
 from nftproxy.doctor.observations import Observations, Unseen
 from nftproxy.model.codes import Code
 
@@ -53,6 +53,9 @@ def as_text(diagnosis: Diagnosis, advise: Advise) -> Iterator[str]:
     for finding in diagnosis.findings:
         means, do = advise(finding.code)
         yield ""
+        if finding.code in BRIEF:
+            yield f"{finding.severity.value} {finding.code}: {finding.code.summary}: {finding.evidence[0]}"
+            continue
         yield f"{finding.severity.value} {finding.code}: {finding.code.summary}"
         for label, text in (*(("seen", each) for each in finding.evidence), ("then", means), ("do", do)):
             yield from _wrapped(f"  {f'{label}:':6}", text)

@@ -61,6 +61,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return any(finding.severity is not Severity.NOTE for finding in self.findings)
 
 
+BRIEF = frozenset({Code.AFFINITY_BY_HASH})
+"""Findings that most nodes have and that few need to act on.  They are printed in one line, after all others."""
 MOST, LONGEST = 40, 400
 """Lines of evidence of a finding, and characters of each: evidence may be any program's text, of any length."""
 
@@ -92,6 +94,6 @@ def stage_of(observed: Observations) -> MigrationStage:
 
 
 def ordered(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Sort errors before warnings before notes, each by their codes."""
+    """Sort errors before warnings before notes, each by their codes, with the brief ones last."""
     ranks = list(Severity)
-    yield from sorted(findings, key=lambda finding: (ranks.index(finding.severity), finding.code))
+    yield from sorted(findings, key=lambda each: (ranks.index(each.severity), each.code in BRIEF, each.code))

@@ -493,6 +493,10 @@ def test_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "probe", lambda: capabilities.Probe(probed.capabilities, "it has died"))
     codes = {each["code"]: each for each in diagnosis()["findings"]}
     assert (codes["NFT310"]["severity"], seen(codes["NFT310"])) == ("note", "it has died")
+    lines = nftproxy("doctor").out.split("\n\n")
+    brief = "note NFT310: Session affinity for IPv6 goes by a hash of the client's address: it has died"
+    assert brief in lines, "in a paragraph of one line"
+    assert not any(paragraph.startswith("note") for paragraph in lines[lines.index(brief) + 1 :]), "after all others"
 
 
 def test_forwarding() -> None:

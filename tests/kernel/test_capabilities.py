@@ -38,7 +38,7 @@ def test_wide_maps_are_found_or_the_reason_is() -> None:
     found = probe()
     if Kernel().version() == "1.0.6":
         assert found.capabilities == Capabilities(wide_maps=False)
-        assert "killed by SIGABRT" in found.reason
+        assert found.reason == "this libnftables dies of maps with keys wider than 16 bytes"
     else:
         assert found.capabilities.wide_maps == (found.reason == "")
     if Kernel().version() == "1.1.3":
