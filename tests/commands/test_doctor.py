@@ -354,7 +354,7 @@ def test_forward_accepts_that_vanish(tool: str, firewall: str) -> None:
     both = found()
     assert "NFT612" not in both
     assert f"({firewall})" in seen(both["NFT611"])
-    assert "KUBE-FORWARD has 1 accepts" in seen(both["NFT611"])
+    assert "KUBE-FORWARD has 1 accept rules" in seen(both["NFT611"])
 
 
 def test_no_firewall_no_finding() -> None:
@@ -528,7 +528,7 @@ def test_conntrack_smaller_than_asked_for(config: Any) -> None:
     """A limit below the configured value is a note with both numbers."""
     maximum = Path("/proc/sys/net/netfilter/nf_conntrack_max").read_text().strip()
     finding = found("--config", config("mode: nftables\nconntrack: {min: 2000000000}\n"))["NFT627"]
-    assert seen(finding) == f"net.netfilter.nf_conntrack_max is {maximum}, and 2000000000 is asked for"
+    assert seen(finding) == f"net.netfilter.nf_conntrack_max is {maximum}, and the configuration asks for 2000000000"
 
 
 @pytest.mark.parametrize(("name", "value", "code"), [("count", 90, "NFT626"), ("buckets", 10, "NFT628")])
