@@ -38,6 +38,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
+from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
@@ -140,15 +141,16 @@ class Loader:
             self._tables[family].due = now()
 
     async def commit(self, transaction: Transaction, families: Collection[Family]) -> None:
-        """Apply a change to known families.
+        """Apply a change to known families, a large change in pieces.
 
         Raises:
-            Refused, Unavailable: as the kernel does.
+            Refused, Unavailable: as the kernel does.  It may hold some pieces.
         """
-        with self._table_watch.committing(len(transaction.text)):
-            with self._reporter.committing(transaction, families):
-                commit = await self._kernel.apply(transaction)
-            self._table_watch.record_change(commit, families)
+        for piece in pieces_of(transaction):
+            with self._table_watch.committing(len(piece.text)):
+                with self._reporter.committing(piece, families):
+                    commit = await self._kernel.apply(piece)
+                self._table_watch.record_change(commit, families)
 
     async def finds_nothing_in_force(self) -> bool:
         """Return whether the kernel has no table of ours with hooks.  An interrupted first load leaves none."""

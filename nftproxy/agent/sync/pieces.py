@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 from collections.abc import Collection, Iterable
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
@@ -23,6 +24,7 @@ from nftproxy.kernel.drift import LARGE, TableWatch
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.stages import Stage
+from nftproxy.rules.pieces import pieces_of
 from nftproxy.rules.transaction import Commit, Transaction, delete_transaction, join
 
 PIECE = 128 * 1024
@@ -30,6 +32,8 @@ PIECE = 128 * 1024
 
 libnftables and kernel take less time for 10,000 Services of 10 endpoints in small pieces (1.7 s of CPU in pieces of
 64 KiB, 2.0 s in pieces of 256 KiB, 2.4 s in one)."""
+LONGEST = 4 * PIECE
+"""A longer transaction is split: a single Service port may come to 5 MB."""
 
 
 class PiecewiseLoad:
@@ -77,7 +81,7 @@ class PiecewiseLoad:
     async def _apply_all_but_the_last(self, stack: contextlib.ExitStack) -> None:
         """Send each piece as soon as it is full.  The rest stays gathered: it is the last piece."""
         size = 0
-        for made in self._made:
+        for made in itertools.chain.from_iterable(map(_split, self._made)):
             if size >= PIECE:  # and there is more
                 if not self._under_way:
                     stack.enter_context(self._table_watch.committing(LARGE))
@@ -112,3 +116,7 @@ class PiecewiseLoad:
             self._cancel()
             with contextlib.suppress(Refused, Unavailable):
                 await self._kernel.apply(join(map(delete_transaction, families)))
+
+
+def _split(made: Transaction) -> list[Transaction]:
+    return [made] if len(made.text) <= LONGEST else pieces_of(made, PIECE)

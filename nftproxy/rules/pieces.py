@@ -1,0 +1,172 @@
+"""Splits a large transaction into pieces that the kernel takes one after the other.
+
+A large transaction costs memory (libnftables takes some 45 bytes for each byte of text), and the kernel holds its lock
+meanwhile.  The time and memory of a piece are bounded, however large the change is.
+
+Packets see the table between two pieces, so the order of the pieces keeps every front usable:
+
+1. Declarations come first: no packet reaches a new set, map or chain yet.
+2. Then come elements of lists and shared maps that are added or replaced.  A front that grows draws the new rows only
+   after step 3, and a front that shrinks has its surplus rows until step 4.
+3. Then come fronts.  All elements of a front, in all sets and maps, change in the same piece.
+4. Then elements of lists and shared maps go, and at last declarations.
+
+So a packet meets the rules of its front from before the change or from after it.  A source on a list of ranges is
+treated likewise: a list changes as a whole.  If the kernel refuses a piece, the pieces before it stay, and a full load
+must follow.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from nftproxy.model.addresses import Protocol
+from nftproxy.rules.transaction import Transaction
+
+PIECE = 56 * 1024
+"""Characters of a piece, some 1,300 elements: elements go as bytes, without libnftables, up to 64 KiB
+(kernel/nfnetlink/element_batch.py).
+
+100,000 elements of a Service take 0.5 s in such pieces, 19 ms at a time, and 1.7 s in pieces of 128 KiB.  A single
+transaction takes 2.0 s, and 180 MB of memory."""
+
+_PROTOCOLS = {protocol.value for protocol in Protocol}
+
+
+class _Place(NamedTuple):
+    """The table and the name of a set or map."""
+
+    table: str
+    name: str
+
+
+class _Entry(NamedTuple):
+    """An element that is added or deleted."""
+
+    verb: str
+    place: _Place
+    text: str
+
+
+_Group = list[_Entry]
+"""Elements that change in the same piece."""
+
+
+class _Parts:
+    """The statements of a transaction by their kind, each kind in its order."""
+
+    def __init__(self, text: str) -> None:
+        self.declared: list[str] = []
+        self.discarded: list[str] = []
+        self.added: dict[_Place, list[str]] = {}
+        self.deleted: dict[_Place, list[str]] = {}
+        is_block, before = False, ""
+        for line in text.splitlines(keepends=True):
+            verb, _, rest = line.partition(" ")
+            if is_block or verb == "table":
+                self.declared.append(line)
+                is_block = line != "}\n"
+            elif rest.startswith("element "):
+                _, family, table, name, elements = rest.split(" ", 4)
+                found = self.added if verb == "add" else self.deleted
+                found.setdefault(_Place(f"{family} {table}", name), []).extend(elements[2:-3].split(", "))
+            elif verb == "add" or before.startswith("add chain "):  # a chain is added, and emptied for its new rules
+                self.declared.append(line)
+            else:
+                self.discarded.append(line)
+            before = line
+
+
+def pieces_of(transaction: Transaction, size: int = PIECE) -> list[Transaction]:
+    """Split a change into pieces of about `size` characters of elements, in the order that this module describes.
+
+    A transaction of up to `size` characters stays whole.  All new declarations are in a single piece, and so are all
+    that go.  A front, or a list of ranges, is never split.
+
+    Args:
+        transaction: made by `change_transaction`, for any families.
+        size: characters.
+    """
+    if len(transaction.text) <= size:
+        return [transaction]
+    parts = _Parts(transaction.text)
+    early, fronts, late = _staged(parts)
+    pieces = ["".join(parts.declared)]
+    pieces += itertools.chain.from_iterable(_pieces(stage, size) for stage in (early, fronts, late))
+    pieces.append("".join(parts.discarded))
+    return [Transaction(text) for text in pieces if text]
+
+
+def _staged(parts: _Parts) -> tuple[Iterable[_Group], Iterable[_Group], Iterable[_Group]]:
+    """The groups of elements of steps 2, 3 and 4."""
+    early: list[Iterable[_Group]] = []
+    late: list[Iterable[_Group]] = []
+    fronts: dict[tuple[str, str], _Group] = {}
+    for place in dict.fromkeys([*parts.deleted, *parts.added]):
+        deleted, added = parts.deleted.get(place, []), parts.added.get(place, [])
+        if _is_of_fronts(place.name, (added or deleted)[0]):
+            for entry in _entries(place, deleted, added):
+                fronts.setdefault((place.table, _key(entry.text)), []).append(entry)
+        elif not deleted:
+            early.append([entry] for entry in _entries(place, deleted, added))
+        elif not added:
+            late.append([entry] for entry in _entries(place, deleted, added))
+        else:
+            groups = _grouped(place, deleted, added)
+            early.append(group for group in groups if group[-1].verb == "add")
+            late.append(group for group in groups if group[-1].verb == "delete")
+    return itertools.chain(*early), fronts.values(), itertools.chain(*late)
+
+
+def _entries(place: _Place, deleted: Iterable[str], added: Iterable[str]) -> Iterator[_Entry]:
+    yield from (_Entry("delete", place, text) for text in deleted)
+    yield from (_Entry("add", place, text) for text in added)
+
+
+def _grouped(place: _Place, deleted: Iterable[str], added: Iterable[str]) -> list[_Group]:
+    """Group the elements of a map by key, the elements of a set by the first part of the key: the name of a list."""
+    groups: dict[str, _Group] = {}
+    for entry in _entries(place, deleted, added):
+        key, _, value = entry.text.partition(" : ")
+        groups.setdefault(key if value else key.partition(" . ")[0], []).append(entry)
+    return list(groups.values())
+
+
+def _is_of_fronts(name: str, element: str) -> bool:
+    """Whether a set or map has fronts as keys: address, protocol and port, or protocol and node port."""
+    match _key(element).split(" . "):
+        case [_, protocol, _]:
+            return protocol in _PROTOCOLS
+        case [protocol, _]:
+            return protocol in _PROTOCOLS and name.startswith("nodeport-")
+    return False
+
+
+def _key(element: str) -> str:
+    return element.partition(" : ")[0]
+
+
+def _pieces(groups: Iterable[_Group], size: int) -> Iterator[str]:
+    """The commands for some groups, as texts of about `size` characters."""
+    piece: list[_Entry] = []
+    length = 0
+    for group in groups:
+        piece += group
+        length += sum(len(entry.text) + 2 for entry in group)
+        if length >= size:
+            yield _text(piece)
+            piece, length = [], 0
+    yield _text(piece)
+
+
+def _text(piece: Iterable[_Entry]) -> str:
+    """The commands for some elements: deletions come first."""
+    commands: dict[tuple[str, _Place], list[str]] = {}
+    for verb, place, text in piece:
+        commands.setdefault((verb, place), []).append(text)
+    ordered = sorted(commands.items(), key=lambda item: item[0][0] == "add")
+    return "".join(
+        f"{verb} element {place.table} {place.name} {{ {', '.join(texts)} }}\n" for (verb, place), texts in ordered
+    )
