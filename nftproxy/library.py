@@ -118,7 +118,7 @@ class Cluster:
                 Conflict(str(lost.denial.code), lost.service_port, lost.what, lost.why(pipeline.state.claims))
                 for lost in pipeline.all_losses()
             ),
-            {str(key): reason for key, reason in sorted(pipeline.state.excessive.items())},
+            {str(key): excess.reason for key, excess in sorted(pipeline.state.excessive.items())},
             tuple(manifests.problems),
             tuple(manifests.ignored),
         )

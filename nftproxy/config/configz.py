@@ -63,6 +63,7 @@ def configz(config: Config) -> bytes:
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
                     "serviceCounts": config.service_counts,
+                    "elementBudget": config.element_budget,
                     "agentSocket": config.agent_socket,
                 },
             }

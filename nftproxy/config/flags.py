@@ -142,6 +142,7 @@ OTHER_FLAGS = (
 
 OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
+    Flag("element-budget", "nftproxy.elementBudget", _number, "Elements of all Services together."),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),

@@ -142,6 +142,9 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
         service_counts=bool(own.service_counts),
+        element_budget=_integer(
+            own.element_budget, _DEFAULT.element_budget, range(1_000, 1_000_000_001), "nftproxy.elementBudget", report
+        ),
         agent_socket=_socket_path(own.agent_socket, "nftproxy.agentSocket", report),
     )
     _judge_ports(config, warn)

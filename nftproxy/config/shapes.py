@@ -65,6 +65,7 @@ class Nftproxy(Shape):
     service_proxy_name: str | None = None
     startup_taint: str | None = None
     service_counts: bool | None = None
+    element_budget: int | None = None
     agent_socket: str | None = None
 
 

@@ -89,7 +89,8 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
     state = pipeline.state
     if isinstance(to, ToService):
         if to.service in state.excessive:
-            yield f"{Code.LIMIT_EXCEEDED}: Service {to.service} is quarantined: {state.excessive[to.service]}"
+            excess = state.excessive[to.service]
+            yield f"{excess.code}: Service {to.service} is quarantined: {excess.reason}"
         elif to.service in state.ignored:
             reason = state.ignored[to.service].reason
             yield f"this proxy doesn't serve Service {to.service}: {reason}{_instead(reason)}"
@@ -240,10 +241,10 @@ def _quarantined(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:
             reason = withheld[key] or "the kernel refuses its rules"
             what = f"Service {key} has this place but is quarantined, so it has no rules of this family"
             yield f"{Code.QUARANTINED}: {what}: {reason}"
-    for key, reason in sorted(state.excessive.items()):
+    for key, excess in sorted(state.excessive.items()):
         if state.asks_for(key, spot.address):
             what = f"Service {key} asks for this address but is quarantined, so it isn't served"
-            yield f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
+            yield f"{excess.code}: {what}: {excess.reason}"
 
 
 def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) -> Iterator[str]:

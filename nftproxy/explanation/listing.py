@@ -46,8 +46,8 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
     for lost in pipeline.all_losses():
         why = lost.why(pipeline.state.claims)
         yield f"conflict: {lost.denial.code}: {lost.service_port} does not get {lost.what}: {why}"
-    for key, reason in sorted(pipeline.state.excessive.items()):
-        yield f"quarantined: {Code.LIMIT_EXCEEDED}: {key}: {reason}"
+    for key, excess in sorted(pipeline.state.excessive.items()):
+        yield f"quarantined: {excess.code}: {key}: {excess.reason}"
     yield from _topology_notes(pipeline)
     yield from _localhost_notes(pipeline)
     yield from _affinity_notes(pipeline, pipeline.settings)

@@ -85,6 +85,7 @@ class Code(StrEnum):
     AFFINITY_BY_HASH = "NFT310", "Session affinity for IPv6 goes by a hash of the client's address"
     ENDPOINT_SILENT = "NFT311", "An endpoint doesn't answer this node, and its Service leaves such endpoints out"
     CONFLICT_API_SERVER = "NFT312", "A Service claims the address at which this node reaches the API server"
+    BUDGET_EXCEEDED = "NFT313", "A namespace asks for more than its share of the budget, and a Service is quarantined"
 
     FEATURE_MISSING = "NFT401", "The kernel or nft lacks something that the rules need"
     FAMILY_MISSING = "NFT402", "The kernel's nftables doesn't know IPv4 or IPv6"

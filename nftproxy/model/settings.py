@@ -18,6 +18,10 @@ CANARY_HEALTHZ_PORT, CANARY_METRICS_PORT = 10356, 10349
 AGENT_SOCKET = "/run/nftproxy/agent.sock"
 """The default path of the socket on which the agent answers commands."""
 
+ELEMENT_BUDGET = 600_000
+"""The default budget of elements of all Services together (policy/budget.py).  100,000 Services of two endpoints have
+500,000.  docs/limits.md has the memory of an element."""
+
 
 class DetectLocalMode(Enum):
     """How to recognise traffic of this node's pods (detectLocalMode, KEP-2450)."""
@@ -119,6 +123,7 @@ class Config(msgspec.Struct, frozen=True):
     service_proxy_name: str = ""  # the value of the label service-proxy-name of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
     service_counts: bool = False  # count the connections of each Service port
+    element_budget: int = ELEMENT_BUDGET  # elements of all Services together, divided between the namespaces
 
     @property
     def is_canary(self) -> bool:

@@ -8,7 +8,6 @@ has a front that it claims (claims.py) unless another Service takes precedence o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from ipaddress import collapse_addresses
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback, of_family
@@ -26,6 +25,7 @@ from nftproxy.policy.claims import (
     port_claims,
 )
 from nftproxy.policy.facts import Front
+from nftproxy.policy.ranges import merged
 from nftproxy.policy.state import ClusterState
 
 
@@ -134,11 +134,6 @@ def _front(claim: Claim) -> Front:
 def collapsed(networks: Iterable[Network]) -> tuple[str, ...]:
     """Networks of one family with overlaps merged, as the kernel's interval sets require."""
     return tuple(map(_network_text, merged(networks)))
-
-
-def merged(networks: Iterable[Network]) -> list[Network]:
-    """Networks of one family with overlaps and neighbours merged, in order."""
-    return list(collapse_addresses(networks))  # type: ignore[type-var]
 
 
 def _network_text(network: Network) -> str:

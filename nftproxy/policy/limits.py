@@ -9,13 +9,19 @@ Rows cost most: some 1.2 KB of memory each while a Service is compiled and rende
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from nftproxy.model.addresses import Family, Protocol, family_of
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SilentEndpoints
+from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
-from nftproxy.policy.choosing.placement import most_placed
+from nftproxy.policy.choosing.candidates import weight_of
+from nftproxy.policy.choosing.placement import most_placed, rows_at_most
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
+from nftproxy.policy.ranges import keys_at_most
 
 MAX_FRONTS = 10_000
 """Fronts of a Service, in both families together: addresses times ports, and node ports.
@@ -32,6 +38,27 @@ MAX_ENDPOINTS = MAX_DRAWN
 """Endpoints of a port of a Service, in a family: the rules have no larger number."""
 MAX_SOURCE_RANGES = 1_000
 """Source ranges of a Service.  Its ports and addresses share them."""
+
+
+SHARED_ROWS = 1_000
+"""Rows of a port up to which IPv6's map from numbers to addresses isn't counted: all lists up to the next power of two
+share one."""
+
+FRONT = 2
+"""Elements of a front in any case: in `services` and in `fronts`."""
+SCREENED = 4
+"""Further elements of a front that restricts its clients by annotations (screened.nft.j2)."""
+
+
+class Exceeded(NamedTuple):
+    """A limit that a Service exceeds, in words."""
+
+    reason: str
+
+    @property
+    def code(self) -> Code:
+        """The code of this fault."""
+        return Code.LIMIT_EXCEEDED
 
 
 EndpointCounts = Counter[tuple[Family, str, Protocol]]
@@ -57,6 +84,57 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
         return f"a port of it has {largest} endpoints, and {MAX_ENDPOINTS} are allowed"
     rows = _rows(service, slices, endpoints)
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
+
+
+def size(service: Service, slices: Collection[EndpointSlice]) -> int:
+    """The elements that a Service may come to, in both families together: as many, or a few more.
+
+    The same on all nodes.  So elements that depend on the node don't count (`hairpin`, one for each endpoint on this
+    node), and of two cases the larger counts.
+    """
+    options = service.options
+    front = FRONT + (service.affinity_timeout is not None)
+    front += options is not PLAIN and _optional(options)
+    outside = front + 1 + (service.external_policy is TrafficPolicy.LOCAL) + bool(service.source_ranges)
+    node_ports = sum([port.node_port > 0 for port in service.ports])
+    elements = keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
+    for family, (inside, external) in _addresses_by_family(service).items():
+        elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
+        rows = _all_rows(service, [each for each in slices if each.family is family])
+        elements += rows * (inside + external + (node_ports > 0)) * _copies(service)
+        if family is Family.IPV6 and rows > SHARED_ROWS:
+            elements += 2 * rows
+    return elements
+
+
+def _optional(options: ServiceOptions) -> int:
+    """The elements of a front that annotations ask for."""
+    return SCREENED * options.screens + (options.silent_endpoints is SilentEndpoints.LEAVE_OUT)
+
+
+def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
+    """The most rows of these endpoints at an address, for all ports together.
+
+    A port without endpoints has an element in `no-endpoints` instead.
+    """
+    if service.options is PLAIN and all(each.options is PLAIN_SLICE for each in slices):
+        rows = sum([len(each.endpoints) * len(each.ports) for each in slices])
+    else:
+        weights = [weight_of(each) for each in slices]
+        of_zones = max((weight for _, weight in service.options.weights), default=1)
+        heaviest = max(weights, default=1) // (math.gcd(*weights) or 1) * max(of_zones, 1)
+        counts = _endpoints(slices).values()
+        rows = sum(rows_at_most(count, service.options.algorithm, heaviest) for count in counts if count)
+    return max(rows, 1) + max(len(service.ports) - 1, 0)
+
+
+def _addresses_by_family(service: Service) -> Mapping[Family, tuple[int, int]]:
+    """The number of ClusterIPs and of external addresses, in each family that the Service is of."""
+    ips, external = service.cluster_ips, service.load_balancer_ips + service.external_ips
+    if len(ips) == 1 and not external:  # as with nearly every Service
+        return {family_of(ips[0]): (1, 0)}
+    inside, outside = Counter(map(family_of, ips)), Counter(map(family_of, external))
+    return {family: (inside[family], outside[family]) for family in inside}
 
 
 def _addresses(service: Service) -> int:

@@ -12,10 +12,9 @@ networks of the next such length, at most 8.  Most ranges in use (/8, /16, /20, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from ipaddress import ip_network
+from ipaddress import collapse_addresses, ip_network
 
 from nftproxy.model.addresses import Family, Network
-from nftproxy.policy.fronts import merged
 
 STRIDE = 4
 """Bits from one length of a prefix to the next: 9 lengths for IPv4, 33 for IPv6."""
@@ -36,6 +35,16 @@ def range_keys(networks: Iterable[Network]) -> tuple[str, ...]:
         for network in merged(networks)
         for part in network.subnets(new_prefix=-(-network.prefixlen // STRIDE) * STRIDE)
     )
+
+
+def merged(networks: Iterable[Network]) -> list[Network]:
+    """Networks of one family with overlaps and neighbours merged, in order."""
+    return list(collapse_addresses(networks))  # type: ignore[type-var]
+
+
+def keys_at_most(networks: Iterable[Network]) -> int:
+    """The most keys that networks come to: fewer if some overlap."""
+    return sum(1 << -network.prefixlen % STRIDE for network in networks)
 
 
 def networks_of(keys: Iterable[str]) -> list[Network]:

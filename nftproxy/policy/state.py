@@ -26,9 +26,10 @@ from nftproxy.model.objects import (
 )
 from nftproxy.model.settings import Config
 from nftproxy.model.steps import finish
+from nftproxy.policy.budget import Budget, Shortage
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.claims import Claims
-from nftproxy.policy.limits import excess
+from nftproxy.policy.limits import Exceeded, excess, size
 
 STEP = 250
 """Objects of a listing that are taken in before other tasks get their turn: some 10 ms."""
@@ -57,7 +58,8 @@ class Invalidation(msgspec.Struct):
 class ClusterState:
     """Services, EndpointSlices, this Node and ServiceCIDRs, with the indexes that compiling needs.
 
-    `services` are the Services within the limits (limits.py).  `excessive` has the rest, each with the reason.
+    `services` are the Services within the limits (limits.py) and the budget (budget.py).  `excessive` has the rest,
+    each with the reason.  `excess_changes` counts the changes of `excessive`.
     `ignored` are the Services that aren't for this proxy, which no rule depends on.
     `watched` are the `services` that leave out silent endpoints.  `silent` are the endpoints that don't answer.
     """
@@ -71,7 +73,9 @@ class ClusterState:
         self.api_servers: frozenset[Place] = frozenset()
         self.services: dict[ObjectKey, Service] = {}
         self.watched: set[ObjectKey] = set()
-        self.excessive: dict[ObjectKey, str] = {}
+        self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
+        self.excess_changes = 0
+        self._budget = Budget(config.element_budget)
         self.ignored: dict[ObjectKey, Ignored] = {}
         self._given: dict[ObjectKey, Service] = {}
         self._unjudged: set[ObjectKey] = set()
@@ -159,7 +163,7 @@ class ClusterState:
     def ingest_in_steps(self, events: Iterable[Event]) -> Generator[None, None, Invalidation]:
         """As `ingest` for several events.  Yields after each `STEP` objects, so that other tasks can run.
 
-        Limits are judged at the end, once for each Service, for any number of new EndpointSlices.
+        Limits and the budget are judged at the end, once for each Service, for any number of new EndpointSlices.
         """
         touched = Invalidation()
         for event in events:
@@ -174,11 +178,7 @@ class ClusterState:
                     yield from self._list(kind, objects, touched)
                     if kind is Service:
                         self.ignored = {each.key: each for each in passed_over}
-        for number, service in enumerate(sorted(self._unjudged), 1):
-            self._judge(service, touched)
-            if number % STEP == 0:
-                yield
-        self._unjudged.clear()
+        yield from self._judge_all(touched)
         touched.services |= self.claims.pop_affected()
         return touched
 
@@ -250,16 +250,41 @@ class ClusterState:
             self._given[key] = new
         self._unjudged.add(key)
 
-    def _judge(self, key: ObjectKey, touched: Invalidation) -> None:
-        """Enter the present version of a Service.  A Service that exceeds a limit is treated as absent."""
-        given, old = self._given.get(key), self.services.get(key)
-        reason = excess(given, self._slices_of.get(key, {}).values()) if given else ""
-        new = None if reason else given
-        if self.excessive.get(key, "") != reason:
+    def _judge_all(self, touched: Invalidation) -> Generator[None, None, None]:
+        """Judge all Services that have changed, then divide the budget, and enter the Services that this affects."""
+        judged, self._unjudged = sorted(self._unjudged), set()
+        exceeded: dict[ObjectKey, Exceeded] = {}
+        for number, key in enumerate(judged, 1):
+            if reason := self._weigh(key):
+                exceeded[key] = Exceeded(reason)
+            if number % STEP == 0:
+                yield
+        settled = self._budget.settle()
+        for number, key in enumerate(sorted({*judged, *settled}) if settled else judged, 1):
+            self._enter(key, exceeded.get(key) or self._budget.shortage(key), touched)
+            if number % STEP == 0:
+                yield
+
+    def _weigh(self, key: ObjectKey) -> str:
+        """Count the present version of a Service against the budget.  Return the limit that it exceeds."""
+        given, slices = self._given.get(key), self.slices_of(key)
+        reason = excess(given, slices) if given else ""
+        if given is None or reason:
+            self._budget.remove(key)
+        else:
+            self._budget.put(given, size(given, slices))
+        return reason
+
+    def _enter(self, key: ObjectKey, excess: Exceeded | Shortage | None, touched: Invalidation) -> None:
+        """Enter the present version of a Service.  It is treated as absent if it exceeds a limit or the budget."""
+        before = self.excessive.pop(key, None)
+        if excess:
+            self.excessive[key] = excess
+        if before != excess:
+            self.excess_changes += 1
+        if (before is None) != (excess is None):
             touched.services.add(key)
-        self.excessive.pop(key, None)
-        if reason:
-            self.excessive[key] = reason
+        old, new = self.services.get(key), None if excess else self._given.get(key)
         if old == new:
             return
         if old and new and old == msgspec.structs.replace(new, labels=old.labels, faults=old.faults):

@@ -28,6 +28,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "service-proxy-name": "canary",
         "startup-taint": "nftproxy.dev/not-ready",
         "service-counts": "true",
+        "element-budget": "700000",
         "agent-socket": "/tmp/agent.sock",
     }
     assert given.keys() == {flag.name for flag in OWN_FLAGS}
@@ -38,6 +39,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "serviceProxyName": "canary",
         "startupTaint": "nftproxy.dev/not-ready",
         "serviceCounts": True,
+        "elementBudget": 700_000,
         "agentSocket": "/tmp/agent.sock",
     }
     assert parse_config(override(HEAD, given), "f") == parse_config({**HEAD, "nftproxy": section}, "f")

@@ -129,7 +129,7 @@ def test_a_large_listing_lets_others_in_between() -> None:
     """Many Services that all claim one address are taken in by steps of a bounded number."""
     crowd = tuple(service(f"shop/s{each}", created=each) for each in range(4 * STEP))
     made = ClusterState("node-a")
-    assert sum(1 for _ in made.ingest_in_steps([Listed(Service, crowd)])) == 8
+    assert sum(1 for _ in made.ingest_in_steps([Listed(Service, crowd)])) == 12
     assert limits.excess(crowd[0], ()) == ""
 
 

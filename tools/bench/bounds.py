@@ -132,7 +132,7 @@ def bystanders() -> Iterator[Service | EndpointSlice]:
 
 def reason(agent: Pipeline) -> str:
     """Why the hostile Service is quarantined."""
-    return next(iter(agent.state.excessive.values()), "")
+    return next((excess.reason for excess in agent.state.excessive.values()), "")
 
 
 CROWD = """\

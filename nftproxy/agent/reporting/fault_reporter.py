@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from nftproxy.agent.lifecycle.rivals import in_words
 from nftproxy.agent.reporting import occurrences
@@ -18,9 +18,15 @@ from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
+from nftproxy.policy.budget import Shortage
 from nftproxy.policy.fronts import LostClaim
+from nftproxy.policy.limits import Exceeded
 
 log = logging.getLogger(__name__)
+
+MOST_REPORTED = 100
+"""Services beyond a limit or the budget that Events report.  Thousands may be beyond the budget, and each report costs
+time after each change.  `nftproxy list quarantined` names all."""
 
 
 class FaultReporter:
@@ -40,13 +46,14 @@ class FaultReporter:
         self._excessive: set[ObjectKey] = set()
         self._had_node = True
         self._unrouted: set[Address] = set()
+        self._excess_changes = 0
 
     def report_services(self) -> None:
         """Report the Services that the pipeline serves in part or not at all.  Call this after each commit."""
         self._report_losses(self._pipeline.pop_losses())
         for family, withheld in self._pipeline.withheld.items():
             self._events.report(occurrences.refusal(family, service, why) for service, why in withheld.items())
-        self._report_excess(self._pipeline.state.excessive)
+        self._report_excess()
         self._report_node()
 
     def _report_node(self) -> None:
@@ -89,15 +96,25 @@ class FaultReporter:
             warn(first.denial.code, text, service=service, what=first.what, why=why, more=more)
         self._events.report(map(occurrences.conflict, losses))
 
-    def _report_excess(self, excessive: Mapping[ObjectKey, str]) -> None:
-        """Report the Services that exceed a limit.  Log when a Service begins to exceed it, and when it ends."""
-        for service in excessive.keys() - self._excessive:
+    def _report_excess(self) -> None:
+        """Report the Services that exceed a limit or the budget.  Log when that begins and when it ends."""
+        state = self._pipeline.state
+        excessive = state.excessive
+        self._events.report(itertools.starmap(occurrences.excess, itertools.islice(excessive.items(), MOST_REPORTED)))
+        if self._excess_changes == state.excess_changes:
+            return
+        self._excess_changes = state.excess_changes
+        begun, ended = excessive.keys() - self._excessive, self._excessive - excessive.keys()
+        for services in _by_namespace(begun, excessive):
+            first, *others = services
+            more = f" (and {len(others)} more Services of its namespace)" if others else ""
             text = "Service %(service)s is quarantined: %(reason)s; it is served again once it is within the limit"
-            warn(Code.LIMIT_EXCEEDED, text, service=service, reason=excessive[service])
-        for service in self._excessive - excessive.keys():
-            log.info("Service %(service)s is within all limits again", {"service": service})
+            warn(excessive[first].code, f"{text}%(more)s", service=first, reason=excessive[first].reason, more=more)
+        for services in _by_namespace(ended, {}):
+            first, *others = services
+            more = f" (and {len(others)} more Services of its namespace)" if others else ""
+            log.info("Service %(service)s is within all limits again%(more)s", {"service": first, "more": more})
         self._excessive = set(excessive)
-        self._events.report(itertools.starmap(occurrences.excess, excessive.items()))
 
     def report_problems(self, count: int, fresh: Iterable[Problem]) -> None:
         """Show how many problems the objects have, and report new ones about Services' annotations."""
@@ -121,3 +138,13 @@ class FaultReporter:
     def report_startup_taint(self, why: str) -> None:
         """Report that the startup taint stays on the Node."""
         self._events.report([occurrences.startup_taint_stays(self._node, why)])
+
+
+def _by_namespace(
+    services: Collection[ObjectKey], excessive: Mapping[ObjectKey, Exceeded | Shortage]
+) -> Iterable[list[ObjectKey]]:
+    """Group Services by namespace and code, in the order of their names."""
+    found: dict[tuple[str, Code | None], list[ObjectKey]] = {}
+    for key in sorted(services):
+        found.setdefault((key.namespace, excessive[key].code if key in excessive else None), []).append(key)
+    return found.values()

@@ -9,7 +9,9 @@ from nftproxy.model.addresses import FAMILY_NAMES, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
+from nftproxy.policy.budget import Shortage
 from nftproxy.policy.fronts import LostClaim
+from nftproxy.policy.limits import Exceeded
 
 
 class Occurrence(NamedTuple):
@@ -50,9 +52,9 @@ def refusal(family: Family, service: ObjectKey, why: str) -> Occurrence:
     return Occurrence(service, "RulesRefused", "Load", note, Code.QUARANTINED, lasts=True)
 
 
-def excess(service: ObjectKey, why: str) -> Occurrence:
-    """A Service has no rules, as it exceeds a limit on the cost of one Service."""
-    return Occurrence(service, "LimitExceeded", "Load", f"not served: {why}", Code.LIMIT_EXCEEDED, lasts=True)
+def excess(service: ObjectKey, excess: Exceeded | Shortage) -> Occurrence:
+    """A Service has no rules, as it exceeds a limit or the budget."""
+    return Occurrence(service, "LimitExceeded", "Load", f"not served: {excess.reason}", excess.code, lasts=True)
 
 
 def unused_annotations(problems: Iterable[Problem]) -> Iterator[Occurrence]:

@@ -85,8 +85,8 @@ LISTINGS = {"services": services, "endpoints": endpoints, "conflicts": conflicts
 
 def _quarantines(pipeline: Pipeline, service: ObjectKey) -> Iterator[tuple[str, str]]:
     """Yield the families in which a Service has no rules ("" for any), with the reason."""
-    if why := pipeline.state.excessive.get(service):
-        yield "", why
+    if excess := pipeline.state.excessive.get(service):
+        yield "", excess.reason
     for family, withheld in pipeline.withheld.items():
         if service in withheld:
             yield (

@@ -61,6 +61,17 @@ def most_placed(endpoints: int, algorithm: Algorithm, *, is_weighted: bool) -> i
     return rows * _rounds(rows) if algorithm is Algorithm.ROUND_ROBIN else rows
 
 
+def rows_at_most(endpoints: int, algorithm: Algorithm, heaviest: int) -> int:
+    """The most rows that a number of endpoints, 1 or more, may come to with weights from 1 to `heaviest`.
+
+    Closer than `most_placed` where weights are small.
+    """
+    if is_consistent(algorithm):
+        return maglev.table_size(endpoints)
+    rows = min(most_rows(endpoints), endpoints * heaviest) if heaviest > 1 else endpoints
+    return max(rows, min(ROUNDS * rows, ROUND_ROBIN_ROWS)) if algorithm is Algorithm.ROUND_ROBIN else rows
+
+
 def is_consistent(algorithm: Algorithm) -> bool:
     """Whether the algorithm moves few clients as endpoints come and go."""
     return algorithm in (Algorithm.CONSISTENT_HASH, Algorithm.CONSISTENT_HASH_WITH_PORT)
