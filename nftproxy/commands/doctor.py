@@ -35,6 +35,7 @@ from nftproxy.doctor.observations import (
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.nfnetlink.dropping_chains import dropping_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies
 from nftproxy.model.addresses import TABLE, Family
@@ -49,6 +50,8 @@ from nftproxy.sources.interfaces import host_addresses
 T = TypeVar("T")
 
 PROGRAM = "kube-proxy"
+LEGACY_TABLES = ("filter", "mangle", "raw", "security")
+"""The tables of legacy iptables in which rules drop packets."""
 METRICS = "http://127.0.0.1:10249"
 """kube-proxy's metrics on its node, unless metricsBindAddress says otherwise."""
 SYSCTLS = (
@@ -130,6 +133,7 @@ class NodeInspection:
             saved=tuple(self._saved()),
             accounts=self._see("kube-proxy's counters", nfacct.packets, {}),
             base_chains=tuple(self._see("nftables' chains", nft_queries.base_chains, [])),
+            dropping_chains=tuple(self._see("other programs' chains", dropping_chains, []) if ours else ()),
             nft_tables=tuple(self._see("nftables' tables", nft_queries.tables, [])),
             schedulers=tuple(self._see("IPVS' virtual servers", ipvs.schedulers, [])),
             traces=self._see("other proxies' rules", other_proxies, {}),
@@ -200,9 +204,10 @@ class NodeInspection:
         seen = False
         for tool in iptables_tools.tools():
             seen = True
-            look = functools.partial(iptables_tools.save_table, tool, "filter")
-            text = self._see(f"the table filter of {tool.name}", look, "")
-            yield read_saved(tool.name, text)
+            tables = LEGACY_TABLES if tool.is_legacy else ("filter",)
+            looks = {each: functools.partial(iptables_tools.save_table, tool, each) for each in tables}
+            texts = [self._see(f"the table {table} of {tool.name}", look, "") for table, look in looks.items()]
+            yield read_saved(tool.name, "".join(texts), is_legacy=tool.is_legacy)
         if not seen:
             self._miss("the rules of iptables", "iptables-save and iptables-restore are missing here")
         elif os.geteuid():

@@ -9,7 +9,7 @@ from nftproxy.doctor.findings import Finding, MigrationStage, note, stage_of, wa
 from nftproxy.doctor.observations import Observations
 from nftproxy.doctor.saved_iptables import Rule, SavedTables, Table
 from nftproxy.model.addresses import TABLE
-from nftproxy.model.base_chains import BaseChain
+from nftproxy.model.base_chains import BaseChain, DroppingChain
 from nftproxy.model.codes import Code
 
 _OF_FIREWALLS: Mapping[str, str] = MappingProxyType(
@@ -78,8 +78,38 @@ def _firewalls_in_nft(observed: Observations) -> Iterator[Finding]:
         return chain.hook == _FORWARDS and chain.drops and not is_iptables and chain.table != TABLE
 
     evidence = [f"the chain {c.name} in the table {c.family} {c.table}" for c in observed.base_chains if matters(c)]
-    if evidence:
+    if evidence and not observed.has_our_rules:  # then `_others_that_drop` names it
         yield note(Code.FIREWALL_IN_NFT, *evidence)
+
+
+def _others_that_drop(observed: Observations) -> Iterator[Finding]:
+    """Find every chain of other programs on the path that can drop packets, once our rules are there."""
+    found = [*observed.dropping_chains, *(chain for saved in observed.saved for chain in _legacy_chains(saved))]
+    if observed.has_our_rules and found:
+        yield warning(Code.OTHERS_MAY_DROP, *map(str, sorted(found)))
+
+
+def _legacy_chains(saved: SavedTables) -> Iterator[DroppingChain]:
+    """Yield the built-in chains of legacy iptables that can drop packets.  The kernel shows iptables-nft's itself."""
+    for table in saved.tables if saved.is_legacy else ():
+        for chain, policy in table.policies.items():
+            why = "its policy is drop" if policy == "DROP" else _drops_in_reach(table, chain)
+            if why:
+                yield DroppingChain(saved.tool, table.name, chain, chain.lower(), why)
+
+
+def _drops_in_reach(table: Table, start: str) -> str:
+    """How a chain can drop packets by itself or through its jumps, "" if it can't.  kubelet's chains don't count."""
+    seen, waiting = {start}, [start]
+    while waiting:
+        name = waiting.pop()
+        targets = {rule.target for rule in table.of(name)}
+        if targets & _STOPS:
+            return "a rule drops or rejects" if name == start else f"a rule in the chain {name} drops or rejects"
+        near = sorted(each for each in targets - seen if each in table.chains and not each.startswith("KUBE-"))
+        seen.update(near)
+        waiting += near
+    return ""
 
 
 def _calico(observed: Observations) -> Iterator[Finding]:
@@ -116,4 +146,4 @@ def _route_localnet(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.ROUTE_LOCALNET_LEFT, observed.setting(path))
 
 
-CHECKS = (_forwarding, _firewalls_in_nft, _calico, _other_proxies, _no_agent, _route_localnet)
+CHECKS = (_forwarding, _firewalls_in_nft, _others_that_drop, _calico, _other_proxies, _no_agent, _route_localnet)

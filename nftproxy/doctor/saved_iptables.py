@@ -44,20 +44,24 @@ class Table(msgspec.Struct, frozen=True):
 
 
 class SavedTables(msgspec.Struct, frozen=True):
-    """The tables of a variant of iptables: `tool` is its name, as in iptables-legacy."""
+    """The tables of a variant of iptables: `tool` is its name, as in iptables-legacy.
+
+    Of legacy iptables it has all tables that can drop packets, else the table filter.
+    """
 
     tool: str
     tables: tuple[Table, ...]
+    is_legacy: bool = False
 
     def table(self, name: str) -> Table | None:
         """Return the table of this name."""
         return next((table for table in self.tables if table.name == name), None)
 
 
-def read_saved(tool: str, text: str) -> SavedTables:
+def read_saved(tool: str, text: str, *, is_legacy: bool = False) -> SavedTables:
     """Parse the output of `iptables-save -c`."""
     parts = re.split(r"^\*", text, flags=re.MULTILINE)[1:]
-    return SavedTables(tool, tuple(_table(lines) for part in parts if (lines := part.splitlines())))
+    return SavedTables(tool, tuple(_table(lines) for part in parts if (lines := part.splitlines())), is_legacy)
 
 
 def _table(lines: list[str]) -> Table:

@@ -142,3 +142,4 @@ class Code(StrEnum):
     RIGHTS_USEFUL = "NFT633", "The API denies rights that the agent can do without"
     API_BY_CLUSTER_IP = "NFT634", "The API server is reached by its ClusterIP"
     NODE_UNKNOWN = "NFT635", "The cluster has no Node of this node's name"
+    OTHERS_MAY_DROP = "NFT636", "Other programs' chains can drop packets of Services"

@@ -23,6 +23,7 @@ from nftproxy.doctor import diagnosis as diagnosis_module
 from nftproxy.kernel import capabilities, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
 from nftproxy.kernel.capabilities import Feature, missing_features
+from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.others import ipvs
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
@@ -371,6 +372,64 @@ def test_a_firewall_in_a_table_of_its_own() -> None:
     assert (finding["severity"], seen(finding)) == ("note", "the chain filter_FORWARD in the table inet firewalld")
 
 
+FOREIGN = """\
+table inet firewalld {
+  chain reject-all { reject; }
+  map by-port { type inet_service : verdict; elements = { 22 : accept, 80 : jump reject-all }; }
+  chain filter_INPUT { type filter hook input priority 10; policy accept; tcp dport vmap @by-port; }
+  chain filter_FORWARD { type filter hook forward priority 10; policy drop; }
+  chain filter_OUTPUT { type filter hook output priority 10; policy accept; counter; }
+}
+table ip mine {
+  chain inner { tcp dport vmap { 23 : drop, 24 : accept }; }
+  chain early { type filter hook prerouting priority -300; ip saddr 198.51.100.7 goto inner; }
+  chain KUBE-FIREWALL { drop; }
+  chain harmless { type filter hook prerouting priority -299; jump KUBE-FIREWALL; accept; }
+}
+table netdev guard {
+  chain in { type filter hook ingress device "lo" priority 0; policy accept; ip daddr 10.96.0.99 drop; }
+}
+"""
+LEGACY = """\
+*raw
+:PREROUTING ACCEPT [0:0]
+:mine - [0:0]
+-A PREROUTING -j mine
+-A mine -j DROP
+COMMIT
+"""
+
+
+def test_every_foreign_chain_that_can_drop_is_named_beside_our_rules() -> None:
+    """Beside our rules each chain of other programs is a warning that can drop, by policy or in reach of its jumps."""
+    run("nft -f -", FOREIGN)
+    assert "NFT636" not in found()
+    Kernel().apply(pipeline().full_transaction({}))
+    restore("iptables-nft", DOCKER, "")
+    restore(
+        "iptables-legacy",
+        "*raw\n:PREROUTING ACCEPT [0:0]\n:mine - [0:0]\n-A PREROUTING -j mine\n-A mine -j DROP\nCOMMIT\n",
+        "",
+    )
+    both = found()
+    assert "NFT613" not in both
+    assert both["NFT636"]["severity"] == "warning"
+    assert both["NFT636"]["evidence"] == [
+        "the chain filter_FORWARD in the table inet firewalld (forward): its policy is drop",
+        "the chain filter_INPUT in the table inet firewalld (input): a rule in the chain reject-all drops or rejects",
+        "the chain FORWARD in the table ip filter (forward): its policy is drop",
+        "the chain early in the table ip mine (prerouting): a rule in the chain inner drops or rejects",
+        "the chain PREROUTING in the table iptables-legacy raw (prerouting): a rule in the chain mine drops or rejects",
+        "the chain in in the table netdev guard (ingress): a rule drops or rejects",
+    ]
+
+
+def test_without_other_programs_nothing_is_said_about_them() -> None:
+    """Our own rules, which drop packets too, are no other program's."""
+    Kernel().apply(pipeline().full_transaction({}))
+    assert "NFT636" not in found()
+
+
 @pytest.fixture
 def server() -> Iterator[ApiServer]:
     """An API server in the node's network, which knows the node."""
@@ -626,7 +685,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 31
+    assert len(codes) == 32
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 
