@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,8 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.settings import Config
 from tests.commands.test_manifests import API_VERSIONS, Made, expect_valid
 from tests.conftest import CHECKOUT, NOBODY
+from tests.support.command import nftproxy
+from tests.support.waiting import wait_until
 from tools.image.containerfile import packages, setting, stages
 
 DEPLOY = CHECKOUT / "examples" / "deploy"
@@ -47,6 +50,46 @@ CLEANUP = yaml.safe_load("".join(re.findall(r"^```yaml\n(.*?)^```$", GUIDE, re.M
 
 
 # ---- daemonset.yaml ------------------------------------------------------------------------------------------------
+
+
+def without_rights(*command: str) -> list[str]:
+    """A command as the proxy's container runs it: another user, with one capability."""
+    user = PROXY["securityContext"]["runAsUser"]
+    added = ",".join(["-all", *(f"+{each.lower()}" for each in PROXY["securityContext"]["capabilities"]["add"])])
+    sets = [f"--{name}={added}" for name in ("inh-caps", "ambient-caps", "bounding-set")]
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *sets, *command]
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_default_installation_logs_no_warning(tmp_path: Path) -> None:
+    """After the init container the agent starts with its printed configuration and its few rights without a warning."""
+    if subprocess.run(without_rights(sys.executable, "-c", ""), check=False, capture_output=True).returncode:
+        pytest.skip("another user can't run this Python, or there is no setpriv")
+    made = nftproxy(
+        *("manifests", "--for", "kubeadm", "--api-server", "https://192.0.2.1:6443", "--cluster-cidr", "10.1.0.0/16")
+    )
+    (text,) = Made.of(made.out).objects["ConfigMap"]["data"].values()
+    with tempfile.TemporaryDirectory() as name:  # tmp_path is for its owner alone
+        directory = Path(name)
+        directory.chmod(0o755)
+        socket = yaml.safe_dump({"nftproxy": {"agentSocket": ""}})
+        (directory / "config.yaml").write_text(text + socket)
+        shutil.copytree(CHECKOUT / "examples" / "cluster-ip" / "manifests", directory / "manifests")
+        run = [sys.executable, "-m", "nftproxy", "run", f"--config={directory}/config.yaml"]
+        subprocess.run([*run, "--init-only"], check=True, cwd=CHECKOUT, capture_output=True)
+        log = tmp_path / "log"
+        with (
+            log.open("w") as output,
+            subprocess.Popen(
+                without_rights(*run, f"--source={directory}/manifests", "--hostname-override=node-a"),
+                cwd=CHECKOUT,
+                stderr=output,
+            ) as agent,
+        ):
+            wait_until(lambda: "loaded the rules: " in log.read_text(), log.read_text)
+            agent.terminate()
+    lines = log.read_text().splitlines()
+    assert [line for line in lines if " WARNING " in line or " ERROR " in line] == []
 
 
 @pytest.mark.parametrize("version", API_VERSIONS)
