@@ -269,7 +269,7 @@ CASES = [
 
 AFFINITY = POPULAR, "session affinity:"
 OPEN = POPULAR, "10.1.0.4:8080"
-API_AWAY = [(SOME, "NFT501"), (SLOW, "NFT501")]
+API_AWAY = [(SOME, "NFT509"), (SOME, "NFT501"), (SLOW, "NFT501")]
 NOT_FOLLOWED = SOME, "element ip nftproxy"
 FLUSHED = MOMENT, "NFT408"
 NOT_FORWARDING = ONE, "NFT624"
@@ -366,10 +366,11 @@ def test_a_bad_configuration(scene: Scene) -> None:
 
 
 def test_the_api_server_is_away(scene: Scene) -> None:
-    """While the API server is away, the agent's metrics say so, and its rules don't follow the cluster."""
+    """While the API server is away, status and metrics of the agent say so, and its rules don't follow the cluster."""
     scene.has(*FINE)
     with scene.counting("NFT501"):
         scene.server.stop()
+    scene.wait_for("NFT509", "/healthz")
     for each in API_AWAY:
         scene.find(*each)
     scene.server.put(slice_of(HERE))
