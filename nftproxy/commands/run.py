@@ -101,7 +101,7 @@ def run_command(
     version: str | None,
     **flags: str | tuple[str, ...] | None,
 ) -> None:
-    """Keep this node's rules up to date with the cluster, until stopped.
+    """Keep this node's rules up to date, until stopped.
 
     The rules stay when it ends.  The objects come from the API server (clientConnection.kubeconfig, or a pod's service
     account), or from the manifests in a directory.

@@ -19,7 +19,7 @@ from nftproxy.policy.fronts import claimed_fronts
 from nftproxy.policy.state import ClusterState
 
 CONNECTIONS = "connections"
-"""The name of the count of connections that an endpoint got, beside the reasons."""
+"""The name of the count of served connections.  The other counts have the names of reasons (`UnservedReason`)."""
 
 
 class UnservedReason(Enum):

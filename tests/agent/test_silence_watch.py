@@ -44,7 +44,7 @@ class FakeKernel(UnansweredReader):
         self.crowds: set[str] = set()
 
     def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False) -> None:
-        """Let so many connections wait for an endpoint, and no others unless there are to be more of them."""
+        """Set the number of connections that wait for an endpoint.  No other endpoint has any, unless told to add."""
         before = self.waiting if more else []
         keys = range(len(before), len(before) + count)
         noted = [Retransmission(Family.IPV4, number.to_bytes(2, "big"), waits) for number in keys]
@@ -142,7 +142,7 @@ def test_nothing_is_asked_while_no_service_asks_for_it(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("count", [2, 5000])
 def test_looks_cost_the_same_for_any_number_of_endpoints(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    """While all answer, a look is one query per family, with 5,000 endpoints as with 2, and nothing is probed."""
+    """While all endpoints answer, a look is one query per family, with 2 endpoints or 5,000, and probes nothing."""
     monkeypatch.setattr(ClusterState, "watched_places", None)  # a pass over all endpoints would fail
 
     async def main() -> None:
@@ -189,7 +189,7 @@ def test_answer_to_us_lets_an_endpoint_stay(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_was_sent_again_just_now_may_be_answered_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection counts only some time after its last packet, whose answer may be on its way."""
+    """A connection counts only some time after its last packet, as the answer may be on its way."""
 
     async def main() -> None:
         async with Bench(cluster(), monkeypatch) as bench:
@@ -248,7 +248,7 @@ def test_kernel_that_does_not_answer_changes_nothing(
 
 
 def test_probes_take_turns_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endpoint of one namespace is probed next, however many endpoints of another wait for their probe."""
+    """An endpoint of another namespace is probed next, even if many endpoints of a namespace wait for their probe."""
 
     async def main() -> None:
         crowd = [f"10.1.2.{number + 1}" for number in range(MOST_TRIED * 4)]
@@ -278,7 +278,7 @@ def test_probes_take_turns_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_namespaces_without_room_are_named(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Each look that finds a namespace with more connections than its share is counted, and one warning names it."""
+    """Each look that finds a namespace over its share is counted, and a single warning names the namespace."""
 
     async def main() -> None:
         async with Bench(cluster(), monkeypatch) as bench:

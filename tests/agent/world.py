@@ -71,23 +71,7 @@ def now() -> float:
 
 
 class FakeKernel(AsyncKernel):
-    """A kernel that knows names and elements (factories.Ledger) and raises what it has been given.
-
-    Attributes:
-        faults: raised one after the other by the next calls of `apply`.
-        unwanted: texts that no transaction may have.
-        dies_for: a text that the kernel side dies of ("": none).
-        beside: foreign commits just before the next transaction, and just after it. Each entry says whether the commit
-            touches our tables.
-        deaf: raised by `read_back`, if any.
-        after_comparing: called once, when a table has been compared.
-        is_lethal: whether any transaction would kill the process, as a rehearsal shows.
-        rehearsals: the times of rehearsals.
-        has_read_ahead: the families whose sets were read before there was anything to compare them with.
-        delay: seconds that each transaction takes.
-        tries: when `apply` was called.
-        applied: the transactions that happened, and when they had.
-    """
+    """A kernel that knows names and elements (factories.Ledger), and raises the exceptions that a test gave it."""
 
     def __init__(self, *faults: Exception) -> None:
         self.ledger = Ledger()
@@ -173,7 +157,7 @@ class FakeKernel(AsyncKernel):
         )
 
     def read(self) -> list[CommitNotice] | None:
-        """The notifications so far; None once if `has_lost_some`."""
+        """The notifications so far.  None once, if `has_lost_some`."""
         notices, self.notices = self.notices, []
         if self.has_lost_some:
             self.has_lost_some = False

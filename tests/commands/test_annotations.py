@@ -50,12 +50,12 @@ def annotated(directory: Path, values: Mapping[Row, str], **more: str) -> Path:
 
 
 def diff(old: Path, new: Path, *options: str) -> Done:
-    """Run `diff` from one file to another."""
+    """Run `diff` from an old file to a new file."""
     return nftproxy("diff", old, new, "--node", "node-a", "--family", "ip", *options)
 
 
 def elements(text: str, verb: str) -> set[str]:
-    """The elements that a transaction adds or deletes, except those that lead to chains: these are kept."""
+    """The elements that a transaction adds or deletes, without the elements that lead to chains, which are kept."""
     found = re.findall(rf"^{verb} element ip nftproxy (?!\S*draws )(\S+) {{ (.*) }}$", text, re.MULTILINE)
     return {f"{name} {each}" for name, listed in found for each in listed.split(", ")}
 
@@ -111,7 +111,7 @@ def test_check_tries_all_annotations(tmp_path: Path, plain: Path) -> None:
 
 @pytest.mark.usefixtures("namespace")
 def test_check_reports_bad_values(tmp_path: Path, plain: Path) -> None:
-    """All bad values are reported, and the rules are those without annotations."""
+    """All bad values are reported, and the rules equal the rules without annotations."""
     bad = annotated(tmp_path, {row: row.bad for row in ROWS})
     done = nftproxy("check", bad, "--node", "node-a")
     assert (done.status, set(done.err.splitlines())) == (0, {f"warning: {report(bad, row)}" for row in ROWS})

@@ -1,7 +1,7 @@
 """`nftproxy run` takes the command line and the configuration of kube-proxy 1.36, flag by flag and field by field.
 
-Each test starts the process.  Flags and fields are tried many at once: `--write-config-to` shows what each has become,
-the log what it says of those without effect.
+Each test starts the process.  It tries many flags and fields at once: `--write-config-to` shows the value of each, and
+the log has a warning for each without effect.
 """
 
 from __future__ import annotations

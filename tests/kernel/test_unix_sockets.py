@@ -58,6 +58,6 @@ def test_what_is_no_socket_stays(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     else:
         path.symlink_to(tmp_path / "other")
-    with pytest.raises(FileExistsError, match="no socket"):
+    with pytest.raises(FileExistsError, match="isn't a socket"):
         listen(path, 1)
     assert kind != "file" or path.read_text() == "precious"

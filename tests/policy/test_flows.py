@@ -36,7 +36,7 @@ def ends(*texts: str) -> Endpoints:
 
 
 def sweeps(**usable: str) -> Sweeps:
-    """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 5353, 10.1.1.4 5353"})`; "" is no endpoint."""
+    """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 5353, 10.1.1.4 5353"})`.  "" is no endpoint."""
     return {
         front: ends(*filter(None, texts.split(", "))) for text, texts in usable.items() for (front,) in [ends(text)]
     }

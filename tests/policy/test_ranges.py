@@ -81,7 +81,7 @@ def test_no_set_of_services_has_intervals() -> None:
 
 
 def test_dropping_a_list_is_deleting_its_elements() -> None:
-    """The transaction that drops a Service's list has the same statements whatever lists others have."""
+    """The transaction that drops a Service's list has the same statements with any lists of other Services."""
     sizes = set()
     for others in (1, 30):
         made = pipeline(*(each for number in range(others) for each in _denying(number)))

@@ -1,6 +1,6 @@
 """The speed of the agent as its users see it, measured against the test API server: `python -m tools.bench`, as root.
 
-figures.py    the measured figures by name; tables, stopwatches, progress
+figures.py    the measured figures by name, tables, stopwatches, progress
 cluster.py    the objects of a cluster of any size, as the API has them
 rig.py        a scratch node with an API server and the agent, each a process of its own
 listener.py   receives every commit in the node's namespace

@@ -5,9 +5,9 @@ joined by veth.  The kernel carries each packet within the system call that send
 processor time of the sender is measured.  Each kind of node has namespaces of its own, and all take turns with short
 bursts, so that other work of the machine falls on all of them.  The nodes have
 
-* no table, and so no connection tracking either;
-* connection tracking, which a single rule asks for;
-* connection tracking and NAT, and nothing else, which every proxy pays that translates addresses;
+* no table, and so no connection tracking either
+* connection tracking, which a single rule asks for
+* connection tracking and NAT, and nothing else, which every proxy pays that translates addresses
 * our rules, and the rules of kube-proxy in nftables mode, for a Service.  More Services make neither longer for an
   established packet.
 """

@@ -207,7 +207,7 @@ class _Histogram(Collector):
 
 
 class Metrics:
-    """All metrics of an agent, by their full names.  A family as a label's value stands for its name in the API."""
+    """All metrics of an agent, by their full names.  A `Family` as a label value becomes its API name ("IPv4")."""
 
     def __init__(self, look: Callable[[], MetricsSnapshot] = MetricsSnapshot) -> None:
         """Start with the known series.  `look` is called at each scrape."""

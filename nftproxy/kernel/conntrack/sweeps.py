@@ -124,7 +124,7 @@ class SweepQueue:
         )(self._try, sweeps)
 
     async def _try(self, sweeps: Sweeps) -> int:
-        """Sweep once.  `sweeps` has the fronts of failed attempts, and gets the fronts that were asked for since."""
+        """Sweep once.  `sweeps` has the fronts of failed attempts, and this adds the fronts that are due since then."""
         sweeps |= self._pending
         self._pending = {}
         loop = asyncio.get_running_loop()

@@ -240,7 +240,7 @@ async def test_ipv6() -> None:
 
 @on_a_loop
 async def test_an_address_is_that_alone() -> None:
-    """A server at one address doesn't listen at any other address."""
+    """A server at an address doesn't listen at any other address."""
     async with serving(health="127.0.0.2") as it:
         assert (await fetch(f"{it.health}/livez")).status == 200
         assert await is_refused(it.health.replace("127.0.0.2", "127.0.0.1"))
@@ -516,7 +516,7 @@ async def test_many_ports() -> None:
 
 
 async def _longest_pause(work: Coroutine[Any, Any, None]) -> float:
-    """For how many seconds of processor time nothing else could run while this was done; no garbage is collected."""
+    """The longest processor time in which nothing else could run while this was done.  No garbage is collected."""
     gc.disable()  # as in an agent, where all that the tests have loaded isn't there to be looked through
     try:
         task, longest, before = asyncio.create_task(work), 0.0, time.process_time()
@@ -631,7 +631,10 @@ async def test_all_listeners_have_so_many_connections() -> None:
 
 @on_a_loop
 async def test_there_are_so_many_listeners() -> None:
-    """A listener beyond the limit is reported for its Service and served once another has gone; the rest are served."""
+    """A listener beyond the limit is reported for its Service, and served once another has gone.
+
+    All others are served.
+    """
     ports = free_ports(5)
     async with serving(limits=FEW) as it:
         await it.listeners.serve_checks({port: check(WEB, 1) for port in ports}, [HERE])

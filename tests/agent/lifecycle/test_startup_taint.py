@@ -75,7 +75,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_it_goes_and_the_others_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """After the first load one patch removes the taint and leaves other taints, and the log says so."""
+    """After the first load one patch removes the taint and leaves all other taints, and the log says so."""
     caplog.set_level(logging.INFO)
     with ApiServer() as server:
         server.put(node(THEIRS, OURS))
@@ -116,7 +116,7 @@ def run_for_a_while(tmp_path: Path, server: ApiServer) -> None:
 
 
 class Meddler(ApiClient):
-    """A client whose first patch comes after someone else's change of the Node."""
+    """A client whose first patch comes after another client's change of the Node."""
 
     server: ApiServer
     has_meddled = False

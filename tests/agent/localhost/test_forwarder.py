@@ -44,7 +44,7 @@ class World(NamedTuple):
     namespace: Namespace
 
     def series(self, name: str, label: str) -> float:
-        """A series of the metrics; 0 if there is none."""
+        """A series of the metrics, 0 if there is none."""
         lines = (line.rpartition(" ") for line in self.metrics.text().decode().splitlines())
         return next((float(value) for text, _, value in lines if text.startswith(name) and label in text), 0.0)
 
@@ -55,7 +55,7 @@ Test = Callable[["World"], Awaitable[None]]
 def in_a_namespace(
     limits: ForwarderLimits | None = None, *, has_ipv6: bool = True
 ) -> Callable[[Test], Callable[[], None]]:
-    """Run a test on an event loop in a namespace where pods have their addresses; it gets a World."""
+    """Run a test on an event loop in a namespace where pods have their addresses, with a World as its argument."""
 
     def decorate(test: Test) -> Callable[[], None]:
         async def limited(namespace: Namespace) -> None:

@@ -117,7 +117,7 @@ def reaching(server: ApiServer, tmp_path: Path) -> Iterator[Callable[[Sequence[S
 
 
 def test_a_lost_address_is_a_warning_on_the_service() -> None:
-    """The loser gets a Warning in its namespace that names what it doesn't get and why, but no other Service."""
+    """The loser gets a Warning with the lost address and the reason, but without another Service's name."""
     assert document(CONFLICT) == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
@@ -186,7 +186,7 @@ def test_an_annotation_without_effect_is_told_of_the_service() -> None:
 
 
 def test_a_note_is_bounded() -> None:
-    """A note is no longer than the API takes, whatever its letters weigh."""
+    """A note has at most as many bytes as the API takes, for any letters."""
     assert len(document(CONFLICT._replace(note="é" * NOTE_LENGTH))["note"].encode()) == NOTE_LENGTH
 
 
@@ -304,7 +304,7 @@ def test_two_services_that_contend_cost_the_api_little(tmp_path: Path) -> None:
 
 
 def test_an_event_that_the_api_has_forgotten_is_created_again(tmp_path: Path) -> None:
-    """Where the Event whose count should go up is no longer there, it is created anew, with the count by now."""
+    """If the Event of a series is gone from the API, it is created again with the present count."""
 
     def forget(server: ApiServer) -> None:
         (event,) = server.objects("Event")
@@ -330,7 +330,7 @@ def test_an_event_that_was_sent_before_is_there(tmp_path: Path, caplog: pytest.L
 
 
 def test_an_event_that_the_api_denies_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What the API won't take is not sent again, and the log says which Event and why."""
+    """An Event that the API denies is not sent again, and the log has its note and the reason."""
     with ApiServer() as server, reaching(server, tmp_path) as tell:
         tell([[CONFLICT]])
         (request,) = server.requests(resource="events")

@@ -72,7 +72,10 @@ def test_the_oldest_word_counts(ages: tuple[float | None, ...], oldest: float | 
 
 
 def test_rules_are_as_old_as_the_oldest_of_what_they_are_made_of() -> None:
-    """Rules are as of the oldest last word, or of a change that waits; those from files as of their last update."""
+    """Rules are as of the oldest last word, or of a change that waits.
+
+    Rules from files are as of their last update.
+    """
     reports = reporter(pipeline())
     now = reports.status().now.wall
     assert reports.as_of(Family.IPV4) is None, "never loaded"

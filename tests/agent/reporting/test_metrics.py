@@ -1,4 +1,7 @@
-"""Metrics are named and shaped as kube-proxy's are, so that charts and alerts go on, and tell what has happened."""
+"""Metrics have the names and labels of kube-proxy's, so that charts and alerts keep working.
+
+They show the agent's work.
+"""
 
 from __future__ import annotations
 
@@ -176,7 +179,7 @@ def shapes(text: str) -> dict[str, Shape]:
 
 
 def rows(table: str) -> dict[str, Shape]:
-    """The same of a table in this file; a help text that it doesn't say is ""."""
+    """The same for a table in this file.  A row without a help text has ""."""
     split = (f"{line} ".split(" ", 3) for line in table.strip().splitlines())
     return {name: (kind, labels, text.strip()) for kind, labels, name, text in split}
 
@@ -297,7 +300,7 @@ def changes(made: SyncReporter, names: tuple[str, str]) -> tuple[float, float]:
     ],
 )
 def test_changes_that_have_come(event: Put | Removed | Listed, services: int, slices: int) -> None:
-    """Each Service and each EndpointSlice in an event counts, and is pending; other kinds are not counted."""
+    """Each Service and each EndpointSlice in an event counts, and is pending.  Other kinds are not counted."""
     made = reporter(pipeline())
     made.queued([event])
     assert changes(made, TOTAL) == changes(made, PENDING) == (services, slices)
@@ -316,7 +319,7 @@ def test_changes_are_pending_until_applied() -> None:
 
 
 def test_changes_stay_pending_when_a_transaction_fails() -> None:
-    """A failure leaves pending what it was to apply, until a later transaction brings all of it."""
+    """After a failure its changes stay pending, until a later transaction applies them all."""
     made = reporter(pipeline())
     made.queued([Put(service())])
     made.taken()
@@ -520,7 +523,7 @@ def test_damage_waits_to_be_mended() -> None:
 
 
 def test_the_agent_tells_health() -> None:
-    """What the agent reports to its reporter reaches health, with the same time."""
+    """Every report of the agent to its reporter reaches health, with the same time."""
     clock = Clock()
     made = reporter(pipeline(), clock)
     made.queued([Put(service())])
@@ -633,7 +636,7 @@ def test_the_hot_path() -> None:
 
 
 def test_remembered_clients_are_counted() -> None:
-    """The gauge of affinity entries has what the kernel counts, by family and map."""
+    """The gauge of affinity entries has the kernel's counts, by family and map."""
     assert series(reporter(pipeline()).metrics, "nftproxy_affinity_entries") == {
         'nftproxy_affinity_entries{ip_family="IPv4",map="ip-affinity"}': 3,
         'nftproxy_affinity_entries{ip_family="IPv6",map="ip6-affinity"}': 3,

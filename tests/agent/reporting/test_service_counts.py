@@ -1,4 +1,4 @@
-"""Counters of Services' connections: they never go down, and count once what the kernel has counted."""
+"""Counters of Services' connections never go down, and count each of the kernel's counts once."""
 
 from __future__ import annotations
 
@@ -160,13 +160,7 @@ def test_the_kernels_keys() -> None:
 
 
 class Kernel(CountReader):
-    """A kernel that counts up by one for each reading of IPv4, and may hang or fail.
-
-    Attributes:
-        readings: how many there were.
-        hangs: makes a reading wait until it is set.
-        fails: whether readings fail.
-    """
+    """A kernel whose count grows by 1 at each reading of IPv4, and that may hang or fail."""
 
     def __init__(self) -> None:
         self.readings = 0
@@ -200,7 +194,7 @@ class Clock:
 
 
 def counting() -> tuple[ServiceCounts, Kernel, Clock]:
-    """Counts of shop/web, what they are read from, and their clock."""
+    """Counts of shop/web, their kernel, and their clock."""
     kernel, clock = Kernel(), Clock()
     made = pipeline(service(), service_counts=True)
     return ServiceCounts(fronts_of(made), Family, kernel, now=clock), kernel, clock

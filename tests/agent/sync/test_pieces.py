@@ -37,7 +37,10 @@ def texts(kernel: FakeKernel) -> list[str]:
 
 
 def test_a_first_load_goes_in_pieces() -> None:
-    """Where no table is, the kernel gets several transactions, of which the last has all hooks; all is then in step."""
+    """Without a table the kernel gets several transactions, of which the last has all hooks.
+
+    Then everything is in step.
+    """
     world = World().run(source((0, EVERYBODY)), until=1)
     *others, last = texts(world.kernel)
     assert len(others) >= 3
@@ -55,7 +58,7 @@ def test_a_first_load_of_little_is_one_transaction(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_restart_is_one_transaction() -> None:
-    """Where tables of ours are in force, all of them change in one transaction, however much it is."""
+    """If tables of ours are in force, a single transaction changes all of them, of any size."""
     kernel = World().run(source((0, EVERYBODY)), until=1).kernel
     kernel.applied.clear()
     World(kernel).run(source((0, [*EVERYBODY, Put(MORE_PODS)])), until=1).assert_in_step()
@@ -121,7 +124,7 @@ def test_what_comes_during_a_first_load_follows_it() -> None:
 
 
 def test_a_load_beside_others_commits_is_not_trusted() -> None:
-    """Commits of other programs between the pieces go unheard, so the next check loads everything again."""
+    """Commits of other programs between the pieces aren't heard, so the next check loads everything again."""
     kernel = FakeKernel()
     kernel.beside = ((), (True,))
     World(kernel).run(source((0, EVERYBODY)), until=1.5 * SYNC_PERIOD).assert_in_step()

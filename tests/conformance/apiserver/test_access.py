@@ -99,7 +99,7 @@ def test_what_no_rule_allows_is_forbidden(server: ApiServer, client: httpx.Clien
 
 
 def test_rules_come_from_roles(server: ApiServer, client: httpx.Client) -> None:
-    """Rules are read from ClusterRoles and Roles; names apply to a list with a field selector, as in RBAC."""
+    """Rules are read from ClusterRoles and Roles.  Names apply to a list with a field selector, as in RBAC."""
     roles = """\
     kind: ClusterRole
     rules:

@@ -4,16 +4,16 @@ These findings come from trials.  Tests cover the behaviour that a reflector rel
 
 * `await kr8s.asyncio.api(...)` reads the credentials and asks `/version/` (with the slash), each time it is called,
   also when it returns the instance that it has kept.  So it raises when the server isn't there yet, and then leaves an
-  open session that nobody can reach; `api = Api(bypass_factory=True, ...)` and then `await api` does the same with an
-  instance to close.  It warns (UserWarning) of versions after 1.35 and of those that it can't parse.  Discovery is
+  open session that no code can reach.  `api = Api(bypass_factory=True, ...)` and then `await api` does the same with an
+  instance to close.  It warns (UserWarning) of versions after 1.35 and of versions that it can't parse.  Discovery is
   asked only for kinds given by name.
 * `call_api(version="v1", url="services")` and `call_api(version="discovery.k8s.io/v1", url="endpointslices")` make the
-  URLs; with a `base` of /api/v1 the version must be "", as both are joined.  A namespace of None is all namespaces.
+  URLs.  With a `base` of /api/v1 the version must be "", as both are joined.  A namespace of None is all namespaces.
 * Without `timeout=` nothing ever times out, not even connecting.  A timeout of reading is `kr8s.APITimeoutError`, also
-  in the middle of a stream; all other failures of a connection are httpx's own: `ConnectError` (also for a certificate
+  in the middle of a stream.  All other failures of a connection are httpx's own: `ConnectError` (also for a certificate
   that isn't trusted: nothing is loaded again for it), `ReadError` (reset), `RemoteProtocolError` (cut short).  A stream
   that ends in the middle of a line, but cleanly, raises nothing: the rest comes as a last line.
-* A status of 400 and more is `kr8s.ServerError`, with `.response`; `.status` is the Status as a dict up to 499, a text
+* A status of 400 and more is `kr8s.ServerError`, with `.response`.  `.status` is the Status as a dict up to 499, a text
   if there was no JSON, and only the number as a text from 500.  JSON that is no Status raises KeyError or TypeError.
   Redirects are followed.  Nothing is tried again, but for 401 and 403: each is asked three times more at once, and each
   time the credentials are read again and **the session is replaced, which cuts all other streams** (ReadError).
@@ -23,12 +23,12 @@ These findings come from trials.  Tests cover the behaviour that a reflector rel
 * Tokens are read when they are refused, never before.  A newline at the end of the file is sent as it is, and refused
   by h11 (LocalProtocolError).  certificate-authority-data is written to a new file in TMPDIR each time the credentials
   are read, and never removed: certificates in files of their own avoid that.
-* `response.aiter_lines()` splits at whatever `str.splitlines` does: U+0085 and U+2028, which JSON needn't escape, cut
-  an event in pieces.  Split `aiter_bytes()` at newlines instead, which is as fast.
+* `response.aiter_lines()` splits like `str.splitlines`: U+0085 and U+2028, which JSON needn't escape, cut an event in
+  pieces.  Split `aiter_bytes()` at newlines instead, which is as fast.
 * Raising httpx's own errors inside `async with api.call_api(...)` confuses it: HTTPStatusError of 401 or 403 becomes
   "RuntimeError: generator didn't stop after athrow()".  Leaving the block, or cancelling, closes a stream at once.
-* Nothing closes the session but `await api._session.aclose()`; without it there are ResourceWarnings.
-* Bodies come compressed unless `headers={"accept-encoding": "identity"}`; HTTPS_PROXY and the like count.
+* Only `await api._session.aclose()` closes the session.  Without it there are ResourceWarnings.
+* Bodies come compressed unless `headers={"accept-encoding": "identity"}`.  HTTPS_PROXY and similar variables count.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ def test_label_selectors(server: ApiServer, client: httpx.Client, selector: str,
     ],
 )
 def test_field_selectors(server: ApiServer, client: httpx.Client, selector: str, expected: str) -> None:
-    """Services are selected by name, namespace, clusterIP and type; a missing field is the empty text."""
+    """Services are selected by name, namespace, clusterIP and type.  A missing field is the empty text."""
     server.put(service("a"), service("b", clusterIP="None"), service("c", type="NodePort"))
     assert "".join(names(listed(client, fieldSelector=selector))) == expected
 

@@ -79,7 +79,7 @@ def test_ended_connections_are_not_counted(lab: Lab) -> None:
 
 
 def test_other_zones_are_others(lab: Lab) -> None:
-    """Entries of other programs, in their own zones, aren't counted."""
+    """Entries in other zones, which belong to other programs, aren't counted."""
     lab.node.call(track, Tracked("198.51.100.7 1", "10.96.0.10 53", "10.1.0.5 53", zone=7))
     assert read(lab) == ConnectionCounts(Counter(), 0)
 

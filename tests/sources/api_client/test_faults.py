@@ -162,7 +162,7 @@ async def test_no_hot_loop(server: ApiServer, cluster: ApiClient, fault: faults.
         began = time.monotonic()
         await asyncio.sleep(0.6)
         await seen.until(lambda: seen.requests(resource="services") >= 4)
-        # Pauses are at least 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, ... seconds; a listing may come with each watch
+        # Pauses are at least 0.01, 0.02, 0.04, 0.08, 0.1, 0.1, ... seconds.  A listing may come with each watch
         assert seen.requests(resource="services") <= 2 * (5 + (time.monotonic() - began) / 0.1)
         change(server)
         server.faults.clear()
@@ -216,7 +216,7 @@ async def test_failures_in_words(
     harm: Callable[[ApiServer], object],
     words: str,
 ) -> None:
-    """The log names the server, what is wrong with its answer, and how long the agent has waited for it."""
+    """The log names the server, the fault of its answer, and how long the agent has waited for it."""
     caplog.set_level(logging.INFO, logger="nftproxy")
     harmed = harm(server)
     expected = f"services: {words.format(host=f'127.0.0.1:{server.port}')}; trying again in"
@@ -243,7 +243,7 @@ async def test_failures_in_words(
     ids=["its own", "its cause's", "none", "the system's", "a long answer", "ours"],
 )
 def test_a_fault_is_never_logged_without_words(error: Exception, cause: BaseException | None, words: str) -> None:
-    """The log has the system's words, or the error's or its cause's, and never those of a task that was cancelled."""
+    """The log has the message of the system, the error or its cause, and never that of a cancelled task."""
     error.__cause__ = cause
     assert failure_text(error, "a:1", Timeouts()) == words
 

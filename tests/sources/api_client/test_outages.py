@@ -57,7 +57,7 @@ async def test_compacted_while_away(server: ApiServer, cluster: ApiClient) -> No
         await seen.right()
 
         def loses_history(_: Request) -> bool:
-            """Change objects and forget how, before the watch that follows the one that is cut."""
+            """Change objects without keeping the history, before the watch that follows the interrupted watch."""
             change(server)
             server.compact()
             return True

@@ -34,10 +34,10 @@ class Exchange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         path: of the request, with the query.
         accept: the header of that name.
         content_type: the header of that name, "" without.
-        user: the client: an administrator, a "stranger" with a token that is none, or "nobody" without one.
+        user: the client: an administrator, a "stranger" with an invalid token, or "nobody" without a token.
         body: of the request.
         status: of the answer.
-        headers: of the answer, those that matter; of a warning its number.
+        headers: the headers of the answer that matter, and the number of a warning.
         answer: the body, null where it isn't JSON or YAML.
         lines: of a watch, each with the seconds after which it came.  Null if it is no watch.
         before: writes of other clients before it.

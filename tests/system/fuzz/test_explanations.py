@@ -1,6 +1,6 @@
 """Random questions about made-up clusters: explanation, specification and packets answer them alike.
 
-What `nftproxy explain` says must become of a connection is compared with the oracle, word for word: endpoints, hidden
+The outcome of a connection by `nftproxy explain` is compared with the oracle, word for word: endpoints, hidden
 sources, rejections.  Then the connection is made, in a kernel that has the rules: each outcome is one that was named,
 and all that were named are seen.
 """

@@ -1,8 +1,4 @@
-"""After any events, in any order and any batches, the rules are those of the objects that are there in the end.
-
-Here transactions are followed by a reader of their text that is stricter than the kernel (factories.Ledger), so that
-many thousands of histories can be tried.  test_machine.py has the kernel itself.
-"""
+"""After any events, in any order and any batches, the rules depend only on the objects that exist in the end."""
 
 from __future__ import annotations
 
@@ -61,7 +57,7 @@ def assert_alike(one: Followed, other: Followed) -> None:
 
 
 def _held(made: Followed) -> dict[Family, set[Element]]:
-    """The elements of a kernel, less those that lead to chains for numbers of endpoints that no Service has now."""
+    """The elements of a kernel, without the elements that lead to chains for unused numbers of endpoints."""
     return {
         family: made.ledger.held(family) & set(generation.used_elements())
         for family, generation in made.pipeline.generations.items()
@@ -71,7 +67,7 @@ def _held(made: Followed) -> dict[Family, set[Element]]:
 @effort(20, 5_000)
 @given(all_settings, histories)
 def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, history: History) -> None:
-    """After each batch of events the rules are those of a new pipeline that sees only the present objects."""
+    """After each batch of events the rules equal those of a new pipeline that sees only the present objects."""
     made, there = Followed(settings), list[Given]()
     for batch in history:
         there = survivors([[Put(value) for value in there], batch])
@@ -89,7 +85,7 @@ def test_incremental_equals_from_scratch(tally: Tally, settings: Settings, histo
 def test_any_object_may_change_or_go(
     tally: Tally, data: st.DataObject, settings: Settings, cluster: list[Given]
 ) -> None:
-    """After single fields have changed, and objects gone, the rules are those of a new pipeline."""
+    """After single fields have changed, and objects are gone, the rules equal those of a new pipeline."""
     made, there = Followed(settings, cluster), cluster
     for _ in range(data.draw(st.integers(2, 6))):
         if there:

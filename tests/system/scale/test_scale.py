@@ -49,7 +49,7 @@ needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
 
 def address(first: int, number: int) -> str:
-    """One of 65,536 addresses of 10.`first`.0.0/16, and of those behind it."""
+    """The address of this number, counted from 10.`first`.0.0."""
     return f"10.{first + (number >> 16)}.{number >> 8 & 255}.{number & 255}"
 
 
