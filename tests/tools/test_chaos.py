@@ -16,13 +16,17 @@ import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, Lab, Origin, Probe, endpoint, obstacle
 
+from nftproxy.api.parse import parse_object
 from nftproxy.model.addresses import parse_network
+from nftproxy.model.events import Put
+from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Config
+from tests.support.factories import pipeline
 from tests.system.faults.bench import Bench, endpoints, service, vip
 from tools.chaos import session
 from tools.chaos.agent import PATIENCE
-from tools.chaos.cluster import ANCHORS, CHANGING, Cluster, Histories, node_port
-from tools.chaos.faults import FAULTS, ChaosFault, Scene
+from tools.chaos.cluster import ANCHORS, CHANGING, KINDS, Cluster, Histories, node_port
+from tools.chaos.faults import FAULTS, ChaosFault, Scene, tenants_objects
 from tools.chaos.session import Session, drawn
 
 CONFIG = Config(cluster_cidrs=(parse_network("10.1.0.0/16"),))
@@ -112,6 +116,18 @@ class Restoring:
 
     def __exit__(self, *_: object) -> None:
         pass
+
+
+def test_the_hostile_tenants_changes_are_large() -> None:
+    """Each change of the hostile tenant is another, is within the limits, and is of thousands of elements."""
+    made = pipeline(node=None)
+    sizes = []
+    for number in range(4):
+        given = (parse_object(each, "", [], kind=KINDS[each["kind"]]) for each in tenants_objects(number))
+        change = made.ingest([Put(each) for each in given if isinstance(each, Service | EndpointSlice)])
+        sizes.append(change.size().elements)
+        assert not made.quarantined
+    assert all(each >= 8_000 for each in sizes)
 
 
 @pytest.mark.parametrize("fault", ["hostile objects", "contested addresses"])

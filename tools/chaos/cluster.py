@@ -33,7 +33,7 @@ ANCHORS = range(1, 6)
 """Numbers of the Services that never change."""
 CHANGING = range(100, 130)
 """Numbers of the Services that change."""
-_KINDS = {resource.kind.name: resource.kind for resource in resources(NODE_NAME)}
+KINDS = {resource.kind.name: resource.kind for resource in resources(NODE_NAME)}
 
 Manifest = dict[str, Any]
 
@@ -171,7 +171,7 @@ class Cluster:
 def parsed(manifests: Iterable[Manifest], model: type[Any]) -> Iterator[Any]:
     """Manifests as the agent reads them, if they are of a type."""
     for manifest in manifests:
-        found = parse_object(manifest, "", [], kind=_KINDS[manifest["kind"]])
+        found = parse_object(manifest, "", [], kind=KINDS[manifest["kind"]])
         if isinstance(found, model) and not isinstance(found, Ignored):
             yield found
 

@@ -424,15 +424,53 @@ def _come_and_go(scene: Scene, rng: Random, objects: list[Manifest]) -> None:
 
     def delete() -> None:
         with scene.changing:
-            for each in objects:
-                name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
-                if scene.server.get(*name) is not None:  # a server that was restored meanwhile may have lost it
-                    scene.server.delete(*name)
+            _delete(scene, objects)
 
     rng.shuffle(objects)
     with scene.changing:
         scene.server.put(*objects)
     _last(rng, delete)
+
+
+TENANT = 9200
+"""The number of the hostile tenant's Service, in a namespace of its own."""
+TENANTS_PORTS, TENANTS_PODS, TENANTS_RANGES = 20, 400, 500
+"""8,000 rows, and ranges: enough that each change is a large one (agent/sync/turns.py)."""
+
+
+def tenants_objects(number: int) -> list[Manifest]:
+    """The hostile tenant's objects after so many changes: other ports, another algorithm, other ranges."""
+    names = [{"name": f"p{port}", "port": port} for port in range(1, TENANTS_PORTS + 1)]
+    offered = [{"name": f"p{port}", "port": 8000 + port + number % 2} for port in range(1, TENANTS_PORTS + 1)]
+    pods = (f"10.1.{2 + each // 200}.{1 + each % 200}" for each in range(TENANTS_PODS))
+    ranges = (f"198.{18 + each % 2}.{each // 2}.{number % 8 * 16}/28" for each in range(TENANTS_RANGES))
+    made = [service(TENANT, ports=names), endpoints(TENANT, *pods) | {"ports": offered}]
+    for each in made:
+        each["metadata"]["namespace"] = "evil"
+    made[0]["metadata"]["annotations"] = {
+        "nftproxy.dev/algorithm": ("random", "round-robin")[number % 2],
+        "nftproxy.dev/denied-source-ranges": ",".join(ranges),
+    }
+    return made
+
+
+@fault("hostile tenant", "objects")
+def hostile_tenant(scene: Scene, rng: Random) -> None:
+    """A tenant rewrites a large Service again and again: its ports, its algorithm and a flood of ranges."""
+    for number in range(rng.randint(6, 10)):
+        with scene.changing:
+            scene.server.put(*tenants_objects(number))
+        time.sleep(rng.uniform(0.3, 0.7))
+    with scene.changing:
+        _delete(scene, tenants_objects(0))
+
+
+def _delete(scene: Scene, objects: list[Manifest]) -> None:
+    """Delete objects.  A server that was restored meanwhile may have lost them."""
+    for each in objects:
+        name = each["kind"], each["metadata"]["namespace"], each["metadata"]["name"]
+        if scene.server.get(*name) is not None:
+            scene.server.delete(*name)
 
 
 @fault("node changes", "objects")
