@@ -3,6 +3,10 @@
 Any client that reaches a health port may open connections and send nothing.  Beyond a limit each new connection closes
 an old one: the oldest of the client with the most connections.  So a client that opens many closes its own, and an
 occasional probe always gets an answer.
+
+A connection that is served costs ten times as much as a connection that is closed at once.  So if connections come
+faster than they are accepted, a client that opens more than `RATE` a second is refused the rest (`ClientRates`), which
+leaves the time to others.
 """
 
 from __future__ import annotations
@@ -10,8 +14,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable
+from ipaddress import ip_address, ip_network
 from typing import NamedTuple
 
 Handler = Hashable
@@ -45,6 +51,57 @@ def affordable(files: int) -> ConnectionLimits:
     return ConnectionLimits(
         min(MOST.of_a_client, per_listener), per_listener, connections, min(MOST.listeners, files // 8)
     )
+
+
+RATE, BURST = 200.0, 400.0
+"""Connections to a listener that a client may open in a second, and at once.  Probes and scrapes open some in a minute,
+and a connection that is served takes some 0.2 ms."""
+MOST_CLIENTS = 4_096
+"""Clients whose rates are remembered.  The longest unseen is forgotten."""
+
+_LOOPBACK = ip_network("127.0.0.0/8")
+_USUAL = "127.0.0.1"
+"""The loopback address of programs that choose none.  All other loopback addresses count as a single client."""
+_SUBNET = 64
+"""Bits of IPv6 addresses that tell clients apart: a host has all addresses of its subnet."""
+
+
+class ClientRates:
+    """The rates at which clients open connections: a token bucket for each, and of bounded memory.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._buckets: dict[tuple[Hashable, str], tuple[float, float]] = {}
+        """By listener and client: the connections that it may open at once, at a moment.  The latest are last."""
+
+    def __len__(self) -> int:
+        """Return the number of clients remembered."""
+        return len(self._buckets)
+
+    def admit(self, listener: Hashable, address: str) -> bool:
+        """Count a connection of a client, and return whether it is within the client's rate."""
+        key, now = (listener, _client(address)), self._clock()
+        left, since = self._buckets.pop(key, (BURST, now))
+        left = min(BURST, left + RATE * (now - since))
+        is_admitted = left >= 1
+        self._buckets[key] = (left - is_admitted, now)
+        if len(self._buckets) > MOST_CLIENTS:
+            del self._buckets[next(iter(self._buckets))]
+        return is_admitted
+
+
+def _client(address: str) -> str:
+    """Return the client to which an address belongs, "" for the client of a Unix socket."""
+    if address in ("", _USUAL):
+        return address
+    found = ip_address(address.partition("%")[0])
+    if found.version == 6:
+        return str(ip_network((found, _SUBNET), strict=False))
+    return str(_LOOPBACK) if found in _LOOPBACK else address
 
 
 class _Open(NamedTuple):

@@ -46,8 +46,9 @@ FIRST_PAUSE = 0.2
 LONGEST_PAUSE = 5.0
 """Longest pause between two retries in seconds: kube-proxy's pause (serveHealthz)."""
 
-BACKLOG = 32
-"""Connections that may wait to be accepted.  They are accepted in one turn, before any of them is counted."""
+BACKLOG = 4096
+"""Connections that may wait to be accepted: the most that the kernel allows by default (net.core.somaxconn).  A probe
+behind them waits for its turn.  Without room its first packet is dropped, and sent again after 1 s and 3 s."""
 
 _TEXT = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
 _NOT_FOUND = Answer(404, _TEXT, b"404 page not found\n")

@@ -6,6 +6,8 @@ h11 speaks the protocol, and is installed anyway for the client of the API.  The
 * A request is a head of bounded size, within a bounded time.  After a request with a body the connection is closed.
 * An answer has a bounded time too, so that no client holds it by reading slowly.
 * Between two requests of a connection all other tasks of the loop get their turn, even if a client pipelines them.
+* If connections come faster than they are accepted, clients beyond their rate are refused the rest at once, before a
+  task or a buffer is made for them.
 * Input that isn't HTTP gets a 4xx and the connection is closed, without a log line: ports are scanned all day.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
 from email.utils import formatdate
@@ -23,7 +26,7 @@ from urllib.parse import parse_qsl, unquote
 
 import h11
 
-from nftproxy.agent.http.connection_limits import BoundedConnections
+from nftproxy.agent.http.connection_limits import BoundedConnections, ClientRates
 from nftproxy.logs import warn
 from nftproxy.model.codes import Code
 
@@ -33,6 +36,12 @@ LONGEST_ANSWER = 60.0
 """Seconds that an answer may take: 100,000 endpoints take some seconds, and a slower reader is cut off."""
 LARGEST_HEAD = 16 * 1024
 """Bytes of a request's head: h11's default, and twice the limit of most servers."""
+AT_ONCE = 32
+"""Connections that are accepted in one turn, before any of them is counted, and before other tasks get their turn."""
+FULL_PAUSE = 1.0
+"""Pause in seconds after an accept that lacked file descriptors (asyncio, ACCEPT_RETRY_DELAY)."""
+_RESET = struct.pack("ii", 1, 0)
+"""The value of SO_LINGER by which closing resets a connection, so that the kernel keeps nothing of it."""
 SHUTDOWN = 0.1
 """Seconds that an answer may still take when its server is closed.  Nearly all are ready at once."""
 
@@ -71,7 +80,11 @@ class HttpServer:
         self._listener = listener
         self._connections = connections
         self._respond = respond
-        self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
+        self._rates = ClientRates()
+        self._is_behind = False
+        """Whether more connections wait than were accepted in the last turn."""
+        self._beginning: set[asyncio.Task[None]] = set()
         self._conversations: dict[asyncio.Task[None], asyncio.WriteTransport] = {}
         self._answering: set[asyncio.Task[None]] = set()
 
@@ -80,14 +93,22 @@ class HttpServer:
 
         Args:
             listening: the socket.
-            backlog: the connections that may wait.  They are accepted in one turn, before any of them is counted.
+            backlog: the connections that may wait to be accepted.  Beyond that the kernel drops first packets of
+                clients, which send them again after a second or more.
         """
-        self._server = await asyncio.start_server(self._converse, sock=listening, backlog=backlog, limit=LARGEST_HEAD)
+        listening.listen(backlog)
+        listening.setblocking(False)
+        self._listening = listening
+        asyncio.get_running_loop().add_reader(listening, self._accept)
 
     async def close(self) -> None:
         """Close the socket, and all connections once their present answers are sent."""
-        if self._server:
-            self._server.close()
+        if self._listening:
+            asyncio.get_running_loop().remove_reader(self._listening)
+            self._listening.close()
+            self._listening = None
+        for beginning in self._beginning:
+            beginning.cancel()
         if self._answering:
             await asyncio.wait(self._answering, timeout=SHUTDOWN)
         for task, transport in self._conversations.items():
@@ -95,6 +116,50 @@ class HttpServer:
             task.cancel()
         if self._conversations:
             await asyncio.wait(self._conversations)
+
+    def _accept(self) -> None:
+        """Accept the connections that wait, up to some.  While more wait, clients beyond their rate are refused."""
+        for _ in range(AT_ONCE):
+            if self._listening is None:
+                return
+            try:
+                made, address = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                self._is_behind = False
+                return
+            except OSError:  # no more file descriptors, or no memory
+                self._rest(self._listening)
+                return
+            is_admitted = self._rates.admit(self._listener, address[0] if isinstance(address, tuple) else "")
+            if is_admitted or not self._is_behind:
+                task = asyncio.get_running_loop().create_task(self._begin(made))
+                self._beginning.add(task)
+                task.add_done_callback(self._beginning.discard)
+            else:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                made.close()
+        self._is_behind = True
+
+    def _rest(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(listening)
+
+        def go_on() -> None:
+            if self._listening is listening:
+                loop.add_reader(listening, self._accept)
+
+        loop.call_later(FULL_PAUSE, go_on)
+
+    async def _begin(self, made: socket.socket) -> None:
+        """Give a connection its stream, which begins the conversation."""
+        loop = asyncio.get_running_loop()
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(LARGEST_HEAD, loop), self._converse, loop)
+        try:
+            made.setblocking(False)
+            await loop.connect_accepted_socket(lambda: protocol, made)
+        except BaseException:
+            made.close()
+            raise
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve all requests of a connection, in their order."""

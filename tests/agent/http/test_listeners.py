@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import random
+import select
 import socket
 import subprocess
 import time
@@ -586,6 +587,26 @@ class Crowd:
         for task, writer in zip(self._tasks, self._writers, strict=True):
             task.cancel()
             writer.close()
+
+
+@on_a_loop
+async def test_a_probe_finds_room_behind_a_crowd() -> None:
+    """While the agent is busy, hundreds of connections wait without a lost packet, and all find a server then."""
+    crowd: list[socket.socket] = []
+    async with serving() as it:
+        poll, where = select.poll(), ("127.0.0.1", int(it.health.rpartition(":")[2]))
+        for _ in range(300):  # none of them is accepted before this function waits
+            crowd.append(socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            crowd[-1].connect_ex(where)
+            poll.register(crowd[-1], select.POLLOUT)
+        waiting, until = len(crowd), time.monotonic() + 10
+        while waiting and time.monotonic() < until:
+            for number, _ in poll.poll(100):
+                poll.unregister(number)
+                waiting -= 1
+        assert waiting == 0
+        for each in crowd:
+            each.close()
 
 
 @on_a_loop

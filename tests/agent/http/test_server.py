@@ -7,13 +7,14 @@ import contextlib
 import functools
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Coroutine
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable
 from typing import Any
 
 import pytest
 
 import nftproxy.agent.http.server as http_server
-from nftproxy.agent.http.connection_limits import MOST, BoundedConnections
+from nftproxy.agent.http.connection_limits import BURST, MOST, RATE, BoundedConnections, Handler
 from nftproxy.agent.http.server import LARGEST_HEAD, HttpRequest, HttpResponse, HttpServer, Respond
 
 LARGE = b"x" * 2**24
@@ -85,6 +86,35 @@ async def test_requests_of_one_connection() -> None:
         assert answer.count(b"HTTP/1.1 200 OK\r\nX-Own: yes\r\nDate: ") == 51
         assert answer.count(b"\r\n\r\nGET /a b {'c': 'd e'}\n") == 50
         assert answer.endswith(b"\r\n\r\n")  # HEAD has no body
+
+
+@on_a_loop
+async def test_a_client_that_opens_too_many_is_refused_the_rest() -> None:
+    """Of a thousand connections of a client that wait at once no more are served than its rate allows, and another
+    client is served behind them.
+    """
+
+    class Counted(BoundedConnections):
+        served = 0
+
+        def made(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
+            Counted.served += 1
+            super().made(handler, listener, transport)
+
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = HttpServer("it", Counted(MOST), echo)
+    await server.open(listening, 4096)
+    began = time.monotonic()
+    crowd = [socket.socket(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK) for _ in range(1000)]
+    for each in crowd:
+        each.connect_ex(listening.getsockname())
+    reader, writer = await asyncio.open_connection(*listening.getsockname(), local_addr=("127.0.0.9", 0))
+    assert (await Client(reader, writer).said(b"HEAD / HTTP/1.0\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+    assert BURST < Counted.served <= 1 + http_server.AT_ONCE + BURST + RATE * (time.monotonic() - began)
+    writer.close()
+    for each in crowd:
+        each.close()
+    await server.close()
 
 
 @pytest.mark.parametrize(
