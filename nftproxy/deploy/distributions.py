@@ -63,7 +63,7 @@ KUBEADM = Distribution(
     ),
 )
 
-# Its load balancer for clients is at this port of every node, server or agent (--lb-server-port; cilium#19038).  The
+# Its load balancer for clients is at this port of every node, server or agent (--lb-server-port, cilium#19038).  The
 # proxy is part of the k3s process, and the option is the servers' (k3s server --help).
 K3S = Distribution(
     title="k3s",
@@ -113,8 +113,8 @@ KOPS = Distribution(
     ),
 )
 
-# eksctl: addonsConfig; nodes of Amazon Linux 2023: nodeadm's NodeConfig.  Its own kube-proxy has no clusterCIDR, and
-# its DaemonSet avoids Fargate.
+# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy has no
+# clusterCIDR, and its DaemonSet avoids Fargate.
 EKS = Distribution(
     title="EKS",
     ask_for_api="aws eks describe-cluster --name CLUSTER --query cluster.endpoint",

@@ -1,4 +1,4 @@
-"""Splits a large transaction into pieces that the kernel takes one after the other.
+"""Splits a large transaction into pieces that the kernel takes in turn.
 
 A large transaction costs memory (libnftables takes some 45 bytes for each byte of text), and the kernel holds its lock
 meanwhile.  The time and memory of a piece are bounded, however large the change is.

@@ -83,7 +83,7 @@ _KINDS = {kind.value: kind for kind in NftKind}
 
 
 class Renderer:
-    """Renders facts to blocks with one set of templates.
+    """Renders facts to blocks with a set of templates.
 
     Raises:
         TemplateError: the constructor raises it if a template is missing or doesn't parse, every other method if a
@@ -106,7 +106,7 @@ class Renderer:
         self._screen = functools.lru_cache(maxsize=CACHED)(self._render_screen)
 
     def table(self, facts: TableFacts) -> Block:
-        """The skeleton of one family's table, with the chains that count or watch connections if they are asked for."""
+        """The skeleton of a family's table, with the chains that count or watch connections if they are asked for."""
         also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers))
         names = (TABLE_TEMPLATE, *(name for name, is_asked_for in also if is_asked_for))
         blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
@@ -116,7 +116,7 @@ class Renderer:
         )
 
     def port(self, facts: PortFacts, table: str) -> Block:
-        """The block of one Service port, including the lists and draws that it shares with other ports."""
+        """The block of a Service port, including the lists and draws that it shares with other ports."""
         long = tuple(slots for slots in facts.endpoints if len(slots.rows) >= LONG)
         short = tuple(slots for slots in facts.endpoints if len(slots.rows) < LONG)
         block = self._service(msgspec.structs.replace(facts, endpoints=short) if long else facts, table)

@@ -3,8 +3,8 @@
 Rule 1: nft is the only vocabulary.  A *statement* is a declaration (a set, a map, or a chain with its rules) or an
 element.  A declaration's identity is its container, an element's is its container and key.  The rest is its value.
 
-Rule 2: a *block* has the statements of one owner: the table's skeleton, or one Service port.  A *generation* is the
-union of the blocks of one family.  Two blocks may contribute the same statement, but never with different values:
+Rule 2: a *block* has the statements of an owner: the table's skeleton, or a Service port.  A *generation* is the
+union of the blocks of a family.  Two blocks may contribute the same statement, but never with different values:
 policy/claims.py decides which Service owns a contested address before anything is rendered.
 
 Rule 3: a *change* is the difference that replacing some blocks makes to the union.  It costs in proportion to those
@@ -91,7 +91,7 @@ class Declaration(msgspec.Struct, frozen=True, gc=False):
 
 
 class Block(msgspec.Struct, frozen=True, gc=False):
-    """The statements of one owner, in the order in which the template wrote them."""
+    """The statements of an owner, in the order in which the template wrote them."""
 
     declarations: tuple[Declaration, ...] = ()
     elements: tuple[Element, ...] = ()
@@ -151,7 +151,7 @@ class Savepoint(NamedTuple):
 
 
 class Generation:
-    """The union of the blocks of one family, updated block by block."""
+    """The union of the blocks of a family, updated block by block."""
 
     def __init__(self, family: Family) -> None:
         self.family = family

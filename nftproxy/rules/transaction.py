@@ -1,7 +1,7 @@
 """Transactions: nft text that makes the kernel follow a change, or hold a generation.
 
-A transaction is an inert value: logs, tests and dry runs show the same text that the kernel gets.  Its order is one
-that the kernel accepts: containers before references to them, removals before additions of the same key.
+A transaction is an inert value: logs, tests and dry runs show the same text that the kernel gets.  The kernel accepts
+its order: containers before references to them, removals before additions of the same key.
 """
 
 from __future__ import annotations

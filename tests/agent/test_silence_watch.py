@@ -44,7 +44,7 @@ class FakeKernel(UnansweredReader):
         self.crowds: set[str] = set()
 
     def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False) -> None:
-        """Set the number of connections that wait for an endpoint.  No other endpoint has any, unless told to add."""
+        """Let connections wait for an endpoint: instead of all waiting connections, or in addition to them (`more`)."""
         before = self.waiting if more else []
         keys = range(len(before), len(before) + count)
         noted = [Retransmission(Family.IPV4, number.to_bytes(2, "big"), waits) for number in keys]

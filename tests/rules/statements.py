@@ -35,7 +35,7 @@ def generation(**blocks: Block) -> Generation:
 
 
 def sticky(number: int) -> Block:
-    """The declarations of an affinity timeout: a map, and two chains of which one leads to the other."""
+    """The declarations of an affinity timeout: a map, a chain, and a second chain to which the first leads."""
     follow = Declaration(NftKind.CHAIN, f"follow-{number}", (f"ip daddr @clients-{number}",))
     draw = Declaration(
         NftKind.CHAIN,

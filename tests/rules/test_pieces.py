@@ -137,7 +137,7 @@ def test_a_front_changes_in_a_single_piece() -> None:
 
 
 def test_lists_of_ranges_change_as_a_whole() -> None:
-    """Ranges that replace others come in the piece in which these go: a client never meets half of a list."""
+    """New ranges come in the piece in which the old ranges go, so that a client never meets half of a list."""
     replaced = 0
     for ledger, _, change in changes():
         pieces = split(change)

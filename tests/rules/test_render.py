@@ -38,7 +38,7 @@ def facts(family: Family = IPV4, **tweaks: bool) -> TableFacts:
 
 
 def changed(name: str, old: str, new: str) -> Renderer:
-    """A renderer of the project's templates, with one text in one of them replaced."""
+    """A renderer of the project's templates, with a text in one of them replaced."""
     text = templates()[name]
     assert old in text
     return Renderer({**templates(), name: text.replace(old, new, 1)})

@@ -61,7 +61,7 @@ class Against(Trial):
         return super().traced(worlds, difference, view)
 
     def all_differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
-        """The wrong outcomes on either node.  Those of the other proxy come with nftproxy's outcome."""
+        """The wrong outcomes on either node.  The other proxy's differences come with nftproxy's outcome."""
         wanted = list(probes)
         theirs = super().all_differences(world, wanted, view)
         own = self._ours.differences(world, wanted, view)

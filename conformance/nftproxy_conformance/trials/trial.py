@@ -180,7 +180,7 @@ class Trial:
         return left
 
     def all_differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
-        """All differences, with those that a deviation explains, without waiting."""
+        """All differences, including differences that a deviation explains, without waiting."""
         found = self._compare(world, probes, view)
         if not self.subject.may_deviate:
             return found

@@ -63,7 +63,7 @@ class Inbox:
         return events
 
     def waiting(self, service_of: ServiceOf) -> dict[ObjectKey, float]:
-        """Return the Services whose changes can be postponed, each with the time since which its oldest has waited.
+        """Return the Services with changes that can be postponed, each with the time when its oldest change came.
 
         The deletion of a Service can't be postponed.
         """

@@ -85,7 +85,7 @@ class _Table:
 
 
 class Loader:
-    """Loads tables, applies changes to them, and keeps account of the families whose tables are known to be right."""
+    """Loads tables, applies changes to them, and keeps account of the families with known tables."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Loader:
 
     @property
     def known(self) -> set[Family]:
-        """The families whose tables are known to hold the pipeline's generation."""
+        """The families with tables that are known to hold the pipeline's generation."""
         return {table.family for table in self._tables.values() if table.is_known}
 
     @property

@@ -1,11 +1,11 @@
 """The Services whose changes come next: small changes first, large changes by turns.
 
 A change that comes during a transaction waits for its end.  So a tenant whose changes cost seconds could make all other
-tenants wait, by one word of an annotation, again and again.
+tenants wait, by a single word of an annotation, again and again.
 
 * The cost of a transaction is the processor time of this process from its events to its commit, the kernel's included.
 * A Service is *large* from a change that cost `LARGE` seconds until a change that cost less.  The size of a Service
-  doesn't matter: in a Service with thousands of endpoints one more endpoint is a small change.
+  doesn't matter: in a Service with thousands of endpoints an additional endpoint is a small change.
 * A large Service has transactions of its own.  After each, large Services of its namespace wait `OWN_REST` times as
   long as it took, and all others `REST` times as long.  So a namespace gets a fifth of the time for large changes, and
   all namespaces together get half.
@@ -40,7 +40,7 @@ PATIENCE = 1.0
 LONGEST_ACCOUNT = 60.0
 """Seconds for which the cost of small changes counts against a namespace."""
 MOST_LARGE = 1_000
-"""Large Services that are remembered.  The earliest are forgotten: their next change shows again what it costs."""
+"""Large Services that are remembered.  The earliest are evicted: their next change shows its cost again."""
 
 
 class Expense(NamedTuple):
@@ -91,7 +91,7 @@ class Turns:
         return max(self._due, self._due_of.get(service.namespace, 0.0))
 
     def spent(self, seconds: float, now: float) -> Expense | None:
-        """Note what the changes of the chosen Services have cost.  Return the largest change, if it is large."""
+        """Note the cost of the chosen Services' changes.  Return the largest change, if it is large."""
         sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
         costs = {key: seconds * size / sum(sizes.values()) for key, size in sizes.items()} if sizes else {}
         self._chosen = {}
@@ -151,7 +151,7 @@ Front = tuple[str, object, int]
 def displaced(
     coming: Iterable[Service], postponed: Iterable[Service], present: Mapping[ObjectKey, Service]
 ) -> list[ObjectKey]:
-    """Return the Services that wait and have given up an address and port, or a node port, for which another asks.
+    """Return the waiting Services that have given up an address and port, or a node port, that another Service claims.
 
     Args:
         coming: the Services that are about to change.

@@ -1,4 +1,4 @@
-"""Small changes come first, and large changes by turns that are as far apart as they are large."""
+"""Small changes come first, and large changes by turns.  The time between turns is in proportion to their cost."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_large_change_waits_for_its_turn() -> None:
 
 
 def test_a_large_change_has_a_transaction_of_its_own() -> None:
-    """Of several large changes whose turn has come one is taken, that which has waited longest, and nothing with it."""
+    """If several large changes have their turn, only the change that has waited longest comes, and no other with it."""
     made, later = charged(BIG, OTHER_BIG), 100.0
     waiting = {BIG: later - 5, OTHER_BIG: later - 10, WEB: later}
     assert list(made.choose(waiting, later)) == [OTHER_BIG]
@@ -91,7 +91,7 @@ def test_the_time_for_large_changes_is_bounded() -> None:
 
 
 def test_a_large_service_with_small_changes_is_small_again() -> None:
-    """The size of a Service makes no change large: after one cheap change the next waits for nothing."""
+    """The size of a Service makes no change large: after a cheap change the next doesn't wait."""
     made, turn = charged(BIG), OWN_REST * COST
     made.choose({BIG: 0.0}, turn)
     assert made.spent(LARGE / 2, turn) is None
@@ -99,7 +99,7 @@ def test_a_large_service_with_small_changes_is_small_again() -> None:
 
 
 def test_a_new_name_is_no_way_around() -> None:
-    """While the large Services of a namespace wait, its Services without rules wait too, and all others don't."""
+    """While the large Services of a namespace wait, its Services without rules wait too.  All other Services don't."""
     made = charged(BIG)
     fresh = key("shop/new")
     assert set(made.choose({NEW: 1.0, fresh: 1.0, WEB: 1.0}, 1.0)) == {fresh, WEB}
@@ -107,7 +107,7 @@ def test_a_new_name_is_no_way_around() -> None:
 
 
 def test_costs_go_to_the_large_service() -> None:
-    """Of the Services that shared a large transaction those that are large wait, and bystanders don't."""
+    """Of the Services that shared a large transaction, only the large Services wait."""
     made = turns()
     made.choose({BIG: 0.0, WEB: 0.0}, 0.0)
     expense = made.spent(COST, 0.0)
@@ -128,7 +128,7 @@ def test_a_deletion_costs_the_deleted() -> None:
 
 
 def test_a_flood_comes_in_rounds() -> None:
-    """Of many changes as many come together as a transaction may have, first those of who has cost least."""
+    """A transaction has a bounded number of changes, first the changes of the namespaces with the least cost."""
     flood = [key(f"evil/s{number}") for number in range(100)]
     made = turns({**dict.fromkeys(flood, ROUND // 10), WEB: 10})
     waiting = dict.fromkeys(flood, 0.0)
@@ -140,7 +140,7 @@ def test_a_flood_comes_in_rounds() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    """However many Services were large, so many are remembered."""
+    """The number of remembered large Services is bounded."""
     made = turns({})
     for number in range(MOST_LARGE + 10):
         made.choose({key(f"evil/s{number}"): 0.0}, 1e6 * number)
@@ -149,7 +149,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_an_address_that_was_given_up_is_free() -> None:
-    """A waiting Service goes if another asks for what it has given up: an address, a port of it, or a node port."""
+    """A waiting Service goes if another Service claims its former address, port of the address, or node port."""
     before = service("evil/big", cluster_ips=["10.96.0.9"], ports=["a:80:30080", "b:81"])
     present = {before.key: before}
     moved = service("evil/big", cluster_ips=["10.96.0.8"], ports=["a:80:30081"])

@@ -1,7 +1,7 @@
 """Work is in proportion to the change, and rendering everything in proportion to everything.
 
-By default with 1,000 Services; NFTPROXY_TESTS=long makes it 10,000 (`tox run -e scale`).  All bounds are ratios, so
-that they hold on any machine, however busy it is.
+By default with 1,000 Services, and with NFTPROXY_TESTS=long with 10,000 (`tox run -e scale`).  All bounds are ratios,
+so that they hold on any machine, however busy it is.
 """
 
 import json
