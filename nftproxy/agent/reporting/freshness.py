@@ -13,7 +13,7 @@ from nftproxy.model.codes import Code
 from nftproxy.sources.activity import ResourceActivity
 
 GRACE = 5.0
-"""Seconds for which requests may fail.  An API server that is replaced by another is away for less."""
+"""Seconds for which requests may fail, so that a connection that breaks and is made again is no warning."""
 LONGEST_PROBLEM = 300
 """Limit of characters of a problem: the server chooses its own words."""
 
@@ -56,15 +56,14 @@ def caveat(activities: Iterable[ResourceActivity], now: float) -> str:
     names = " and ".join(filter(None, [", ".join(each.resource for each in lost[:-1]), lost[-1].resource]))
     longest = max(lost, key=lambda each: _age(each, now))
     return (
-        f"{Code.OUT_OF_TOUCH}: this may be out of date: no changes of {names} reach this node for "
+        f"{Code.OUT_OF_TOUCH}: this may be out of date: no changes of {names} have reached this node for "
         f"{_age(longest, now):.0f} s ({longest.problem[:LONGEST_PROBLEM]})"
     )
 
 
 def _line(each: ResourceActivity, now: float) -> str:
-    return (
-        f"no changes of {each.resource} reach this node for {_age(each, now):.0f} s: {each.problem[:LONGEST_PROBLEM]}"
-    )
+    problem = each.problem[:LONGEST_PROBLEM]
+    return f"no changes of {each.resource} have reached this node for {_age(each, now):.0f} s: {problem}"
 
 
 def _age(each: ResourceActivity, now: float) -> float:

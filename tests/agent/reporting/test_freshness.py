@@ -42,16 +42,16 @@ def test_the_warning_has_the_age_and_the_reason() -> None:
     """Each resource has a warning, and an answer has a single line for all of them."""
     lost = [resource("services", 10, 10), resource("nodes", None, 20), resource("endpointslices", 300.4, 200)]
     assert list(freshness.warnings(lost, NOW)) == [
-        "NFT509: no changes of services reach this node for 10 s: no services",
-        "NFT509: no changes of nodes reach this node for 20 s: no nodes",
-        "NFT509: no changes of endpointslices reach this node for 300 s: no endpointslices",
+        "NFT509: no changes of services have reached this node for 10 s: no services",
+        "NFT509: no changes of nodes have reached this node for 20 s: no nodes",
+        "NFT509: no changes of endpointslices have reached this node for 300 s: no endpointslices",
     ]
     assert freshness.caveat(lost, NOW) == (
-        "NFT509: this may be out of date: no changes of services, nodes and endpointslices reach this node for 300 s "
-        "(no endpointslices)"
+        "NFT509: this may be out of date: no changes of services, nodes and endpointslices have reached this node "
+        "for 300 s (no endpointslices)"
     )
     assert freshness.caveat(lost[:1], NOW) == (
-        "NFT509: this may be out of date: no changes of services reach this node for 10 s (no services)"
+        "NFT509: this may be out of date: no changes of services have reached this node for 10 s (no services)"
     )
 
 
@@ -66,7 +66,7 @@ def test_the_servers_words_are_bounded() -> None:
     ("ages", "oldest"), [((), None), ((5, 70, 20), NOW - 70), ((5, None), None)], ids=["files", "API", "unheard"]
 )
 def test_the_oldest_word_counts(ages: tuple[float | None, ...], oldest: float | None) -> None:
-    """The oldest of the last words counts, and a resource without any word makes it unknown."""
+    """The oldest last word counts, and a resource without any word makes it unknown."""
     activities = [resource(str(number), age) for number, age in enumerate(ages)]
     assert freshness.oldest_word([*activities, resource("none", 900, is_absent=True)]) == oldest
 

@@ -68,7 +68,7 @@ HARM: dict[str, tuple[Harm, str]] = {
 def test_an_agent_without_the_api(bench: Bench, harm: Harm, reason: str) -> None:
     """Every answer has the caveat with the reason while the API is away, and no answer has it afterwards."""
     reason = reason.format(host=f"127.0.0.1:{bench.server.port}")
-    warning = "NFT509: no changes of endpointslices reach this node for "
+    warning = "NFT509: no changes of endpointslices have reached this node for "
     began = time.time()
     with harm(bench):
         bench.wait_until(lambda: bench.command("status").status == 3)
