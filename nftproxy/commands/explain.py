@@ -20,10 +20,12 @@ from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
-from nftproxy.kernel.nfnetlink.table_copy import TableCopy, read_table
+from nftproxy.kernel.nfnetlink.nft_queries import tables
+from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
+from nftproxy.kernel.others.xtables import legacy_tables
 from nftproxy.model.addresses import Family
 from nftproxy.trace.text import text as trace_text
-from nftproxy.trace.tracing import Trace, trace_plan
+from nftproxy.trace.tracing import OTHERS, ROUTES, Trace, trace_beside, trace_plan
 
 PICTURE = Path(__file__).resolve().parents[1] / "explanation" / "picture.svg.j2"
 """The template of --svg."""
@@ -32,11 +34,19 @@ COPIED = {True: "what the kernel of this machine holds", False: "the rules that 
 """The rules that a trace goes through, by whether the kernel is asked."""
 
 
+NETDEV = {"netdev": 5}
+"""The family of tables at a device, with its number (NFPROTO_NETDEV).  A copy has other devices."""
+_Traces = tuple[tuple[Trace, ...], tuple[str, ...]]
+"""Traces, and the parts of the node that weren't tried."""
+
+
 class Traced(msgspec.Struct, frozen=True):
     """An explanation, with traces of packets through the kernel."""
 
     explanation: Explanation
     traces: tuple[Trace, ...]
+    untried: tuple[str, ...]
+    """The parts of the node that the copy lacks."""
 
 
 @click.command("explain")
@@ -84,8 +94,8 @@ def explain_command(
         agent = AgentClient(agent_socket, timeout)
         asked = {"to": to, "from": source or ""}
         explanation = agent.get(Explanation, "/v1/explain", **asked)
-        traces = trace_plan(agent.get(Plan, "/v1/packets", **asked), _held(Family)) if wants_trace else None
-        _show(explanation, traces, True, output, wants_picture=wants_picture)
+        traced = _traced_kernel(agent.get(Plan, "/v1/packets", **asked), Family) if wants_trace else None
+        _show(explanation, traced, True, output, wants_picture=wants_picture)
         return
     if not options["node"]:
         raise click.UsageError("with PATHS give --node NAME, too: the node that the rules are for")
@@ -95,31 +105,38 @@ def explain_command(
         with ElementLookup() as elements:
             explanation = with_kernel(explanation, elements.find)
     pipeline, pods = cluster.pipeline, cluster.manifests.pods
-    rules = _held(pipeline.generations) if kernel else pipeline.full_transaction({})
-    traces = trace_plan(plan(pipeline, question, pods), rules) if wants_trace else None
-    _show(explanation, traces, kernel, output, wants_picture=wants_picture)
+    traced = None
+    if wants_trace and kernel:
+        traced = _traced_kernel(plan(pipeline, question, pods), pipeline.generations)
+    elif wants_trace:
+        traces = trace_plan(plan(pipeline, question, pods), pipeline.full_transaction({}))
+        traced = traces, (OTHERS, ROUTES)
+    _show(explanation, traced, kernel, output, wants_picture=wants_picture)
 
 
-def _show(
-    explanation: Explanation, traces: tuple[Trace, ...] | None, kernel: bool, output: str, *, wants_picture: bool
-) -> None:
+def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output: str, *, wants_picture: bool) -> None:
     """Print an answer.  `kernel`: its own rules were traced.
 
     The exit status is 1 if the kernel differs, or if the question names an object that this proxy doesn't know.
     """
+    traces, untried = traced or ((), ())
     if wants_picture:
         click.echo(svg(explanation, PICTURE.read_text()), nl=False)
     elif output == "json":
-        answer = explanation if traces is None else Traced(explanation, traces)
+        answer = explanation if traced is None else Traced(explanation, traces, untried)
         click.echo(json_text(answer))
     else:
         click.echo(explanation)
-        if traces is not None:
-            click.echo("\n".join(trace_text(traces, COPIED[kernel])))
-    if explanation.is_damaged or not explanation.is_known or any(trace.differences for trace in traces or ()):
+        if traced is not None:
+            click.echo("\n".join(trace_text(traces, COPIED[kernel], untried)))
+    if explanation.is_damaged or not explanation.is_known or any(trace.differences for trace in traces):
         sys.exit(1)
 
 
-def _held(families: Iterable[Family]) -> list[TableCopy]:
-    """The tables in the kernel of this machine."""
-    return [copy for family in families if (copy := read_table(family))]
+def _traced_kernel(packets: Plan, families: Iterable[Family]) -> _Traces:
+    """Trace packets through a copy of the tables in the kernel of this machine, other programs' among them."""
+    ours = [copy for family in families if (copy := read_table(family))]
+    traces, untried = trace_beside(packets, ours, read_other_tables())
+    netdev = [f"the table {title}" for title in tables(NETDEV)]
+    legacy = ["legacy iptables"] if any(map(legacy_tables, Family)) else []
+    return traces, (*untried, *netdev, *legacy)

@@ -1,6 +1,7 @@
 """A copy of the rules on a throw-away node, and packets that are traced through it.
 
-The node has our tables and nothing else: no rules of other programs, no routes of the real node, no connections.
+The node has our tables, and copies of other programs' tables if they are given: no routes of the real node, and no
+connections.
 """
 
 from __future__ import annotations
@@ -100,19 +101,33 @@ class Scene:
         self._node.call(self._kernel.apply, transaction)
         self._read_rules(self._node.call(printed_rules))
 
-    def copy(self, tables: Iterable[TableCopy]) -> None:
+    def copy(self, tables: Iterable[TableCopy], others: Iterable[TableCopy] = ()) -> list[str]:
         """Load a copy of the tables of a kernel.
 
+        Args:
+            tables: ours.
+            others: other programs', which the kernel may refuse, as they depend on more than a table.
+
+        Returns:
+            The titles of the other programs' tables that the kernel refuses.
+
         Raises:
-            Unavailable: the kernel refuses the copy.
+            Unavailable: the kernel refuses the copy of our tables.
         """
         self._clear()
         for table in tables:
             self._node.call(write_table, table)
+        refused = []
+        for table in others:
+            try:
+                self._node.call(write_table, table)
+            except Unavailable:
+                refused.append(table.title)
         try:
             self._read_rules(self._node.call(in_child, printed_rules))
         except ChildDied:  # of rules that a newer nft has made: steps then lack the text of rules
             self._read_rules({family: {} for family in Family})
+        return refused
 
     def send(self, connection: NewConnection) -> Passage:
         """Send the opening packet of a connection, and trace it.
@@ -125,7 +140,8 @@ class Scene:
             messages = _until_markers(listener)
         if _is_marker(messages[0]):
             raise Unavailable("the machine was too busy and lost a packet")
-        return Passage(steps(messages, self._book), outcome(opening, messages))
+        ours = [each for each in messages if each.table == TRACING]
+        return Passage(steps(messages, self._book, {TRACING}), outcome(opening, ours))
 
     def _clear(self) -> None:
         """Remove all rules and start tracing, before our tables: a library that can't read them dies of any command."""
@@ -149,7 +165,7 @@ def _until_markers(listener: TraceListener) -> list[TraceMessage]:
 
 
 def _is_marker(message: TraceMessage) -> bool:
-    return message.chain == MARKED and message.verdict is TraceVerdict.DROP
+    return message.table == TRACING and message.chain == MARKED and message.verdict is TraceVerdict.DROP
 
 
 def printed_rules() -> dict[Family, dict[int, str]]:

@@ -8,7 +8,7 @@ end of a chain that has no meaning, or after a rule of the chain has matched, an
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -68,16 +68,22 @@ class RuleBook(NamedTuple):
     rules: Mapping[Family, Mapping[int, str]]
 
 
-def steps(messages: Iterable[TraceMessage], book: RuleBook) -> list[Step]:
+DROPPED_BY = "another program's chain, in its table"
+"""The beginning of the sentence about a packet that another program drops."""
+
+
+def steps(messages: Iterable[TraceMessage], book: RuleBook, unspoken: Collection[str] = ()) -> list[Step]:
     """The way of the packet that the messages are about."""
-    return list(_steps(messages, book))
+    return list(_steps(messages, book, unspoken))
 
 
-def _steps(messages: Iterable[TraceMessage], book: RuleBook) -> Iterator[Step]:
+def _steps(messages: Iterable[TraceMessage], book: RuleBook, unspoken: Collection[str]) -> Iterator[Step]:
     hook = Hook("", 0)
     spoken = set[str]()  # chains of this hook in which a rule has matched: their end says nothing more
     for each in messages:
         if each.table != TABLE:
+            if each.verdict is TraceVerdict.DROP and each.table not in unspoken:
+                yield Step("", 0, each.chain, "", _verdict(each), f"{DROPPED_BY} {each.table}: drops the packet")
             continue
         if (base := book.hooks[each.family].get(each.chain, hook)) != hook:
             hook = base

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from nftproxy.explanation.answer import Fate, outcome
 from nftproxy.model.addresses import host_port
@@ -12,10 +12,13 @@ from nftproxy.trace.tracing import Trace
 NO_STEP = "none of our rules matched"
 
 
-def text(traces: Iterable[Trace], rules: str) -> Iterator[str]:
-    """The lines of traces, without newlines.  `rules` names the origin of the rules."""
+def text(traces: Iterable[Trace], rules: str, untried: Sequence[str]) -> Iterator[str]:
+    """The lines of traces, without newlines.  `rules` names the origin of the rules, `untried` the
+    parts of the node that the copy lacks.
+    """
     yield ""
     yield f"traced through a throw-away copy of {rules}"
+    yield f"not tried: {'; '.join(map(printable, untried))}"
     for trace in traces:
         yield ""
         yield from _trace(trace)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -14,10 +14,11 @@ from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.libnftables import check_text
 from nftproxy.kernel.nfnetlink.table_copy import TableCopy
 from nftproxy.model.addresses import Address, Protocol, host_port
+from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction
 from nftproxy.trace.node import NewConnection
 from nftproxy.trace.scene import Passage, Scene
-from nftproxy.trace.steps import Step
+from nftproxy.trace.steps import DROPPED_BY, Step
 
 _MASQUERADES = re.compile(r"(?<![\w-])masquerade\b")  # the statement, not the set @masqueraded
 
@@ -65,6 +66,42 @@ def trace_plan(plan: Plan, rules: Transaction | Iterable[TableCopy]) -> tuple[Tr
         return tuple(trace_packet(scene, packet) for packet in plan.packets)
 
 
+ROUTES = "this node's routes, interfaces and sysctls"
+OTHERS = "other programs' tables"
+"""Parts of a node that a copy lacks."""
+
+
+def trace_beside(
+    plan: Plan, tables: Iterable[TableCopy], others: Sequence[TableCopy]
+) -> tuple[tuple[Trace, ...], tuple[str, ...]]:
+    """Trace the packets of a plan through a copy of our tables and of other programs' tables.
+
+    Args:
+        plan: the node and its packets.
+        tables: our tables of a kernel.
+        others: other programs' tables of the same kernel.
+
+    Returns:
+        The traces, and the parts of the node that weren't tried.  Other programs' tables are left out if their rules
+        keep the packets that end a trace from passing.
+
+    Raises:
+        Unavailable: this machine doesn't allow a copy, or refuses that of our tables.
+    """
+    tables = list(tables)
+    with Scene(plan.node) as scene:
+        refused = scene.copy(tables, others)
+        try:
+            found = tuple(trace_packet(scene, packet) for packet in plan.packets)
+        except Unavailable:
+            if len(refused) == len(others):
+                raise
+            refused = [each.title for each in others]
+            scene.copy(tables)
+            found = tuple(trace_packet(scene, packet) for packet in plan.packets)
+    return found, (ROUTES, *(f"the table {title}" for title in refused))
+
+
 def trace_packet(scene: Scene, packet: Packet) -> Trace:
     """Trace a packet through the rules of a scene."""
     place = packet.place
@@ -104,9 +141,19 @@ def _is_masqueraded(packet: Packet, passage: Passage) -> bool:
 
 def _differences(case: Case, trace: Trace) -> Iterator[str]:
     if trace.fate is not case.fate or trace.rejection != case.rejection:
-        yield f"explained as {case.outcome}, but {outcome(trace.fate, trace.rejection)} by the kernel"
+        yield f"explained as {case.outcome}, but {outcome(trace.fate, trace.rejection)} by the kernel{_by(trace)}"
     elif case.fate is Fate.ENDPOINT:
         yield from _endpoint_differences(case, trace)
+
+
+def _by(trace: Trace) -> str:
+    """Name the chain of another program that dropped the packet."""
+    step = next((each for each in trace.steps if each.words.startswith(DROPPED_BY)), None)
+    if step is None:
+        return ""
+    table = step.words.removeprefix(DROPPED_BY).partition(":")[0].strip()
+    caveat = "unless its rules accept packets by the names of interfaces, which a copy doesn't have"
+    return f", in the chain {step.chain} of the table {table} of another program, {caveat}"
 
 
 def _endpoint_differences(case: Case, trace: Trace) -> Iterator[str]:

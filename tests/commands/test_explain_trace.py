@@ -76,6 +76,61 @@ def test_with_the_kernel_its_own_rules_are_traced() -> None:
     assert explain("10.96.0.10:80", "--from", "outside").status == 0
 
 
+OUTSIDER = ("10.96.0.10:80", "--from", "outside", "--kernel")
+
+
+@needs_lab
+@pytest.mark.usefixtures("namespace")
+@pytest.mark.parametrize(
+    "rules",
+    [
+        "table inet wall { chain block { type filter hook forward priority 5; policy drop; }; }",
+        "table ip wall {\n"
+        "  set bad { typeof ip saddr; flags interval; elements = { 198.51.100.0/24 }; }\n"
+        "  counter seen { packets 0 bytes 0; }\n"
+        "  chain block { type filter hook forward priority -5; ip saddr @bad counter name seen reject; }\n"
+        "}",
+    ],
+    ids=["a policy of inet", "a rule of ip"],
+)
+def test_other_programs_tables_are_traced(rules: str) -> None:
+    """A firewall in the kernel that stops the packet is part of the copy, and the difference names its chain."""
+    Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+    done = explain(*OUTSIDER)
+    assert done.status == 1
+    assert "not tried: this node's routes, interfaces and sysctls\n" in done.out
+    (line,) = (line for line in done.out.splitlines() if "DIFFERS" in line)
+    assert "by the kernel, in the chain block of the table wall of another program" in line
+    assert explain("10.96.0.10:80", "--from", "outside").status == 0
+
+
+@needs_lab
+@pytest.mark.usefixtures("namespace")
+def test_what_a_copy_lacks_is_said() -> None:
+    """A table of netdev isn't copied, nor any table of other programs with manifests alone, and a line says so."""
+    Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
+    at_device = 'table netdev guard { chain in { type filter hook ingress device "lo" priority 0; drop; }; }'
+    subprocess.run(["nft", "-f", "-"], input=at_device, text=True, check=True)
+    done = explain(*OUTSIDER)
+    assert "not tried: this node's routes, interfaces and sysctls; the table netdev guard\n" in done.out
+    assert (done.status, done.out.splitlines()[-1]) == (0, "  as explained")
+    without = explain("10.96.0.10:80", "--from", "outside")
+    assert "not tried: other programs' tables; this node's routes, interfaces and sysctls\n" in without.out
+
+
+@needs_lab
+@pytest.mark.usefixtures("namespace")
+def test_a_table_that_stops_the_traces_own_packets_is_left_out() -> None:
+    """A firewall that drops everything the node sends keeps no trace from ending: its table is named as not tried."""
+    Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
+    rules = "table ip wall { chain everything { type filter hook output priority 5; meta l4proto 253 drop; }; }"
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+    done = explain("10.96.0.10:80", "--from", "node", "--kernel")
+    assert "not tried: this node's routes, interfaces and sysctls; the table ip wall\n" in done.out
+    assert done.status == 0
+
+
 @needs_lab
 @pytest.mark.skipif(probe().capabilities.wide_maps, reason="this libnftables takes all our rules")
 def test_rules_that_the_library_dies_of_are_an_error() -> None:

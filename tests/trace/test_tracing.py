@@ -102,7 +102,7 @@ def test_rules_that_somebody_has_broken_differ(scene: Scene, change: str, differ
     """A trace through broken rules reports the explained fate and the kernel's."""
     (trace,) = _traced(scene, example_pipeline("cluster-ip"), change, "10.96.0.10:80", Source(SourceKind.OUTSIDE))
     assert trace.differences == (difference,)
-    assert f"  DIFFERS: {difference}" in list(text([trace], "broken rules"))
+    assert f"  DIFFERS: {difference}" in list(text([trace], "broken rules", []))
 
 
 def test_what_is_rejected_in_another_way_differs(scene: Scene) -> None:
@@ -130,7 +130,7 @@ def test_a_server_at_the_place_itself_is_an_endpoint(scene: Scene) -> None:
     seen = pipeline(web, slice_of("shop/web", ["192.168.0.2@node-a"], ports=["http:30080"]))
     found = _traced(scene, seen, "", "192.168.0.2:30080")
     assert [(trace.fate, trace.differences) for trace in found] == [(Fate.ENDPOINT, ())] * len(found)
-    assert "  => the server at this address and port, its source kept: 10.1.0.254" in list(text(found, "rules"))
+    assert "  => the server at this address and port, its source kept: 10.1.0.254" in list(text(found, "rules", []))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -162,15 +162,17 @@ def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[st
     return [(text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME])) for each in matching]
 
 
-def tables() -> list[str]:
+def tables(families: Mapping[str, int] = FAMILIES) -> list[str]:
     """Return all tables of inet, ip and ip6 as nft names them: the family, and the table's name.
+
+    `families` are others, with their numbers.
 
     Raises:
         Unavailable: the kernel does not answer.
     """
     return [
         f"{family} {text_of(each[nft.OF_TABLE])}"
-        for family, number in FAMILIES.items()
+        for family, number in families.items()
         for each in _ask(nft.GET_TABLE, number, flags=DUMP)
     ]
 

@@ -20,6 +20,7 @@ from nftproxy.netlink.codec import Attributes, attribute_map, messages_of, numbe
 from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, body_attributes
 
 GROUP = 9  # NFNLGRP_NFTRACE
+INET = 1  # NFPROTO_INET
 QUEUE_SIZE = 4 << 20
 """Bytes that may wait to be read: the traces of some thousand packets."""
 
@@ -48,6 +49,8 @@ class TraceVerdict(Enum):
 
 class TraceMessage(NamedTuple):
     """A message about a rule that matched, or about the end of a chain.
+
+    A table of inet, which only other programs have, counts as IPv4's.
 
     `handle` is the rule's handle, 0 without a rule.  `target` is the chain of a jump or goto, else "".  The first
     message of each base chain has the headers of the packet, at most 40 and 20 bytes, and an interface's number.  It is
@@ -105,7 +108,7 @@ class TraceListener:
 
 def _traces(data: bytes) -> Iterator[TraceMessage]:
     for kind, body in messages_of(data):
-        family = FAMILY_OF_NUMBER.get(body[0])
+        family = FAMILY_OF_NUMBER.get(body[0], Family.IPV4 if body[0] == INET else None)
         if kind == nft.SUBSYSTEM << 8 | nft.TRACE and family:
             yield _trace(family, body_attributes(body))
 

@@ -14,7 +14,7 @@ import itertools
 import socket
 from typing import NamedTuple
 
-from nftproxy.kernel.nfnetlink.nft_queries import generation, table_comment
+from nftproxy.kernel.nfnetlink.nft_queries import generation, table_comment, tables
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, open_socket
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
@@ -47,10 +47,19 @@ ELEMENT_ATTRIBUTES = frozenset({1, 2, 3})  # table, set, elements
 RULE_ATTRIBUTES = frozenset({1, 2, 4, 7})  # table, chain, expressions, user data
 
 
-class TableCopy(NamedTuple):
-    """A table of one family, as the messages that make it: table, chains and sets, elements, and rules last."""
+OBJECT_ATTRIBUTES = frozenset({1, 2, 3, 4})  # table, name, type, data: a counter, quota or limit with a name
+NEW_OBJECT, GET_OBJECT = 18, 19  # NFT_MSG_NEWOBJ, NFT_MSG_GETOBJ
+OTHER_FAMILIES = {"inet": 1, **{family.value: number for family, number in FAMILY_NUMBER.items()}}
+"""The families of other programs' tables that can be copied: a chain of netdev belongs to a device of the real node."""
 
-    family: Family
+
+class TableCopy(NamedTuple):
+    """A table as the messages that make it: table, chains and sets, elements, and rules last.
+
+    `title` is its family and name, as nft writes them.
+    """
+
+    title: str
     messages: tuple[bytes, ...]
 
 
@@ -71,15 +80,39 @@ def read_table(family: Family) -> TableCopy | None:
         before = generation()
         if table_comment(family, TABLE) is None:
             return None
-        try:
-            copy = _read(family)
-        except (InterruptedError, FileNotFoundError):
-            continue  # the table changed or was deleted meanwhile, or one of its sets was
-        except OSError as error:
-            raise Unavailable(f"the kernel's table {family.table} can't be read: {error.strerror}") from error
-        if generation() == before:
+        copy = _try_to_read(family.value, FAMILY_NUMBER[family], TABLE)
+        if copy is not None and generation() == before:
             return copy
     raise Unavailable(f"the table {family.table} changed {ATTEMPTS} times while it was being read")
+
+
+def read_other_tables() -> list[TableCopy]:
+    """Return copies of all other programs' tables of inet, ip and ip6, in the network namespace of this thread.
+
+    Raises:
+        Unavailable: the kernel does not answer, or the tables keep changing.
+    """
+    for _ in range(ATTEMPTS):
+        before = generation()
+        titles = [title.partition(" ")[::2] for title in tables()]
+        found = [
+            _try_to_read(family, OTHER_FAMILIES[family], name)
+            for family, name in titles
+            if family in OTHER_FAMILIES and name != TABLE
+        ]
+        if generation() == before and None not in found:
+            return [copy for copy in found if copy is not None]
+    raise Unavailable(f"other programs' tables changed {ATTEMPTS} times while they were being read")
+
+
+def _try_to_read(family: str, number: int, table: str) -> TableCopy | None:
+    """Return a copy of a table, or None if it changed or was deleted meanwhile, or one of its sets was."""
+    try:
+        return TableCopy(f"{family} {table}", _read(number, table))
+    except (InterruptedError, FileNotFoundError):
+        return None
+    except OSError as error:
+        raise Unavailable(f"the kernel's table {family} {table} can't be read: {error.strerror}") from error
 
 
 def write_table(copy: TableCopy) -> None:
@@ -91,7 +124,7 @@ def write_table(copy: TableCopy) -> None:
     try:
         _send(copy.messages)
     except OSError as error:
-        raise Unavailable(f"a copy of the table {copy.family.table} can't be made: {error.strerror}") from error
+        raise Unavailable(f"a copy of the table {copy.title} can't be made: {error.strerror}") from error
 
 
 def hooks(family: Family) -> dict[str, Hook]:
@@ -101,34 +134,34 @@ def hooks(family: Family) -> dict[str, Hook]:
         OSError: the kernel does not answer.
     """
     found = {}
-    for body in _dump(nft.GET_CHAIN, family):
+    for body in _dump(nft.GET_CHAIN, FAMILY_NUMBER[family]):
         held = body_attributes(body)
-        if _is_ours(body) and nft.CHAIN_HOOK in held:
+        if _is_of(body, TABLE) and nft.CHAIN_HOOK in held:
             hook = attribute_map(held[nft.CHAIN_HOOK])
             priority = number_of(hook[nft.HOOK_PRIORITY], signed=True)
             found[text_of(held[nft.CHAIN_NAME])] = Hook(nft.HOOKS[number_of(hook[nft.HOOK_NUMBER])], priority)
     return found
 
 
-def _read(family: Family) -> TableCopy:
-    number = FAMILY_NUMBER[family]
-    tables, chains, sets, rules = (
-        [body for body in _dump(kind, family, named(nft.OF_TABLE, TABLE)) if _is_ours(body)]
-        for kind in (nft.GET_TABLE, nft.GET_CHAIN, nft.GET_SET, nft.GET_RULE)
+def _read(number: int, table: str) -> tuple[bytes, ...]:
+    of_table = named(nft.OF_TABLE, table)
+    own, chains, objects, sets, rules = (
+        [body for body in _dump(kind, number, of_table) if _is_of(body, table)]
+        for kind in (nft.GET_TABLE, nft.GET_CHAIN, GET_OBJECT, nft.GET_SET, nft.GET_RULE)
     )
     names = [text_of(body_attributes(body)[nft.SET_NAME]) for body in sets]
-    elements = [body for name in names for body in _dump(nft.GET_ELEMENTS, family, nft.of_set(name))]
+    elements = [
+        body for name in names for body in _dump(nft.GET_ELEMENTS, number, of_table + named(nft.LIST_SET, name))
+    ]
     identities = (attribute(nft.SET_ID, identity.to_bytes(4, "big")) for identity in itertools.count(1))
-    return TableCopy(
-        family,
-        (
-            *(_again(nft.NEW_TABLE, number, body, TABLE_ATTRIBUTES) for body in tables),
-            *(_again(nft.NEW_CHAIN, number, body, CHAIN_ATTRIBUTES) for body in chains),
-            # A new set has an ID in its batch, even if nothing refers to it by that.
-            *(_again(nft.NEW_SET, number, body, SET_ATTRIBUTES, next(identities)) for body in sets),
-            *(_again(nft.NEW_ELEMENTS, number, body, ELEMENT_ATTRIBUTES) for body in elements),
-            *(_again(nft.NEW_RULE, number, body, RULE_ATTRIBUTES, flags=APPEND) for body in rules),
-        ),
+    return (
+        *(_again(nft.NEW_TABLE, number, body, TABLE_ATTRIBUTES) for body in own),
+        *(_again(nft.NEW_CHAIN, number, body, CHAIN_ATTRIBUTES) for body in chains),
+        *(_again(NEW_OBJECT, number, body, OBJECT_ATTRIBUTES) for body in objects),
+        # A new set has an ID in its batch, even if nothing refers to it by that.
+        *(_again(nft.NEW_SET, number, body, SET_ATTRIBUTES, next(identities)) for body in sets),
+        *(_again(nft.NEW_ELEMENTS, number, body, ELEMENT_ATTRIBUTES) for body in elements),
+        *(_again(nft.NEW_RULE, number, body, RULE_ATTRIBUTES, flags=APPEND) for body in rules),
     )
 
 
@@ -138,10 +171,10 @@ def _again(kind: int, family: int, body: bytes, wanted: frozenset[int], more: by
     return nft.request(kind, CREATE | flags, family, b"".join(kept) + more)
 
 
-def _dump(kind: int, family: Family, attributes: bytes = b"") -> list[bytes]:
+def _dump(kind: int, family: int, attributes: bytes = b"") -> list[bytes]:
     """Return the bodies of the messages in the kernel's answer."""
     with open_socket() as kernel:
-        return list(bodies(kernel, nft.request(kind, DUMP, FAMILY_NUMBER[family], attributes)))
+        return list(bodies(kernel, nft.request(kind, DUMP, family, attributes)))
 
 
 def _send(messages: tuple[bytes, ...]) -> None:
@@ -154,5 +187,5 @@ def _send(messages: tuple[bytes, ...]) -> None:
             return
 
 
-def _is_ours(body: bytes) -> bool:
-    return text_of(body_attributes(body)[nft.OF_TABLE]) == TABLE
+def _is_of(body: bytes, table: str) -> bool:
+    return text_of(body_attributes(body)[nft.OF_TABLE]) == table
