@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
-from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.kernel.nfnetlink import elements, nft_queries
+from nftproxy.kernel.nfnetlink.elements import ElementLookup, elements_in_force
 from nftproxy.model.errors import Unavailable
 from tests.kernel.ruleset import execute
 from tests.support.examples import EXAMPLES, example_pipeline
@@ -20,10 +22,10 @@ def test_every_element_is_found(example: str) -> None:
     execute(made.full_transaction({}).text)
     with ElementLookup() as kernel:
         for family, generation in made.generations.items():
-            elements = list(generation.elements())
-            found = [kernel.find(family, each.container, each.key) for each in elements]
-            assert found == [(each.value, None) for each in elements]
-            for each in elements:
+            given = list(generation.elements())
+            found = [kernel.find(family, each.container, each.key) for each in given]
+            assert found == [(each.value, None) for each in given]
+            for each in given:
                 if each.container == "fronts":
                     is_held = generation.value("no-endpoints", each.key) is not None
                     assert (kernel.find(family, "no-endpoints", each.key) is not None) is is_held
@@ -79,3 +81,18 @@ def test_keys_of_other_types_are_named(declared: str) -> None:
     declare(declared)
     with pytest.raises(Unavailable, match=r"type \d+ are unknown|keys have 2"):
         found("10.0.0.1")
+
+
+@pytest.mark.parametrize("is_counted", [True, False], ids=["counted", "not counted"])
+def test_elements_in_force_are_counted(monkeypatch: pytest.MonkeyPatch, is_counted: bool) -> None:
+    """Elements count once the table has hooks, on kernels that count them and on others."""
+    if not is_counted:
+        plain = nft_queries.sets
+        monkeypatch.setattr(
+            elements, "sets", lambda family: [structs.replace(each, count=None) for each in plain(family)]
+        )
+    assert elements_in_force(IPV4, 100) is None, "no table"
+    declare("typeof ip daddr", "192.0.2.1", "192.0.2.2", "192.0.2.3")
+    assert elements_in_force(IPV4, 100) is None, "no packet passes it"
+    execute("add chain ip nftproxy c { type filter hook input priority 0; }")
+    assert elements_in_force(IPV4, 100) == 3
