@@ -1,12 +1,15 @@
 """The present faults of the objects of a kind.  Each is reported once while it lasts.
 
 A log must not grow with the number of times that a faulty object is written or listed.  So a fault is new only if the
-object didn't have it before.  Memory is bounded by the objects that exist.
+object didn't have it before, and an object has a limit of reported faults in a while, since a tenant may write another
+fault each time.  Faults beyond a limit are counted, and the count is reported.  Memory is bounded by the objects that
+exist.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
@@ -15,10 +18,25 @@ from nftproxy.model.objects import ObjectKey
 MOST_OF_ONE = 10
 """Faults of a single object that are tracked: a thousand bad endpoints are a single mistake."""
 
+WHILE = 60.0
+"""Seconds in which an object has at most `MOST_OF_ONE` faults reported."""
+
+MOST_WINDOWS = 4096
+"""Objects whose reported faults are counted at a time.  A further object waits until another's time is over."""
+
 MOST_AT_ONCE = 20
 """Faults that are reported at once.  Of the rest, only the number is reported."""
 
 Key = ObjectKey | str | None
+
+
+class _Window(NamedTuple):
+    """The faults of an object since a moment: how many were reported, how many weren't, and the object's name."""
+
+    since: float
+    reported: int
+    left_out: int
+    name: str
 
 
 class ProblemTracker:
@@ -29,7 +47,9 @@ class ProblemTracker:
         """The number of present faults."""
         self._known: dict[Key, Sequence[Problem]] = {}
         self._listed: set[Key] = set()
-        self._fresh: list[Problem] = []
+        self._fresh: list[tuple[Key, Problem]] = []
+        self._windows: dict[Key, _Window] = {}
+        """The oldest is first."""
         self._unsaid = 0
 
     def begin_listing(self) -> None:
@@ -53,19 +73,49 @@ class ProblemTracker:
             self._listed.add(key)
             for problem in kept:
                 if problem not in old:
-                    self.report(problem)
+                    self.report(problem, key)
 
-    def report(self, problem: Problem) -> None:
-        """Report a problem with the next new faults."""
+    def report(self, problem: Problem, key: Key = None) -> None:
+        """Report a problem of an object with the next new faults."""
         if len(self._fresh) < MOST_AT_ONCE:
-            self._fresh.append(problem)
+            self._fresh.append((key, problem))
         else:
             self._unsaid += 1
 
-    def take_new(self) -> list[Problem]:
-        """Return the new problems, each once."""
-        said, self._fresh = self._fresh, []
+    def take_new(self, now: float) -> list[Problem]:
+        """Return the new problems, each once, and the number of problems that were left out.
+
+        Args:
+            now: seconds of a clock that never goes back.
+        """
+        fresh, self._fresh = self._fresh, []
+        said = [*self._ended_windows(now), *(each for key, each in fresh if self._may_say(key, each, now))]
         if self._unsaid:
             said.append(Problem("", "", "", f"and {self._unsaid} more problems like these", Code.MORE_PROBLEMS))
             self._unsaid = 0
+        return said
+
+    def _may_say(self, key: Key, problem: Problem, now: float) -> bool:
+        """Count a problem of an object, and return whether it is within the object's limit."""
+        window = self._windows.get(key, _Window(now, 0, 0, problem.object))
+        if key not in self._windows and len(self._windows) >= MOST_WINDOWS:
+            self._unsaid += 1
+            return False
+        may_say = window.reported < MOST_OF_ONE
+        self._windows[key] = window._replace(
+            reported=window.reported + may_say, left_out=window.left_out + (not may_say)
+        )
+        return may_say
+
+    def _ended_windows(self, now: float) -> list[Problem]:
+        """Forget the windows that are over.  Return a problem for each of these that has left problems out."""
+        said: list[Problem] = []
+        while self._windows:
+            key, window = next(iter(self._windows.items()))
+            if now - window.since < WHILE:
+                break
+            del self._windows[key]
+            if window.left_out:
+                text = f"and {window.left_out} more problems, as it was written again and again"
+                said.append(Problem("", window.name, "", text, Code.MORE_PROBLEMS))
         return said

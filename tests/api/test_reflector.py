@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nftproxy.api.kinds import KINDS
 from nftproxy.api.pauses import Pause, ReflectorTimes
 from nftproxy.api.phases import TRANSITIONS, Ending, Phase
-from nftproxy.api.problem_tracker import MOST_AT_ONCE, MOST_OF_ONE, ProblemTracker
+from nftproxy.api.problem_tracker import MOST_AT_ONCE, MOST_OF_ONE, MOST_WINDOWS, WHILE, ProblemTracker
 from nftproxy.api.reflector import LARGEST_LIST, MOST_PAGES, PAGE, ApiRequest, Reflector
 from nftproxy.api.resources import Resource, resources
 from nftproxy.api.responses import (
@@ -186,7 +186,7 @@ def test_leaves_out_what_is_not_ours() -> None:
         "shop/a": "its type is ExternalName",
         "shop/b": "it has no clusterIP",
     }
-    assert reflector.problems.count == len(reflector.problems.take_new()) > 0
+    assert reflector.problems.count == len(reflector.problems.take_new(0.0)) > 0
 
 
 @pytest.mark.parametrize(
@@ -279,11 +279,11 @@ def test_what_may_be_absent_and_may_not_be_listed() -> None:
     reflector.request(0.0, 0.5)
     assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 0.0) == [Listed(ServiceCIDR, ())]
     text = "may not be listed: going on without them"
-    assert reflector.problems.take_new() == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
+    assert reflector.problems.take_new(0.0) == [Problem("", "servicecidrs", "", text, Code.API_GOING_WITHOUT)]
     for _ in range(3):
         reflector.request(1.0, 0.5)
         assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 1.0) == []
-    assert list(reflector.problems.take_new()) == []
+    assert list(reflector.problems.take_new(0.0)) == []
 
 
 def test_what_was_listed_and_may_not_be_listed_any_more() -> None:
@@ -828,7 +828,7 @@ def test_complains_once_of_each_fault() -> None:
     said = []
     for texts in (["a"], ["a"], ["a", "b"], ["b"], [], ["b"]):
         tracker.record(WEB, [problem(text) for text in texts])
-        said.append([each.message for each in tracker.take_new()])
+        said.append([each.message for each in tracker.take_new(0.0)])
         assert tracker.count == len(texts)
     assert said == [["a"], [], ["b"], [], [], ["b"]]
 
@@ -838,11 +838,11 @@ def test_forgets_what_is_not_listed() -> None:
     tracker = ProblemTracker()
     for name in ("a", "b"):
         tracker.record(ObjectKey("shop", name), [problem("x")])
-    tracker.take_new()
+    tracker.take_new(0.0)
     tracker.begin_listing()
     tracker.record(ObjectKey("shop", "b"), [problem("x")])
     tracker.end_listing()
-    assert tracker.take_new() == []
+    assert tracker.take_new(0.0) == []
     assert tracker.count == 1
 
 
@@ -850,16 +850,45 @@ def test_complaints_are_bounded() -> None:
     """Neither a single bad object nor thousands of them fill the log."""
     tracker = ProblemTracker()
     tracker.record(WEB, [problem(str(number)) for number in range(1000)])
-    assert len(tracker.take_new()) == tracker.count == MOST_OF_ONE
+    assert len(tracker.take_new(0.0)) == tracker.count == MOST_OF_ONE
     for number in range(1000):
         tracker.record(ObjectKey("shop", f"s{number}"), [problem("x")])
-    said = tracker.take_new()
+    said = tracker.take_new(0.0)
     assert len(said) == MOST_AT_ONCE + 1
     assert (said[-1].message, said[-1].code) == (
         f"and {1000 - MOST_AT_ONCE} more problems like these",
         Code.MORE_PROBLEMS,
     )
-    assert tracker.take_new() == []
+    assert tracker.take_new(0.0) == []
+
+
+def test_an_object_that_is_written_again_and_again_is_bounded() -> None:
+    """Of a thousand faults of an object in a minute ten are said, and then the number of the rest, and others' are."""
+    tracker, said = ProblemTracker(), list[str]()
+    for number in range(1000):
+        tracker.record(WEB, [problem(f"fault {number}")])
+        said += map(str, tracker.take_new(number / 20))
+    assert said == [f"Service shop/web: fault {number}" for number in range(MOST_OF_ONE)]
+    tracker.record(ObjectKey("shop", "other"), [Problem("", "Service shop/other", "", "x", Code.SERVICE_FIELD)])
+    assert [str(each) for each in tracker.take_new(WHILE - 1)] == ["Service shop/other: x"]
+    assert tracker.take_new(WHILE) == [
+        Problem(
+            "", "Service shop/web", "", "and 990 more problems, as it was written again and again", Code.MORE_PROBLEMS
+        )
+    ]
+    tracker.record(WEB, [problem("later")])
+    assert [str(each) for each in tracker.take_new(2 * WHILE)] == ["Service shop/web: later"]
+
+
+def test_what_is_left_out_is_counted_for_any_number_of_objects() -> None:
+    """Beyond a number of faulty objects in a minute, memory doesn't grow, and their faults are counted."""
+    tracker, said, left_out = ProblemTracker(), 0, 0
+    for number in range(MOST_WINDOWS + 100):
+        tracker.record(ObjectKey("shop", f"s{number}"), [problem("x")])
+        for each in tracker.take_new(0.0):
+            left_out += each.code is Code.MORE_PROBLEMS
+            said += each.code is not Code.MORE_PROBLEMS
+    assert (said, left_out) == (MOST_WINDOWS, 100)
 
 
 def test_deletion_ends_complaints() -> None:
@@ -869,6 +898,6 @@ def test_deletion_ends_complaints() -> None:
     assert reflector.problems.count > 0
     reflector.receive_data(line("DELETED", service(clusterIP=7, clusterIPs=None)), 0.0)
     assert reflector.problems.count == 0
-    reflector.problems.take_new()
+    reflector.problems.take_new(0.0)
     reflector.receive_data(line("SURPRISE", service()) * 3, 0.0)
-    assert len(reflector.problems.take_new()) == 1
+    assert len(reflector.problems.take_new(0.0)) == 1
