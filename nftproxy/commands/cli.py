@@ -89,4 +89,4 @@ def commands() -> dict[str, click.Command]:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def _commands() -> None:
-    """A Kubernetes service proxy for Linux nodes: from Services and EndpointSlices to one nftables table a family."""
+    """A Kubernetes service proxy for Linux nodes.  It turns Services and EndpointSlices into nftables rules."""

@@ -32,7 +32,7 @@ from nftproxy.rules.transaction import Container, Transaction, change_transactio
 
 @click.command("diff")
 @click.argument("paths", nargs=-1, required=True, type=EXISTING, metavar="OLD NEW | --live PATH...")
-@click.option("--live", is_flag=True, help="Compare the manifests with this node's kernel; as root.")
+@click.option("--live", is_flag=True, help="Compare the manifests with this node's kernel.  Needs root.")
 @OFFLINE_IF_ANY
 @LIVE
 def diff_command(

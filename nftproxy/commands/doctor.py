@@ -72,16 +72,18 @@ SYSCTLS = (
     "--config",
     "config_file",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="kube-proxy's configuration, or the ConfigMap that holds it; - is standard input.",
+    help="kube-proxy's configuration, or the ConfigMap that holds it.  - is standard input.",
     metavar="FILE",
 )
 @click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
-    help="The agent's credentials for the API; by default a pod's service account.",
+    help="The agent's credentials for the API.  The default is a pod's service account.",
     metavar="FILE",
 )
-@click.option("--node", default="", help="This node's name in the cluster; by default its host name.", metavar="NAME")
+@click.option(
+    "--node", default="", help="This node's name in the cluster.  The default is its host name.", metavar="NAME"
+)
 @click.option(
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="The URL of kube-proxy's metrics.", metavar="URL"
 )

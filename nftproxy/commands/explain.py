@@ -58,7 +58,9 @@ class Traced(msgspec.Struct, frozen=True):
 @click.option(
     "--kernel", is_flag=True, help="Ask this machine's kernel for these elements, and for remembered clients."
 )
-@click.option("--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules; as root.")
+@click.option(
+    "--trace", "wants_trace", is_flag=True, help="Send such packets through a copy of the rules.  Needs root."
+)
 @click.option("--svg", "wants_picture", is_flag=True, help="Draw the path of such connections, as SVG.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def explain_command(

@@ -88,7 +88,7 @@ def _boolean(name: str, purpose: str) -> Decorator:
     help="Write the configuration that file and flags make to a file, and end.",
     metavar="FILE",
 )
-@_boolean("version", "Print the version, and end; --version=raw prints more of it.")
+@_boolean("version", "Print the version, and end.  --version=raw prints more of it.")
 @options(*map(_as_option, (*FLAGS, *OTHER_FLAGS, *OWN_FLAGS)))
 def run_command(
     config_file: Path | None,

@@ -90,7 +90,10 @@ def _others_that_drop(observed: Observations) -> Iterator[Finding]:
 
 
 def _legacy_chains(saved: SavedTables) -> Iterator[DroppingChain]:
-    """Yield the built-in chains of legacy iptables that can drop packets.  The kernel shows iptables-nft's itself."""
+    """Yield the built-in chains of legacy iptables that can drop packets.
+
+    Chains of iptables-nft are among the kernel's base chains already.
+    """
     for table in saved.tables if saved.is_legacy else ():
         for chain, policy in table.policies.items():
             why = "its policy is drop" if policy == "DROP" else _drops_in_reach(table, chain)

@@ -308,7 +308,7 @@ def _without_endpoints(pipeline: Pipeline, spot: ToAddress, served: Served, clie
     facts, front, sources = served.facts, served.reach.front, (str(client),)
     is_node_port = served.reach.claim.address == NODE
     if is_node_port and spot.address not in own_addresses(pipeline.state):
-        why = "there is no endpoint, and the node can't reject what is for an address that is on none of its interfaces"
+        why = "there is no endpoint, and the node can't reject packets to an address that none of its interfaces has"
         why += _why_none(pipeline, spot.family, served)
         return msgspec.structs.replace(unserved_case(pipeline, spot, client), why=why)
     if front in facts.no_endpoints:

@@ -369,7 +369,7 @@ class Loader:
 
 
 def _since(generation: int, commit: Commit, installed: Iterable[Installed | None]) -> Commit:
-    """Widen a load's commit to begin at the generation that its differences were computed from, if there are any."""
+    """Return a load's commit, which begins at `generation` if the load sent differences computed there."""
     depends = any(each and each.differences for each in installed)
     return Commit(generation, commit.after) if depends else commit
 
