@@ -14,8 +14,8 @@ import click
 from nftproxy.agent.socket.answers import End, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
-from nftproxy.commands.output import age, json_text, table
-from nftproxy.model.addresses import host_port
+from nftproxy.commands.output import age, items, json_text, table
+from nftproxy.model.addresses import Address, host_port
 from nftproxy.model.texts import printable
 
 DEFAULT_NAMESPACE = "default"
@@ -33,19 +33,29 @@ class Listing(NamedTuple):
     name: Callable[[Any], str] = operator.attrgetter("key")
 
 
+def _place(what: str) -> str:
+    """Return an address and port as the other listings write them: nft's "203.0.113.25 . tcp . 25" is
+    203.0.113.25:25/TCP, and "tcp . 30080" is the node port node:30080/TCP.
+    """
+    *address, protocol, port = what.split(" . ")
+    return f"{host_port(Address(address[0]), int(port)) if address else f'node:{port}'}/{protocol.upper()}"
+
+
 LISTINGS: Mapping[str, Listing] = {
     "services": Listing(
         {
             "NAME": lambda row: row.service,
             "TYPE": lambda row: row.type,
             "CLUSTER-IP": lambda row: ",".join(row.cluster_ips),
-            "EXTERNAL-IP": lambda row: ",".join(row.external_ips),
-            "PORT(S)": lambda row: ",".join(row.ports),
+            "EXTERNAL-IP": lambda row: items(row.external_ips, is_wide=False),
+            "PORT(S)": lambda row: items(row.ports, is_wide=False),
             "ENDPOINTS": lambda row: f"{row.used}/{row.known}",
             "STATE": lambda row: row.state,
             "AGE": lambda row: age(time.time() - row.created) if row.created else "<unknown>",
         },
         {
+            "EXTERNAL-IP": lambda row: items(row.external_ips, is_wide=True),
+            "PORT(S)": lambda row: items(row.ports, is_wide=True),
             "LOCAL": lambda row: str(row.local),
             "POLICY": lambda row: f"{row.internal_policy}/{row.external_policy}",
             "AFFINITY": lambda row: "" if row.affinity is None else f"{row.affinity}s",
@@ -55,20 +65,24 @@ LISTINGS: Mapping[str, Listing] = {
     "endpoints": Listing(
         {
             "SERVICE": lambda row: row.service,
-            "PORT": lambda row: f"{row.port_name or row.port}/{row.protocol}",
+            "PORT": lambda row: f"{row.port}/{row.protocol}",
             "ENDPOINT": lambda row: row.endpoint,
             "LOCAL": lambda row: "yes" if row.is_local else "no",
             "USED": lambda row: "yes" if row.is_used else "local" if row.is_used_locally else "no",
             "POD": lambda row: row.pod.removeprefix(f"{row.namespace}/"),
         },
-        {"WHY": lambda row: row.why, "WHY-ON-NODE": lambda row: row.why_locally},
+        {
+            "PORT-NAME": lambda row: row.port_name,
+            "WHY": lambda row: row.why,
+            "WHY-ON-NODE": lambda row: row.why_locally,
+        },
         lambda row: f"{row.key} {row.endpoint}",
     ),
     "conflicts": Listing(
         {
             "SERVICE": lambda row: row.service,
-            "PORT": lambda row: row.port_name,
-            "LACKS": lambda row: row.what,
+            "PORT-NAME": lambda row: row.port_name,
+            "LACKS": lambda row: _place(row.what),
             "HOLDER": lambda row: row.holder,
         },
         {"WHY": lambda row: row.why},
@@ -92,11 +106,21 @@ LISTINGS: Mapping[str, Listing] = {
         lambda row: f"{row.key} {row.client}",
     ),
 }
-"""The listings, by their names on the command line."""
+"""The listings, by their names on the command line.  A wide column replaces a narrow column of the same name."""
+
+ALIASES: Mapping[str, str] = {
+    "service": "services",
+    "svc": "services",
+    "endpoint": "endpoints",
+    "ep": "endpoints",
+    "conflict": "conflicts",
+}
+"""Other names of listings: kubectl's short names, and singulars."""
 
 
 @click.command("list")
-@click.argument("what", type=click.Choice(list(LISTINGS)))
+@click.argument("what", type=click.Choice([*LISTINGS, *ALIASES]), metavar="WHAT")
+@click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-n", "--namespace", default=DEFAULT_NAMESPACE, show_default=True, help="The namespace to list.")
 @click.option("-A", "--all-namespaces", is_flag=True, help="List all namespaces.")
 @click.option("-l", "--selector", default="", help="Only Services with these labels: app=web,!canary.")
@@ -109,6 +133,7 @@ LISTINGS: Mapping[str, Listing] = {
 @LIVE
 def list_command(
     what: str,
+    names: tuple[str, ...],
     namespace: str,
     all_namespaces: bool,
     selector: str,
@@ -119,25 +144,33 @@ def list_command(
 ) -> None:
     """List Services, endpoints and clients of this node's agent.
 
-    There are listings of Services, their endpoints, conflicts about addresses and ports, quarantined Services, and the
-    clients that session affinity remembers.
+    WHAT is services (svc), endpoints (ep), conflicts about addresses and ports, quarantined Services, or affinity, the
+    clients that session affinity remembers.  NAME is the name of a Service, and the exit status is 1 if there is none.
     """
+    what = ALIASES.get(what, what)
+    if names and all_namespaces:
+        raise click.UsageError("a Service has its name in one namespace: give --namespace instead of -A")
     parse_selector(selector)  # raises if it is bad, agent or no agent
     scope = "" if all_namespaces else namespace
     query = {"namespace": scope, "selector": selector}
     if what == "affinity":
         query["limit"] = str(limit)
     *rows, end = AgentClient(agent_socket, timeout).rows(what, **query)
-    found = [row for row in rows if isinstance(row, ListingRow)]
+    found = [row for row in rows if isinstance(row, ListingRow) and (not names or row.service in names)]
     caveat = end.caveat if isinstance(end, End) else ""
     for line in _printed(found, LISTINGS[what], output, caveat, with_namespace=all_namespaces):
         sys.stdout.write(f"{line}\n")
-    if not found and output in (None, "wide"):
+    missing = [name for name in names if name not in {row.service for row in found}]
+    if what == "services" and missing:
+        click.echo(f"services {printable(', '.join(missing))} not found in {printable(namespace)} namespace.", err=True)
+    elif not found and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
     if isinstance(end, End) and end.is_cut:
         click.echo(f"there are more: these are {len(found)} of them (--limit), in no particular order", err=True)
     if caveat:
         click.echo(f"caveat: {printable(caveat)}", err=True)
+    if what == "services" and missing:
+        sys.exit(1)
 
 
 def _printed(

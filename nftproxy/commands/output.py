@@ -11,7 +11,8 @@ from nftproxy.model.texts import printable
 GAP = 3
 """Blanks between two columns, as in kubectl."""
 
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+MOST_ITEMS = 3
+"""Items of a list in a cell that isn't wide, as in kubectl (pkg/printers/internalversion, formatEndpoints)."""
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
@@ -23,13 +24,37 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]
 
 
 def age(seconds: float) -> str:
-    """Return a time span as kubectl shows ages: 45s, 3m12s, 5h, 12d."""
-    whole = max(0, int(seconds))
-    for size, unit in _UNITS:
-        if whole >= 2 * size or size == 1:
-            rest = whole % size if size == 60 and whole < 600 else 0
-            return f"{whole // size}{unit}" + (f"{rest}s" if rest else "")
-    raise AssertionError("the last unit fits any span")
+    """Return a time span as kubectl writes it: 45s, 3m12s, 5h7m, 12d, 2y30d (apimachinery, HumanDuration)."""
+    whole = int(seconds)
+    minutes, hours, days = whole // 60, whole // 3_600, whole // 86_400
+    if whole < -1:
+        return "<invalid>"
+    if whole < 120:
+        return f"{max(0, whole)}s"
+    if minutes < 10:
+        return _two(minutes, "m", whole % 60, "s")
+    if minutes < 180:
+        return f"{minutes}m"
+    if hours < 8:
+        return _two(hours, "h", minutes % 60, "m")
+    if hours < 48:
+        return f"{hours}h"
+    if days < 8:
+        return _two(days, "d", hours % 24, "h")
+    if days < 730:
+        return f"{days}d"
+    return _two(days // 365, "y", days % 365, "d") if days < 8 * 365 else f"{days // 365}y"
+
+
+def _two(much: int, unit: str, rest: int, smaller: str) -> str:
+    return f"{much}{unit}{rest}{smaller}" if rest else f"{much}{unit}"
+
+
+def items(texts: Sequence[str], *, is_wide: bool) -> str:
+    """Return a list as kubectl writes it, cut after `MOST_ITEMS` unless it is wide: "a,b,c + 2 more..."."""
+    shown = texts if is_wide else texts[:MOST_ITEMS]
+    more = len(texts) - len(shown)
+    return ",".join(shown) + (f" + {more} more..." if more else "")
 
 
 def duration(seconds: float) -> str:

@@ -37,7 +37,7 @@ def lines_of(top: Connections, most: int | None = None) -> Iterator[str]:
 
 def _cells(row: ConnectionRow) -> Sequence[str]:
     endpoint = f"{row.endpoint} (gone)" if row.is_gone else row.endpoint
-    return row.service, f"{row.port}/{row.protocol}", endpoint, str(row.connections), str(row.unanswered)
+    return row.service, f"{row.port}/{row.protocol.upper()}", endpoint, str(row.connections), str(row.unanswered)
 
 
 @click.command("top")

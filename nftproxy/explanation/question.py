@@ -149,7 +149,7 @@ def _protocol(text: str) -> tuple[str, Protocol | None]:
     """The text without the protocol at its end, and the protocol."""
     rest, separator, name = text.rpartition("/")
     try:
-        return (rest, Protocol(name)) if separator else (text, None)
+        return (rest, Protocol(name.lower())) if separator else (text, None)
     except ValueError:
         return text, None
 

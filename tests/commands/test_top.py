@@ -24,8 +24,8 @@ def test_without_names_addresses_are_shown() -> None:
     top = largest(unnamed(ConnectionCounts(Counter(counts), 0, Counter({way("10.96.0.10", 80): 1})), "no agent"))
     assert [line.split() for line in lines_of(top)] == [
         ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED"],
-        ["<none>", "10.96.0.10:80/tcp", "10.1.0.4:8080", "2", "1"],
-        ["<none>", "[fd00:96::10]:80/tcp", "10.1.0.4:8080", "1", "0"],
+        ["<none>", "10.96.0.10:80/TCP", "10.1.0.4:8080", "2", "1"],
+        ["<none>", "[fd00:96::10]:80/TCP", "10.1.0.4:8080", "1", "0"],
     ]
     assert top.problem == "no agent"
 
@@ -37,7 +37,7 @@ def test_what_does_not_fit_is_added_up() -> None:
     assert top.connections == 16
     assert list(lines_of(top, 1)) == [
         "SERVICE    PORT     ENDPOINT               CONNECTIONS   UNANSWERED",
-        "shop/web   80/tcp   10.1.0.3:8080 (gone)   3             1",
+        "shop/web   80/TCP   10.1.0.3:8080 (gone)   3             1",
         "and 13 more",
     ]
 

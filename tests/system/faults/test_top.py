@@ -31,8 +31,8 @@ def test_connections_have_their_services_names(bench: Bench, server: ApiServer) 
     assert (done.status, done.err) == (0, "")
     assert lines == [
         ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED"],
-        ["shop/s21", "80/tcp", f"{pod(21)}:8080", "3", "3"],
-        ["shop/s20", "80/tcp", f"{pod(20)}:8080", "2", "2"],
+        ["shop/s21", "80/TCP", f"{pod(21)}:8080", "3", "3"],
+        ["shop/s20", "80/TCP", f"{pod(20)}:8080", "2", "2"],
     ]
     top = json.loads(bench.command("top", "-o", "json").out)
     assert (top["connections"], top["problem"]) == (5, "")
@@ -62,7 +62,7 @@ def test_a_command_without_permissions_has_the_agents_answer(bench: Bench, serve
     process = bench.lab.node.popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (0, b"")
-    assert out.decode().splitlines()[1].split() == ["shop/s20", "80/tcp", f"{pod(20)}:8080", "(gone)", "1", "1"]
+    assert out.decode().splitlines()[1].split() == ["shop/s20", "80/TCP", f"{pod(20)}:8080", "(gone)", "1", "1"]
 
 
 def test_a_terminal_shows_it_again_and_again(bench: Bench) -> None:

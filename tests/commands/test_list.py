@@ -1,0 +1,114 @@
+"""`nftproxy list`: its columns, and kubectl's habits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from nftproxy.agent.socket.answers import ConflictRow, End, EndpointRow, ListingRow, ServiceRow
+from nftproxy.commands.agent_client import AgentClient
+from nftproxy.commands.output import age
+from tests.support.command import nftproxy
+
+MINUTE, HOUR, DAY, YEAR = 60, 3600, 86400, 365 * 86400
+
+
+def service_row(name: str, *external_ips: str) -> ServiceRow:
+    """A Service with these external addresses."""
+    ips, ports, counts = ("10.96.0.10",), ("80:30080/TCP",), (1, 0, 2)
+    return ServiceRow(
+        "shop", name, "NodePort", ips, external_ips, ports, 0, "Served", *counts, "Cluster", "Cluster", None, {}
+    )
+
+
+ROWS: dict[str, list[ListingRow | End]] = {
+    "services": [service_row("api"), service_row("web", *(f"203.0.113.{number}" for number in range(1, 6))), End()],
+    "endpoints": [
+        EndpointRow("shop", "web", "http", 80, "TCP", "10.1.0.4", 8080, True, True, "ready", False, "no", "shop/web-1"),
+        End(),
+    ],
+    "conflicts": [
+        ConflictRow("shop", "web", "http", "203.0.113.1 . tcp . 80", "taken", "shop/api"),
+        ConflictRow("shop", "web", "http", "2001:db8::1 . udp . 80", "taken", "shop/api"),
+        ConflictRow("shop", "web", "http", "tcp . 30080", "taken", "shop/api"),
+        End(),
+    ],
+}
+
+
+@pytest.fixture(autouse=True)
+def agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that has `ROWS`."""
+
+    def rows(_agent: AgentClient, what: str, **_query: str) -> Iterator[ListingRow | End]:
+        yield from ROWS[what]
+
+    monkeypatch.setattr(AgentClient, "rows", rows)
+
+
+@pytest.mark.parametrize("word", ["services", "service", "svc"])
+def test_short_names(word: str) -> None:
+    """Listings have kubectl's short names and singulars."""
+    assert nftproxy("list", word, "-n", "shop", "-o", "name").out == "svc/shop/api\nsvc/shop/web\n"
+    assert nftproxy("list", "ep", "-n", "shop", "-o", "name").out == "svc/shop/web 10.1.0.4:8080\n"
+
+
+def test_services_by_name() -> None:
+    """With names only these Services are listed, and a name that is not there is an error of exit status 1."""
+    assert nftproxy("list", "svc", "web", "-n", "shop", "-o", "name").out == "svc/shop/web\n"
+    some = nftproxy("list", "svc", "web", "wbe", "-n", "shop", "-o", "name")
+    assert (some.status, some.out) == (1, "svc/shop/web\n")
+    assert some.err == "services wbe not found in shop namespace.\n"
+    assert nftproxy("list", "ep", "web", "-n", "shop", "-o", "name").status == 0
+    assert nftproxy("list", "svc", "web", "-A").status == 2
+
+
+def test_long_lists_are_cut_unless_wide() -> None:
+    """After three addresses the rest is counted, as by kubectl, and -o wide has them all."""
+    assert "203.0.113.1,203.0.113.2,203.0.113.3 + 2 more...   80:30080/TCP" in nftproxy("list", "svc", "-A").out
+    wide = nftproxy("list", "svc", "-A", "-o", "wide").out
+    assert "203.0.113.1,203.0.113.2,203.0.113.3,203.0.113.4,203.0.113.5   80:30080/TCP" in wide
+
+
+def test_ports_have_one_notation() -> None:
+    """Ports are as kubectl writes them in each listing, those that a Service lacks too."""
+    assert nftproxy("list", "ep", "-n", "shop").out.splitlines()[1].split() == [
+        "web",
+        "80/TCP",
+        "10.1.0.4:8080",
+        "yes",
+        "yes",
+        "web-1",
+    ]
+    lacking = [line.split()[2] for line in nftproxy("list", "conflicts", "-n", "shop").out.splitlines()]
+    assert lacking == ["LACKS", "203.0.113.1:80/TCP", "[2001:db8::1]:80/UDP", "node:30080/TCP"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (-2, "<invalid>"),
+        (-1, "0s"),
+        (0.9, "0s"),
+        (119, "119s"),
+        (2 * MINUTE, "2m"),
+        (192, "3m12s"),
+        (10 * MINUTE + 5, "10m"),
+        (179 * MINUTE, "179m"),
+        (3 * HOUR, "3h"),
+        (5 * HOUR + 7 * MINUTE, "5h7m"),
+        (9 * HOUR + 7 * MINUTE, "9h"),
+        (47 * HOUR, "47h"),
+        (2 * DAY, "2d"),
+        (3 * DAY + 5 * HOUR, "3d5h"),
+        (12 * DAY + 5 * HOUR, "12d"),
+        (729 * DAY, "729d"),
+        (2 * YEAR, "2y"),
+        (2 * YEAR + 30 * DAY, "2y30d"),
+        (9 * YEAR + 30 * DAY, "9y"),
+    ],
+)
+def test_ages_are_kubectls(seconds: float, text: str) -> None:
+    """An age is as kubectl writes it (apimachinery, duration_test.go)."""
+    assert age(seconds) == text
