@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from nftproxy_conformance.lab import obstacle
 
+from nftproxy.model.events import Put
+from tests.support.factories import pipeline
+from tools.bench import fairness
 from tools.bench.bounds import CASES, Case, fronts, measure, ranges, rows, run
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -29,3 +32,13 @@ def test_a_hundred_times_a_bound_gets_nothing(case: Case) -> None:
 def test_silent_connections_stay_up_to_the_bound(count: int, stay: int) -> None:
     """Silent connections stay open up to the port's bound, less the connection of a probe."""
     assert run("--crowd", str(count)).decode().startswith(f"| {count} | {stay} | ")
+
+
+def test_what_a_tenant_rewrites_is_large_and_allowed() -> None:
+    """Each rewriting of the tenant is within the limits, and changes most of 100,000 rows."""
+    for case in fairness.CASES[1:]:
+        made = pipeline(*fairness.large())
+        assert made.quarantined == set()
+        change = made.ingest([Put(each) for each in case.change(1)]).size()
+        assert change.elements >= 100_000, case.what
+        assert made.quarantined == set()

@@ -218,7 +218,7 @@ def test_what_a_run_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(session, "FAULTS", {"look": ChaosFault("agent", look)})
     with Session("test", tmp_path, lambda _: None) as chaos:
         chaos.run(1.0, ["look"])
-        assert "starting anew over the rules that are there" in chaos.agent.log()
+        assert "the configuration has changed: the agent restarts" in chaos.agent.log()
     assert seen == [(True, False)] * 2 * chaos.faults.total()
     assert chaos.violations == ["look: in vain"] * chaos.faults.total()
 

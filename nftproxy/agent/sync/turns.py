@@ -131,18 +131,17 @@ class Turns:
         """Return as many Services as share a transaction."""
         if len(small) <= 1:
             return list(small)
-        sizes = {key: self._size_of(key) for key in small}
-
-        def order(key: ObjectKey) -> tuple[float, bool, float, ObjectKey]:
-            return self._account_of.get(key.namespace, 0.0), sizes[key] >= ROUND, small[key], key
-
-        chosen, total = list[ObjectKey](), 0
-        for key in sorted(small, key=order):
+        chosen, big, total = list[ObjectKey](), list[ObjectKey](), 0
+        for key in sorted(small, key=lambda key: (self._account_of.get(key.namespace, 0.0), small[key], key)):
             if total >= ROUND:
-                break
-            chosen.append(key)
-            total += sizes[key]
-        return chosen
+                return chosen
+            size = self._size_of(key)
+            if size >= ROUND:
+                big.append(key)
+            else:
+                chosen.append(key)
+                total += size
+        return chosen + big[:1]
 
 
 Front = tuple[str, object, int]
