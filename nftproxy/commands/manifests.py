@@ -49,6 +49,12 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
 @click.option("--node-selector", default="", help="Run the agent only on nodes with this label.", metavar="NAME=VALUE")
 @click.option("--monitoring/--no-monitoring", help="Whether other machines may scrape metrics.")
 @click.option(
+    "--sysctls/--no-sysctls",
+    default=True,
+    show_default=True,
+    help="Whether a privileged init container sets the sysctls of the section conntrack.",
+)
+@click.option(
     "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
@@ -75,6 +81,7 @@ def _asked(
     image: str,
     node_selector: str,
     monitoring: bool,
+    sysctls: bool,
     **fields: str,
 ) -> DaemonSetOptions:
     if not _IMAGE.fullmatch(image):
@@ -89,6 +96,7 @@ def _asked(
         image,
         node_labels=((name, value),) if node_selector else (),
         has_monitoring=monitoring,
+        sets_sysctls=sysctls,
     )
 
 

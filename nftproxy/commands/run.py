@@ -120,7 +120,7 @@ def run_command(
     elif _is_true(cleanup, "cleanup"):
         Kernel().apply(join(map(delete_transaction, Family)))
     elif _is_true(init_only, "init-only"):
-        sysctl.set_up(config)
+        sysctl.set_up_node(config)
     else:
         _run(config, file, templates, source, [*api_servers, *filter(None, [given.get("master")])])
 

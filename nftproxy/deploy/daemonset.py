@@ -25,10 +25,14 @@ from nftproxy.model.settings import (
     HEALTHZ_PORT,
     METRICS_PORT,
     Config,
+    Conntrack,
     DetectLocalMode,
 )
 
 TEMPLATE = "agent.yaml.j2"
+
+NO_SYSCTLS = Conntrack(max_per_core=0, min=0, tcp_established_timeout=0, tcp_close_wait_timeout=0)
+"""The settings of connection tracking that leave each sysctl as it is."""
 
 OOM_SCORE_ADJ = -997
 """The kubelet's value for system-node-critical pods: the agent has no right to lower it."""
@@ -48,6 +52,8 @@ class DaemonSetOptions(NamedTuple):
     node_labels: tuple[tuple[str, str], ...] = ()
     """Labels (name, value) that a node must have to get the agent."""
     has_monitoring: bool = False
+    sets_sysctls: bool = True
+    """Whether a privileged init container sets the node's sysctls."""
 
 
 class PolicyRule(NamedTuple):
@@ -84,6 +90,7 @@ def deployed(options: DaemonSetOptions) -> Config:
         oom_score_adj=OOM_SCORE_ADJ,
         healthz_bind_address=healthz,
         metrics_bind_address=metrics,
+        conntrack=given.conntrack if options.sets_sysctls else NO_SYSCTLS,
     )
 
 
@@ -163,13 +170,18 @@ def render(template: str, options: DaemonSetOptions, config: Config, text: str) 
         image=options.image,
         api_host=host,
         api_port=port,
-        init_containers=[] if config.is_canary else ["sysctls"],
+        init_containers=["sysctls"] if _asks_for_sysctls(config) else [],
         ports=_ports(options, config),
         probe_hosts=[host for host in [_host(config.healthz_bind_address)] if host not in ("0.0.0.0", "::")],
         node_labels=options.node_labels,
         avoided=[avoided] if avoided else [],
         jobs=[_CANARY_JOB if config.is_canary else _JOB] if options.has_monitoring else [],
     )
+
+
+def _asks_for_sysctls(config: Config) -> bool:
+    """Whether there is a sysctl to set.  A canary leaves them to the other proxy, and `min` counts for no other."""
+    return not config.is_canary and msgspec.structs.replace(config.conntrack, min=0) != NO_SYSCTLS
 
 
 _URL = re.compile(

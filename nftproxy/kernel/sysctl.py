@@ -61,6 +61,14 @@ def set_up(config: Config) -> None:
     apply(wanted(config, os.cpu_count() or 1))
 
 
+def set_up_node(config: Config) -> None:
+    """Make the settings of the node alone, in a process that only does that.  Without any it says so and is done."""
+    settings = {path: value for path, value in wanted(config, os.cpu_count() or 1).items() if path != OOM_SCORE_ADJ}
+    if not settings:
+        log.info("the configuration asks for no sysctl: there is nothing to set")
+    apply(settings)
+
+
 def read_all(paths: Iterable[str]) -> dict[str, int]:
     """Return the existing settings below /proc/sys/net in this thread's network namespace, by their paths below it."""
     found = {}

@@ -14,6 +14,7 @@ import yaml
 from nftproxy import __version__
 from nftproxy.config.parse import parse_config
 from nftproxy.deploy.distributions import DISTRIBUTIONS
+from nftproxy.kernel.sysctl import OOM_SCORE_ADJ, wanted
 from nftproxy.model.settings import Config
 from tests.conftest import CHECKOUT
 from tests.support.command import nftproxy
@@ -319,6 +320,21 @@ def test_only_a_startup_taint_takes_the_right_to_patch_nodes() -> None:
     assert without.node_verbs == ["get", "list", "watch"]
     assert tainted.node_verbs == ["get", "list", "watch", "patch"]
     assert (without.config.startup_taint, tainted.config.startup_taint) == ("", "nftproxy.dev/not-ready")
+
+
+def test_nothing_is_privileged_without_sysctls() -> None:
+    """The option, or a configuration that asks for no sysctl, leaves out the only privileged container."""
+    none = "{maxPerCore: 0, min: 5, tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s}"
+    asks_for_none = re.sub(r"conntrack:\n(      .*\n)+", f"conntrack: {none}\n", CONFIG_MAP)
+    for made in (make("--no-sysctls", "-", stdin=CONFIG_MAP), make("-", stdin=asks_for_none)):
+        assert "initContainers" not in made.pod
+        assert "privileged" not in made.agent["securityContext"]
+        assert [each for each in wanted(made.config, 8) if each != OOM_SCORE_ADJ] == []
+    (setting,) = make("-", stdin=CONFIG_MAP).pod["initContainers"]
+    assert setting["securityContext"]["privileged"]
+    for field in ("tcpBeLiberal: true", "udpTimeout: 30s"):
+        made = make("-", stdin=asks_for_none.replace(none, f"{none[:-1]}, {field}}}"))
+        assert "initContainers" in made.pod
 
 
 def test_a_canary_leaves_the_node_to_kube_proxy() -> None:

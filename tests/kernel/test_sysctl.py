@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nftproxy.deploy.daemonset import OOM_SCORE_ADJ
+from nftproxy.deploy.daemonset import NO_SYSCTLS, OOM_SCORE_ADJ
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.sysctl import apply, wanted
 from nftproxy.model.settings import Config, Conntrack
@@ -129,6 +129,16 @@ def test_the_kernel_takes_them(caplog: pytest.LogCaptureFixture) -> None:
     apply(settings)
     assert {path: int(Path(path).read_text()) for path in settings} == settings
     assert caplog.messages == []
+
+
+def test_a_configuration_that_asks_for_nothing_writes_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that only sets sysctls opens no file, not even its own score, if the configuration asks for none."""
+    monkeypatch.setattr(Path, "read_text", None)
+    with caplog.at_level(logging.INFO):
+        sysctl.set_up_node(Config(conntrack=NO_SYSCTLS, oom_score_adj=7))
+    assert caplog.messages == ["the configuration asks for no sysctl: there is nothing to set"]
 
 
 @pytest.mark.usefixtures("namespace")
