@@ -86,18 +86,22 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
-def size(service: Service, slices: Collection[EndpointSlice]) -> int:
+def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) -> int:
     """The elements that a Service may come to, in both families together: as many, or a few more.
 
-    The same on all nodes.  So elements that depend on the node don't count (`hairpin`, one for each endpoint on this
-    node), and of two cases the larger counts.
+    The same on all nodes: where the elements depend on the node, the node with most counts.
+
+    Args:
+        service: the Service.
+        slices: its EndpointSlices.
+        crowded: the sum of `crowd_of` of these.
     """
     options = service.options
     front = FRONT + (service.affinity_timeout is not None)
     front += options is not PLAIN and _optional(options)
     outside = front + 1 + (service.external_policy is TrafficPolicy.LOCAL) + bool(service.source_ranges)
     node_ports = sum([port.node_port > 0 for port in service.ports])
-    elements = keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
+    elements = crowded + keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
     for family, (inside, external) in _addresses_by_family(service).items():
         elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
         rows = _all_rows(service, [each for each in slices if each.family is family])
@@ -105,6 +109,18 @@ def size(service: Service, slices: Collection[EndpointSlice]) -> int:
         if family is Family.IPV6 and rows > SHARED_ROWS:
             elements += 2 * rows
     return elements
+
+
+def crowd_of(endpoint_slice: EndpointSlice) -> int:
+    """The elements in `hairpin` for a slice on the node with most of its endpoints, beyond the first for each port.
+
+    Pods of a Service are on nodes of their own, as a rule, so the first isn't counted.
+    """
+    nodes = [endpoint.node_name for endpoint in endpoint_slice.endpoints]
+    if len(nodes) == len(set(nodes)):
+        return 0
+    most = max(Counter(filter(None, nodes)).values(), default=0)
+    return max(most - 1, 0) * len(endpoint_slice.ports)
 
 
 def _optional(options: ServiceOptions) -> int:

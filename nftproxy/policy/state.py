@@ -29,7 +29,7 @@ from nftproxy.model.steps import finish
 from nftproxy.policy.budget import Budget, Shortage
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.claims import Claims
-from nftproxy.policy.limits import Exceeded, excess, size
+from nftproxy.policy.limits import Exceeded, crowd_of, excess, size
 
 STEP = 250
 """Objects of a listing that are taken in before other tasks get their turn: some 10 ms."""
@@ -81,6 +81,7 @@ class ClusterState:
         self._unjudged: set[ObjectKey] = set()
         self.claims = Claims(config)
         self._slices: dict[ObjectKey, EndpointSlice] = {}
+        self._crowds: dict[ObjectKey, int] = {}
         self._slices_of: dict[ObjectKey, dict[ObjectKey, EndpointSlice]] = {}
         self._service_cidrs: dict[str, ServiceCIDR] = {}
 
@@ -272,7 +273,8 @@ class ClusterState:
         if given is None or reason:
             self._budget.remove(key)
         else:
-            self._budget.put(given, size(given, slices))
+            crowded = sum(self._crowds.get(each, 0) for each in self._slices_of.get(key, ()))
+            self._budget.put(given, size(given, slices, crowded))
         return reason
 
     def _enter(self, key: ObjectKey, excess: Exceeded | Shortage | None, touched: Invalidation) -> None:
@@ -323,6 +325,7 @@ class ClusterState:
             return
         if old is not None:
             del self._slices[key]
+            self._crowds.pop(key, None)
             siblings = self._slices_of[old.service]
             del siblings[key]
             if not siblings:
@@ -331,6 +334,8 @@ class ClusterState:
             self._unjudged.add(old.service)
         if new is not None:
             self._slices[key] = new
+            if crowd := crowd_of(new):
+                self._crowds[key] = crowd
             self._slices_of.setdefault(new.service, {})[key] = new
             touched.endpoints.add(new.service)
             self._unjudged.add(new.service)

@@ -14,7 +14,7 @@ from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Config
 from nftproxy.policy.budget import Budget, Shortage, _Demand
-from nftproxy.policy.limits import SHARED_ROWS, size
+from nftproxy.policy.limits import SHARED_ROWS, crowd_of, size
 from nftproxy.policy.state import ClusterState
 from tests.support.factories import key, pipeline, service, slice_of
 
@@ -164,11 +164,9 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         element
         for block in blocks
         for element in block.elements
-        if not element.value.startswith(("goto", "jump"))
-        and element.container != "hairpin"
-        and "-slots-" not in element.container
+        if not element.value.startswith(("goto", "jump")) and "-slots-" not in element.container
     }
-    reckoned = size(made, slices)
+    reckoned = size(made, slices, sum(map(crowd_of, slices)) + sum(len(each.ports) for each in slices))
     assert len(found) <= reckoned
     assert reckoned <= 5 * len(found)
 
@@ -190,12 +188,32 @@ def test_maps_of_long_ipv6_lists_count() -> None:
     assert size(made, slices) == 3 + 3 * (SHARED_ROWS + 1)
 
 
+def test_endpoints_on_a_single_node_count_twice() -> None:
+    """An endpoint on this node has an element in `hairpin`.  The node with most counts, and a lone pod doesn't."""
+    ports = ["a:8080", "b:8081"]
+    spread, crowded, nowhere = (
+        slice_of("shop/web", [f"10.1.0.{each}{where}".format(each) for each in range(1, 5)], ports=ports)
+        for where in ("@node-{}", "@node-b", "")
+    )
+    assert [crowd_of(each) for each in (spread, crowded, nowhere)] == [0, 6, 0]
+    state = ClusterState("node-a", Config(element_budget=1_000))
+    state.ingest(Put(service("shop/web", ports=["a:80", "b:81"])))
+    state.ingest(Put(crowded))
+    assert state.excessive == {}
+    small = ClusterState("node-a", Config(element_budget=5 + 9 + 5))
+    small.ingest(Put(service("shop/web", ports=["a:80", "b:81"])))
+    small.ingest(Put(spread))
+    assert small.excessive == {}
+    small.ingest(Put(crowded))
+    assert small.excessive[key("shop/web")].reason.startswith("its rules come to 20 elements, and 19 are left")
+
+
 def crowd(namespace: str, count: int, endpoints: int, second: int) -> Iterator[Service | EndpointSlice]:
     """Services of a namespace, the later the younger, each with so many endpoints."""
     for number in range(count):
         name = f"{namespace}/s{number}"
         yield service(name, cluster_ips=[f"10.{second}.0.{number}"], created=number)
-        yield slice_of(name, [f"10.1.{each >> 8}.{each & 255}@node-b" for each in range(endpoints)])
+        yield slice_of(name, [f"10.1.{each >> 8}.{each & 255}" for each in range(endpoints)])
 
 
 def test_a_greedy_namespace_harms_only_itself() -> None:
