@@ -23,6 +23,8 @@ Object = dict[str, Any]
 NAMESPACE = "crowd"
 NODE = "node-0"
 CLUSTER_CIDR, SERVICE_CIDR = "10.0.0.0/10", "10.96.0.0/13"
+SERVICE_CIDR6 = "fd00:96::/112"
+"""For a few Services of both families."""
 NODES = 1000
 ADDRESSES, STEP = (
     4194023,

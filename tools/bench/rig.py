@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import TABLE, Family
 from tests.support.processes import AgentProcess, start_module
 from tools.bench import cluster
-from tools.bench.cluster import CLUSTER_CIDR, NODE, SERVICE_CIDR, Pod, Size
+from tools.bench.cluster import CLUSTER_CIDR, NODE, SERVICE_CIDR, SERVICE_CIDR6, Pod, Size
 from tools.bench.listener import Listener
 
 LOADING = 900.0  # seconds: a busy machine takes minutes for 100,000 Services
@@ -102,11 +102,22 @@ class Rig:
         """A listener for the commits on the node."""
         return Listener(self.node)
 
-    def write(self, method: str, path: str, body: cluster.Object | None = None) -> float:
+    def connection(self) -> http.client.HTTPConnection:
+        """A further connection to the API, for another thread."""
+        return _connection(self.node, self.port)
+
+    def write(
+        self,
+        method: str,
+        path: str,
+        body: cluster.Object | None = None,
+        over: http.client.HTTPConnection | None = None,
+    ) -> float:
         """Write to the API.  Returns when it had answered, by the monotonic clock."""
+        connection = over or self._http
         data = b"" if body is None else json.dumps(body).encode()
-        self._http.request(method, path, data, {"Content-Type": "application/json"})
-        answer = self._http.getresponse()
+        connection.request(method, path, data, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
         answered = time.monotonic()
         text = answer.read()
         assert answer.status < 300, text
@@ -131,13 +142,16 @@ class Rig:
 
 
 @contextmanager
-def assembled(size: Size, node: Node | None = None, profile: Path | None = None) -> Iterator[Rig]:
+def assembled(
+    size: Size, node: Node | None = None, profile: Path | None = None, options: Sequence[str] = ()
+) -> Iterator[Rig]:
     """A cluster of a size, and a node without an agent yet.
 
     Args:
         size: of the cluster.
         node: the node's namespace, by default a new namespace.
         profile: where cProfile's figures of the agent go, when it ends.
+        options: further options of the agent.
     """
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nftproxy-bench-")))
@@ -154,12 +168,13 @@ def assembled(size: Size, node: Node | None = None, profile: Path | None = None)
         (directory / "config.yaml").write_text(yaml.safe_dump(config))
         agent = AgentProcess(node, directory / "agent.log", profile=profile)
         stack.callback(agent.kill)
-        yield Rig(size, node, port, agent, ["--config", str(directory / "config.yaml")])
+        yield Rig(size, node, port, agent, ["--config", str(directory / "config.yaml"), *options])
 
 
 def _start_api_server(node: Namespace, manifests: Path, directory: Path) -> tuple[subprocess.Popen[str], int]:
     """The process of an API server with the objects of a file, which writes a kubeconfig, and its port."""
     options = [f"--manifests={manifests}", f"--kubeconfig={directory}/kubeconfig", f"--service-cidr={SERVICE_CIDR}"]
+    options.append(f"--service-cidr={SERVICE_CIDR6}")
     with (directory / "apiserver.log").open("w") as log:
         module = "nftproxy_conformance.apiserver"
         process = start_module(node, module, *options, stdout=subprocess.PIPE, stderr=log, text=True)
