@@ -261,7 +261,7 @@ def test_a_change_that_went_wrong_is_two_sets_of_manifests(tmp_path: Path) -> No
         "  expected:   is rejected (tcp-reset)\n"
         "  seen:       is dropped\n"
         "  in short:   went elsewhere\n"
-        "  rule:       semantics.md#virtual-addresses: packets to an address of a ServiceCIDR that is no Service's "
+        "  rule:       semantics.md#virtual-addresses: Packets to an address of a ServiceCIDR that is no Service's "
         "ClusterIP are dropped\n"
     )
     assert files[::2] == ["before.yaml", "manifests.yaml", "config.yaml"]

@@ -20,12 +20,12 @@ from nftproxy_conformance.specification.world import Place, place_of, virtual_ip
 class Rule(Enum):
     """A rule: the title of its section, and its sentence."""
 
-    PROTOCOLS = "Which objects count", "Without a protocol it is TCP; the others are UDP and SCTP"
+    PROTOCOLS = "Which objects count", "Without a protocol it is TCP."
     CAPTURED = "Virtual addresses", "`externalTrafficPolicy` applies to them, `internalTrafficPolicy` to the ClusterIP"
     OTHER_PORTS = "Virtual addresses", "Every other port of a ClusterIP, of any protocol, is rejected"
     UNALLOCATED = (
         "Virtual addresses",
-        "packets to an address of a ServiceCIDR that is no Service's ClusterIP are dropped",
+        "Packets to an address of a ServiceCIDR that is no Service's ClusterIP are dropped",
     )
     UNTOUCHED = "Virtual addresses", "Other ports of external addresses are not touched"
     USABLE = "Endpoints", "An endpoint is *usable* if it is ready, or serving and terminating."
