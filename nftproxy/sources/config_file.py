@@ -44,6 +44,8 @@ _WATCHED = (
 )
 
 
+STANDARD_INPUT = Path("/dev/stdin")
+"""The path of a configuration that a program writes to a pipe."""
 HANDED_OVER = "NFTPROXY_CONFIGURATION"
 """The environment variable with the file descriptor of the content that the previous program image has checked."""
 
@@ -58,6 +60,7 @@ class ConfigFile:
         """
         self._path = path
         self._flags = flags
+        self._is_standard_input = path == STANDARD_INPUT
         handed_over = _handed_over()
         self._content = self._read() if handed_over is None else handed_over
 
@@ -84,8 +87,11 @@ class ConfigFile:
                 os.environ[HANDED_OVER] = str(number)
 
     async def changes(self) -> AsyncGenerator[None]:
-        """Yield whenever the content of the file has changed.  It ends only with the task."""
-        if self._path is None:
+        """Yield whenever the content of the file has changed.  It ends only with the task.
+
+        Standard input is read once, and never changes.
+        """
+        if self._path is None or self._is_standard_input:
             await asyncio.Event().wait()
         while True:
             async with _watching(self._directories()) as events:
@@ -110,9 +116,12 @@ class ConfigFile:
         return False
 
     def _read(self) -> bytes | str:
-        """Return the content of the file, or the reason why it can't be read.  Only regular files are: no pipe."""
+        """Return the content of the file, or the reason why it can't be read.
+
+        Only standard input may be a pipe.  Any other pipe could have no writer, and reading it would wait for ever.
+        """
         try:
-            return read_bounded(self._path, LARGEST_CONFIG) if self._path else b""
+            return read_bounded(self._path, LARGEST_CONFIG, may_wait=self._is_standard_input) if self._path else b""
         except (OSError, ValueError) as error:  # ValueError: NUL in a name
             return getattr(error, "strerror", None) or str(error)
 
