@@ -285,7 +285,7 @@ def test_the_socket_is_the_agents_users_alone(bench: Bench) -> None:
         bench.socket_path.chmod(0o600)
         os.close(held)
     assert " 403 " in done.stdout, done
-    assert f"user {NOBODY} has asked" in bench.log(), done
+    assert f"user {NOBODY} may not ask" in bench.log(), done
     assert bench.command("status").status == 0
 
 
