@@ -14,6 +14,7 @@ from nftproxy.config.parse import EMPTY_CONFIG, parse_config
 from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.model.codes import Code
+from nftproxy.model.pod_interfaces import POD_INTERFACES
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import KubeProxySettings, read_kube_proxy
 from nftproxy.sources.documents import to_yaml
@@ -45,6 +46,11 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
 @click.option(
     "--cluster-cidr", default="", help="The ranges of the cluster's pods, one for each family.", metavar="CIDR,..."
 )
+@click.option(
+    "--cni",
+    type=click.Choice(list(POD_INTERFACES)),
+    help="The network plugin, whose pods are recognised by their interfaces instead of a range.",
+)
 @click.option("--image", default=IMAGE, show_default=True, help="The image's name.", metavar="IMAGE")
 @click.option("--node-selector", default="", help="Run the agent only on nodes with this label.", metavar="NAME=VALUE")
 @click.option("--monitoring/--no-monitoring", help="Whether other machines may scrape metrics.")
@@ -58,7 +64,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
     "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
-def manifests_command(config_maps: Path | None, distribution: str, **options: Any) -> None:
+def manifests_command(config_maps: Path | None, distribution: str, cni: str | None, **options: Any) -> None:
     """Print the objects that run the agent on a cluster.
 
     Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
@@ -66,7 +72,9 @@ def manifests_command(config_maps: Path | None, distribution: str, **options: An
     """
     chosen = DISTRIBUTIONS[distribution]
     found = read_kube_proxy(config_maps) if config_maps else KubeProxySettings(EMPTY_CONFIG, "")
-    asked = _asked(chosen, found, str(config_maps or "flags"), **options)
+    if cni and options["cluster_cidr"]:
+        raise click.UsageError("--cluster-cidr and --cni are two ways to recognise pods: give one of them")
+    asked = _asked(chosen, found, str(config_maps or "flags"), cni, **options)
     config = deployed(asked)
     template = (deploy_templates_dir() / TEMPLATE).read_text()
     click.echo(render(template, asked, config, to_yaml([configuration(config)])), nl=False)
@@ -76,6 +84,7 @@ def _asked(
     distribution: Distribution,
     found: KubeProxySettings,
     source: str,
+    cni: str | None,
     *,
     api_server: str,
     image: str,
@@ -91,7 +100,7 @@ def _asked(
         raise click.BadParameter(f"{node_selector!r} is not NAME=VALUE", param_hint="--node-selector")
     return DaemonSetOptions(
         distribution,
-        _config(distribution, found.config, source, fields),
+        _config(distribution, found.config, source, cni, fields),
         api_server or found.server,
         image,
         node_labels=((name, value),) if node_selector else (),
@@ -100,11 +109,19 @@ def _asked(
     )
 
 
-def _config(distribution: Distribution, raw: object, source: str, fields: dict[str, str]) -> Config:
-    """kube-proxy's configuration, overridden by options, and with the distribution's range of pods by default."""
+def _config(distribution: Distribution, raw: object, source: str, cni: str | None, fields: dict[str, str]) -> Config:
+    """kube-proxy's configuration, overridden by options, and with the distribution's range of pods by default.
+
+    Without any range, pods are recognised by the interfaces of the network plugin.
+    """
     given = {name.replace("_", "-"): text for name, text in fields.items() if text}
     base = dict(raw) if isinstance(raw, dict) else {}
-    if not base.get("clusterCIDR") and not base.get("detectLocalMode"):
+    knows_pods = base.get("clusterCIDR") or base.get("detectLocalMode") not in (None, "", "ClusterCIDR")
+    if cni:
+        base |= POD_INTERFACES[cni].fields()
+    elif not knows_pods and "cluster-cidr" not in given and distribution.cni:
+        base |= POD_INTERFACES[distribution.cni].fields()
+    elif not knows_pods:
         base["clusterCIDR"] = distribution.cluster_cidrs
     config, warnings = parse_config(override(base, given), source, flags_by_path(given))
     for warning in warnings:

@@ -103,8 +103,8 @@ def _unknown(options: DaemonSetOptions) -> Iterator[Problem]:
     """The values that neither options nor the distribution have."""
     distribution, config = options.distribution, options.config
     by_range = config.detect_local_mode is DetectLocalMode.CLUSTER_CIDR
-    if by_range and distribution.needs_cluster_cidr and not config.cluster_cidrs:
-        yield _problem("", "the range of the cluster's pods isn't known: give --cluster-cidr RANGE")
+    if by_range and not config.cluster_cidrs:
+        yield _problem("", "the range of the cluster's pods isn't known: give --cluster-cidr RANGE, or --cni PLUGIN")
     if not (options.api_server or distribution.api_server):
         where = f"--api-server URL ({distribution.ask_for_api})"
         yield _problem("", f"the address of the API server isn't known: give {where}")

@@ -39,8 +39,8 @@ class Distribution(NamedTuple):
     """Where an administrator finds that URL."""
     cluster_cidrs: str = ""
     """The pods' range by default, "" if an option has to give it."""
-    needs_cluster_cidr: bool = True
-    """Whether its own kube-proxy has such a range."""
+    cni: str = ""
+    """The network plugin that it comes with, if that has no range of pods (model/pod_interfaces.py)."""
     avoided: tuple[tuple[str, str], ...] = ()
     """Labels (name, value) of nodes that can't run this DaemonSet."""
 
@@ -113,12 +113,13 @@ KOPS = Distribution(
     ),
 )
 
-# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy has no
-# clusterCIDR, and its DaemonSet avoids Fargate.
+# For eksctl: addonsConfig.  For nodes of Amazon Linux 2023: nodeadm's NodeConfig.  EKS' own kube-proxy avoids Fargate.
+# It has no clusterCIDR, so that it drops packets of pods to load balancer addresses with externalTrafficPolicy Local on
+# nodes without an endpoint (k/k#131765).  The pods' interfaces have a prefix of their own.
 EKS = Distribution(
     title="EKS",
     ask_for_api="aws eks describe-cluster --name CLUSTER --query cluster.endpoint",
-    needs_cluster_cidr=False,
+    cni="aws-vpc",
     off=Setting(
         "the configuration of eksctl for a new cluster",
         "apiVersion: eksctl.io/v1alpha5\nkind: ClusterConfig\naddonsConfig:\n  disableDefaultAddons: true\naddons:\n"

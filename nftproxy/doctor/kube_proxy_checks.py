@@ -13,6 +13,7 @@ from nftproxy.doctor.observations import Observations
 from nftproxy.doctor.saved_iptables import SavedTables
 from nftproxy.model.addresses import family_of
 from nftproxy.model.codes import Code
+from nftproxy.model.pod_interfaces import recognised
 
 RANDOM_ENOUGH = frozenset({"", "rr"})
 """Schedulers that a random choice can replace: without weights, round robin gives each endpoint an equal share."""
@@ -117,6 +118,20 @@ def _ipvs_interface(observed: Observations) -> Iterator[Finding]:
         yield note(Code.IPVS_ADDRESSES, "the interface kube-ipvs0")
 
 
+def _local_sources(observed: Observations) -> Iterator[Finding]:
+    """Find a configuration that says nothing about pods: policy Local then drops their own traffic, too."""
+    given = observed.configuration
+    if given is None or given.knows_local_sources:
+        return
+    evidence = [f"no clusterCIDR and no other detectLocalMode, in {given.source}"]
+    if found := recognised(observed.interfaces):
+        fields = "bridgeInterface" if found.bridge else "interfaceNamePrefix"
+        value = found.bridge or found.prefix
+        mode = found.fields()["detectLocalMode"]
+        evidence.append(f"the interfaces {found} are pods': detectLocalMode: {mode}, detectLocal.{fields}: {value}")
+    yield warning(Code.LOCAL_SOURCES_UNKNOWN, *evidence)
+
+
 def _fields(observed: Observations) -> Iterator[Finding]:
     """Find the errors and warnings of nftproxy about kube-proxy's configuration."""
     given = observed.configuration
@@ -146,6 +161,7 @@ CHECKS = (
     _invalid_packets,
     _schedulers,
     _ipvs_interface,
+    _local_sources,
     _fields,
     _both_variants,
 )

@@ -75,6 +75,8 @@ def _configuration(
         tcp_be_liberal=liberal is True,
         localhost_node_ports=_at(given, "iptables.localhostnodeports") is not False,
         scheduler=str(_at(given, "ipvs.scheduler") or ""),
+        knows_local_sources=bool(_at(given, "clustercidr"))
+        or _at(given, "detectlocalmode") not in (None, "", "ClusterCIDR"),
         problems=tuple(problems),
         faults=tuple(map(str, faults)),
     )

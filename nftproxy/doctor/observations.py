@@ -36,6 +36,8 @@ class KubeProxyConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     """CIDRs and words as they are given."""
     tcp_be_liberal: bool = False
     localhost_node_ports: bool = True
+    knows_local_sources: bool = True
+    """Whether a range or an interface says which sources are pods (clusterCIDR, detectLocalMode)."""
     scheduler: str = ""
     problems: tuple[str, ...] = ()
     """The warnings that nftproxy logs when it is started with this configuration."""

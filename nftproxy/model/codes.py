@@ -143,3 +143,4 @@ class Code(StrEnum):
     API_BY_CLUSTER_IP = "NFT634", "The API server is reached by its ClusterIP"
     NODE_UNKNOWN = "NFT635", "The cluster has no Node of this node's name"
     OTHERS_MAY_DROP = "NFT636", "Other programs' chains can drop packets of Services"
+    LOCAL_SOURCES_UNKNOWN = "NFT637", "Nothing says which sources are the cluster's own pods"

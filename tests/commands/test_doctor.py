@@ -156,7 +156,7 @@ def test_node_ports_on_all_addresses(config: Any, mode: str) -> None:
 
 def test_nftables_mode_serves_as_we_do(config: Any) -> None:
     """kube-proxy in nftables mode serves node ports on the primary addresses too."""
-    assert found("--config", config("mode: nftables\n")) == {}
+    assert found("--config", config("mode: nftables\nclusterCIDR: 10.1.0.0/16\n")) == {}
 
 
 def test_node_ports_at_localhost_by_the_metric(config: Any, answers: Any) -> None:
@@ -305,6 +305,23 @@ def test_configz(answers: Any) -> None:
     ours = answers({"/configz": json.dumps({"kubeproxy.config.k8s.io": {"mode": "nftables", "nftproxy": {}}})})
     (unseen, *_) = diagnosis("--kube-proxy-metrics", ours)["unseen"]
     assert unseen["why"] == f"no --config, and the program at {ours}/configz isn't kube-proxy"
+
+
+def test_a_configuration_that_names_no_pods(tmp_path: Path) -> None:
+    """Without clusterCIDR and any other mode, nothing says which sources are pods, and known interfaces are named."""
+    (config := tmp_path / "config.yaml").write_text(CONFIG)
+    finding = found("--config", config)["NFT637"]
+    assert (finding["severity"], seen(finding)) == (
+        "warning",
+        f"no clusterCIDR and no other detectLocalMode, in {config}",
+    )
+    run("ip link add eni0a1b2c3 type veth peer name other")
+    assert found("--config", config)["NFT637"]["evidence"][1] == (
+        "the interfaces eni* are pods': detectLocalMode: InterfaceNamePrefix, detectLocal.interfaceNamePrefix: eni"
+    )
+    for field in ("clusterCIDR: 10.1.0.0/16\n", "detectLocalMode: NodeCIDR\n"):
+        config.write_text(CONFIG + field)
+        assert "NFT637" not in found("--config", config)
 
 
 # ---- other programs ------------------------------------------------------------------------------------------------
@@ -685,7 +702,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 32
+    assert len(codes) == 33
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

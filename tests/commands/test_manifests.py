@@ -15,7 +15,10 @@ from nftproxy import __version__
 from nftproxy.config.parse import parse_config
 from nftproxy.deploy.distributions import DISTRIBUTIONS
 from nftproxy.kernel.sysctl import OOM_SCORE_ADJ, wanted
+from nftproxy.model.addresses import Family
+from nftproxy.model.objects import Node
 from nftproxy.model.settings import Config
+from nftproxy.policy.local_sources import LocalSources, local_sources
 from tests.conftest import CHECKOUT
 from tests.support.command import nftproxy
 
@@ -159,7 +162,7 @@ def test_options_go_before_the_config_map() -> None:
 
 
 def test_the_two_config_maps_of_eks() -> None:
-    """A list of ConfigMaps whose keys have other names is understood, too.  EKS has no range of pods."""
+    """A list of ConfigMaps whose keys have other names is understood, too.  Pods of EKS are known by interfaces."""
     data = yaml.safe_load(CONFIG_MAP)["data"]
     config = data["config.conf"].replace("clusterCIDR: 10.244.0.0/16", 'clusterCIDR: ""')
     maps = [
@@ -172,6 +175,7 @@ def test_the_two_config_maps_of_eks() -> None:
     made = make("--for", "eks", "-", stdin=yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": maps}))
     assert made.environment["KUBERNETES_SERVICE_HOST"] == "control-plane.example.com"
     assert made.config.cluster_cidrs == ()
+    assert local_sources(Node("a"), made.config, Family.IPV4) == ENI
     (term,) = made.pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][
         "nodeSelectorTerms"
     ]
@@ -204,7 +208,7 @@ def test_what_is_no_config_map_of_kube_proxy(stdin: str, fault: str) -> None:
 
 # ---- unknown values --------------------------------------------------------------------------------------------------
 
-RANGE = "error: NFT112: the range of the cluster's pods isn't known: give --cluster-cidr RANGE"
+RANGE = "error: NFT112: the range of the cluster's pods isn't known: give --cluster-cidr RANGE, or --cni PLUGIN"
 ADDRESS = "error: NFT112: the address of the API server isn't known: give --api-server URL"
 
 
@@ -272,6 +276,35 @@ def test_distributions_with_a_load_balancer_on_each_node_need_no_option(
     assert [str(each) for each in made.config.cluster_cidrs] == ranges
     other = make("--for", name, "--cluster-cidr", "10.9.0.0/16")
     assert [str(each) for each in other.config.cluster_cidrs] == ["10.9.0.0/16"]
+
+
+ENI = LocalSources("detectLocal.interfaceNamePrefix", interface="eni*")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "match"),
+    [
+        (["--for", "eks"], 'iifname "eni*"'),
+        (["--for", "eks", "--cluster-cidr", "10.9.0.0/16"], "ip saddr 10.9.0.0/16"),
+        (["--for", "eks", "--cni", "calico"], 'iifname "cali*"'),
+        (["--for", "kops", "--cni", "cilium"], 'iifname "lxc*"'),
+        (["--cni", "ptp"], 'iifname "veth*"'),
+        (["--cni", "bridge"], 'iifname "cni0"'),
+        (["--for", "k3s"], "ip saddr 10.42.0.0/16"),
+        (["--for", "k3s", "--cni", "calico"], 'iifname "cali*"'),
+    ],
+)
+def test_pods_are_local_sources(arguments: list[str], match: str) -> None:
+    """Each distribution's agent recognises the pods of its node, by a range or by the network plugin's interfaces."""
+    made = make(*arguments, "--api-server", "https://10.0.0.1:6443")
+    found = local_sources(Node("a"), made.config, Family.IPV4)
+    assert found
+    assert found.match(Family.IPV4) == match
+
+
+def test_pods_are_recognised_in_one_way() -> None:
+    """A range and a network plugin together are a usage error."""
+    assert nftproxy("manifests", "--cluster-cidr", "10.9.0.0/16", "--cni", "calico").status == 2
 
 
 def test_a_wrong_field_would_be_found() -> None:
