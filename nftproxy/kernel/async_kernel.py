@@ -12,7 +12,7 @@ from nftproxy.kernel.nfnetlink.element_batch import MOST_CHARACTERS
 from nftproxy.kernel.worker import Worker
 from nftproxy.rules.transaction import Commit, Transaction
 
-LIKELY_CAUSE = "libnftables can't read what is in the kernel, most likely a table that a newer nft has made"
+LIKELY_CAUSE = "libnftables can't read our table, most likely a set that a newer nft has added to it"
 """The usual cause of a crash of the library: 1.0.6 crashes on any set that 1.1.2 or later has declared by `type`, in
 any table.
 """
@@ -60,7 +60,7 @@ class AsyncKernel:
         return await self._worker.run(self._kernel.apply, transaction, hold_up=hold_up)
 
     async def rehearse(self, transaction: Transaction) -> None:
-        """Check a transaction in another process, which may crash on tables that libnftables finds in the kernel.
+        """Check a transaction in another process, which may crash on what libnftables finds in our tables.
 
         Raises:
             ChildDied: it crashed, and so would this process.

@@ -8,6 +8,7 @@ Invariants:
   buffer: libnftables reports the line of a file, but of a buffer it shows the first line, whichever was wrong.
 * A transaction of elements alone doesn't need the library (element_batch.py), unless the kernel refuses it.
 * Only our own table is ever named.  The kernel itself is asked for the table's contents (nft_queries.py says why).
+* libnftables sees no other program's table (table_view.py), as it might crash on one.
 * libnftables opens its netlink socket when its context is made, in the namespace of the calling thread, and the context
   stays there.  So the threads that share a `Kernel` must be in one network namespace, and stay in it.
 * A lock admits one caller to a context at a time.  The interpreter's lock is free meanwhile.
@@ -31,6 +32,7 @@ from nftproxy.kernel.nfnetlink.comparison import differences
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
 from nftproxy.kernel.nfnetlink.read_ahead import ReadAhead
 from nftproxy.kernel.nfnetlink.sockets import open_socket
+from nftproxy.kernel.nfnetlink.table_view import TableView
 from nftproxy.kernel.process_resources import trim_memory
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import NftproxyError, Refused, Unavailable
@@ -41,7 +43,8 @@ from nftproxy.rules.transaction import Commit, Container, Installed, Transaction
 # back costs 1 ms here and 20 ms after 4 MB, 2 % of what the transaction itself takes.
 TRIM_CHARACTERS = 256 * 1024
 
-Nftables = Any  # the binding has no annotations
+EMPTY_RULESET = "flush ruleset\n"
+"""The only transaction for which libnftables reads no table."""
 
 
 class TooLarge(Unavailable):
@@ -68,13 +71,14 @@ class _Session:
             stack.callback(self._close_spare)
             self._open_spare()
             self._stack = stack.pop_all()
-        self._context: Nftables = None
+        self._view: TableView | None = None
 
     @property
-    def context(self) -> Nftables:
+    def view(self) -> TableView:
         """The context of libnftables."""
-        self._context = self._context or _new_context()
-        return self._context
+        if self._view is None:
+            self._view = self._stack.enter_context(_new_view())
+        return self._view
 
     def apply(self, text: str) -> Commit:
         """Execute a transaction, without the library if it is about elements alone."""
@@ -89,11 +93,12 @@ class _Session:
 
     def run(self, text: str) -> None:
         """Have libnftables execute a text.  Raises the exceptions of `_failure`."""
-        context, path = self.context, f"/proc/self/fd/{self._file.fileno()}"
+        view, path = self.view, f"/proc/self/fd/{self._file.fileno()}"
         self._fill(text)
         self._close_spare()
         try:
-            code, _, error = context.cmd_from_file(path)
+            reads = text != EMPTY_RULESET
+            code, _, error = view.run(lambda context: context.cmd_from_file(path), reads_tables=reads)
         finally:
             with contextlib.suppress(OSError):  # another thread took the descriptor
                 self._open_spare()
@@ -145,7 +150,7 @@ class Kernel:
         """
         with self._lock, _unavailable():
             self._session = self._session or _Session()
-            _ = self._session.context
+            _ = self._session.view
 
     def apply(self, transaction: Transaction) -> Commit:
         """Execute the transaction as a whole, and return the generations before and after it.
@@ -191,9 +196,8 @@ class Kernel:
         if not transaction:
             return
         with self._lock, _unavailable(), contextlib.closing(_Session()) as session:
-            session.context.set_dry_run(
-                True
-            )  # a session of its own, so that no later transaction is a dry run by mistake
+            # A session of its own, so that no later transaction is a dry run by mistake.
+            session.view.context.set_dry_run(True)
             session.run(transaction.text)
 
     def read_back(self, family: Family) -> Installed | None:
@@ -281,13 +285,13 @@ class Kernel:
         return str(metainfo["version"])
 
     def _ask(self, command: str, *, as_json: bool, with_handles: bool = False) -> str:
-        with self._lock, _unavailable():
-            context = _new_context()  # a context of its own, so that no output flag outlives the listing
-            context.set_json_output(as_json)
-            context.set_handle_output(with_handles)
-            context.set_terse_output(with_handles)
-            context.set_numeric_proto_output(as_json)
-            code, output, error = context.cmd(command)
+        # A context of its own, so that no output flag outlives the listing.
+        with self._lock, _unavailable(), _new_view() as view:
+            view.context.set_json_output(as_json)
+            view.context.set_handle_output(with_handles)
+            view.context.set_terse_output(with_handles)
+            view.context.set_numeric_proto_output(as_json)
+            code, output, error = view.run(lambda context: context.cmd(command))
         if code:
             raise Refused(str(error).partition("\n")[0], command)
         return str(output)
@@ -298,20 +302,20 @@ def check_text(text: str) -> None:
     Kernel().check(Transaction(text))
 
 
-def _new_context() -> Nftables:
+def _new_view() -> TableView:
     binding = _binding()
     # First, because libnftables itself prints to standard error without permission and exits without a socket.
     nft_queries.generation()
     try:
-        context = binding()
+        view = TableView(binding)
     except OSError as error:
         raise Unavailable(f"libnftables can't be loaded: {error}") from error
-    if hasattr(context, "set_input_flags"):  # since 1.0.8. Before, nft looks up host names in the DNS
-        context.set_input_flags("no-dns")
-    return context
+    if hasattr(view.context, "set_input_flags"):  # since 1.0.8. Before, nft looks up host names in the DNS
+        view.context.set_input_flags("no-dns")
+    return view
 
 
-def _binding() -> Callable[[], Nftables]:
+def _binding() -> Callable[[], Any]:
     """Return the class of libnftables' contexts.  It is imported here so that rendering needs no library."""
     try:
         from nftables import Nftables as Binding

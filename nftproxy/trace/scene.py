@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from nftproxy.explanation.packets import NodeFacts
 from nftproxy.kernel.child_process import ChildDied, in_child
-from nftproxy.kernel.libnftables import Kernel
+from nftproxy.kernel.libnftables import EMPTY_RULESET, Kernel
 from nftproxy.kernel.nfnetlink.nftrace import TraceListener, TraceMessage, TraceVerdict
 from nftproxy.kernel.nfnetlink.table_copy import TableCopy, hooks, write_table
 from nftproxy.model.addresses import Family
@@ -145,7 +145,7 @@ class Scene:
 
     def _clear(self) -> None:
         """Remove all rules and start tracing, before our tables: a library that can't read them dies of any command."""
-        self._node.call(self._kernel.apply, Transaction("flush ruleset\n"))
+        self._node.call(self._kernel.apply, Transaction(EMPTY_RULESET))
         tracing = join(Transaction(_TRACING.format(family=family.value)) for family in Family)
         self._node.call(self._kernel.apply, tracing)
 

@@ -8,8 +8,8 @@ it.  The other family doesn't wait for it.  The extra step of a retry depends on
 * Replace the table, as another program may have declared a set of ours differently.
 * Find the Services whose rules the kernel refuses, and quarantine them (quarantine.py).  All other Services get rules.
 
-libnftables runs in this process, and some tables of other programs crash it.  So before the first load, while the
-cluster is being listed, a child process tries whether it crashes.
+libnftables runs in this process.  It sees our tables only, but a newer nft may have added a set to one that crashes it.
+So before the first load, while the cluster is being listed, a child process tries whether it crashes.
 
 Before any retry the kernel checks the table without any Service.  If it refuses even that, for example because another
 program owns the table, the retry ends there: it costs the same however many Services there are.

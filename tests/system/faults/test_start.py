@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import struct
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Origin, endpoint
 
-from nftproxy.kernel.nfnetlink.sockets import open_socket
-from nftproxy.netlink.codec import CREATE, attribute, message, named
-from nftproxy.netlink.netfilter import GENERAL
+from nftproxy.kernel.libnftables import Kernel
+from nftproxy.model.addresses import Family
+from tests.kernel.ruleset import execute
+from tests.support.command import nftproxy
+from tests.support.newer_nft import DEADLY, delete_table, is_deadly, make_deadly_table
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
+from tests.system.faults.test_life import LOADED
 
 
 @pytest.fixture
@@ -113,58 +113,59 @@ def test_an_agent_that_may_not_list_service_cidrs(stopped: Bench, server: ApiSer
 
 # ---- A table that crashes libnftables --------------------------------------------------------------------------------
 
-NEW_TABLE, DELETE_TABLE, NEW_SET, BATCH_BEGIN, BATCH_END = 0, 2, 9, 0x10, 0x11  # NFT_MSG_*, NFNL_MSG_BATCH_*
-IPV4_ADDR = 7  # nft's number of the type
-VALUE = 4  # nft's number of a kind of expression for which 1.0.6 has no `typeof` parser and calls a null pointer
 
-
-def command(kind: int, attributes: bytes, *, resource: int = 0) -> bytes:
-    """A message of a batch."""
-    body = GENERAL.pack(2 if attributes else 0, 0, socket.htons(resource)) + attributes
-    return message(kind, CREATE if attributes else 0, body)
-
-
-def number(kind: int, value: int) -> bytes:
-    """An attribute with a number."""
-    return attribute(kind, struct.pack("!I", value))
-
-
-def make_a_table_of_a_newer_nft() -> None:
-    """Make the table `ip theirs` with a set as a newer nft declares it (`userdata` holds nft's own notes)."""
-    typeof = bytes([0, 4]) + struct.pack("=I", VALUE) + bytes([1, 0])
-    parts = [named(1, "theirs"), named(2, "s"), number(3, 0), number(4, IPV4_ADDR), number(5, 4), number(10, 1)]
-    userdata = attribute(13, bytes([3, len(typeof)]) + typeof)
-    table = command(10 << 8 | NEW_TABLE, named(1, "theirs"))
-    commit(table, command(10 << 8 | NEW_SET, b"".join(parts) + userdata))
-
-
-def delete_it() -> None:
-    """Delete the table `ip theirs` without libnftables, as `nft delete` would crash too."""
-    commit(command(10 << 8 | DELETE_TABLE, named(1, "theirs")))
-
-
-def commit(*commands: bytes) -> None:
-    """Send commands as a single transaction."""
-    batch = command(BATCH_BEGIN, b"", resource=10), *commands, command(BATCH_END, b"", resource=10)
-    with open_socket() as kernel:
-        kernel.sendto(b"".join(batch), (0, 0))
-
-
-def test_a_table_that_libnftables_dies_of(stopped: Bench) -> None:
-    """The agent survives the crash, names the likely cause, isn't ready, and loads its rules once the table is gone."""
-    stopped.lab.node.call(make_a_table_of_a_newer_nft)
-    listing = stopped.lab.node.popen(["nft", "list", "ruleset"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    is_deadly = listing.wait(30) != 0
+@pytest.fixture(params=DEADLY)
+def beside_a_deadly_table(stopped: Bench, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """A stopped agent on a node with another program's table, of which libnftables dies."""
+    stopped.lab.node.call(make_deadly_table, DEADLY[request.param])
     try:
-        if not is_deadly:
-            pytest.skip("this version of nft reads what this test has made")
+        if not stopped.lab.node.call(is_deadly):
+            pytest.skip("this version of nft reads this table")
+        yield stopped
+    finally:
+        stopped.lab.node.call(delete_table)
+        stopped.kill()
+        stopped.start()
+
+
+def test_rules_beside_a_table_that_libnftables_dies_of(beside_a_deadly_table: Bench, server: ApiServer) -> None:
+    """The agent loads its rules, follows changes that need libnftables, repairs damage, and is never restarted."""
+    bench = beside_a_deadly_table
+    with bench.logging(LOADED):
+        bench.start()
+    first = bench.process_id
+    server.put(service(96), endpoints(96, *(f"10.1.1.{last}" for last in range(1, 8))))  # the chain is a new one
+    server.put(service(97, externalIPs=["203.0.113.97"], externalTrafficPolicy="Local"), endpoints(97))
+    bench.wait_until_right()
+    assert bench.lab.connect(Origin.POD, vip(3), 80) == endpoint(pod(3), 8080)
+    for harm in ("delete table ip nftproxy", "delete table ip6 nftproxy", "flush map ip nftproxy services"):
+        bench.lab.node.call(execute, harm)
+        bench.wait_until(lambda: bench.has_tables() and bench.is_right())
+    assert bench.process_id == first
+    assert bench.lab.node.call(is_deadly)
+
+
+def test_cleanup_beside_a_table_that_libnftables_dies_of(beside_a_deadly_table: Bench) -> None:
+    """The commands that read and remove our tables do so."""
+    bench = beside_a_deadly_table
+    with bench.logging(LOADED):
+        bench.start()
+    assert bench.command("status").status == 0
+    bench.stop()
+    assert bench.lab.node.call(lambda: nftproxy("cleanup")).status == 0
+    assert bench.lab.node.call(lambda: Kernel().read_back(Family.IPV4)) is None
+    assert bench.lab.node.call(is_deadly)
+
+
+def test_our_own_table_with_a_set_that_libnftables_dies_of(stopped: Bench) -> None:
+    """The agent survives the crash, names the likely cause, isn't ready, and loads its rules once the table is gone."""
+    stopped.lab.node.call(make_deadly_table, DEADLY["verdict"], "nftproxy")
+    try:
         with stopped.logging("was killed by SIGSEGV", 3):
             stopped.start()
-        assert "most likely a table that a newer nft has made" in stopped.log()
+        assert "most likely a set that a newer nft has added to it" in stopped.log()
         assert stopped.healthz().status == 503
         assert "the first load of IPv4" in json.loads(stopped.healthz().body)["waitingFor"]
         assert stopped.lab.connect(Origin.POD, vip(3), 80) == endpoint(pod(3), 8080), "the rules of before stay"
     finally:
-        stopped.lab.node.call(delete_it)
-        if not is_deadly:
-            stopped.start()
+        stopped.lab.node.call(delete_table, "nftproxy")

@@ -11,10 +11,11 @@ from nftproxy_conformance.apiserver import ApiServer
 
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import Family
-from nftproxy.netlink.codec import named
+from nftproxy.netlink import nf_tables as nft
+from nftproxy.netlink.codec import CREATE, named
+from tests.support.newer_nft import IP, number
 from tests.system.faults.bench import PERMISSIONS, Bench, node
 from tests.system.faults.test_life import LOADED
-from tests.system.faults.test_start import BATCH_BEGIN, BATCH_END, NEW_TABLE, command, number
 
 KEY = "nftproxy.dev/not-ready"
 TAINT = {"key": KEY, "effect": "NoSchedule"}
@@ -22,8 +23,8 @@ OTHER = {"key": "example.org/maintenance", "effect": "NoExecute"}
 ALLOWED = [*PERMISSIONS, ("", "nodes", "get"), ("", "nodes", "patch")]
 PATIENCE = 60.0
 AGENT = "tests.system.faults.hasty"
-OWNER = 2
-"""NFT_TABLE_F_OWNER."""
+TABLE_FLAGS, OWNER = 2, 2
+"""NFTA_TABLE_FLAGS, NFT_TABLE_F_OWNER."""
 
 
 def start(bench: Bench, server: ApiServer, key: str) -> None:
@@ -49,8 +50,8 @@ def patches(bench: Bench) -> list[int]:
 def own_the_table() -> socket.socket:
     """Make `ip nftproxy` a table that only this socket may change while it is open (NFT_TABLE_F_OWNER)."""
     kernel = open_socket()
-    table = command(10 << 8 | NEW_TABLE, named(1, "nftproxy") + number(2, OWNER))
-    kernel.sendto(command(BATCH_BEGIN, b"", resource=10) + table + command(BATCH_END, b"", resource=10), (0, 0))
+    table = nft.request(nft.NEW_TABLE, CREATE, IP, named(nft.OF_TABLE, "nftproxy") + number(TABLE_FLAGS, OWNER))
+    kernel.sendto(nft.batch([table]), (0, 0))
     return kernel
 
 
