@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import re
+import subprocess
 import time
 from pathlib import Path
 
@@ -172,6 +174,16 @@ async def test_black_hole(server: ApiServer, cluster: ApiClient) -> None:
         await seen.right()
     assert len(listings(server, "services")) == 1
     assert len(questions(server, "services")) == 1
+
+
+async def test_watches_are_probed(server: ApiServer, cluster: ApiClient) -> None:
+    """The kernel probes the connection of each watch, so that dropped packets are noticed before a bookmark is late."""
+    async with following(server, cluster) as seen:
+        await seen.right()
+        command = ["ss", "--tcp", "--options", "--no-header", "dport", "=", str(server.port)]
+        run = functools.partial(subprocess.run, command, check=True, capture_output=True, text=True)
+        found = (await asyncio.to_thread(run)).stdout
+    assert found.count("timer:(keepalive,") >= len(PLURALS)
 
 
 # ---- one and the others --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ AGENT = "tests.system.faults.hasty"
 AGE = 'nftproxy_last_word_age_seconds{resource="endpointslices"}'
 DROP = """
 table inet firewall {
-  chain input { type filter hook input priority 0; tcp dport %d drop; }
+  chain input { type filter hook input priority 0; tcp dport %d drop; tcp sport %d drop; }
 }
 """
 
@@ -36,7 +36,7 @@ def refused(bench: Bench) -> Iterator[None]:
 @contextmanager
 def dropped(bench: Bench) -> Iterator[None]:
     """A firewall drops all packets to the API server."""
-    bench.lab.node.run(["nft", "-f", "-"], DROP % bench.server.port)
+    bench.lab.node.run(["nft", "-f", "-"], DROP % (bench.server.port, bench.server.port))
     yield
     bench.lab.node.run(["nft", "delete", "table", "inet", "firewall"])
 
