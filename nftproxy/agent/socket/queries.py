@@ -58,6 +58,9 @@ MOST_CLIENTS = 10_000
 """Limit of clients in an answer."""
 LONGEST_TEXT = 1_000
 """Limit of characters of a reason or warning: the kernel's refusals may quote a statement of any length."""
+COMPARISONS, AGAIN = 4, 0.3
+"""How often an explanation is compared with the kernel, and the seconds in between.  A change that is on its way to the
+kernel is no damage: it takes milliseconds, or as long as nftables.minSyncPeriod."""
 GOING_ON = b"\n"
 """Sent after each step of an answer that is a single value, so that the client sees progress."""
 
@@ -181,18 +184,29 @@ def _node_facts(pipeline: Pipeline) -> QueryHandler:
 
 def _explain(known: QueryContext) -> QueryHandler:
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        steps = Steps(explaining(known.pipeline, _asked(query)))
-        for _ in steps:
-            yield GOING_ON
-        explanation, places = steps.result, list[ExplainedPlace]()
-        for place in explanation.places:
-            one = msgspec.structs.replace(explanation, places=(place,))
-            places += (await asyncio.to_thread(_with_kernel, one)).places
-            yield GOING_ON
-        notes = (*filter(None, [known.reporter.caveat()]), *explanation.notes)
-        yield _encode(msgspec.structs.replace(explanation, places=tuple(places), notes=notes))
+        for is_last in (*[False] * (COMPARISONS - 1), True):
+            steps = Steps(explaining(known.pipeline, _asked(query)))
+            for _ in steps:
+                yield GOING_ON
+            explanation, places = steps.result, list[ExplainedPlace]()
+            for place in explanation.places:
+                one = msgspec.structs.replace(explanation, places=(place,))
+                places += (await asyncio.to_thread(_with_kernel, one)).places
+                yield GOING_ON
+            explanation = msgspec.structs.replace(explanation, places=tuple(places))
+            if is_last or not explanation.is_damaged:
+                break
+            await asyncio.sleep(AGAIN)
+        notes = (*filter(None, [known.reporter.caveat()]), *explanation.notes, *_changes(known, explanation))
+        yield _encode(msgspec.structs.replace(explanation, notes=notes))
 
     return answer
+
+
+def _changes(known: QueryContext, explanation: Explanation) -> Iterator[str]:
+    """Yield the changes that may be a difference between an explanation and the kernel."""
+    for family, seconds in known.reporter.waiting().items() if explanation.is_damaged else ():
+        yield f"{FAMILY_NAMES[family]}: a change waits for {seconds:.0f} s to reach the kernel: maybe this difference"
 
 
 def _packets(pipeline: Pipeline) -> QueryHandler:

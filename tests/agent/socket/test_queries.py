@@ -14,6 +14,7 @@ from nftproxy.agent.socket.answers import End, EndpointRow, Line, ServiceRow
 from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
+from nftproxy.explanation.answer import Explanation
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
@@ -224,3 +225,25 @@ def test_endpoints_have_the_names_of_their_pods() -> None:
     )
     rows = asyncio.run(lines(queries.query_handlers(knowing(made))["/v1/endpoints"]({})))
     assert [row.pod for row in rows if isinstance(row, EndpointRow)] == ["shop/web-1", ""]
+
+
+@pytest.mark.parametrize(("damaged", "is_damaged"), [(0, False), (1, False), (99, True)])
+def test_a_change_on_its_way_is_no_damage(monkeypatch: pytest.MonkeyPatch, damaged: int, is_damaged: bool) -> None:
+    """An explanation that differs from the kernel is compared again, and only a lasting difference is damage."""
+    compared = []
+
+    def with_kernel(explanation: Explanation) -> Explanation:
+        compared.append(explanation)
+        (place,) = explanation.places
+        is_held = len(compared) > damaged
+        expected = tuple(msgspec.structs.replace(each, is_held=is_held) for each in place.expected)
+        return msgspec.structs.replace(explanation, places=(msgspec.structs.replace(place, expected=expected),))
+
+    async def answer() -> bytes:
+        handler = queries.query_handlers(knowing(pipeline(service(), slice_of())))["/v1/explain"]
+        return b"".join([piece async for piece in handler({"to": "10.96.0.10:80"})])
+
+    monkeypatch.setattr(queries, "_with_kernel", with_kernel)
+    monkeypatch.setattr(queries, "AGAIN", 0.0)
+    assert msgspec.json.decode(asyncio.run(answer()), type=Explanation).is_damaged is is_damaged
+    assert len(compared) == min(damaged + 1, queries.COMPARISONS)

@@ -189,6 +189,24 @@ def test_a_connection_is_explained_live(bench: Bench, server: ApiServer) -> None
     assert bench.command("explain", "x").status == 2
 
 
+def test_services_that_are_not_served_are_explained_live(bench: Bench, server: ApiServer) -> None:
+    """The agent knows why it serves no headless Service and no other proxy's, and of no name that isn't there."""
+    headless = service(40)
+    headless["spec"] |= {"clusterIP": "None", "clusterIPs": ["None"]}
+    server.put(headless, labelled(service(41), **{"service.kubernetes.io__service-proxy-name": "other"}))
+
+    def answer(to: str) -> tuple[int, str]:
+        done = bench.command("explain", to)
+        return done.status, done.out
+
+    bench.wait_until(lambda: "it is headless (clusterIP None)" in answer("svc/shop/s40")[1])
+    bench.wait_until(lambda: "it is for another proxy" in answer("svc/shop/s41")[1])
+    assert "Service shop/s41 has it, which this proxy doesn't serve" in answer(f"{vip(41)}:80")[1]
+    assert answer("svc/shop/s40")[0] == 0
+    status, text = answer("svc/shop/s42")
+    assert (status, "this proxy knows no Service shop/s42" in text) == (1, True)
+
+
 def test_manifests_are_compared_with_what_the_kernel_holds(bench: Bench, server: ApiServer, tmp_path: Path) -> None:
     """A live diff is empty for the cluster's own objects, and shows changed manifests and damaged tables."""
     server.put(service(39), endpoints(39))
