@@ -229,7 +229,7 @@ def _other_protocols(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:
     for protocol in Protocol:
         served = served_at(pipeline, msgspec.structs.replace(spot, protocol=protocol))
         if served:
-            yield f"by {protocol.value.upper()} this is Service {served.owner}: ask for {spot.port}/{protocol.value}"
+            yield f"over {protocol.value.upper()} this is Service {served.owner}: ask for {spot.port}/{protocol.value}"
 
 
 def _quarantined(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:

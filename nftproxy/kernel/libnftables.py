@@ -240,8 +240,9 @@ class Kernel:
     def elements(self, family: Family) -> frozenset[Element]:
         """Return every element of our table's sets and maps, except dynamic ones, in the text of `Element`.
 
-        Each set is listed by itself, so two sets may be of different generations.  The kernel returns a range that is a
-        prefix as prefix, and a prefix that is one address as address.  This takes 2 s for 100,000 elements.
+        Each set is listed by itself, so two sets may be of different generations.  A range that
+        forms a prefix comes as a prefix, and a prefix of a single address as an address.  This takes 2 s for 100,000
+        elements.
 
         Raises:
             Refused: a set was deleted meanwhile.

@@ -323,7 +323,7 @@ def test_localhost_is_explained() -> None:
 def test_the_wrong_protocol_is_noticed() -> None:
     """A question by TCP about a port that a Service serves by UDP gets a note with the right question."""
     made = pipeline(service(ports=["dns:53/udp"]))
-    assert place(made, "10.96.0.10:53").notes == ("by UDP this is Service shop/web:dns: ask for 53/udp",)
+    assert place(made, "10.96.0.10:53").notes == ("over UDP this is Service shop/web:dns: ask for 53/udp",)
 
 
 def test_unfollowed_hints_are_explained() -> None:
