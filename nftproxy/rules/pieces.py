@@ -22,8 +22,10 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from nftproxy.model.addresses import Protocol
-from nftproxy.rules.transaction import Transaction
+import msgspec
+
+from nftproxy.model.addresses import Family, Protocol
+from nftproxy.rules.transaction import Difference, Installed, Transaction
 
 PIECE = 56 * 1024
 """Characters of a piece, some 1,300 elements: elements go as bytes, without libnftables, up to 64 KiB
@@ -97,6 +99,40 @@ def pieces_of(transaction: Transaction, size: int = PIECE) -> list[Transaction]:
     pieces += itertools.chain.from_iterable(_pieces(stage, size) for stage in (early, fronts, late))
     pieces.append("".join(parts.discarded))
     return [Transaction(text) for text in pieces if text]
+
+
+class SplitRefill(NamedTuple):
+    """A load of a table in force, whose elements change in pieces before and after the rest."""
+
+    early: list[Transaction]
+    """The pieces of step 2, which come before the load."""
+    installed: Installed
+    """The table as the load must assume it: these elements don't differ."""
+    late: list[Transaction]
+    """The pieces of steps 3 and 4, which come after the load."""
+
+
+def split_refill(family: Family, installed: Installed, size: int = PIECE) -> SplitRefill:
+    """Split the differing elements off a load that refills a table.  Elements that lead to chains stay in the load.
+
+    Args:
+        family: the family of the table.
+        installed: the table, with its differences.
+        size: characters of a piece.
+    """
+    plain = {name: each for name, each in installed.differences.items() if not _has_verdicts(each)}
+    parts = _Parts("")
+    for name, each in plain.items():
+        for found, elements in ((parts.deleted, each.surplus), (parts.added, each.missing)):
+            if elements:
+                found[_Place(family.table, name)] = [element.text for element in elements]
+    early, fronts, late = ([Transaction(text) for text in _pieces(stage, size) if text] for stage in _staged(parts))
+    known = {**installed.differences, **dict.fromkeys(plain, Difference())}
+    return SplitRefill(early, msgspec.structs.replace(installed, differences=known), fronts + late)
+
+
+def _has_verdicts(difference: Difference) -> bool:
+    return any(each.value.startswith(("goto ", "jump ")) for each in (*difference.surplus[:1], *difference.missing[:1]))
 
 
 def _staged(parts: _Parts) -> tuple[Iterable[_Group], Iterable[_Group], Iterable[_Group]]:

@@ -107,7 +107,7 @@ def demand(
             family=family,
             ports=offered,
         )
-        for family, addresses in _pods(number % 200, pods, any(":" in vip for vip in vips)).items()
+        for family, addresses in _pods(number % 100, pods, any(":" in vip for vip in vips)).items()
         for start in range(0, pods, PER_SLICE)
     ]
     return Demand(made, slices)

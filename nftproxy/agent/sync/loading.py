@@ -19,12 +19,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.sync.pieces import PiecewiseLoad
+from nftproxy.agent.sync.pieces import LONGEST, PiecewiseLoad
 from nftproxy.agent.sync.quarantine import Quarantine
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied
@@ -38,7 +39,7 @@ from nftproxy.model.objects import ObjectKey
 from nftproxy.model.stages import Stage
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.pieces import pieces_of
+from nftproxy.rules.pieces import pieces_of, split_refill
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Commit, Installed, Transaction, join
 
@@ -243,7 +244,7 @@ class Loader:
             )
 
     async def _load(self, tables: Sequence[_Table]) -> None:
-        """Load the present generation of some families, in a single transaction."""
+        """Load the present generation of some families, in a single transaction unless much differs."""
         await self._survive()
         self._rehearsal = None
         installed = {table.family: await self._found(table) for table in tables}
@@ -252,15 +253,33 @@ class Loader:
         with self._table_watch.preparing():
             generation = await self._kernel.generation()
             installed = {family: await self._compared(family, found) for family, found in installed.items()}
-            transaction = join(self._pipeline.load(family, found) for family, found in installed.items())
+            transactions = self._load_transactions(installed)
+            size = sum(len(each.text) for each in transactions)
             self._reporter.lap(Stage.DIFF)
-            with self._table_watch.committing(len(transaction.text)):
-                with self._reporter.committing(transaction, installed):
-                    commit = await self._kernel.apply(transaction)
-                self._table_watch.record_load(_since(generation, commit, installed.values()), installed.keys())
+            with self._table_watch.committing(size):
+                commits = []
+                for transaction in transactions:
+                    with self._reporter.committing(transaction, installed):
+                        commits.append(await self._kernel.apply(transaction))
+                self._table_watch.record_load(_since(generation, commits, installed.values()), installed.keys())
         for table in tables:
             _report_repair(table, installed[table.family])
-        self._has_been_loaded(tables, len(transaction.text), now() - began)
+        self._has_been_loaded(tables, size, now() - began)
+
+    def _load_transactions(self, installed: Mapping[Family, Installed | None]) -> list[Transaction]:
+        """The transactions of a load: a single one, with pieces before and after it if much differs in the tables."""
+        whole = join(self._pipeline.load(family, found) for family, found in installed.items())
+        if len(whole.text) <= LONGEST or not any(found and found.differences for found in installed.values()):
+            return [whole]
+        split = {family: split_refill(family, found) for family, found in installed.items() if found}
+        rest = join(
+            self._pipeline.load(family, split[family].installed if family in split else None) for family in installed
+        )
+        return [
+            *itertools.chain.from_iterable(each.early for each in split.values()),
+            rest,
+            *itertools.chain.from_iterable(each.late for each in split.values()),
+        ]
 
     def _has_been_loaded(self, tables: Sequence[_Table], size: int, seconds: float) -> None:
         self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * seconds)
@@ -368,10 +387,11 @@ class Loader:
                 log.info(text, {"service": service, "family": FAMILY_NAMES[family]})
 
 
-def _since(generation: int, commit: Commit, installed: Iterable[Installed | None]) -> Commit:
-    """Return a load's commit, which begins at `generation` if the load sent differences computed there."""
+def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Installed | None]) -> Commit:
+    """Return a load's commits as one, which begins at `generation` if the load sent differences computed there."""
+    commit = Commit.of_several(commits)
     depends = any(each and each.differences for each in installed)
-    return Commit(generation, commit.after) if depends else commit
+    return Commit(generation, commit.after) if depends and commits[0].before != generation else commit
 
 
 def _in_words(element: Element) -> str:

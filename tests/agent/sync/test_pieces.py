@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from nftproxy import pipeline
-from nftproxy.agent.sync import pieces
+from nftproxy.agent.sync import loading, pieces
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
@@ -63,6 +63,20 @@ def test_a_restart_is_one_transaction() -> None:
     kernel.applied.clear()
     World(kernel).run(source((0, [*EVERYBODY, Put(MORE_PODS)])), until=1).assert_in_step()
     assert len(kernel.applied) == 1
+
+
+@pytest.mark.parametrize("fewer", [False, True])
+def test_a_restart_sends_much_in_pieces(monkeypatch: pytest.MonkeyPatch, fewer: bool) -> None:
+    """Where tables of ours are in force and much differs, elements come before and after the load, in pieces."""
+    monkeypatch.setattr(loading, "LONGEST", 1_000)
+    first, second = (EVERYTHING, EVERYBODY) if not fewer else (EVERYBODY, EVERYTHING)
+    kernel = World().run(source((0, first)), until=1).kernel
+    kernel.applied.clear()
+    World(kernel).run(source((0, second)), until=3 * SYNC_PERIOD).assert_in_step()
+    sent = texts(kernel)
+    assert len(sent) >= 3
+    (load,) = (text for text in sent if "type nat hook" in text)
+    assert len(load) < sum(map(len, sent)) * 3 / 4
 
 
 def test_a_family_that_is_in_force_keeps_both_in_one_transaction() -> None:
