@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -14,17 +14,26 @@ from nftproxy.config.parse import EMPTY_CONFIG, parse_config
 from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.model.codes import Code
-from nftproxy.model.pod_interfaces import POD_INTERFACES
+from nftproxy.model.pod_interfaces import POD_INTERFACES, PodInterfaces, of_daemon_sets
 from nftproxy.model.settings import Config
 from nftproxy.sources.config_documents import KubeProxySettings, read_kube_proxy
 from nftproxy.sources.documents import to_yaml
 from nftproxy.templates_dir import deploy_templates_dir
 from nftproxy.version import __version__
 
+AUTO = "auto"
+"""The value of --cni for the plugin that the cluster shows."""
 IMAGE = f"nftproxy:{__version__}"
 
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
 """Roughly the references that a container runtime accepts (distribution/reference)."""
+
+
+class PodsByInterface(NamedTuple):
+    """The interfaces of pods, None if they aren't known, and whether the administrator has named the plugin."""
+
+    interfaces: PodInterfaces | None
+    is_asked: bool
 
 
 @click.command("manifests")
@@ -48,8 +57,11 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
 )
 @click.option(
     "--cni",
-    type=click.Choice(list(POD_INTERFACES)),
-    help="The network plugin, whose pods are recognised by their interfaces instead of a range.",
+    type=click.Choice([AUTO, *POD_INTERFACES]),
+    default=AUTO,
+    show_default=True,
+    help="The network plugin, whose pods are recognised by their interfaces instead of a range.  auto: that of the "
+    "DaemonSets in FILE or of the distribution, if there is no range.",
 )
 @click.option("--image", default=IMAGE, show_default=True, help="The image's name.", metavar="IMAGE")
 @click.option("--node-selector", default="", help="Run the agent only on nodes with this label.", metavar="NAME=VALUE")
@@ -64,7 +76,7 @@ _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/:@+-]{0,511}")
     "--startup-taint", default="", help="The key of a taint to remove once all rules are loaded.", metavar="KEY"
 )
 @click.option("--service-proxy-name", default="", help="Serve just the Services with this label value.", metavar="NAME")
-def manifests_command(config_maps: Path | None, distribution: str, cni: str | None, **options: Any) -> None:
+def manifests_command(config_maps: Path | None, distribution: str, cni: str, **options: Any) -> None:
     """Print the objects that run the agent on a cluster.
 
     Nothing is left to fill in.  FILE has the cluster's own kube-proxy ConfigMap, "-" is standard input: kubectl
@@ -72,9 +84,13 @@ def manifests_command(config_maps: Path | None, distribution: str, cni: str | No
     """
     chosen = DISTRIBUTIONS[distribution]
     found = read_kube_proxy(config_maps) if config_maps else KubeProxySettings(EMPTY_CONFIG, "")
-    if cni and options["cluster_cidr"]:
+    if cni != AUTO and options["cluster_cidr"]:
         raise click.UsageError("--cluster-cidr and --cni are two ways to recognise pods: give one of them")
-    asked = _asked(chosen, found, str(config_maps or "flags"), cni, **options)
+    plugin = of_daemon_sets(found.daemon_sets)
+    known = POD_INTERFACES.get(chosen.cni) if plugin is None else plugin
+    given = POD_INTERFACES.get(cni)
+    pods = PodsByInterface(given or known, is_asked=given is not None)
+    asked = _asked(chosen, found, str(config_maps or "flags"), pods, **options)
     config = deployed(asked)
     template = (deploy_templates_dir() / TEMPLATE).read_text()
     click.echo(render(template, asked, config, to_yaml([configuration(config)])), nl=False)
@@ -84,7 +100,7 @@ def _asked(
     distribution: Distribution,
     found: KubeProxySettings,
     source: str,
-    cni: str | None,
+    pods: PodsByInterface,
     *,
     api_server: str,
     image: str,
@@ -100,7 +116,7 @@ def _asked(
         raise click.BadParameter(f"{node_selector!r} is not NAME=VALUE", param_hint="--node-selector")
     return DaemonSetOptions(
         distribution,
-        _config(distribution, found.config, source, cni, fields),
+        _config(distribution, found.config, source, pods, fields),
         api_server or found.server,
         image,
         node_labels=((name, value),) if node_selector else (),
@@ -109,7 +125,9 @@ def _asked(
     )
 
 
-def _config(distribution: Distribution, raw: object, source: str, cni: str | None, fields: dict[str, str]) -> Config:
+def _config(
+    distribution: Distribution, raw: object, source: str, pods: PodsByInterface, fields: dict[str, str]
+) -> Config:
     """kube-proxy's configuration, overridden by options, and with the distribution's range of pods by default.
 
     Without any range, pods are recognised by the interfaces of the network plugin.
@@ -117,10 +135,8 @@ def _config(distribution: Distribution, raw: object, source: str, cni: str | Non
     given = {name.replace("_", "-"): text for name, text in fields.items() if text}
     base = dict(raw) if isinstance(raw, dict) else {}
     knows_pods = base.get("clusterCIDR") or base.get("detectLocalMode") not in (None, "", "ClusterCIDR")
-    if cni:
-        base |= POD_INTERFACES[cni].fields()
-    elif not knows_pods and "cluster-cidr" not in given and distribution.cni:
-        base |= POD_INTERFACES[distribution.cni].fields()
+    if pods.interfaces and (pods.is_asked or not (knows_pods or "cluster-cidr" in given or distribution.cluster_cidrs)):
+        base |= pods.interfaces.fields()
     elif not knows_pods:
         base["clusterCIDR"] = distribution.cluster_cidrs
     config, warnings = parse_config(override(base, given), source, flags_by_path(given))

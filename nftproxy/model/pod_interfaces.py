@@ -11,6 +11,7 @@ class PodInterfaces(msgspec.Struct, frozen=True):
     """The interfaces of a network plugin's pods: those whose names begin with `prefix`, or the one `bridge`."""
 
     plugin: str
+    daemon_sets: frozenset[str]  # the names of the plugin's DaemonSet
     prefix: str = ""
     bridge: str = ""
 
@@ -31,14 +32,22 @@ class PodInterfaces(msgspec.Struct, frozen=True):
 POD_INTERFACES = {
     each.plugin: each
     for each in (
-        PodInterfaces("aws-vpc", prefix="eni"),  # AWS_VPC_K8S_CNI_VETHPREFIX, amazon-vpc-cni-k8s
-        PodInterfaces("calico", prefix="cali"),  # Felix' InterfacePrefix
-        PodInterfaces("cilium", prefix="lxc"),
-        PodInterfaces("bridge", bridge="cni0"),  # the plugin bridge, and flannel, which uses it
-        PodInterfaces("ptp", prefix="veth"),  # the plugin ptp, and kindnet
+        # AWS_VPC_K8S_CNI_VETHPREFIX of amazon-vpc-cni-k8s.  It comes first: beside it Calico only enforces policies.
+        PodInterfaces("aws-vpc", frozenset({"aws-node"}), prefix="eni"),
+        PodInterfaces("calico", frozenset({"calico-node"}), prefix="cali"),  # Felix' InterfacePrefix
+        PodInterfaces("cilium", frozenset({"cilium"}), prefix="lxc"),
+        # The plugin bridge, and flannel, which uses it.
+        PodInterfaces("bridge", frozenset({"kube-flannel-ds", "kube-flannel"}), bridge="cni0"),
+        PodInterfaces("ptp", frozenset({"kindnet"}), prefix="veth"),  # the plugin ptp, and kindnet
     )
 }
 """By the value of `--cni`.  The bridge precedes ptp: the ends of its pods' interfaces are called veth, too."""
+
+
+def of_daemon_sets(names: Iterable[str]) -> PodInterfaces | None:
+    """Return the pods' interfaces of a cluster with these DaemonSets, None without a known network plugin."""
+    found = frozenset(names)
+    return next((each for each in POD_INTERFACES.values() if each.daemon_sets & found), None)
 
 
 def recognised(interfaces: Iterable[str]) -> PodInterfaces | None:

@@ -31,6 +31,7 @@ class KubeProxySettings(NamedTuple):
 
     config: object  # a KubeProxyConfiguration, decoded
     server: str  # the API server's URL in the kubeconfig, "" without a kubeconfig
+    daemon_sets: tuple[str, ...] = ()  # the names of the DaemonSets in the same file
 
 
 def load_config(
@@ -93,7 +94,7 @@ def read_kube_proxy(path: Path) -> KubeProxySettings:
     if len(configs) != 1:
         why = f"has {len(configs)} {KIND}s where one is needed"
         raise BadInput(Problem(str(path), "", "", why, Code.MANIFESTS_INCOMPLETE))
-    return KubeProxySettings(configs[0], next(_servers(objects), ""))
+    return KubeProxySettings(configs[0], next(_servers(objects), ""), tuple(_daemon_sets(objects)))
 
 
 def unusable(path: Path | None, why: str) -> Problem:
@@ -143,6 +144,14 @@ def _in_config_map(given: Object, source: Path) -> Iterator[Object]:
                 raise BadInput(Problem(str(source), "ConfigMap", field, document.fault, code))
             if isinstance(document.value, Mapping):
                 yield document.value
+
+
+def _daemon_sets(objects: Iterable[Object]) -> Iterator[str]:
+    """Yield the names of the DaemonSets among some objects."""
+    for each in objects:
+        match each:
+            case {"kind": "DaemonSet", "metadata": {"name": str(name)}}:
+                yield name
 
 
 def _servers(objects: Iterable[Object]) -> Iterator[str]:

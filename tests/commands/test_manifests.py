@@ -302,6 +302,29 @@ def test_pods_are_local_sources(arguments: list[str], match: str) -> None:
     assert found.match(Family.IPV4) == match
 
 
+@pytest.mark.parametrize(
+    ("names", "interface"),
+    [
+        (("aws-node", "calico-node"), "eni*"),
+        (("calico-node", "node-exporter"), "cali*"),
+        (("cilium",), "lxc*"),
+        (("kindnet",), "veth*"),
+        (("kube-flannel-ds",), "cni0"),
+    ],
+)
+def test_the_network_plugin_is_told_by_its_daemon_set(names: tuple[str, ...], interface: str) -> None:
+    """Where kube-proxy's configuration has no range, the plugin's DaemonSet in the same file tells the interfaces."""
+    config = CONFIG_MAP.replace("clusterCIDR: 10.244.0.0/16", 'clusterCIDR: ""')
+    sets = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}} for name in names]
+    items = [yaml.safe_load(config), *sets]
+    made = make("-", stdin=yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+    found = local_sources(Node("a"), made.config, Family.IPV4)
+    assert found
+    assert found.interface == interface
+    ranged = make("-", stdin=yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(CONFIG_MAP), *sets]}))
+    assert [str(each) for each in ranged.config.cluster_cidrs] == ["10.244.0.0/16"]
+
+
 def test_pods_are_recognised_in_one_way() -> None:
     """A range and a network plugin together are a usage error."""
     assert nftproxy("manifests", "--cluster-cidr", "10.9.0.0/16", "--cni", "calico").status == 2
