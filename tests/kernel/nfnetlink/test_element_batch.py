@@ -219,6 +219,11 @@ def reached(name: str, number: int, **tweaks: Any) -> Service:
     return service(name, cluster_ips=addresses, type="NodePort", external_ips=outside, ports=ports, **tweaks)
 
 
+def denying(count: int) -> dict[str, str]:
+    """The annotation that denies so many ranges of IPv4."""
+    return {"denied-source-ranges": ",".join(f"198.18.{2 * number}.0/25" for number in range(count))}
+
+
 def _applied(writer: ElementWriter, change: Transaction, *, may_declare: bool) -> bool:
     """Make a change happen, and return False for an empty change.
 
@@ -232,9 +237,10 @@ def _applied(writer: ElementWriter, change: Transaction, *, may_declare: bool) -
 
 
 def test_no_ordinary_change_needs_libnftables(writer: ElementWriter) -> None:
-    """Endpoints that come, go and change, and Services that come and go, are elements alone, of types known here."""
+    """Endpoints, Services and denied ranges that come, go and change are elements alone, of types known here."""
     made = pipeline(wide_maps=False)
-    beside = [Put(reached(OTHER, 9)), *slices(OTHER)]  # so that there is a chain for each number of endpoints
+    # OTHER makes a chain for each number of endpoints, and the sets for denied ranges.
+    beside = [Put(reached(OTHER, 9, annotations=denying(1))), *slices(OTHER)]
     made.ingest([*beside, Put(reached(WEB, 10)), *slices(WEB)])
     Kernel().apply(made.full_transaction({}))
     without_last, replaced = (lambda pods: pods[:-1]), (lambda pods: [*pods[:-1], pods[-1].replace("5@", "77@")])
@@ -250,6 +256,9 @@ def test_no_ordinary_change_needs_libnftables(writer: ElementWriter) -> None:
         slices(WEB),
         [Put(reached(WEB, 10, **local))],
         [Put(reached(WEB, 10, **sticky))],
+        [Put(reached(WEB, 10))],
+        [Put(reached(WEB, 10, annotations=denying(50)))],
+        [Put(reached(WEB, 10, annotations=denying(20)))],
         [Put(reached(WEB, 10))],
         [Removed(Service, made.state.services[reached(WEB, 10).key].key)],
         [Put(reached(WEB, 10, ports=["dns:53:30010/udp"])), *slices(WEB, port="dns:8053/udp")],
