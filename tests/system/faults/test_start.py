@@ -161,6 +161,9 @@ def test_our_own_table_with_a_set_that_libnftables_dies_of(stopped: Bench) -> No
     """The agent survives the crash, names the likely cause, isn't ready, and loads its rules once the table is gone."""
     stopped.lab.node.call(make_deadly_table, DEADLY["verdict"], "nftproxy")
     try:
+        if not stopped.lab.node.call(is_deadly):
+            stopped.start()
+            pytest.skip("this version of nft reads this table")
         with stopped.logging("was killed by SIGSEGV", 3):
             stopped.start()
         assert "most likely a set that a newer nft has added to it" in stopped.log()
