@@ -93,7 +93,8 @@ class Turns:
     def spent(self, seconds: float, now: float) -> Expense | None:
         """Note the cost of the chosen Services' changes.  Return the largest change, if it is large."""
         sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
-        costs = {key: seconds * size / sum(sizes.values()) for key, size in sizes.items()} if sizes else {}
+        total = sum(sizes.values())
+        costs = {key: seconds * size / total for key, size in sizes.items()}
         self._chosen = {}
         self._forget(now)
         for key, cost in costs.items():

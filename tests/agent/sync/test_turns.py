@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import pytest
@@ -166,3 +167,16 @@ def test_an_address_that_was_given_up_is_free() -> None:
     assert displaced([asks["the ClusterIP"]], [narrower], present) == []
     assert displaced([service("shop/web", cluster_ips=["10.96.0.9"], ports=["x:81"])], [narrower], present) == gone
     assert displaced([asks["the ClusterIP"]], [moved], {}) == []
+
+
+def test_the_work_grows_with_the_services() -> None:
+    """To choose among 16 times as many Services, and to charge them, takes some 16 times as long."""
+
+    def seconds(number: int) -> float:
+        made, waiting = turns({}), {key(f"shop/s{index}"): 0.0 for index in range(number)}
+        began = time.process_time()
+        made.choose(waiting, 0.0)
+        made.spent(0.1, 0.0)
+        return time.process_time() - began
+
+    assert min(seconds(16_000) for _ in range(3)) < 64 * min(seconds(1_000) for _ in range(9))
