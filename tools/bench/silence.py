@@ -1,7 +1,8 @@
 """The cost of a node's death for clients, and of watching for it: `python -m tools.bench.silence`, as root.
 
 Every 20 ms a client begins a connection to a Service with two pods.  The node of a pod has just died silently.
-One Service leaves silent endpoints out, the other doesn't.  Then the agent's processor time is taken while a
+One Service leaves silent endpoints out, the other doesn't.  The same happens while another pod never answers a flood of
+connections to a Service of its own.  Then the agent's processor time is taken while a
 Service with 5,000 endpoints and no traffic asks for it and doesn't, by turns.
 """
 
@@ -9,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,11 +24,12 @@ from tests.support.cluster import IP, IP6, Ip
 from tests.support.processes import cpu_seconds
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.objects import slice_of
-from tests.system.e2e.silent_town import ANNOTATION, PLAIN, Connections, Town, town
+from tests.system.e2e.silent_town import ANNOTATION, PLAIN, Connections, Town, put_service, town
 
 BEGUN, EVERY = 400, 0.02
 PATIENCE = 10.0
 ENDPOINTS, IDLE, TURNS = 5000, 10.0, 3
+EVIL, EVIL_POD = "10.96.0.66", "10.1.2.66"
 
 
 class Outage(NamedTuple):
@@ -53,6 +57,36 @@ def outage(world: Town, ip: Ip, address: str) -> Outage:
     return found
 
 
+@contextlib.contextmanager
+def hostile(world: Town) -> Iterator[None]:
+    """Begin 3,000 connections a second to a Service whose pod answers the node, and drops what the client sends."""
+    evil = world.nodes[2].pod("evil", EVIL_POD, "fd00:1:0:2::66")
+    evil.serve(8080)
+    rule = f"add rule inet evil drops ip saddr {world.client.address} tcp dport 8080 drop"
+    chain = "add chain inet evil drops { type filter hook input priority 0; }"
+    evil.namespace.run(["nft", f"add table inet evil; {chain}; {rule}"])
+    put_service(world.server, "evil", (EVIL,), [f"{EVIL_POD}@node-c"])
+    stop, made = threading.Event(), list[Connections]()
+
+    def flood() -> None:
+        while not stop.wait(0.1):
+            made.append(Connections(world.client, EVIL))
+            made[-1].begin(300)
+            if len(made) > 20:
+                made.pop(0).close()
+
+    attacker = threading.Thread(target=flood)
+    attacker.start()
+    try:
+        time.sleep(4)  # clients send again after a second, so notes are as many as they get
+        yield
+    finally:
+        stop.set()
+        attacker.join()
+        for each in made:
+            each.close()
+
+
 def idle(world: Town, *, leaves_out: bool) -> float:
     """Seconds of the agent's processor time while nothing happens, with so many endpoints."""
     metadata = ANNOTATION if leaves_out else {}
@@ -74,6 +108,8 @@ def main() -> None:
         for ip in (IP, IP6):
             for name, address in (("keep", PLAIN[ip]), ("leave-out", ip.vip)):
                 click.echo(f"{name} {address}: {outage(world, ip, address)}")
+        with hostile(world):
+            click.echo(f"leave-out, with a hostile pod: {outage(world, IP, IP.vip)}")
         for number in range(ENDPOINTS // 100):
             ends = [f"10.1.{3 + number}.{host + 1}@node-x" for host in range(100)]
             world.server.put(slice_of(*ends, name="web", suffix=f"x{number}"))
