@@ -37,6 +37,8 @@ from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import why_not_near
 from nftproxy.policy.fronts import restricting_ranges
 
+PROXY_NAME = "service.kubernetes.io/service-proxy-name"
+"""The label of the Services that a canary serves.  It asks the API for no other Services."""
 NAMES_TO_COMPARE = 200
 """Names of Services that an unknown name is compared with, which takes the agent some milliseconds."""
 MAX_PLACES = 100
@@ -95,7 +97,9 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
             reason = state.ignored[to.service].reason
             yield f"this proxy doesn't serve Service {to.service}: {reason}{_instead(reason)}"
         elif to.service not in state.services:
-            yield f"this proxy knows no Service {to.service}{_alike(state.services, to.service)}"
+            label = pipeline.settings.config.service_proxy_name
+            only = f" with the label {PROXY_NAME}={label}" if label else ""
+            yield f"this proxy knows no Service {to.service}{only}{_alike(state.services, to.service)}"
         elif not found and not _has_port(state.services[to.service], to):
             yield f"Service {to.service} has no such port"
         elif not found:

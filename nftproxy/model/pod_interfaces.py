@@ -8,7 +8,7 @@ import msgspec
 
 
 class PodInterfaces(msgspec.Struct, frozen=True):
-    """The interfaces of a network plugin's pods: those whose names begin with `prefix`, or the one `bridge`."""
+    """The interfaces of a network plugin's pods: all names that begin with `prefix`, or the interface `bridge`."""
 
     plugin: str
     daemon_sets: frozenset[str]  # the names of the plugin's DaemonSet
@@ -22,7 +22,7 @@ class PodInterfaces(msgspec.Struct, frozen=True):
         return {"detectLocalMode": "InterfaceNamePrefix", "detectLocal": {"interfaceNamePrefix": self.prefix}}
 
     def holds(self, interface: str) -> bool:
-        """Whether an interface is one of these."""
+        """Whether an interface has such a name."""
         return interface == self.bridge if self.bridge else interface.startswith(self.prefix)
 
     def __str__(self) -> str:

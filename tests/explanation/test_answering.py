@@ -132,6 +132,13 @@ def test_a_service_that_is_not_served_has_its_reason(reason: str, instead: str) 
     assert asked(made, "svc/shop/other").notes == ("this proxy knows no Service shop/other",)
 
 
+def test_a_canary_names_the_label_of_its_services() -> None:
+    """A canary knows only labelled Services, and says so of any other name."""
+    made = pipeline(service(), service_proxy_name="canary")
+    label = "service.kubernetes.io/service-proxy-name=canary"
+    assert asked(made, "svc/blog/site").notes == (f"this proxy knows no Service blog/site with the label {label}",)
+
+
 @pytest.mark.parametrize("cidrs", [(), ("10.96.0.0/16",)])
 def test_an_address_of_another_proxys_service_is_named(cidrs: tuple[str, ...]) -> None:
     """The ClusterIP of another proxy's Service isn't called nobody's, in a ServiceCIDR and outside of all."""
