@@ -34,6 +34,7 @@ from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import HEALTHZ_PORT
 from nftproxy.pipeline import Pipeline
+from nftproxy.rules.pieces import pieces_of
 from tests.support.factories import pipeline, service, slice_of
 from tests.support.processes import CHECKOUT
 
@@ -115,7 +116,8 @@ def measure(objects: Objects) -> Cost:
         gc.collect()
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         began = time.monotonic()
-        node.call(kernel.apply, agent.ingest([Put(each) for each in objects]))
+        for piece in pieces_of(agent.ingest([Put(each) for each in objects])):
+            node.call(kernel.apply, piece)
         seconds = time.monotonic() - began
         memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak) * 1024
         after = sum(generation.element_count() for generation in agent.generations.values())

@@ -1,0 +1,76 @@
+"""Services beyond the budget, as logs and Events show them."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from nftproxy.agent.reporting.event_recorder import EventRecorder
+from nftproxy.agent.reporting.fault_reporter import MOST_REPORTED, FaultReporter
+from nftproxy.agent.reporting.health import Health
+from nftproxy.agent.reporting.metrics import Metrics
+from nftproxy.agent.reporting.occurrences import Occurrence
+from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.model.codes import Code
+from nftproxy.model.events import Put, Removed
+from nftproxy.model.objects import Service
+from nftproxy.pipeline import Pipeline
+from tests.support.factories import key, pipeline, service, slice_of
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[Occurrence]:
+    """The occurrences that are reported as Events."""
+    found: list[Occurrence] = []
+    monkeypatch.setattr(EventRecorder, "report", lambda _, occurrences: found.extend(occurrences))
+    return found
+
+
+def reporter_of(agent: Pipeline) -> FaultReporter:
+    """A reporter of an agent's faults."""
+    return FaultReporter(agent, EventRecorder("node-a"), SyncReporter(Health(30.0), Metrics()))
+
+
+def many(count: int) -> list[Put]:
+    """Services of five elements each in a namespace."""
+    return [
+        Put(each)
+        for number in range(count)
+        for name in (f"evil/s{number:03}",)
+        for each in (
+            service(name, cluster_ips=[f"10.97.{number >> 8}.{number & 255}"], created=number),
+            slice_of(name, ["10.1.0.1", "10.1.0.2"]),
+        )
+    ]
+
+
+def test_a_shortage_is_logged_once_for_a_namespace(
+    caplog: pytest.LogCaptureFixture, reported: list[Occurrence]
+) -> None:
+    """A log line names the first Service that is left out and counts the rest, and the end has a line as well."""
+    caplog.set_level(logging.INFO)
+    agent = pipeline(element_budget=1_000)
+    faults = reporter_of(agent)
+    agent.ingest(many(210))
+    faults.report_services()
+    faults.report_services()
+    reason = "its rules come to 5 elements, and 0 are left of the 1000 that namespace evil may have"
+    lines = [record.getMessage() for record in caplog.records if "evil/s200" in record.getMessage()]
+    assert len(lines) == 1
+    assert reason in lines[0]
+    assert "and 9 more Services of its namespace" in lines[0]
+    assert (reported[0].subject, reported[0].code) == (key("evil/s200"), Code.BUDGET_EXCEEDED)
+    assert reason in reported[0].note
+    agent.ingest([Removed(Service, key(f"evil/s{number:03}")) for number in range(10)])
+    faults.report_services()
+    assert "evil/s200 is within all limits again" in caplog.text
+
+
+def test_events_name_a_bounded_number_of_services(reported: list[Occurrence]) -> None:
+    """However many Services are left out, a report takes a bounded time."""
+    agent = pipeline(element_budget=1_000)
+    agent.ingest(many(200 + 2 * MOST_REPORTED))
+    reporter_of(agent).report_services()
+    assert len(agent.quarantined) == 2 * MOST_REPORTED
+    assert len(reported) == MOST_REPORTED
