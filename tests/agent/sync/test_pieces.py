@@ -11,6 +11,7 @@ from nftproxy.agent.sync import loading, pieces
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
+from nftproxy.rules.pieces import PIECE
 from nftproxy.rules.transaction import Transaction
 from tests.agent.world import EVERYTHING, MORE_PODS, REFUSED, SYNC_PERIOD, UNAVAILABLE, FakeKernel, World, source
 from tests.support.factories import IPV4, service, slice_of
@@ -77,6 +78,17 @@ def test_a_restart_sends_much_in_pieces(monkeypatch: pytest.MonkeyPatch, fewer: 
     assert len(sent) >= 3
     (load,) = (text for text in sent if "type nat hook" in text)
     assert len(load) < sum(map(len, sent)) * 3 / 4
+
+
+def test_a_large_change_goes_in_pieces() -> None:
+    """A Service of many endpoints comes in several transactions of bounded size, and all is then in step."""
+    pods = [f"10.3.{each >> 8}.{each & 255}" for each in range(3_000)]
+    big = [Put(service("shop/big", cluster_ips=["10.98.0.1"])), Put(slice_of("shop/big", pods))]
+    world = World().run(source((0, EVERYTHING), (1, big)), until=2)
+    _, *sent = texts(world.kernel)
+    assert len(sent) >= 3
+    assert max(map(len, sent)) < 1.1 * PIECE
+    world.assert_in_step()
 
 
 def test_a_family_that_is_in_force_keeps_both_in_one_transaction() -> None:
