@@ -25,7 +25,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from nftproxy_conformance.lab import obstacle
 
-from nftproxy.api.parse import parse_json, parse_manifest, parse_object
+from nftproxy.api.parse import LONGEST_FAULT, MOST_FAULTS, parse_json, parse_manifest, parse_object
 from nftproxy.api.reflector import Reflector
 from nftproxy.api.resources import resources
 from nftproxy.explanation.listing import review
@@ -214,7 +214,7 @@ def leaves(value: object) -> Iterator[object]:
     """Everything that a model value is made of."""
     if isinstance(value, msgspec.Struct):
         for field in value.__struct_fields__:
-            if field != "taints":  # foreign words, which are only compared
+            if field not in ("taints", "faults"):  # foreign words: compared, or shown as all reported faults are
                 yield from leaves(getattr(value, field))
     elif isinstance(value, tuple | frozenset):
         for item in value:
@@ -238,6 +238,9 @@ def assert_sound(value: ClusterObject | Ignored) -> None:
                 pass
             case _:
                 pytest.fail(f"{leaf!r} in {value}")
+    if isinstance(value, Service | EndpointSlice):
+        assert len(value.faults) <= MOST_FAULTS
+        assert all(len(fault) <= LONGEST_FAULT and fault.isprintable() for fault in value.faults)
     match value:
         case Service():
             for address in value.cluster_ips + value.external_ips + value.load_balancer_ips:
