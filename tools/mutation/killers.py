@@ -19,6 +19,7 @@ SINGLE_MODULES = (
     "nftproxy/agent/reporting/occurrences.py",
     "nftproxy/agent/sync/inbox.py",
     "nftproxy/agent/sync/quarantine.py",
+    "nftproxy/agent/sync/turns.py",
 )
 """Modules elsewhere that decide: the parsers of a Service's fields, and the agent's pure modules."""
 _IN_FOLDERS = (path for folder in WHOLE_FOLDERS for path in (CHECKOUT / folder).rglob("*.py"))
@@ -54,6 +55,8 @@ UNIT = Stage(
         "tests/agent/reporting/test_health.py",
         "tests/agent/sync/test_inbox.py",
         "tests/agent/sync/test_quarantine.py",
+        "tests/agent/sync/test_turns.py",
+        "tests/agent/test_fairness.py",
         "tests/explanation/test_listing.py",
         "tests/system/fuzz/test_histories.py",
     ),
