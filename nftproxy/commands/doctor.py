@@ -55,14 +55,13 @@ LEGACY_TABLES = ("filter", "mangle", "raw", "security")
 METRICS = "http://127.0.0.1:10249"
 """kube-proxy's metrics on its node, unless metricsBindAddress says otherwise."""
 SYSCTLS = (
-    "ipv4/ip_forward",
-    "ipv6/conf/all/forwarding",
+    *sysctl.FORWARDING.values(),
     "ipv4/conf/all/route_localnet",
     "bridge/bridge-nf-call-iptables",
     "bridge/bridge-nf-call-ip6tables",
     "netfilter/nf_conntrack_tcp_be_liberal",
-    "netfilter/nf_conntrack_count",
-    "netfilter/nf_conntrack_max",
+    sysctl.CONNTRACK_ENTRIES,
+    sysctl.CONNTRACK_LIMIT,
     "netfilter/nf_conntrack_buckets",
 )
 

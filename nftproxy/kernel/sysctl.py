@@ -10,8 +10,10 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from nftproxy.logs import warn
+from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.settings import Config
 
@@ -20,6 +22,12 @@ log = logging.getLogger(__name__)
 NETWORK = "/proc/sys/net"
 NETFILTER = f"{NETWORK}/netfilter"
 CONNTRACK_MAX = f"{NETFILTER}/nf_conntrack_max"
+CONNTRACK_ENTRIES, CONNTRACK_LIMIT = "netfilter/nf_conntrack_count", "netfilter/nf_conntrack_max"
+"""The fill of connection tracking, for `read_all`."""
+FORWARDING: Mapping[Family, str] = MappingProxyType(
+    {Family.IPV4: "ipv4/ip_forward", Family.IPV6: "ipv6/conf/all/forwarding"}
+)
+"""1 if the node forwards packets of the family, for `read_all`."""
 HASH_SIZE = f"{NETFILTER}/nf_conntrack_buckets"
 """The hash size.  kube-proxy writes /sys/module/nf_conntrack/parameters/hashsize, which only root can even read."""
 OOM_SCORE_ADJ = "/proc/self/oom_score_adj"

@@ -146,6 +146,9 @@ GAUGES = (
     Metric("nftproxy_skipped_objects", "Objects, or parts of objects, that could not be used", ()),
     Metric("nftproxy_configuration_rejected", "1 while the configuration file has changed and can't be used", ()),
     Metric("nftproxy_other_proxies", "Traces of another service proxy on this node, at most 5", ("proxy",)),
+    Metric("nftproxy_forwarding", "1 if the node forwards packets, for each family with Services"),
+    Metric("nftproxy_conntrack_entries", "Entries of connection tracking", ()),
+    Metric("nftproxy_conntrack_limit", "The most entries of connection tracking", ()),
     Metric("nftproxy_build_info", "Always 1, with the versions as labels", ("version", "libnftables", "kernel")),
 )
 
@@ -168,6 +171,14 @@ HISTOGRAMS = (
     ),
     Metric("nftproxy_transaction_bytes", "Length of transactions that the kernel accepted", ("kind",), SIZE_BUCKETS),
 )
+
+_PASSING = (
+    "nftproxy_affinity_entries",
+    "nftproxy_forwarding",
+    "nftproxy_conntrack_entries",
+    "nftproxy_conntrack_limit",
+)
+"""Gauges whose series may be missing at the next scrape: maps, Services and kernel modules come and go."""
 
 
 class _Numbers(Collector):
@@ -223,15 +234,19 @@ class Metrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format, version 0.0.4."""
         found = self._look()
-        self._gauges["nftproxy_affinity_entries"].values.clear()  # maps come and go
+        for name in _PASSING:
+            self._gauges[name].values.clear()
         for family, figures in found.families.items():
             self.set("nftproxy_elements", figures.elements, family)
             for container, count in figures.clients.items():
                 self.set("nftproxy_affinity_entries", count, family, container)
+            self._set_known("nftproxy_forwarding", figures.forwarding, family)
             for policy, count in figures.without_local_endpoints.items():
                 self.set("kubeproxy_sync_proxy_rules_no_local_endpoints_total", count, family, policy)
         for code, count in found.warnings.items():
             self._counters["nftproxy_warnings_total"].values[code,] = count
+        self._set_known("nftproxy_conntrack_entries", found.conntrack_entries)
+        self._set_known("nftproxy_conntrack_limit", found.conntrack_limit)
         self.set("nftproxy_conflicts", found.conflicts)
         self.set("nftproxy_services_quarantined", found.quarantined)
         return generate_latest(self._registry)
@@ -244,6 +259,10 @@ class Metrics:
     def set(self, name: str, value: float, *labels: str | Family) -> None:
         """Set a gauge."""
         self._gauges[name].values[_texts(labels)] = value
+
+    def _set_known(self, name: str, value: float | None, *labels: str | Family) -> None:
+        if value is not None:
+            self.set(name, value, *labels)
 
     def set_only(self, name: str, *labels: str) -> None:
         """Set a gauge to 1 for each of these values of its label, and drop its other series."""

@@ -98,6 +98,9 @@ gauge resource nftproxy_last_word_age_seconds
 gauge - nftproxy_oldest_change_age_seconds
 gauge - nftproxy_services_postponed
 gauge - nftproxy_skipped_objects
+gauge ip_family nftproxy_forwarding
+gauge - nftproxy_conntrack_entries
+gauge - nftproxy_conntrack_limit
 gauge kernel,libnftables,version nftproxy_build_info
 """
 
@@ -117,7 +120,9 @@ def metrics_of(pipeline: Pipeline) -> Metrics:
     """Metrics that look at this pipeline, at maps that remember three clients each, and at a log with a warning."""
 
     def look() -> MetricsSnapshot:
-        figures = snapshot(pipeline, lambda family: {f"{family.value}-affinity": 3})
+        figures = snapshot(
+            pipeline, lambda family: {f"{family.value}-affinity": 3}, lambda paths: dict.fromkeys(paths, 7)
+        )
         return figures._replace(warnings={"NFT301": 1})
 
     return Metrics(look)
@@ -621,6 +626,46 @@ def test_what_is_looked_up() -> None:
     }
     assert after == counts != before
     assert series(metrics, NO_LOCAL) == no_local(IPv4_internal=1)
+
+
+NODE = ("nftproxy_forwarding", "nftproxy_conntrack")
+
+
+@pytest.mark.parametrize(
+    ("sysctls", "expected"),
+    [
+        (
+            {
+                "ipv4/ip_forward": 0,
+                "ipv6/conf/all/forwarding": 1,
+                "netfilter/nf_conntrack_count": 12,
+                "netfilter/nf_conntrack_max": 400,
+            },
+            {
+                'nftproxy_forwarding{ip_family="IPv4"}': 0,
+                "nftproxy_conntrack_entries": 12,
+                "nftproxy_conntrack_limit": 400,
+            },
+        ),
+        ({}, {}),
+    ],
+)
+def test_the_nodes_sysctls(sysctls: Mapping[str, int], expected: Series) -> None:
+    """Forwarding has a series for each family with Services, and a missing sysctl has none."""
+    made = pipeline(service(), slice_of())
+    metrics = Metrics(lambda: snapshot(made, lambda _: {}, lambda _: sysctls))
+    assert series(metrics, *NODE) == expected
+
+
+def test_sysctls_that_go() -> None:
+    """Series end when no Service of the family is left, and when the kernel no longer has the settings."""
+    made = pipeline(service(), slice_of())
+    sysctls = {"ipv4/ip_forward": 1, "netfilter/nf_conntrack_max": 400}
+    metrics = Metrics(lambda: snapshot(made, lambda _: {}, lambda _: sysctls))
+    assert series(metrics, *NODE) == {'nftproxy_forwarding{ip_family="IPv4"}': 1, "nftproxy_conntrack_limit": 400}
+    made.ingest([Removed(Service, key("shop/web"))])
+    del sysctls["netfilter/nf_conntrack_max"]
+    assert series(metrics, *NODE) == {}
 
 
 def test_the_hot_path() -> None:
