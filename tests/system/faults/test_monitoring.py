@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -24,6 +24,9 @@ from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
 from nftproxy_conformance.lab import Origin, endpoint
 
+from nftproxy.agent.reporting import service_counts
+from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
+from nftproxy.model.codes import Code
 from tests.support.command import nftproxy
 from tests.support.prometheus import MONITORING, Prometheus, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
@@ -54,6 +57,75 @@ TROUBLED = {
 """The alerts that fire while a running agent meets all faults at once."""
 
 
+class Imagined(NamedTuple):
+    """An alert, the series by which it fires with these labels, and similar series by which it doesn't.
+
+    A series has 40 samples, one each minute, in promtool's notation.
+    """
+
+    alert: str
+    severity: str
+    labels: str
+    bad: dict[str, str]
+    good: dict[str, str]
+
+    def test(self, series: dict[str, str], labels: str | None) -> dict[str, Any]:
+        """A test of promtool's: after 40 minutes the alert fires with these labels, or doesn't fire."""
+        firing = f'ALERTS{{alertname="{self.alert}", alertstate="firing", severity="{self.severity}", {labels}}}'
+        expected = [] if labels is None else [{"labels": firing, "value": 1}]
+        query = f'ALERTS{{alertname="{self.alert}", alertstate="firing"}}'
+        return {
+            "interval": "1m",
+            "input_series": [{"series": name, "values": values} for name, values in series.items()],
+            "promql_expr_test": [{"expr": query, "eval_time": "40m", "exp_samples": expected}],
+        }
+
+
+AGENT_UP = 'up{job="kube-proxy", container="nftproxy", node="a"}'
+UNSERVED = 'nftproxy_service_unserved_packets_total{node="a", exported_namespace="shop", service="web", reason="%s"}'
+IMAGINED = [
+    Imagined(
+        "NftproxyNoAgent",
+        "warning",
+        'node="b"',
+        {AGENT_UP: "1x40", 'kube_node_info{node="a"}': "1x40", 'kube_node_info{node="b"}': "1x40"},
+        {
+            AGENT_UP: "0x40",
+            'kube_node_info{node="a"}': "1x40",
+            'kube_node_info{node="w", os_image="Windows 11"}': "1x40",
+        },
+    ),
+    Imagined(
+        "NftproxyNotForwarding",
+        "critical",
+        'node="a", ip_family="IPv6"',
+        {'nftproxy_forwarding{node="a", ip_family="IPv6"}': "0x40"},
+        {'nftproxy_forwarding{node="a", ip_family="IPv6"}': "1x40"},
+    ),
+    Imagined(
+        "NftproxyConntrackFull",
+        "warning",
+        'node="a"',
+        {'nftproxy_conntrack_entries{node="a"}': "76x40", 'nftproxy_conntrack_limit{node="a"}': "100x40"},
+        {'nftproxy_conntrack_entries{node="a"}': "75x40", 'nftproxy_conntrack_limit{node="a"}': "100x40"},
+    ),
+    Imagined(
+        "NftproxySilentEndpoints",
+        "warning",
+        'node="a", ip_family="IPv4"',
+        {'nftproxy_silent_endpoints{node="a", ip_family="IPv4"}': "1x40"},
+        {'nftproxy_silent_endpoints{node="a", ip_family="IPv4"}': "1x35 0x5"},
+    ),
+    Imagined(
+        "NftproxyPacketsUnserved",
+        "warning",
+        'node="a", exported_namespace="shop", service="web", reason="race"',
+        {UNSERVED % "race": "0+1x40"},
+        {UNSERVED % "race": "0x5 9x34", UNSERVED % "no_endpoint": "0+1x40"},
+    ),
+]
+
+
 @pytest.fixture(scope="module")
 def prometheus(shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     """Prometheus beside the agent, with shortened durations."""
@@ -67,12 +139,35 @@ def prometheus(shared_bench: Bench, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def test_the_rules_are_good(tmp_path: Path) -> None:
-    """Prometheus' own tool accepts the rules, and this file's tests provoke every alert."""
+    """Prometheus' own tool accepts the rules, and this file's tests provoke every alert, some with invented series."""
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
     subprocess.run([program("promtool"), "check", "rules", path], check=True, stdout=subprocess.PIPE)
     others = {"NftproxyKernelRefuses", "NftproxyRulesStale", "NftproxyFileDescriptors", "NftproxyDown"}
-    assert {each.name for each in rules(RULES)} == TROUBLED | others | {AFFINITY, "NftproxyNotReady"}
+    tried = TROUBLED | others | {AFFINITY, "NftproxyNotReady"}
+    assert {each.name for each in rules(RULES)} == tried | {each.alert for each in IMAGINED}
+
+
+def test_alerts_by_invented_series(tmp_path: Path) -> None:
+    """Alerts that would take a larger cluster fire on series that Prometheus' own tool invents, and not on others."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
+    tests = [test for each in IMAGINED for test in (each.test(each.bad, each.labels), each.test(each.good, None))]
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump({"rule_files": [path.name], "tests": tests}))
+    command = [str(program("promtool")), "test", "rules", "tests.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_rules_name_what_there_is() -> None:
+    """Each metric of our own in the rules exists, and each code."""
+    ours = {row.header[0] for row in (*COUNTERS, *GAUGES, *HISTOGRAMS)} | service_counts.HELP.keys()
+    named = {name for rule in rules(RULES) for name in re.findall(r"\bnftproxy_\w+", rule.expr)}
+    assert named
+    assert named - ours == set()
+    codes = set(re.findall(r"\bNFT\d+", RULES))
+    assert "NFT624" in codes
+    assert codes <= {code.value for code in Code}
 
 
 def test_the_pod_monitor_finds_the_agents() -> None:
