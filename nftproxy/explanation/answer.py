@@ -266,7 +266,7 @@ def _facts(place: ExplainedPlace) -> Iterator[str]:
     if place.denied_ranges:
         yield f"denied ranges: {', '.join(place.denied_ranges)}"
     if place.limits:
-        yield f"limits for each client: {'; '.join(place.limits)}"
+        yield f"limits for each client: {'; '.join(place.limits)}; new connections beyond them are dropped"
     if place.affinity:
         yield f"session affinity: {place.affinity}"
     yield from (f"lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)

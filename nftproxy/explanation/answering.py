@@ -198,9 +198,9 @@ def _served(
 def _limits(service: Service) -> Iterator[str]:
     """The limits of annotations for each client."""
     if rate := service.options.client_connection_rate:
-        yield f"{rate.per_second} new connections per second, {rate.burst} in a row"
+        yield f"new connections per second: {rate.per_second}, in a row: {rate.burst}"
     if most := service.options.client_connections:
-        yield f"{most} connections at a time"
+        yield f"connections at a time: {most}"
 
 
 def _forwarded(place: ExplainedPlace, service: Service, port: str, case: Case) -> ExplainedPlace:

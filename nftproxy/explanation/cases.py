@@ -118,7 +118,8 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
         return Case(sources, Fate.NODE, _why_nodes_own(pipeline, spot))
     if whose := another_proxys(pipeline.state, address):
         return Case(sources, Fate.PASSED, f"{whose}, so the packet is routed as any other")
-    return Case(sources, Fate.PASSED, "no Service has this address and port, so the packet is routed as any other")
+    why = _why_no_node_port(pipeline, spot) or "no Service has this address and port"
+    return Case(sources, Fate.PASSED, f"{why}, so the packet is routed as any other")
 
 
 def another_proxys(state: ClusterState, address: Address) -> str:
@@ -133,11 +134,16 @@ def _whose(pipeline: Pipeline, address: Address) -> str:
 
 def _why_nodes_own(pipeline: Pipeline, spot: ToAddress) -> str:
     """Why a packet to one of the node's own addresses isn't translated."""
+    return f"it is the node's own address, and {_why_no_node_port(pipeline, spot) or 'no Service has the port'}"
+
+
+def _why_no_node_port(pipeline: Pipeline, spot: ToAddress) -> str:
+    """Name the Service whose node port isn't served at this address, with the reason, or return ""."""
     owner = node_port_owner(pipeline, spot)
     if owner is None:
-        return "it is the node's own address, and no Service has the port"
+        return ""
     served = ", ".join(node_port_addresses(pipeline, spot.family, spot.protocol)) or "no address of this family"
-    what = f"it is the node's own address, and the port is a node port of Service {owner}"
+    what = f"the port is a node port of Service {owner}"
     return f"{what}, but node ports are served only at {served} (nodePortAddresses)"
 
 

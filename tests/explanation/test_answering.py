@@ -191,6 +191,21 @@ def test_a_node_port_at_an_address_that_serves_none_is_named() -> None:
         "only at 192.168.0.2 (nodePortAddresses)"
     ]
     assert "no Service has the port" in place(made, "10.9.9.9:30081").cases[0].why
+    (elsewhere,) = place(made, "10.9.9.10:30080").cases
+    assert elsewhere.why == (
+        "the port is a node port of Service shop/web:http, but node ports are served only at 192.168.0.2 "
+        "(nodePortAddresses), so the packet is routed as any other"
+    )
+
+
+def test_limits_say_that_they_drop() -> None:
+    """Limits of a Service for each client are listed, with the outcome of connections beyond them."""
+    limits = {"client-connections": "1", "client-connection-rate": "2,burst=3"}
+    answer = str(asked(pipeline(service(annotations=limits), slice_of()), "10.96.0.10:80"))
+    assert (
+        "limits for each client: new connections per second: 2, in a row: 3; connections at a time: 1; new connections "
+        "beyond them are dropped\n"
+    ) in answer
 
 
 def test_a_service_without_rules_for_its_family_is_no_service_without_the_port() -> None:
