@@ -20,6 +20,7 @@ from nftproxy_conformance.apiserver.faults import Fault, Respond
 from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, obstacle
 
 from nftproxy.api.services import PROXY_NAME
+from nftproxy.kernel import sysctl
 from tests.support.cluster import IP, IP6, at
 from tests.support.command import nftproxy
 from tests.support.objects import Object
@@ -38,6 +39,7 @@ BALANCED: dict[str, Any] = {"type": "LoadBalancer", "balanced": [IP.balanced]}
 REFUSED, EVERYWHERE, ONE = "Connection refused", "Times out from everywhere", "Times out from one node only"
 SOME, OTHER = "Works on one node and not on another", "Another Service answers"
 HIDDEN, POPULAR = "Client addresses are all the node's", "One pod gets everything"
+SOMETIMES = "Sometimes times out"
 SLOW, MOMENT, WITHOUT = "Slow, or old pods, after a rollout", "Services stop for a moment", "A change has no effect"
 
 
@@ -139,8 +141,16 @@ class Case(NamedTuple):
     port: int = 80
 
 
+def annotated(name: str, value: str) -> Object:
+    """The Service with an annotation of ours."""
+    made = service()
+    made["metadata"]["annotations"] = {f"nftproxy.dev/{name}": value}
+    return made
+
+
 FINE = (service(), slice_of(HERE, AWAY))
 BOTH = at(IP.here, IP.away)
+LIMITED, MISTYPED = annotated("client-connections", "1"), annotated("algoritm", "maglev")
 UNREADABLE: dict[str, Any] = {"loadBalancerSourceRanges": ["198.51.100.300/24"]}
 ELSEWHERE: dict[str, Any] = {"loadBalancerSourceRanges": ["192.0.2.0/24"]}
 HUGE = service(
@@ -192,6 +202,7 @@ CASES = [
         (service(**INTERNAL), slice_of(AWAY)),
         {DROPPED},
     ),
+    Case(SOMETIMES, "limits for each client", (LIMITED, slice_of(HERE)), {*at(IP.here), DROPPED}),
     Case(ONE, "kernel: holds exactly", FINE, BOTH),
     Case(
         SOME,
@@ -258,6 +269,7 @@ CASES = [
         {DROPPED},
     ),
     Case(WITHOUT, "knows no Service", (), {DROPPED}),
+    Case(WITHOUT, "NFT211", (MISTYPED, slice_of(HERE)), at(IP.here)),
     Case(WITHOUT, "NFT204", (service(externalIPs=["127.0.0.1"]), slice_of(HERE)), at(IP.here)),
     Case(
         WITHOUT,
@@ -269,6 +281,7 @@ CASES = [
 
 AFFINITY = POPULAR, "session affinity:"
 OPEN = POPULAR, "10.1.0.4:8080"
+DEAD, FULL = (SOMETIMES, "10.1.0.4:8080"), (SOMETIMES, "NFT626")
 API_AWAY = [(SOME, "NFT509"), (SOME, "NFT501"), (SLOW, "NFT501")]
 NOT_FOLLOWED = SOME, "element ip nftproxy"
 FLUSHED = MOMENT, "NFT408"
@@ -287,6 +300,8 @@ def test_every_row_is_tried() -> None:
             *tried,
             AFFINITY,
             OPEN,
+            DEAD,
+            FULL,
             NOT_FOLLOWED,
             *API_AWAY,
             FLUSHED,
@@ -335,6 +350,23 @@ def test_open_connections_are_counted(scene: Scene) -> None:
     scene.has(service(ports=["a:80/UDP"]), slice_of(HERE, ports=["a:8080/UDP"]))
     assert scene.world.outcomes(POD, IP.vip, protocol="udp") == at(IP.here)
     scene.find(*OPEN)
+
+
+def test_a_pod_that_does_not_answer(scene: Scene) -> None:
+    """All connections to a pod that doesn't answer are counted as unanswered."""
+    scene.has(service(ports=["a:80/UDP"]), slice_of(HERE, AWAY, ports=["a:8080/UDP"]))
+    assert scene.world.outcomes(POD, IP.vip, protocol="udp") == BOTH
+    scene.find(*DEAD)
+    assert re.search(r" 10\.1\.0\.4:8080 +([1-9]\d*) +\1$", scene.answer(ROWS[DEAD].commands), re.MULTILINE)
+
+
+def test_connection_tracking_is_full(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The doctor names a full connection tracking, by invented sysctls: the limit belongs to the whole machine."""
+    full = {sysctl.CONNTRACK_ENTRIES: 262144, sysctl.CONNTRACK_LIMIT: 262144}
+    read_all = sysctl.read_all
+    monkeypatch.setattr(sysctl, "read_all", lambda paths: read_all(paths) | full)
+    scene.has(*FINE)
+    scene.find(*FULL)
 
 
 def test_another_program_deletes_the_rules(scene: Scene) -> None:

@@ -149,7 +149,7 @@ def test_the_rules_are_good(tmp_path: Path) -> None:
 
 
 def test_alerts_by_invented_series(tmp_path: Path) -> None:
-    """Alerts that would take a larger cluster fire on series that Prometheus' own tool invents, and not on others."""
+    """Alerts that take a larger cluster fire on series that promtool invents, and not on healthy series."""
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump({"groups": yaml.safe_load(RULES)["spec"]["groups"]}))
     tests = [test for each in IMAGINED for test in (each.test(each.bad, each.labels), each.test(each.good, None))]
