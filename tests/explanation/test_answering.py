@@ -200,10 +200,10 @@ def test_a_node_port_at_an_address_that_serves_none_is_named() -> None:
 
 def test_limits_say_that_they_drop() -> None:
     """Limits of a Service for each client are listed, with the outcome of connections beyond them."""
-    limits = {"client-connections": "1", "client-connection-rate": "2,burst=3"}
+    limits = {"client-connections": "1", "client-connection-rate": "2,burst=4"}
     answer = str(asked(pipeline(service(annotations=limits), slice_of()), "10.96.0.10:80"))
     assert (
-        "limits for each client: new connections per second: 2, in a row: 3; connections at a time: 1; new connections "
+        "limits for each client: new connections per second: 2, in a row: 4; connections at a time: 1; new connections "
         "beyond them are dropped\n"
     ) in answer
 
