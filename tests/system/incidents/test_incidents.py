@@ -1,0 +1,120 @@
+"""Incidents: an operator's command names the cause, and says nothing false, on a real kernel with a real agent.
+
+rows.py has the incidents.  The page for operators has the same table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab, obstacle
+
+from tests.support.cluster import IP
+from tests.support.command import Done, nftproxy
+from tests.support.processes import CHECKOUT
+from tests.support.waiting import wait_until
+from tests.system.faults.bench import PERMISSIONS, Bench, furnish
+from tests.system.faults.hasty import BOOKMARKS
+from tests.system.incidents.rows import INCIDENTS, Incident
+
+pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+PAGE = CHECKOUT / "docs" / "troubleshooting.md"
+ROW = re.compile(r"^\| (?P<symptom>[^|`]+) \| `(?P<command>[^`|]+)` \| (?P<cause>`[^|]+`) \|$", re.MULTILINE)
+KINDS = ("Node", "Service", "EndpointSlice", "ServiceCIDR")
+LEAST = 32
+"""The incidents that there must be at least."""
+
+
+def test_the_page_has_the_incidents() -> None:
+    """The page's table has every incident, with the command and the first words that name the cause."""
+    section = PAGE.read_text().partition("\n## Incidents, and the command that names each\n")[2].partition("\n## ")[0]
+    rows = list(ROW.finditer(section))
+    assert [(each["symptom"], each["command"]) for each in rows] == [(each.symptom, each.command) for each in INCIDENTS]
+    for row, incident in zip(rows, INCIDENTS, strict=True):
+        causes = tuple(re.findall("`([^`]+)`", row["cause"]))
+        assert causes == incident.cause[: len(causes)], incident.symptom
+    assert len({each.symptom for each in INCIDENTS}) == len(INCIDENTS) >= LEAST
+    assert statistics.median(each.commands for each in INCIDENTS) == 1
+
+
+@pytest.fixture(scope="module")
+def agents_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
+    """A node with an agent, an API server, and five healthy Services."""
+    with Lab() as lab, ApiServer(tls=True, authenticate=True, make_socket=lab.node.socket) as server:
+        lab.add_address(IP.own)
+        server.rbac = PERMISSIONS
+        furnish(server)
+        server.settings.bookmark_interval = BOOKMARKS
+        with Bench(lab, server, tmp_path_factory.mktemp("agent"), "tests.system.faults.hasty") as bench:
+            bench.start()
+            yield bench
+            assert "Traceback" not in bench.log(), bench.log()
+
+
+@pytest.fixture
+def bench(agents_bench: Bench) -> Bench:
+    """The node, without the Services and EndpointSlices of the last incident."""
+    server = agents_bench.server
+    for kind in ("Service", "EndpointSlice"):
+        for each in server.objects(kind):
+            if not re.match(r"s\d", each["metadata"]["name"]):
+                server.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
+    return agents_bench
+
+
+@pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.symptom)
+def test_the_command_names_the_cause(bench: Bench, incident: Incident, tmp_path: Path) -> None:
+    """The command names the cause, has the exit status of its kind, and says nothing that is false."""
+    bench.server.put(*incident.objects)
+    bench.wait_until_right()
+    with incident.harm(bench):
+        answer = _last_answer(bench, incident, tmp_path)
+    text = _text(answer)
+    assert ([each for each in incident.cause if each not in text], answer.status) == ([], incident.status), text
+    assert [each for each in incident.never if each in text] == [], text
+
+
+def _last_answer(bench: Bench, incident: Incident, directory: Path) -> Done:
+    """The first answer that names the cause, or the last answer.  Some causes take the agent a moment."""
+    answers = [_answer(bench, incident.command, directory)]
+
+    def names_it() -> bool:
+        text = _text(answers[-1])
+        if answers[-1].status == incident.status and all(each in text for each in incident.cause):
+            return True
+        answers.append(_answer(bench, incident.command, directory))
+        return False
+
+    with contextlib.suppress(AssertionError):  # the damage is undone before the test fails
+        wait_until(names_it, pause=0.1)
+    return answers[-1]
+
+
+def _text(done: Done) -> str:
+    """The output of a command, with single spaces, so that columns may be of any width."""
+    return " ".join(f"{done.out} {done.err}".split())
+
+
+def _answer(bench: Bench, command: str, directory: Path) -> Done:
+    """Run a command on the node, as an operator there."""
+    program, *words = shlex.split(command)
+    if program == "curl":
+        return Done(0, bench.ask("/metrics", 10249).body.decode(), "")
+    if "cluster.yaml" in words:
+        items = [each for kind in KINDS for each in bench.server.objects(kind)]
+        (directory / "cluster.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items}))
+    files = {"cluster.yaml": str(directory / "cluster.yaml"), "config.yaml": str(bench.config_map.path)}
+    given = [files.get(each, each) for each in (program, *words)]
+    if "--config" not in given:
+        return bench.command(*given)
+    kubeconfig = ["--kubeconfig", str(bench.kubeconfig)] if program == "doctor" else []
+    return bench.lab.node.call(lambda: nftproxy(*given, *kubeconfig))
