@@ -272,7 +272,8 @@ def _facts(place: ExplainedPlace) -> Iterator[str]:
     yield from (f"lost by {loser.owner}: {loser.code}: {loser.why}" for loser in place.losers)
     yield from (f"note: {printable(note)}" for note in place.notes)
     for case in place.cases:
-        yield f"from {', '.join(case.clients)}: {case.outcome}: {printable(case.why)}"
+        within = " within the limits" if place.limits and case.fate is Fate.ENDPOINT else ""
+        yield f"from {', '.join(case.clients)}: {case.outcome}{within}: {printable(case.why)}"
         yield from (f"  {line}" for line in _reasons(case))
 
 

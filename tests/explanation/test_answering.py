@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 import pytest
 
@@ -206,6 +208,14 @@ def test_limits_say_that_they_drop() -> None:
         "limits for each client: new connections per second: 2, in a row: 4; connections at a time: 1; new connections "
         "beyond them are dropped\n"
     ) in answer
+    assert "translated within the limits: to " in answer
+
+
+@pytest.mark.parametrize("limits", [{}, {"client-connections": "1"}])
+def test_only_translation_depends_on_limits(limits: Mapping[str, str]) -> None:
+    """Connections that no limit drops aren't said to be within limits."""
+    made = pipeline(service(annotations=limits), slice_of(endpoints=[] if limits else ["10.1.0.4"]))
+    assert "within the limits" not in str(asked(made, "10.96.0.10:80"))
 
 
 def test_a_service_without_rules_for_its_family_is_no_service_without_the_port() -> None:

@@ -427,9 +427,10 @@ CLIENTS = [
     Incident(
         "limit for each client",
         f"{HTTP} {OUTSIDE}",
-        ("beyond them are dropped",),
+        ("beyond them are dropped", "translated within the limits: to"),
         (noted(web(), client_connections="1"), PODS),
         remembered,
+        ("translated: to",),
     ),
     Incident(
         "remembered client",
