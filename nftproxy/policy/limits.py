@@ -48,6 +48,12 @@ FRONT = 2
 """Elements of a front in any case: in `services` and in `fronts`."""
 SCREENED = 4
 """Further elements of a front that restricts its clients by annotations (screened.nft.j2)."""
+MINUTE = 60
+ODD_TIMEOUT = 100
+"""Elements that an affinity timeout counts as, in each family and protocol, if it is no whole number of minutes.
+
+Each timeout has a map and chains of its own: 1 KB of text, declared in one transaction.  There are 1,440 whole minutes,
+which Services share, and 86,400 timeouts."""
 
 
 class Exceeded(NamedTuple):
@@ -102,6 +108,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) 
     outside = front + 1 + (service.external_policy is TrafficPolicy.LOCAL) + bool(service.source_ranges)
     node_ports = sum([port.node_port > 0 for port in service.ports])
     elements = crowded + keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
+    elements += _of_timeout(service)
     for family, (inside, external) in _addresses_by_family(service).items():
         elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
         rows = _all_rows(service, [each for each in slices if each.family is family])
@@ -126,6 +133,14 @@ def crowd_of(endpoint_slice: EndpointSlice) -> int:
 def _optional(options: ServiceOptions) -> int:
     """The elements of a front that annotations ask for."""
     return SCREENED * options.screens + (options.silent_endpoints is SilentEndpoints.LEAVE_OUT)
+
+
+def _of_timeout(service: Service) -> int:
+    """The elements that stand for the declarations of an affinity timeout that few Services share."""
+    if service.affinity_timeout is None or service.affinity_timeout % MINUTE == 0:
+        return 0
+    families, protocols = set(map(family_of, service.cluster_ips)), {port.protocol for port in service.ports}
+    return ODD_TIMEOUT * len(families) * len(protocols)
 
 
 def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:

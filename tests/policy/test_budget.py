@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from nftproxy.explanation.listing import notes
+from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.settings import Config
 from nftproxy.policy.budget import Budget, Shortage, _Demand
-from nftproxy.policy.limits import SHARED_ROWS, crowd_of, size
+from nftproxy.policy.limits import ODD_TIMEOUT, SHARED_ROWS, crowd_of, size
 from nftproxy.policy.state import ClusterState
 from tests.support.factories import key, pipeline, service, slice_of
 
@@ -186,6 +187,19 @@ def test_maps_of_long_ipv6_lists_count() -> None:
     made = service("shop/web", cluster_ips=["fd00:96::10"])
     slices = [slice_of("shop/web", [f"fd00:1::{each:x}" for each in range(1, SHARED_ROWS + 2)])]
     assert size(made, slices) == 3 + 3 * (SHARED_ROWS + 1)
+
+
+def test_declarations_of_affinity_timeouts_are_bounded() -> None:
+    """Services with ever other affinity timeouts exceed the budget before their declarations are many."""
+    declared, alike = _with_timeouts(lambda number: number + 1), _with_timeouts(lambda _: 90 * 60)
+    assert alike < declared <= alike + 4 * 5_000 / ODD_TIMEOUT
+
+
+def _with_timeouts(timeout_of: Callable[[int], int]) -> int:
+    """The declarations that 200 Services with such affinity timeouts cause, with a budget of 5,000 elements."""
+    made = [service(f"a/s{n}", cluster_ips=[f"10.96.1.{n}"], affinity_timeout=timeout_of(n)) for n in range(200)]
+    endpoints = [slice_of(f"a/s{number}", ["10.1.0.4"]) for number in range(200)]
+    return len(pipeline(*made, *endpoints, element_budget=5_000).generations[Family.IPV4].declarations)
 
 
 def test_endpoints_on_a_single_node_count_twice() -> None:
