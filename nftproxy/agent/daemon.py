@@ -21,6 +21,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy.agent.followers import Followers
+from nftproxy.agent.forwarding import watch_forwarding
 from nftproxy.agent.http.listeners import Listeners
 from nftproxy.agent.lifecycle.reload import until_changed
 from nftproxy.agent.lifecycle.rivals import until_alone, watch_other_proxies
@@ -195,13 +196,14 @@ class Daemon:
             loop.remove_reader(self._commits)
 
     def _beside(self, nodes: ApiClient | None) -> Iterator[Coroutine[None, None, None]]:
-        """Yield the optional tasks that the configuration enables."""
+        """Yield the tasks that watch the node, as far as the configuration enables them."""
         config = self._pipeline.settings.config
         if config.is_canary:
             text = "serving just the Services with the label %(label)s, beside another proxy that serves the rest"
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
         else:
             yield watch_other_proxies(self.faults.report_other_proxies)
+        yield watch_forwarding(self._pipeline, self.faults.report_not_forwarded)
         if config.cluster_cidrs:
             yield watch_pod_routes(self._pipeline, self.faults.report_unrouted)
         if config.startup_taint and nodes is not None:

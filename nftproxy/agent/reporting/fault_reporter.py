@@ -12,7 +12,7 @@ from nftproxy.agent.reporting.event_recorder import EventRecorder
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.kernel.others.other_proxies import PROXIES, Traces
 from nftproxy.logs import warn
-from nftproxy.model.addresses import Address
+from nftproxy.model.addresses import FAMILY_NAMES, Address, Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import ObjectKey
@@ -46,6 +46,7 @@ class FaultReporter:
         self._excessive: set[ObjectKey] = set()
         self._had_node = True
         self._unrouted: set[Address] = set()
+        self._not_forwarded: set[Family] = set()
         self._excess_changes = 0
 
     def report_services(self) -> None:
@@ -85,6 +86,22 @@ class FaultReporter:
             if not unrouted:
                 log.info("there are routes to all endpoints in clusterCIDR again")
         self._health.set_warnings(Code.PODS_UNROUTED, warnings)
+
+    def report_not_forwarded(self, sysctls: Mapping[Family, str]) -> None:
+        """Report the families whose packets the node doesn't forward, each with the sysctl that is 0."""
+        warnings = {
+            family: f"the node doesn't forward {FAMILY_NAMES[family]}, as /proc/sys/net/{sysctl} is 0: "
+            "connections to Services reach pods only from the node itself"
+            for family, sysctl in sysctls.items()
+        }
+        for family in sysctls.keys() - self._not_forwarded:
+            warn(Code.NOT_FORWARDING, "%(warning)s", warning=warnings[family])
+        for family in self._not_forwarded - sysctls.keys():
+            log.info(
+                "the node forwards %(family)s again, or no Service has this family", {"family": FAMILY_NAMES[family]}
+            )
+        self._not_forwarded = set(sysctls)
+        self._health.set_warnings(Code.NOT_FORWARDING, warnings.values())
 
     def _report_losses(self, losses: Sequence[LostClaim]) -> None:
         """Report lost addresses and ports, with a single log line for each Service."""

@@ -46,3 +46,16 @@ def test_pods_that_nothing_routes_to(bench: Bench, server: ApiServer) -> None:
         bench.lab.node.run(["ip", "route", "delete", "unreachable", "10.1.77.0/24"])
     bench.wait_until(lambda: warnings(bench) == [])
     assert bench.log().count(unrouted) == 1, "a state is logged once"
+
+
+def test_a_node_that_does_not_forward(bench: Bench) -> None:
+    """Log, health and status name the sysctl of a family with Services, until the node forwards again."""
+    warning = "NFT624: the node doesn't forward IPv4, as /proc/sys/net/ipv4/ip_forward is 0"
+    with bench.logging(warning):
+        bench.lab.node.sysctl({"ipv4/ip_forward": "0"})
+    bench.wait_until(lambda: any(each.startswith(warning) for each in warnings(bench)))
+    assert warning in bench.command("status").out
+    with bench.logging("the node forwards IPv4 again"):
+        bench.lab.node.sysctl({"ipv4/ip_forward": "1"})
+    bench.wait_until(lambda: warnings(bench) == [])
+    assert bench.log().count(warning) == 1, "a state is logged once"
