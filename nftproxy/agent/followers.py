@@ -26,7 +26,10 @@ MOST_SWEEPS = 50_000
 
 
 class Followers:
-    """The parts that follow.  `forwarder` is None unless the configuration enables localhost."""
+    """The parts of the agent that act once the kernel holds the rules: sweeps of UDP flows, listeners, Events.
+
+    `forwarder` is None unless the configuration enables localhost.
+    """
 
     def __init__(
         self,

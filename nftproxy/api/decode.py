@@ -108,7 +108,7 @@ def convert(value: object, shape: type[S], report: Report) -> S | None:
 
 
 def salvage(value: object, shape: type[S], report: Report) -> S | None:
-    """Do the same for a value that msgspec has rejected."""
+    """Convert a value that msgspec has rejected, as `convert` does: without the parts that are bad."""
     found = _salvage(value, shape, report, "")
     return None if found is _LOST else cast("S", found)
 

@@ -129,7 +129,7 @@ def _node_name(text: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def _zone_name(text: str) -> str | None:
-    """Do the same for the name of a zone."""
+    """Return the name of a zone as the object that all its endpoints share.  For any other text, return None."""
     return text if is_label_value(text) else None
 
 

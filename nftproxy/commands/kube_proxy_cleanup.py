@@ -76,7 +76,7 @@ class Removal(NamedTuple):
 
 
 def remove_leftovers(mode: str) -> Iterator[str]:
-    """Remove kube-proxy's rules of a mode of `MODES`, and yield a line for each removed or kept thing as it happens.
+    """Remove kube-proxy's rules of a mode of `MODES`, and yield a line about each as it is removed or kept.
 
     Raises:
         Unavailable: a permission is missing, or a tool failed, or our table is a canary's.  A canary leaves most

@@ -149,7 +149,7 @@ def list_command(
     """
     what = ALIASES.get(what, what)
     if names and all_namespaces:
-        raise click.UsageError("a Service has its name in one namespace: give --namespace instead of -A")
+        raise click.UsageError("a name needs a namespace: replace -A with --namespace")
     parse_selector(selector)  # raises if it is bad, agent or no agent
     scope = "" if all_namespaces else namespace
     query = {"namespace": scope, "selector": selector}

@@ -326,7 +326,7 @@ def _without_endpoints(pipeline: Pipeline, spot: ToAddress, served: Served, clie
 
 
 def _why_none(pipeline: Pipeline, family: Family, served: Served) -> str:
-    """Why a Service port has no endpoint that could be judged, "" if it has: then each of them has its reason."""
+    """Say why a Service port has no candidates, or return "" if it has some: each of them has its own reason."""
     if served.choice.verdicts:
         return ""
     return f": {why_no_candidate(pipeline.state.slices_of(served.service.key), family, served.port)}"

@@ -97,7 +97,7 @@ def _elements(generation: Generation, served: Served) -> Iterator[Element]:
 
 
 def base_chains(pipeline: Pipeline) -> tuple[OwnBaseChain, ...]:
-    """The base chains of our tables.  Both families have the same."""
+    """The base chains of our tables.  They are the same in both families."""
     declared = (each for made in pipeline.generations.values() for each in made.used_declarations().values())
     found = {each.name: _HOOK.match(each.body[0]) for each in declared if each.is_base_chain}
     return tuple(OwnBaseChain(name, *match.groups()) for name, match in found.items() if match)

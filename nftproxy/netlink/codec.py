@@ -118,6 +118,9 @@ def attribute_pattern(length: int, kind: int) -> bytes:
 
 
 def nest_pattern(kind: int) -> bytes:
-    """Return the same for an attribute that holds attributes.  Kernels may mark it as such or not (6.18 does not)."""
+    """Return a regular expression for the head of an attribute that holds attributes.
+
+    Kernels may mark it as such or not (6.18 does not).
+    """
     marked, plain = (re.escape(struct.pack("=H", each)) for each in (kind | NESTED, kind))
     return b"..(?:" + marked + b"|" + plain + b")"

@@ -104,7 +104,10 @@ class Drawing:
         return hashed, f"chooses one of {count} slots by the client's address{by}"
 
     def _slots(self, count: int) -> tuple[tuple[str, tuple[tuple[str, str], ...]], ...]:
-        """The map from numbers to addresses for IPv6, where a number is too short: shared up to the next power of 2."""
+        """Return the name and rows of the map from a drawn number to the IPv6 address that stands for a slot.
+
+        nft draws numbers of 4 bytes, which are addresses in IPv4.  Counts up to the same power of 2 share a map.
+        """
         if self._family is Family.IPV4:
             return ()
         protocol, slots = self._protocol.value, slot_addresses(count, self._family)

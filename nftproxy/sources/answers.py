@@ -44,7 +44,7 @@ async def pieces(response: httpx.Response) -> AsyncGenerator[bytes]:
             for piece in content.decompressed(data):
                 yield piece
     else:
-        raise ConnectionError(f"its answer is encoded as {show(encoding)}, which nobody asked for")
+        raise ConnectionError(f"its answer is encoded as {show(encoding)}, which the request does not accept")
 
 
 class _Compressed:

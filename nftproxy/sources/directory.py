@@ -87,7 +87,7 @@ class Directory:
                 await asyncio.sleep(LONGEST_WAIT)  # the directory is gone: the rules stay until it is back
 
     async def _listings_until_gone(self, events: InotifyEvents) -> AsyncGenerator[list[ClusterEvent]]:
-        """Do the same until the directory itself is gone."""
+        """Yield listings as `listings` does, until the directory itself is gone."""
         try:
             # A directory that is made anew gets time to be filled: at first it would look like an empty cluster.
             is_there = not self._has_listed or await self._settled(events, LONGEST_WAIT)

@@ -32,7 +32,7 @@ def packed(address: str) -> bytes:
     try:
         return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     except OSError as error:
-        raise ValueError(f"no IP address: {address!r}") from error
+        raise ValueError(f"not an IP address: {address!r}") from error
 
 
 def unpacked(address: bytes) -> str:

@@ -185,7 +185,7 @@ class SyncReporter:
         for family in self.health.families:
             self.metrics.set("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", now.wall, family)
         self._queued_triggers += _triggers(events)
-        log.debug("%(events)d events came", {"events": len(events)})
+        log.debug("received %(events)d events", {"events": len(events)})
 
     def damaged(self, family: Family) -> None:
         """Note a damaged table: a change waits until the table is repaired."""

@@ -52,7 +52,7 @@ class Inbox:
         return self.take_except((), lambda _: None)
 
     def take_except(self, postponed: Collection[ObjectKey], service_of: ServiceOf) -> list[Event]:
-        """Do as `take`, and leave the changes of some Services, and of their EndpointSlices, for later."""
+        """Do as `take`, but keep the changes of some Services, and of their EndpointSlices, for later."""
         listed = [_listed(kind, values.values()) for kind, values in self._listings.items()]
         left = {}
         if postponed:

@@ -77,7 +77,7 @@ def generation() -> int:
 
 
 def generation_by(kernel: socket.socket) -> int:
-    """Return the same by a socket that stays open (`open_socket`), as for each transaction.
+    """Return the number of the ruleset's generation, asked by a socket that stays open (`open_socket`).
 
     Raises:
         Unavailable: the kernel does not answer. The socket can't be used again.

@@ -65,7 +65,7 @@ class ReadAhead:
         self._listed.clear()
 
     def listings(self, family: Family, name: str) -> Iterable[bytes]:
-        """Do as `elements.listings`.  A cached set is listed once."""
+        """List sets as `elements.listings` does.  A cached set is listed once."""
         if self._generation is not None and self._generation != nft_queries.generation():
             self.clear()
         listed = self._listed.pop((family, name), None)
