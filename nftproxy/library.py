@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from nftproxy.api.kinds import ObjectKind, kinds_for
 from nftproxy.api.parse import parse_manifest
 from nftproxy.api.pod_addresses import pods_in
-from nftproxy.config.parse import EMPTY_CONFIG, parse_config
+from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.explanation.answer import Explanation
 from nftproxy.explanation.answering import explain as _explain
 from nftproxy.explanation.listing import review
@@ -31,7 +31,7 @@ from nftproxy.model.objects import Ignored
 from nftproxy.model.pods import Pods
 from nftproxy.model.settings import Capabilities, Config, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.sources.files import FileContents, Manifests, load_pods, merge
 from nftproxy.sources.files import load as load_files
 from nftproxy.templates_dir import templates_dir

@@ -26,7 +26,7 @@ from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Owner, Savepoint
 from nftproxy.rules.transaction import (
     BESIDE_ANOTHER,

@@ -27,7 +27,7 @@ from nftproxy.policy.choosing.choice import ChoiceCache
 from nftproxy.policy.compile import PortKey
 from nftproxy.policy.facts import PortFacts, TableFacts
 from nftproxy.policy.numbers import as_address
-from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
+from nftproxy.rules.renderer import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Block, Element, NftKind
 from nftproxy.rules.transaction import Transaction, join
 from tests.support.crowds import Crowd, slices_of, steps

@@ -11,7 +11,7 @@ import click
 
 from nftproxy.commands.offline import EXISTING
 from nftproxy.commands.options import CONFIG, TEMPLATES, renderer
-from nftproxy.config.parse import EMPTY_CONFIG, parse_config
+from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.kernel.capabilities import probe
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.config_documents import config_document

@@ -22,7 +22,7 @@ import msgspec
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
 from nftproxy.commands.articles import articles
 from nftproxy.commands.output import json_text
-from nftproxy.config.parse import EMPTY_CONFIG, parse_config
+from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz, read_metrics
 from nftproxy.doctor.observations import (

@@ -10,7 +10,7 @@ import click
 
 from nftproxy.api.validate import is_label_key, is_label_value
 from nftproxy.config.flags import flags_by_path, override
-from nftproxy.config.parse import EMPTY_CONFIG, parse_config
+from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, configuration, deployed, render
 from nftproxy.deploy.distributions import DISTRIBUTIONS, Distribution
 from nftproxy.model.codes import Code

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 import msgspec
 
 from nftproxy.config.durations import duration_text
-from nftproxy.config.parse import API_VERSION, KIND
+from nftproxy.config.parse_config import API_VERSION, KIND
 from nftproxy.model.addresses import ANY, LOCALHOST, Family
 from nftproxy.model.settings import Config, NodePortAddresses
 

@@ -1,8 +1,8 @@
 """kube-proxy's command-line flags: the configuration field of each, or the reason why it has no effect.
 
 All flags of kube-proxy 1.36 are here (cmd/kube-proxy/app/options.go, logs/api/v1/options.go in component-base, klog's
-own, and the flags of its Windows build).  A flag's text is put into the decoded file, and parse.py judges it there.  So
-file and flags accept the same values, and warn of the same fields.
+own, and the flags of its Windows build).  A flag's text is put into the decoded file, where parse_config.py judges it.
+So file and flags accept the same values, and warn of the same fields.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Flag(NamedTuple):
 
 
 def _number(text: str) -> object:
-    """Return a whole number.  Other text is left for parse.py to judge.  Go's -v=4 arrives as the text "=4"."""
+    """Return a whole number.  Other text is left for parse_config.py to judge.  Go's -v=4 arrives as the text "=4"."""
     text = text.removeprefix("=")
     return int(text) if text.lstrip("-").isdecimal() else text
 
@@ -45,7 +45,7 @@ _TRUTHS = dict.fromkeys("1 t T true TRUE True".split(), True) | dict.fromkeys("0
 
 
 def truth(text: str) -> object:
-    """Return a boolean in Go's notation.  Other text is left for parse.py to judge."""
+    """Return a boolean in Go's notation.  Other text is left for parse_config.py to judge."""
     return _TRUTHS.get(text, text)
 
 

@@ -1,4 +1,4 @@
-"""The fields of a KubeProxyConfiguration that are used, and their types.  parse.py judges their values.
+"""The fields of a KubeProxyConfiguration that are used, and their types.  parse_config.py judges their values.
 
 A duration is an `object` here: its text is judged where the field's path is known.
 """

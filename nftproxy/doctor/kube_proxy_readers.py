@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from nftproxy.config.flags import FLAGS, other_warnings, override
-from nftproxy.config.parse import API_VERSION, parse_config
+from nftproxy.config.parse_config import API_VERSION, parse_config
 from nftproxy.doctor.observations import KubeProxyConfigFacts, KubeProxyMetrics
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput

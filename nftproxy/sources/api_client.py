@@ -29,7 +29,6 @@ from nftproxy.model.errors import Problem, Unavailable
 from nftproxy.model.events import Event
 from nftproxy.sources.access import Access
 from nftproxy.sources.activity import ResourceActivity
-from nftproxy.sources.answers import ListBudget, ListShare, pieces
 from nftproxy.sources.api_connection import (
     CONNECTION_ERRORS,
     HEADERS,
@@ -42,6 +41,7 @@ from nftproxy.sources.api_connection import (
     now,
 )
 from nftproxy.sources.credentials import SERVICE_ACCOUNT
+from nftproxy.sources.decompression import ListBudget, ListShare, pieces
 from nftproxy.sources.failure_texts import failure_text
 from nftproxy.sources.plugins import PluginRunner
 from nftproxy.sources.server_addresses import ServerAddresses

@@ -21,8 +21,8 @@ import msgspec
 
 from nftproxy.api.reflector import ApiRequest
 from nftproxy.sources.access import Access
-from nftproxy.sources.answers import pieces
 from nftproxy.sources.credentials import Credentials, kubeconfig_of
+from nftproxy.sources.decompression import pieces
 from nftproxy.sources.import_later import call_later, import_later, never_import
 from nftproxy.version import __version__
 

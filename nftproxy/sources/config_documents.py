@@ -15,7 +15,7 @@ import msgspec
 
 from nftproxy.api.parse import objects_in
 from nftproxy.config.flags import flags_by_path, other_warnings, override
-from nftproxy.config.parse import EMPTY_CONFIG, KIND, parse_config
+from nftproxy.config.parse_config import EMPTY_CONFIG, KIND, parse_config
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import Config

@@ -21,7 +21,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction, join
 from nftproxy.trace.node import MARKER, MARKERS, NewConnection, ThrowAwayNode, obstacle
 from nftproxy.trace.outcome import DELIVERED, LEFT, Outcome, outcome
-from nftproxy.trace.steps import RuleBook, Step, rules_by_handle, steps
+from nftproxy.trace.sentences import RuleBook, Step, rules_by_handle, steps
 
 TAKES = (
     "it takes CAP_SYS_ADMIN and CAP_NET_ADMIN, a seccomp profile that allows unshare, and a writable /proc/sys/net: "

@@ -18,7 +18,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.rules.transaction import Transaction
 from nftproxy.trace.node import NewConnection
 from nftproxy.trace.scene import Passage, Scene
-from nftproxy.trace.steps import DROPPED_BY, Step
+from nftproxy.trace.sentences import DROPPED_BY, Step
 
 _MASQUERADES = re.compile(r"(?<![\w-])masquerade\b")  # the statement, not the set @masqueraded
 

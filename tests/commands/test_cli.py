@@ -19,7 +19,7 @@ from nftproxy.commands import cli
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.nft_queries import generation
 from nftproxy.model.addresses import Family
-from nftproxy.rules.render import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TEMPLATE, TEMPLATE_NAMES
+from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, SERVICE_TEMPLATE, TABLE_TEMPLATE, TEMPLATE_NAMES
 from nftproxy.rules.ruleset import Element
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy.templates_dir import templates_dir

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from nftproxy import __version__
-from nftproxy.config.parse import parse_config
+from nftproxy.config.parse_config import parse_config
 from nftproxy.deploy.distributions import DISTRIBUTIONS
 from nftproxy.kernel.sysctl import OOM_SCORE_ADJ, wanted
 from nftproxy.model.addresses import Family

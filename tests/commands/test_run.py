@@ -13,7 +13,7 @@ from nftproxy.commands.cli import commands
 from nftproxy.commands.options import renderer
 from nftproxy.kernel.capabilities import Probe
 from nftproxy.model.settings import Capabilities, Settings
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 
 LONG = 60.0  # seconds: compiling eight templates takes a tenth of a second
 

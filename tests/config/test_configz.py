@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nftproxy.config.configz import changed_fields, configz
-from nftproxy.config.parse import parse_config
+from nftproxy.config.parse_config import parse_config
 from nftproxy.model.addresses import Address, parse_network
 from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, PortRange
 from tests.support.factories import node_port_addresses

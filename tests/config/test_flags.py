@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS, OWN_FLAGS, flags_by_path, override, truth
-from nftproxy.config.parse import parse_config
+from nftproxy.config.parse_config import parse_config
 from nftproxy.model.errors import BadInput
 
 HEAD = {"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration"}

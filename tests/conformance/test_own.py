@@ -9,7 +9,7 @@ import pytest
 from nftproxy_conformance.lab import Origin, Probe
 from nftproxy_conformance.trials.own import OWN_SOURCES, OwnCluster, flows, own_cluster
 
-from nftproxy.config.parse import EMPTY_CONFIG
+from nftproxy.config.parse_config import EMPTY_CONFIG
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.sources.documents import to_yaml

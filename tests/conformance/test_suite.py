@@ -30,7 +30,7 @@ from nftproxy.commands import cli
 from nftproxy.kernel.capabilities import probe as probe_capabilities
 from nftproxy.kernel.ruleset_check import CheckResult
 from nftproxy.model.objects import Node
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy.sources.config_documents import load_config
 from nftproxy.sources.files import load
 from nftproxy.templates_dir import templates_dir

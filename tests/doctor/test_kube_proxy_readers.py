@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nftproxy.config.parse import EMPTY_CONFIG
+from nftproxy.config.parse_config import EMPTY_CONFIG
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz
 
 ANYTHING = st.recursive(

@@ -26,7 +26,7 @@ from nftproxy_conformance.strategies.notation import networks as networks
 
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import service_options
-from nftproxy.config.parse import EMPTY_CONFIG, parse_config
+from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.model.addresses import (
     TABLE,
     Address,
@@ -54,7 +54,7 @@ from nftproxy.model.objects import (
 from nftproxy.model.settings import Capabilities, Config, DetectLocalMode, NodePortAddresses, Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.claims import Claim
-from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Container, Difference, Installed, Transaction
 from nftproxy.templates_dir import templates_dir

@@ -17,7 +17,7 @@ from nftproxy_conformance.lab import Address, Kind, Lab, Origin, Probe, obstacle
 from nftproxy.kernel.capabilities import probe
 from nftproxy.model.events import Put
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.rules.render import ENDPOINTS_TEMPLATE, Renderer
+from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, cycle, full_transaction, loaded
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service, slice_of, templates

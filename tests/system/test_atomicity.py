@@ -22,7 +22,7 @@ from nftproxy.kernel.capabilities import probe
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import ENDPOINTS_TEMPLATE, TABLE_TEMPLATE, Renderer
+from nftproxy.rules.renderer import ENDPOINTS_TEMPLATE, TABLE_TEMPLATE, Renderer
 from tests.support.churn import Churn, Step, Try, cycle, full_transaction, loaded
 from tests.support.cluster import IP, IP6, Ip
 from tests.support.factories import pipeline, service_cidr, templates

@@ -17,7 +17,7 @@ from nftproxy.rules.ruleset import NftKind
 from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir
 from nftproxy.trace.scene import printed_rules
-from nftproxy.trace.steps import ENDS, RuleBook, steps
+from nftproxy.trace.sentences import ENDS, RuleBook, steps
 from tests.support.examples import EXAMPLES, example_pipeline
 
 Rules = frozenset[tuple[str, str]]

@@ -31,7 +31,7 @@ from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.rules.render import TEMPLATE_NAMES, Renderer
+from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.templates_dir import templates_dir
 from nftproxy.trace.links import add_addresses, join
 from tests.support.factories import pipeline, service, slice_of

@@ -17,7 +17,7 @@ import yaml
 from nftproxy_conformance.lab import Namespace
 from nftproxy_conformance.lab.node import Node
 
-from nftproxy.config.parse import EMPTY_CONFIG
+from nftproxy.config.parse_config import EMPTY_CONFIG
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.model.addresses import TABLE, Family

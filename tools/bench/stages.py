@@ -28,7 +28,7 @@ from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.state import ClusterState
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import Generation
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer

@@ -14,7 +14,7 @@ from hypothesis.configuration import set_hypothesis_home_dir
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem, Unavailable
 from nftproxy.model.settings import Capabilities
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.reports.words import as_json, lines
 from nftproxy_conformance.specification.oracle import Oracle

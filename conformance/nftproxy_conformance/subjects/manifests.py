@@ -1,4 +1,4 @@
-"""A world as the files that `nftproxy render` takes, which api/parse.py and config/parse.py read."""
+"""A world as the files that `nftproxy render` takes, which api/parse.py and config/parse_config.py read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from nftproxy.api.nodes import ZONE
 from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.config.configz import node_port_addresses_texts
-from nftproxy.config.parse import API_VERSION, KIND
+from nftproxy.config.parse_config import API_VERSION, KIND
 from nftproxy.model.addresses import FAMILY_NAMES
 from nftproxy.model.annotations import Rate, ServiceOptions, SliceOptions, name_of
 from nftproxy.model.objects import (

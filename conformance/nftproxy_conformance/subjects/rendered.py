@@ -10,7 +10,7 @@ from nftproxy.model.events import Event, HostAddresses, Listed, Put, SilentPlace
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from nftproxy_conformance.lab import Lab
 from nftproxy_conformance.specification.world import World

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nftproxy.api.kinds import kinds_for
 from nftproxy.api.parse import parse_object
-from nftproxy.config.parse import parse_config
+from nftproxy.config.parse_config import parse_config
 from nftproxy.model.addresses import Address, Family, Network, contains, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem

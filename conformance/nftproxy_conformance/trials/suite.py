@@ -19,7 +19,7 @@ from nftproxy.kernel.ruleset_check import CheckResult, check_ruleset
 from nftproxy.model.errors import Refused
 from nftproxy.model.settings import Capabilities, Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import Renderer
+from nftproxy.rules.renderer import Renderer
 from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, sample
 from nftproxy_conformance.subjects.proxy import ProxyFailed
 from nftproxy_conformance.subjects.rendered import events

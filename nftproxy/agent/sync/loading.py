@@ -1,8 +1,9 @@
 """Makes the kernel hold the generations, from any state of its tables and after any refusal.
 
-All families are loaded in one transaction, or in pieces while no rules of ours are in force (pieces.py).  If the kernel
-refuses the transaction, each family is loaded by itself from then on, and retried with backoff until the kernel accepts
-it.  The other family doesn't wait for it.  The extra step of a retry depends on the number of refusals in a row:
+All families are loaded in one transaction, or in pieces while no rules of ours are in force (piecewise_load.py).  If
+the kernel refuses the transaction, each family is loaded by itself from then on, and retried with backoff until the
+kernel accepts it.  The other family doesn't wait for it.  The extra step of a retry depends on the number of refusals
+in a row:
 
 * Load again, as another program may have changed the table meanwhile.
 * Replace the table, as another program may have declared a set of ours differently.
@@ -25,7 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
-from nftproxy.agent.sync.pieces import LONGEST, PiecewiseLoad
+from nftproxy.agent.sync.piecewise_load import LONGEST, PiecewiseLoad
 from nftproxy.agent.sync.quarantine import Quarantine
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied

@@ -8,7 +8,7 @@ import os
 import signal
 
 from nftproxy import pipeline
-from nftproxy.agent.sync import pieces
+from nftproxy.agent.sync import piecewise_load
 from nftproxy.commands import cli
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.rules.transaction import Commit, Transaction
@@ -29,7 +29,7 @@ def main() -> None:
         return real(self, transaction)
 
     if last is not None:
-        vars(pieces)["PIECE"] = vars(pipeline)["STEP"] = 1
+        vars(piecewise_load)["PIECE"] = vars(pipeline)["STEP"] = 1
         type.__setattr__(Kernel, "apply", apply)
     cli.main()
 

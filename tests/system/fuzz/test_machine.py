@@ -29,7 +29,7 @@ from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.events import Event, HostAddresses, Put
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.render import TABLE_TEMPLATE, Renderer
+from nftproxy.rules.renderer import TABLE_TEMPLATE, Renderer
 from nftproxy.rules.ruleset import Declaration, Element, NftKind
 from nftproxy.rules.transaction import Transaction
 from tests.support.factories import renderer, templates

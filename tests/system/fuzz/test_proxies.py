@@ -30,7 +30,7 @@ from nftproxy_conformance.trials.own import own_cluster
 from nftproxy_conformance.trials.suite import Result
 from nftproxy_conformance.trials.trial import Trial, exactly
 
-from nftproxy.config.parse import EMPTY_CONFIG
+from nftproxy.config.parse_config import EMPTY_CONFIG
 from nftproxy.model.events import Put
 from nftproxy.sources.documents import to_yaml
 from tests.support import objects

@@ -13,7 +13,7 @@ from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.policy.facts import DrawFacts, Front, ListFacts, PortFacts, Slots, TableFacts
 from nftproxy.policy.numbers import as_address
 from nftproxy.policy.skeleton import compile_table
-from nftproxy.rules.render import (
+from nftproxy.rules.renderer import (
     DRAW_TEMPLATE,
     ENDPOINTS_TEMPLATE,
     LONG,
@@ -280,7 +280,7 @@ def test_only_new_rows_of_a_long_list_are_written(monkeypatch: pytest.MonkeyPatc
         used.port(structs.replace(facts, endpoints=(structs.replace(facts.endpoints[0], front=front),)), TABLE)
     first = Front("", "10.96.0.0 . tcp . 80", "10.96.0.0 . 80")
     replaced = structs.replace(long_list(*LISTS["one replaced"]).endpoints[0], front=first)
-    monkeypatch.setattr("nftproxy.rules.render.read_statements", listening)
+    monkeypatch.setattr("nftproxy.rules.renderer.read_statements", listening)
     used.port(structs.replace(PORT, endpoints=(replaced,)), TABLE)
     rows = [line for line in lines if " tcp-endpoints {" in line]
     assert rows == ["add element ip nftproxy tcp-endpoints { 10.96.0.0 . 80 . 0.0.0.50 : 10.2.0.1 . 8080 }"]

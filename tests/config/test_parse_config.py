@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nftproxy.api.decode import show
-from nftproxy.config.parse import parse_config
+from nftproxy.config.parse_config import parse_config
 from nftproxy.model.addresses import Address, Family, parse_network
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from nftproxy import pipeline
-from nftproxy.agent.sync import loading, pieces
+from nftproxy.agent.sync import loading, piecewise_load
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
@@ -28,7 +28,7 @@ EVERYBODY = [*EVERYTHING, *CROWD]
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a piece be small, so that few Services make several."""
-    monkeypatch.setattr(pieces, "PIECE", 2048)
+    monkeypatch.setattr(piecewise_load, "PIECE", 2048)
     monkeypatch.setattr(pipeline, "STEP", 10)
 
 

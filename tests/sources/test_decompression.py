@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from nftproxy.sources.answers import FREE, PIECE, RATIO, ListBudget, pieces
+from nftproxy.sources.decompression import FREE, PIECE, RATIO, ListBudget, pieces
 
 RAW = 2**16
 """Bytes of compressed data that come at once, as from httpx."""
