@@ -102,7 +102,7 @@ class SyncLoop:
         """
         ready = {name: asyncio.Event() for name in sources}
         readers = [asyncio.create_task(self._read(source, ready[name])) for name, source in sources.items()]
-        self._loader.begin()
+        self._loader.start()
         try:
             await self._all_ready(ready)
             self._plan_check()
@@ -216,7 +216,7 @@ class SyncLoop:
         """Make the first load, in pieces, if no rules of ours are in force.  Return whether the kernel accepted it."""
         if not await self._loader.finds_nothing_in_force():
             return False
-        events = self.inbox.take()
+        events = self.inbox.pop_all()
         self._reporter.taken()
         has_loaded = await self._loader.load_in_pieces(events)
         self._reporter.ingested()
@@ -232,7 +232,7 @@ class SyncLoop:
         if not any(map(_concerns_all, events)) and (
             expense := self._turns.spent(self._processor_time() - began, now())
         ):
-            self._expenses.note(expense, now())
+            self._expenses.record(expense, now())
         waiting = self.inbox.waiting(self._pipeline.state.service_of)
         self._turn_due = self._turns.next_due(waiting, now())
         if self._loader.known and (events or applied or waiting):
@@ -253,7 +253,7 @@ class SyncLoop:
             with self._reporter.interrupted():
                 await asyncio.sleep(0)
         self._reporter.ingested()
-        self._loader.note(self._pipeline.pop_updated())
+        self._loader.record_updates(self._pipeline.pop_updated())
         return events, steps.result
 
     def _next_events(self) -> list[Event]:
@@ -261,7 +261,7 @@ class SyncLoop:
         state = self._pipeline.state
         waiting = self.inbox.waiting(state.service_of)
         postponed = waiting.keys() - set(self._turns.choose(waiting, now(), self.inbox.deleted()))
-        events = self.inbox.take_except(postponed, state.service_of)
+        events = self.inbox.pop_except(postponed, state.service_of)
         self._reporter.postponed({key: waiting[key] for key in postponed}, now())
         if not postponed:
             return events
@@ -286,7 +286,7 @@ class SyncLoop:
                 error=error,
             )
             self._reporter.failed(changes.keys(), str(error), full=False)
-            self._loader.lost(changes.keys())
+            self._loader.mark_unknown(changes.keys())
             return Transaction()
         return transaction
 
@@ -317,7 +317,7 @@ class SyncLoop:
             )
             return
         harmed = self._table_watch.harmed
-        self._loader.lost(known, by_others=harmed)
+        self._loader.mark_unknown(known, by_others=harmed)
         for family in known:
             missing = _missing(found[family], self._pipeline.generations[family])
             if missing:
@@ -343,7 +343,7 @@ class ExpenseLog:
     def __init__(self) -> None:
         self._next = float("-inf")
 
-    def note(self, expense: Expense, at: float) -> None:
+    def record(self, expense: Expense, at: float) -> None:
         """Log a large change, unless another was logged a short while ago."""
         if at >= self._next:
             self._next = at + EXPENSE_EVERY

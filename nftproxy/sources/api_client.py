@@ -312,7 +312,7 @@ async def _body(response: httpx.Response, reflector: Reflector, share: ListShare
                 if len(body) > reflector.room:
                     reflector.receive_endless_list(f"{LARGEST_LIST} bytes", now())
                     return None
-                if not share.take(len(piece)):
+                if not share.reserve(len(piece)):
                     reflector.receive_endless_list(f"the {share.most} bytes for all lists together", now())
                     return None
     except TimeoutError:

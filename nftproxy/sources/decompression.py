@@ -86,7 +86,7 @@ class ListBudget:
         finally:
             self._used -= share.size
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Take more of the budget.  Return whether there is so much left."""
         self._used += size
         return self._used <= self.most
@@ -100,7 +100,7 @@ class ListShare:
         self.size = 0
         self.most = budget.most
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Take more of the budget.  Return whether there is so much left."""
         self.size += size
-        return self._budget.take(size)
+        return self._budget.reserve(size)

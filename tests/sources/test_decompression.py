@@ -71,10 +71,10 @@ def test_lists_share_a_budget() -> None:
     """A list has what others leave, and gives it back at its end."""
     budget = ListBudget(100)
     with budget.share() as one:
-        assert one.take(60)
+        assert one.reserve(60)
         with budget.share() as other:
-            assert other.take(40)
-            assert not other.take(1)
-        assert one.take(40)
+            assert other.reserve(40)
+            assert not other.reserve(1)
+        assert one.reserve(40)
     with budget.share() as other:
-        assert other.take(100)
+        assert other.reserve(100)

@@ -145,7 +145,7 @@ class BoundedConnections:
         self._bound(self.limits.of_a_listener, lambda each: each.listener == listener)
         self._bound(self.limits.connections, lambda _: True)
 
-    def lost(self, handler: Handler) -> None:
+    def remove(self, handler: Handler) -> None:
         """Remove a connection."""
         self._open.pop(handler, None)
 

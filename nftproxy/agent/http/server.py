@@ -177,7 +177,7 @@ class HttpServer:
             warn(Code.DEFECT, "unexpected error while answering an HTTP request", level=logging.ERROR, exc_info=error)
         finally:
             transport.abort()
-            self._connections.lost(transport)
+            self._connections.remove(transport)
             self._conversations.pop(task)
 
     async def _exchange(

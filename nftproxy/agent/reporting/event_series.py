@@ -82,7 +82,7 @@ class TokenBucket:
         """Return the seconds until there is a token, 0 if there is a token now."""
         return max(0.0, self._full_at - self._spare - now)
 
-    def take(self, now: float) -> None:
+    def spend(self, now: float) -> None:
         """Take a token."""
         self._full_at = max(self._full_at, now) + self._refill
 
@@ -143,8 +143,8 @@ class EventCorrelator:
             bucket = self._bucket(key.subject)
             pause = bucket.wait(now)
             if not pause:
-                bucket.take(now)
-                self._node.take(now)
+                bucket.spend(now)
+                self._node.spend(now)
                 del self._due[key]
                 return self._series[key], None
             pauses.append(pause)

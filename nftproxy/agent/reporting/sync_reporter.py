@@ -226,7 +226,7 @@ class SyncReporter:
         finally:
             self.lap(Stage.COMMIT)
             if self._lapped - began >= SLOW:
-                self._slow.note(transaction, families, self._lapped - began, self._lapped)
+                self._slow.log(transaction, families, self._lapped - began, self._lapped)
 
     def applied(self, size: int, families: Collection[Family], *, full: bool) -> None:
         """Note that the kernel holds the taken events in these families, by a transaction of `size` characters."""
@@ -313,7 +313,7 @@ class SlowLog:
         self._next = float("-inf")
         self._left_out = 0
 
-    def note(self, transaction: Transaction, families: Iterable[Family], seconds: float, now: float) -> None:
+    def log(self, transaction: Transaction, families: Iterable[Family], seconds: float, now: float) -> None:
         """Log a slow transaction of these families.  If a line was logged lately, count it for the next line instead.
 
         `seconds` is the time that the transaction took, and `now` its end.

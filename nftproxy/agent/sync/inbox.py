@@ -27,7 +27,7 @@ class _Change(NamedTuple):
 
 
 class Inbox:
-    """The events that have come since the last `take`."""
+    """The events that have come since the last `pop_all`."""
 
     def __init__(self) -> None:
         self._listings: dict[type[ClusterObject], dict[Key, ClusterObject | Ignored]] = {}
@@ -47,12 +47,12 @@ class Inbox:
             else:
                 self._change(event, at)
 
-    def take(self) -> list[Event]:
+    def pop_all(self) -> list[Event]:
         """Remove and return all events, listings first."""
-        return self.take_except((), lambda _: None)
+        return self.pop_except((), lambda _: None)
 
-    def take_except(self, postponed: Collection[ObjectKey], service_of: ServiceOf) -> list[Event]:
-        """Do as `take`, but keep the changes of some Services, and of their EndpointSlices, for later."""
+    def pop_except(self, postponed: Collection[ObjectKey], service_of: ServiceOf) -> list[Event]:
+        """Do as `pop_all`, but keep the changes of some Services, and of their EndpointSlices, for later."""
         listed = [_listed(kind, values.values()) for kind, values in self._listings.items()]
         left = {}
         if postponed:

@@ -125,12 +125,12 @@ class Loader:
         """The names of the families that are not known."""
         return [table.name for table in self._tables.values() if not table.is_known]
 
-    def note(self, updated: Collection[ObjectKey]) -> None:
+    def record_updates(self, updated: Collection[ObjectKey]) -> None:
         """Note Services that have changed."""
         for table in self._tables.values():
-            table.quarantine.note(updated)
+            table.quarantine.record_updates(updated)
 
-    def lost(self, families: Iterable[Family], by_others: Collection[Family] = ()) -> None:
+    def mark_unknown(self, families: Iterable[Family], by_others: Collection[Family] = ()) -> None:
         """Count these families' tables as unknown, and make their load due at once.
 
         `by_others` has the families whose tables other programs have changed.  Their next load logs its repairs.
@@ -183,7 +183,7 @@ class Loader:
                 self._note_failure(tables, error)
             return False
         finally:
-            self.note(self._pipeline.pop_updated())
+            self.record_updates(self._pipeline.pop_updated())
         self._has_been_loaded(tables, pieces.size, now() - began)
         return True
 
@@ -209,7 +209,7 @@ class Loader:
         except (Refused, Unavailable) as error:
             self._note_failure(tables, error)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the steps of the first load that don't depend on the cluster: the rehearsal and the read-ahead."""
         self.rehearse()
         self._reading = asyncio.create_task(self._kernel.read_ahead(self._tables.keys()))
@@ -334,7 +334,7 @@ class Loader:
             question = next(search)
             while True:
                 question = search.send(await self._would_take(question))
-        self.note(self._pipeline.pop_updated())
+        self.record_updates(self._pipeline.pop_updated())
 
     async def _would_take(self, transaction: Transaction) -> bool:
         if self._is_stopping():
@@ -381,7 +381,7 @@ class Loader:
             except Unavailable as error:
                 text = "retrying Service %(service)s failed, loading everything instead: %(error)s"
                 warn(Code.CHANGE_FAILED, text, service=service, error=error)
-                self.lost([family])
+                self.mark_unknown([family])
                 return
             else:
                 text = "the kernel accepts the rules of Service %(service)s for %(family)s again"

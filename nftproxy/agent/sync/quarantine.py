@@ -75,7 +75,7 @@ class Quarantine:
         """The quarantined Services, each with the kernel's error for its rules alone ("": not known yet)."""
         return self._pipeline.withheld[self.family]
 
-    def note(self, updated: Collection[ObjectKey]) -> None:
+    def record_updates(self, updated: Collection[ObjectKey]) -> None:
         """Note Services that have changed or gone since the kernel last held all rules (`Pipeline.pop_updated`)."""
         services = self._pipeline.state.services
         self._unproven -= set(updated)

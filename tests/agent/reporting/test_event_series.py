@@ -176,7 +176,7 @@ def test_a_bucket_is_never_more_than_full() -> None:
     assert bucket.wait(10_000.0) == 0.0
     for _ in range(2):
         assert bucket.wait(10_000.0) == 0.0
-        bucket.take(10_000.0)
+        bucket.spend(10_000.0)
     assert bucket.wait(10_000.0) == 10.0
     assert bucket.wait(10_004.0) == pytest.approx(6.0)
 

@@ -33,7 +33,7 @@ def test_what_is_taken_comes_to_the_same(before: list[Event], waiting: list[Even
     inbox = Inbox()
     inbox.add(waiting)
     one, other = pipeline(node=None), pipeline(node=None)
-    for made, events in ((one, waiting), (other, inbox.take())):
+    for made, events in ((one, waiting), (other, inbox.pop_all())):
         made.ingest(before)
         made.ingest(events)
     for family, generation in one.generations.items():
@@ -45,8 +45,8 @@ def test_nothing_is_left() -> None:
     """The inbox is empty after it was taken."""
     inbox = Inbox()
     inbox.add([*LISTINGS, *PUTS])
-    assert inbox.take()
-    assert (len(inbox), inbox.take()) == (0, [])
+    assert inbox.pop_all()
+    assert (len(inbox), inbox.pop_all()) == (0, [])
 
 
 def test_an_object_that_changes_waits_once() -> None:
@@ -75,9 +75,9 @@ def test_what_is_postponed_comes_later(first: list[Event], later: list[Event], p
     one.ingest([*first, *later])
     for events in (first, later):
         inbox.add(events)
-        other.ingest(inbox.take_except(postponed, other.state.service_of))
+        other.ingest(inbox.pop_except(postponed, other.state.service_of))
         assert set(inbox.waiting(other.state.service_of)) <= postponed
-    other.ingest(inbox.take())
+    other.ingest(inbox.pop_all())
     for family, generation in one.generations.items():
         assert set(generation.used_elements()) == set(other.generations[family].used_elements())
 
@@ -92,5 +92,5 @@ def test_how_long_a_service_waits() -> None:
     assert inbox.waiting(state.service_of) == {one: 1.0, two: 2.0}
     assert inbox.deleted() == [three]
     assert inbox.services() == [SERVICES[0]]
-    assert inbox.take_except({one, two}, state.service_of) == [Removed(Service, three), Put(node())]
+    assert inbox.pop_except({one, two}, state.service_of) == [Removed(Service, three), Put(node())]
     assert inbox.waiting(state.service_of) == {one: 1.0, two: 2.0}

@@ -89,7 +89,7 @@ class Asked:
 
     def __init__(self, made: Pipeline, *unwanted: str) -> None:
         self.quarantine = Quarantine(made, IPV4)
-        self.quarantine.note(made.pop_updated())
+        self.quarantine.record_updates(made.pop_updated())
         self.unwanted = unwanted
         self.questions: list[Transaction] = []
         self._made = made
@@ -102,7 +102,7 @@ class Asked:
             while True:
                 self.questions.append(search.send(not any(each in self.questions[-1].text for each in self.unwanted)))
         except StopIteration as end:
-            self.quarantine.note(self._made.pop_updated())
+            self.quarantine.record_updates(self._made.pop_updated())
             return [str(found) for found in end.value]
 
 
@@ -133,7 +133,7 @@ def test_those_that_changed_are_suspected_first() -> None:
     asked = Asked(made, "10.96.0.20")
     asked.quarantine.accepted()
     made.ingest([Put(CART)])
-    asked.quarantine.note(made.pop_updated())
+    asked.quarantine.record_updates(made.pop_updated())
     assert asked.search() == ["shop/cart"]
     assert len(asked.questions) == 2
 
@@ -144,7 +144,7 @@ def test_those_that_did_not_change_are_suspected_next() -> None:
     asked = Asked(made, "10.96.0.10")
     asked.quarantine.accepted()
     made.ingest([Put(CART_PODS)])
-    asked.quarantine.note(made.pop_updated())
+    asked.quarantine.record_updates(made.pop_updated())
     assert asked.search() == ["shop/web"]
 
 
@@ -156,7 +156,7 @@ def test_only_changes_of_those_quarantined_lead_to_retries() -> None:
     asked.quarantine.accepted()
     for event, expected in ((Put(slice_of()), []), (Put(CART_PODS), [CART.key]), (Removed(Service, CART.key), [])):
         made.ingest([event])
-        asked.quarantine.note(made.pop_updated())
+        asked.quarantine.record_updates(made.pop_updated())
         assert asked.quarantine.accepted() == expected
         assert asked.quarantine.accepted() == []
     assert asked.quarantine.reasons == {}

@@ -89,7 +89,7 @@ async def test_all_lists_together_have_a_budget(
 ) -> None:
     """A list for which others leave no room is given up, and requested again later."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(cluster._budget.share()).take(cluster._budget.most)
+        stack.enter_context(cluster._budget.share()).reserve(cluster._budget.most)
         async with following(server, cluster) as seen:
             await seen.until(lambda: caplog.text.count("for all lists together") >= len(PLURALS))
             assert not any(seen.batches.values())
