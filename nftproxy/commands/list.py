@@ -35,8 +35,10 @@ class Listing(NamedTuple):
 
 def _place(what: str) -> str:
     """Return an address and port as the other listings write them: nft's "203.0.113.25 . tcp . 25" is
-    203.0.113.25:25/TCP, and "tcp . 30080" is the node port node:30080/TCP.
+    203.0.113.25:25/TCP, and "tcp . 30080" is the node port node:30080/TCP.  A health-check node port is in words.
     """
+    if " . " not in what:
+        return what
     *address, protocol, port = what.split(" . ")
     return f"{host_port(Address(address[0]), int(port)) if address else f'node:{port}'}/{protocol.upper()}"
 

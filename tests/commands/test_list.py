@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -32,6 +33,7 @@ ROWS: dict[str, list[ListingRow | End]] = {
         ConflictRow("shop", "web", "http", "203.0.113.1 . tcp . 80", "taken", "shop/api"),
         ConflictRow("shop", "web", "http", "2001:db8::1 . udp . 80", "taken", "shop/api"),
         ConflictRow("shop", "web", "http", "tcp . 30080", "taken", "shop/api"),
+        ConflictRow("shop", "web", "", "health-check node port 32000", "taken", "shop/api"),
         End(),
     ],
 }
@@ -81,8 +83,14 @@ def test_ports_have_one_notation() -> None:
         "yes",
         "web-1",
     ]
-    lacking = [line.split()[2] for line in nftproxy("list", "conflicts", "-n", "shop").out.splitlines()]
-    assert lacking == ["LACKS", "203.0.113.1:80/TCP", "[2001:db8::1]:80/UDP", "node:30080/TCP"]
+    lacking = [re.split(" {2,}", line)[2] for line in nftproxy("list", "conflicts", "-n", "shop").out.splitlines()]
+    assert lacking == [
+        "LACKS",
+        "203.0.113.1:80/TCP",
+        "[2001:db8::1]:80/UDP",
+        "node:30080/TCP",
+        "health-check node port 32000",
+    ]
 
 
 @pytest.mark.parametrize(
