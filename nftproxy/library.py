@@ -127,7 +127,7 @@ class Cluster:
         """Explain the fate of a connection on the node.
 
         Args:
-            to: the destination: "10.96.0.10:80", "[fd00:96::10]:53/udp", "svc/shop/web:http", "node:30080".
+            to: the destination: "10.96.0.10:80", "[fd00:96::10]:53/UDP", "svc/shop/web:http", "node:30080".
             source: the client: an address, "pod/shop/web-1", "node" or "outside".  By default each kind is explained.
 
         Raises:

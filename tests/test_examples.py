@@ -39,7 +39,7 @@ from nftproxy import Cluster
 from nftproxy import load as load_manifests
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.ruleset_check import check_ruleset
-from nftproxy.model.addresses import host_port
+from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.events import HostAddresses, Put
 from nftproxy.model.objects import Node, Service
 from nftproxy.model.settings import Capabilities
@@ -103,7 +103,8 @@ def questions(example: str) -> Iterator[tuple[str, str | None]]:
     yield from ((f"svc/{key}", None) for key in sorted(each.key for each in objects if isinstance(each, Service)))
     for way in CLAIMS.get(example, ()):
         is_plain = way.origin is HOST and not way.source
-        yield f"{host_port(way.address, way.port)}/{way.protocol}", "node" if is_plain else source_of(way)
+        to = port_text(host_port(way.address, way.port), way.protocol)
+        yield to, "node" if is_plain else source_of(way)
 
 
 def source_of(way: Probe) -> str:

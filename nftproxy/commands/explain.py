@@ -78,7 +78,7 @@ def explain_command(
     """Explain the outcome of a connection to TO.
 
     TO is ADDRESS:PORT (an IPv6 address in brackets), svc/NAMESPACE/NAME, svc/NAMESPACE/NAME:PORT with a port's name or
-    number, or node:PORT.  A port may be followed by /udp or /sctp.  PATHS are manifests, as for render, seen from the
+    number, or node:PORT.  A port may be followed by /UDP or /SCTP.  PATHS are manifests, as for render, seen from the
     node that --node names.  Without PATHS the agent of this node answers, and compares the answer with its kernel.
 
     With --trace packets go through a throw-away copy of the rules.  The exit status is 1 if the outcome differs from

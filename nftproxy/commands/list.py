@@ -15,7 +15,7 @@ from nftproxy.agent.socket.answers import End, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.output import age, items, json_text, table
-from nftproxy.model.addresses import Address, host_port
+from nftproxy.model.addresses import host_port, place_text, port_text
 from nftproxy.model.texts import printable
 
 DEFAULT_NAMESPACE = "default"
@@ -31,16 +31,6 @@ class Listing(NamedTuple):
     columns: Cells
     wide: Cells = MappingProxyType({})
     name: Callable[[Any], str] = operator.attrgetter("key")
-
-
-def _place(what: str) -> str:
-    """Return an address and port as the other listings write them: nft's "203.0.113.25 . tcp . 25" is
-    203.0.113.25:25/TCP, and "tcp . 30080" is the node port node:30080/TCP.  A health-check node port is in words.
-    """
-    if " . " not in what:
-        return what
-    *address, protocol, port = what.split(" . ")
-    return f"{host_port(Address(address[0]), int(port)) if address else f'node:{port}'}/{protocol.upper()}"
 
 
 LISTINGS: Mapping[str, Listing] = {
@@ -67,7 +57,7 @@ LISTINGS: Mapping[str, Listing] = {
     "endpoints": Listing(
         {
             "SERVICE": lambda row: row.service,
-            "PORT": lambda row: f"{row.port}/{row.protocol}",
+            "PORT": lambda row: port_text(row.port, row.protocol),
             "ENDPOINT": lambda row: row.endpoint,
             "LOCAL": lambda row: "yes" if row.is_local else "no",
             "USED": lambda row: "yes" if row.is_used else "local" if row.is_used_locally else "no",
@@ -84,7 +74,7 @@ LISTINGS: Mapping[str, Listing] = {
         {
             "SERVICE": lambda row: row.service,
             "PORT-NAME": lambda row: row.port_name,
-            "LACKS": lambda row: _place(row.what),
+            "LACKS": lambda row: place_text(row.what),
             "HOLDER": lambda row: row.holder,
         },
         {"WHY": lambda row: row.why},
@@ -100,7 +90,7 @@ LISTINGS: Mapping[str, Listing] = {
         {
             "SERVICE": lambda row: row.service,
             "CLIENT": lambda row: row.client,
-            "ADDRESS": lambda row: f"{host_port(row.address, row.port)}/{row.protocol}",
+            "ADDRESS": lambda row: port_text(host_port(row.address, row.port), row.protocol),
             "POD": lambda row: row.pod,
             "LEFT": lambda row: age(row.seconds_left),
         },

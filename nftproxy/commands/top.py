@@ -19,6 +19,7 @@ from nftproxy.agent.socket.connection_rows import largest, unnamed
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
 from nftproxy.commands.output import json_text, table
 from nftproxy.kernel.conntrack.connection_counts import active_connections
+from nftproxy.model.addresses import port_text
 
 HEADER = ("SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED")
 LINES_AROUND = 3
@@ -37,7 +38,7 @@ def lines_of(top: Connections, most: int | None = None) -> Iterator[str]:
 
 def _cells(row: ConnectionRow) -> Sequence[str]:
     endpoint = f"{row.endpoint} (gone)" if row.is_gone else row.endpoint
-    return row.service, f"{row.port}/{row.protocol.upper()}", endpoint, str(row.connections), str(row.unanswered)
+    return row.service, port_text(row.port, row.protocol), endpoint, str(row.connections), str(row.unanswered)
 
 
 @click.command("top")

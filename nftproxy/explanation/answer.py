@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 
 from nftproxy.explanation.question import SourceKind
-from nftproxy.model.addresses import Address, Family, Protocol, host_port
+from nftproxy.model.addresses import Address, Family, Protocol, host_port, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.texts import printable
 
@@ -201,7 +201,7 @@ class ExplainedPlace(msgspec.Struct, frozen=True):
     expected: tuple[Expected, ...] = ()
 
     def __str__(self) -> str:
-        return f"{host_port(self.address, self.port)}/{self.protocol.value}"
+        return port_text(host_port(self.address, self.port), self.protocol.value)
 
     @property
     def reached(self) -> str:

@@ -28,7 +28,7 @@ from nftproxy.explanation.ownership import (
     spots_of_service,
 )
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
-from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
@@ -233,7 +233,8 @@ def _other_protocols(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:
     for protocol in Protocol:
         served = served_at(pipeline, msgspec.structs.replace(spot, protocol=protocol))
         if served:
-            yield f"over {protocol.value.upper()} this is Service {served.owner}: ask for {spot.port}/{protocol.value}"
+            port = port_text(spot.port, protocol.value)
+            yield f"over {protocol.value.upper()} this is Service {served.owner}: ask for {port}"
 
 
 def _quarantined(pipeline: Pipeline, spot: ToAddress) -> Iterator[str]:

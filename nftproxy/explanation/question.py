@@ -1,6 +1,6 @@
 """Parse a question: the destination of a connection (TO) and its source (SOURCE).
 
-TO       ADDRESS:PORT[/udp|sctp] (an IPv6 address in brackets), svc/NAMESPACE/NAME[:PORT], node:PORT[/udp|sctp]
+TO       ADDRESS:PORT[/UDP|SCTP] (an IPv6 address in brackets), svc/NAMESPACE/NAME[:PORT], node:PORT[/UDP|SCTP]
 SOURCE   an address, pod/NAMESPACE/NAME, node, outside
 """
 
@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family, Protocol, family_of, host_port, parse_address
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, host_port, parse_address, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ObjectKey
@@ -52,7 +52,7 @@ class ToAddress(msgspec.Struct, frozen=True):
         return Claim(NODE, self.protocol, self.port)
 
     def __str__(self) -> str:
-        return f"{host_port(self.address, self.port)}/{self.protocol.value}"
+        return port_text(host_port(self.address, self.port), self.protocol.value)
 
 
 class ToService(msgspec.Struct, frozen=True):
@@ -66,8 +66,8 @@ class ToService(msgspec.Struct, frozen=True):
     protocol: Protocol | None = None
 
     def __str__(self) -> str:
-        protocol = f"/{self.protocol.value}" if self.protocol else ""
-        return f"svc/{self.service}" + (f":{self.port}{protocol}" if self.port else "")
+        port = port_text(self.port, self.protocol.value) if self.protocol else self.port
+        return f"svc/{self.service}" + (f":{port}" if self.port else "")
 
 
 class ToNode(msgspec.Struct, frozen=True):
@@ -77,7 +77,7 @@ class ToNode(msgspec.Struct, frozen=True):
     port: int
 
     def __str__(self) -> str:
-        return f"node:{self.port}/{self.protocol.value}"
+        return port_text(f"node:{self.port}", self.protocol.value)
 
 
 To = ToAddress | ToService | ToNode
@@ -157,7 +157,7 @@ def _protocol(text: str) -> tuple[str, Protocol | None]:
 def _port(number: str, text: str) -> int:
     if number.isascii() and number.isdigit() and len(number) <= 5 and 1 <= int(number) <= 65535:
         return int(number)
-    raise _bad("TO", text, f"{number!r} is not a port from 1 to 65535, with /udp or /sctp if it isn't TCP's")
+    raise _bad("TO", text, f"{number!r} is not a port from 1 to 65535, with /UDP or /SCTP if it isn't TCP's")
 
 
 def _host(host: str, text: str) -> Address:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from nftproxy.explanation.answer import Fate, outcome
-from nftproxy.model.addresses import host_port
+from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.texts import printable
 from nftproxy.trace.tracing import Trace
 
@@ -25,8 +25,8 @@ def text(traces: Iterable[Trace], rules: str, untried: Sequence[str]) -> Iterato
 
 
 def _trace(trace: Trace) -> Iterator[str]:
-    to = host_port(trace.address, trace.port)
-    yield f"{trace.source} ({trace.kind.value}) to {to}/{trace.protocol.value}:"
+    to = port_text(host_port(trace.address, trace.port), trace.protocol.value)
+    yield f"{trace.source} ({trace.kind.value}) to {to}:"
     hook = ""
     wide = max((len(step.chain) for step in trace.steps), default=0)
     for step in trace.steps:

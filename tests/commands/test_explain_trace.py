@@ -34,7 +34,7 @@ def test_a_trace_follows_the_explanation() -> None:
     done = explain("10.96.0.20:80", "--from", "node")
     lines = done.out.splitlines()
     assert done.status == 0
-    assert lines[0] == "10.96.0.20:80/tcp from the node itself, on node node-a"
+    assert lines[0] == "10.96.0.20:80/TCP from the node itself, on node node-a"
     step = "  output -101       nat-output        new connection: looks for source ranges first"
     assert step in lines
     assert lines[-2:] == ["  => rejected (tcp reset)", "  as explained"]
@@ -44,7 +44,7 @@ def test_a_trace_follows_the_explanation() -> None:
 def test_programs_get_both_as_json() -> None:
     """The JSON has the explanation and the traces, with steps and differences."""
     answer = json.loads(explain("10.96.0.10:80", "--from", "10.1.0.200", "--output", "json").out)
-    assert answer["explanation"]["to"] == "10.96.0.10:80/tcp"
+    assert answer["explanation"]["to"] == "10.96.0.10:80/TCP"
     (trace,) = answer["traces"]
     assert (trace["source"], trace["fate"], trace["differences"]) == ("10.1.0.200", "endpoint", [])
     assert {"hook", "priority", "chain", "rule", "verdict", "words"} == set(trace["steps"][0])

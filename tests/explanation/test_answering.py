@@ -355,7 +355,7 @@ def test_localhost_is_explained() -> None:
 def test_the_wrong_protocol_is_noticed() -> None:
     """A question by TCP about a port that a Service serves by UDP gets a note with the right question."""
     made = pipeline(service(ports=["dns:53/udp"]))
-    assert place(made, "10.96.0.10:53").notes == ("over UDP this is Service shop/web:dns: ask for 53/udp",)
+    assert place(made, "10.96.0.10:53").notes == ("over UDP this is Service shop/web:dns: ask for 53/UDP",)
 
 
 def test_unfollowed_hints_are_explained() -> None:
@@ -435,5 +435,5 @@ def test_no_line_of_an_explanation_can_be_forged() -> None:
     """Text from the kernel or a cluster in a reason can't begin a new line."""
     made = pipeline(service(), node=node())
     made.withhold(Family.IPV4, [key("shop/web")])
-    made.withheld[Family.IPV4][key("shop/web")] = "no\n10.96.0.10:80/tcp: fine"
-    assert "\n10.96.0.10:80/tcp: fine" not in str(asked(made, "10.96.0.10:80"))
+    made.withheld[Family.IPV4][key("shop/web")] = "no\n10.96.0.10:80/TCP: fine"
+    assert "\n10.96.0.10:80/TCP: fine" not in str(asked(made, "10.96.0.10:80"))

@@ -54,7 +54,7 @@ def test_a_picture_shows_every_place_source_and_endpoint(example: str) -> None:
     for explanation in _explanations(example):
         words = "\n".join(_texts(svg(explanation, TEMPLATE)))
         for place in explanation.places[:MOST_PLACES]:
-            assert f":{place.port}/{place.protocol.value}" in words
+            assert f":{place.port}/{place.protocol.name}" in words
             for case in place.cases:
                 assert "anywhere" in words or all(source in words for source in case.sources)
                 drawn = case.fate in (Fate.ENDPOINT, Fate.FORWARDED)

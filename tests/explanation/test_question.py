@@ -43,6 +43,21 @@ def test_each_form_is_read(text: str, to: To) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("10.96.0.10:80", "10.96.0.10:80/TCP"),
+        ("[fd00:96::10]:53/udp", "[fd00:96::10]:53/UDP"),
+        ("svc/shop/web:53/Sctp", "svc/shop/web:53/SCTP"),
+        ("svc/shop/web:http", "svc/shop/web:http"),
+        ("node:30053/UDP", "node:30053/UDP"),
+    ],
+)
+def test_ports_are_shown_as_kubectl_writes_them(text: str, shown: str) -> None:
+    """The protocol is in capitals, however it is asked for."""
+    assert str(parse_to(text)) == shown
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "",

@@ -170,6 +170,15 @@ def used(*objects: ClusterObject) -> dict[str, str]:
         ((service(**LOCAL), slice_of(endpoints=[HERE, AWAY])), "Served", "1/2", ()),
         ((service(external_policy="Local"), slice_of(endpoints=[AWAY])), "Served", "1/1", ()),
         (
+            (service(ports=["http:22"], external_ips=["192.168.0.2"]), slice_of(endpoints=[HERE])),
+            "Conflict",
+            "1/1",
+            (
+                "it does not get 192.168.0.2:22/TCP: the port is protected on the node's own addresses "
+                "(nftproxy.protectedPorts)",
+            ),
+        ),
+        (
             (service(external_policy="Local", **NODE_PORT), slice_of(endpoints=[AWAY])),
             "NoneLocal",
             "1/1",
