@@ -15,12 +15,12 @@ from nftproxy.commands.articles import print_article
 from nftproxy.commands.offline import OFFLINE_IF_ANY, OFFLINE_ONLY, PATHS_IF_ANY, offline_cluster, refuse_given
 from nftproxy.commands.output import json_text
 from nftproxy.explanation.answer import Explanation
-from nftproxy.explanation.expected import with_kernel
+from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import Plan, plan
 from nftproxy.explanation.picture import svg
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
-from nftproxy.kernel.nfnetlink.nft_queries import tables
+from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains, tables
 from nftproxy.kernel.nfnetlink.table_copy import read_other_tables, read_table
 from nftproxy.kernel.others.xtables import legacy_tables
 from nftproxy.model.addresses import Family
@@ -106,6 +106,8 @@ def explain_command(
     if kernel:
         with ElementLookup() as elements:
             explanation = with_kernel(explanation, elements.find)
+        missing = missing_chains(cluster.pipeline, explanation, hooked_chains)
+        explanation = msgspec.structs.replace(explanation, missing_chains=missing)
     pipeline, pods = cluster.pipeline, cluster.manifests.pods
     traced = None
     if wants_trace and kernel:

@@ -231,11 +231,14 @@ class Explanation(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     base_chains: tuple[OwnBaseChain, ...] = ()
     is_known: bool = True
+    missing_chains: tuple[str, ...] = ()  # base chains to which no packet comes, if the kernel was asked
 
     @property
     def is_damaged(self) -> bool:
-        """True if the kernel was asked, and an element is missing, differs, or must not be there."""
-        return any(each.is_held is False for place in self.places for each in place.expected)
+        """True if the kernel was asked, and a base chain or an element is missing, or an element is wrong."""
+        return bool(self.missing_chains) or any(
+            each.is_held is False for place in self.places for each in place.expected
+        )
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -252,6 +255,9 @@ class Explanation(msgspec.Struct, frozen=True):
 def _lines(explanation: Explanation) -> Iterator[str]:
     yield explanation.title
     yield from (f"  {printable(note)}" for note in explanation.notes)
+    if explanation.missing_chains:
+        chains = ", ".join(explanation.missing_chains)
+        yield f"  kernel: no packet comes to {chains}: the chains are missing, or their table is dormant"
     for place in explanation.places:
         yield ""
         yield f"{place}: {place.reached}"

@@ -8,7 +8,7 @@ recognised by the type of their keys, so that templates may name them freely.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -101,6 +101,22 @@ def base_chains(pipeline: Pipeline) -> tuple[OwnBaseChain, ...]:
     declared = (each for made in pipeline.generations.values() for each in made.used_declarations().values())
     found = {each.name: _HOOK.match(each.body[0]) for each in declared if each.is_base_chain}
     return tuple(OwnBaseChain(name, *match.groups()) for name, match in found.items() if match)
+
+
+def missing_chains(
+    pipeline: Pipeline, explanation: Explanation, hooked: Callable[[Family], Collection[str]]
+) -> tuple[str, ...]:
+    """Return the base chains of an explanation's families that `hooked` doesn't have, each with its table.
+
+    `hooked` returns the base chains of a family's table to which packets come.
+    """
+    found = []
+    for family in dict.fromkeys(place.family for place in explanation.places):
+        declared = pipeline.generations[family].used_declarations().values() if family in pipeline.generations else ()
+        present = hooked(family)
+        lacking = (each.name for each in declared if each.is_base_chain and each.name not in present)
+        found += [f"{family.table} {name}" for name in lacking]
+    return tuple(found)
 
 
 def affinity_of(pipeline: Pipeline, spot: ToAddress, served: Served, asking: Sequence[Client]) -> Affinity | None:

@@ -149,6 +149,18 @@ def chains(family: Family, table: str) -> dict[str, bool]:
     return {text_of(each[nft.CHAIN_NAME]): nft.CHAIN_HOOK in each for each in ours}
 
 
+def hooked_chains(family: Family) -> frozenset[str]:
+    """Return the base chains of our table to which packets come: none if the table is missing or dormant.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    found = _ask(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE))
+    if not found or number_of(found[0].get(nft.TABLE_FLAGS, b"")) & nft.DORMANT:
+        return frozenset()
+    return frozenset(name for name, is_hooked in chains(family, TABLE).items() if is_hooked)
+
+
 def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[str, str]]:
     """Return the (table, chain) of a family's chains with a matching name.  The pattern sees a 0 byte after the name.
 

@@ -9,7 +9,7 @@ from unittest.mock import Mock
 import pytest
 
 from nftproxy.kernel.nfnetlink import nft_queries, sockets
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import codec
@@ -115,3 +115,13 @@ def test_base_chains_of_others() -> None:
     ]
     assert nft_queries.base_chains() == expected
     assert nft_queries.tables() == ["inet a", "ip b", "ip6 c"]
+
+
+def test_chains_to_which_packets_come() -> None:
+    """Our base chains are listed, and none of a dormant table, or without a table."""
+    assert nft_queries.hooked_chains(IPV4) == frozenset()
+    base = "chain base { type filter hook forward priority 0; };"
+    execute(f"table ip {TABLE} {{ chain plain {{ }}; {base} }}; table ip other {{ {base.replace('base', 'more')} }}")
+    assert nft_queries.hooked_chains(IPV4) == {"base"}
+    execute(f"table ip {TABLE} {{ flags dormant; }}")
+    assert nft_queries.hooked_chains(IPV4) == frozenset()

@@ -161,6 +161,22 @@ def missing(bench: Bench) -> Iterator[None]:
         yield
 
 
+def harmed(text: str) -> Harm:
+    """The table is changed, and the agent is gone."""
+
+    @contextmanager
+    def harm(bench: Bench) -> Iterator[None]:
+        with ended(bench):
+            bench.lab.load(text)
+            yield
+
+    return harm
+
+
+UNHOOKED = harmed("delete chain ip nftproxy nat-prerouting")
+DORMANT = harmed("table ip nftproxy { flags dormant; }")
+
+
 @contextmanager
 def emptied(bench: Bench) -> Iterator[None]:
     """Another program flushes the ruleset, and the agent repairs it."""
@@ -343,6 +359,8 @@ THE_AGENT = [
     Incident(
         "element is missing, no agent", f"{HTTP} {FILES}", ("and has nothing",), FINE, missing, ("a change came",), 1, 2
     ),
+    Incident("base chain is missing, no agent", f"{HTTP} {FILES}", ("no packet comes to",), FINE, UNHOOKED, (), 1, 2),
+    Incident("table is dormant, no agent", f"{HTTP} {FILES}", ("table is dormant",), FINE, DORMANT, (), 1, 2),
 ]
 THE_NODE = [
     Incident("firewall drops", f"{HTTP} --trace", ("chain f of the table firewall",), FINE, WALL, (), 1),
