@@ -56,12 +56,23 @@ SHORTEST_QUIET, QUIET = 1.0, 4.0
 `SHORTEST_QUIET` seconds.  So repairs take at most a fifth of a CPU, however often our tables are changed."""
 
 
+LARGEST_WHOLE = 8 * 2**20
+"""Characters up to which a table is replaced in one transaction, some 200,000 elements and 350 MB of memory.
+
+A larger transaction could take more memory than the agent may have, again after each restart.  So a larger table is
+replaced in pieces, and has no rules for some seconds."""
+
+
 class Remedy(IntEnum):
     """The extra step before a load.  Each refusal in a row moves on to the next step, then wraps around."""
 
     NOTHING = 0
     REPLACE = 1
     QUARANTINE = 2
+
+
+_REPLACED = Installed()
+"""A table that the kernel has refused to load over, so that it is replaced."""
 
 
 class _Table:
@@ -268,8 +279,21 @@ class Loader:
         self._has_been_loaded(tables, size, now() - began)
 
     def _load_transactions(self, installed: Mapping[Family, Installed | None]) -> list[Transaction]:
-        """The transactions of a load: a single one, with pieces before and after it if much differs in the tables."""
+        """The transactions of a load: a single one, with pieces before and after it if much differs in the tables.
+
+        Tables that are replaced are loaded in pieces, if the load is larger than `LARGEST_WHOLE`.  A table that is
+        replaced after a refusal is loaded as a whole: another refusal must leave its rules in force.
+        """
         whole = join(self._pipeline.load(family, found) for family, found in installed.items())
+        replaced = [
+            family
+            for family, found in installed.items()
+            if found != _REPLACED and not self._pipeline.refilled(family, found)
+        ]
+        if len(whole.text) > LARGEST_WHOLE and replaced:
+            pieces = [piece for family in replaced for piece in self._pipeline.replacement(family, installed[family])]
+            others = {family: found for family, found in installed.items() if family not in replaced}
+            return [*pieces, *(self._load_transactions(others) if others else ())]
         if len(whole.text) <= LONGEST or not any(found and found.differences for found in installed.values()):
             return [whole]
         split = {family: split_refill(family, found) for family, found in installed.items() if found}
@@ -308,7 +332,7 @@ class Loader:
         if remedy is Remedy.QUARANTINE:
             await self._quarantine_culprits(table.quarantine)
         installed = await self._kernel.read_back(table.family)
-        return installed and Installed() if remedy is Remedy.REPLACE else installed
+        return installed and _REPLACED if remedy is Remedy.REPLACE else installed
 
     async def _compared(self, family: Family, found: Installed | None) -> Installed | None:
         """Add the differing elements to a table that isn't replaced."""

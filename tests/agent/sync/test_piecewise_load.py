@@ -11,6 +11,7 @@ from nftproxy.agent.sync import loading, piecewise_load
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
+from nftproxy.rules import pieces as rule_pieces
 from nftproxy.rules.pieces import PIECE
 from nftproxy.rules.transaction import Transaction
 from tests.agent.world import EVERYTHING, MORE_PODS, REFUSED, SYNC_PERIOD, UNAVAILABLE, FakeKernel, World, source
@@ -64,6 +65,24 @@ def test_a_restart_is_one_transaction() -> None:
     kernel.applied.clear()
     World(kernel).run(source((0, [*EVERYBODY, Put(MORE_PODS)])), until=1).assert_in_step()
     assert len(kernel.applied) == 1
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_large_table_of_another_shape_is_replaced_in_pieces(monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
+    """An upgrade replaces the tables in one transaction, and in pieces only if that would take too much memory."""
+    with monkeypatch.context() as earlier:
+        earlier.setattr(pipeline.Pipeline, "_shape", lambda *_: "of-an-earlier-release")
+        kernel = World().run(source((0, EVERYBODY)), until=1).kernel
+    kernel.applied.clear()
+    if is_large:
+        monkeypatch.setattr(loading, "LARGEST_WHOLE", 10_000)
+        monkeypatch.setattr(rule_pieces.pieces_of, "__defaults__", (4_000,))
+    World(kernel).run(source((0, EVERYBODY)), until=3 * SYNC_PERIOD).assert_in_step()
+    sent = texts(kernel)
+    assert sum(f"delete table {family.table}\n" in text for text in sent for family in Family) == len(Family)
+    without_declarations = [text for text in sent if "table ip" not in text.partition("\n")[0]]
+    assert (len(sent) > 1 + 2 * len(Family)) == is_large
+    assert max(map(len, without_declarations), default=0) < 5_000
 
 
 @pytest.mark.parametrize("fewer", [False, True])
