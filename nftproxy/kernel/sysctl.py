@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from nftproxy.kernel.libnftables import check_text
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
+from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.settings import Config
 
 log = logging.getLogger(__name__)
@@ -31,6 +33,15 @@ FORWARDING: Mapping[Family, str] = MappingProxyType(
 HASH_SIZE = f"{NETFILTER}/nf_conntrack_buckets"
 """The hash size.  kube-proxy writes /sys/module/nf_conntrack/parameters/hashsize, which only root can even read."""
 OOM_SCORE_ADJ = "/proc/self/oom_score_adj"
+
+_TRACKING = """\
+table ip nftproxy-conntrack {
+  chain c {
+    type filter hook forward priority 0
+    ct state new accept
+  }
+}
+"""
 
 ENTRIES_PER_BUCKET = 4  # kube-proxy's, and once the kernel's own proportion of nf_conntrack_max to the hash size
 
@@ -74,7 +85,21 @@ def set_up_node(config: Config) -> None:
     settings = {path: value for path, value in wanted(config, os.cpu_count() or 1).items() if path != OOM_SCORE_ADJ}
     if not settings:
         log.info("the configuration asks for no sysctl: there is nothing to set")
+        return
+    load_conntrack()
     apply(settings)
+
+
+def load_conntrack() -> None:
+    """Try a rule of connection tracking, without loading the rule.
+
+    On a node that has just started, nothing may have used connection tracking yet.  To take the rule, the kernel loads
+    its module, which has the settings.
+    """
+    try:
+        check_text(_TRACKING)
+    except (Refused, Unavailable) as error:
+        log.info("connection tracking can't be tried: %(error)s", {"error": error})
 
 
 def read_all(paths: Iterable[str]) -> dict[str, int]:

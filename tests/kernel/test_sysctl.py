@@ -10,6 +10,7 @@ import pytest
 
 from nftproxy.deploy.daemonset import NO_SYSCTLS, OOM_SCORE_ADJ
 from nftproxy.kernel import sysctl
+from nftproxy.kernel.nfnetlink.nft_queries import tables
 from nftproxy.kernel.sysctl import apply, wanted
 from nftproxy.model.settings import Config, Conntrack
 
@@ -139,6 +140,25 @@ def test_a_configuration_that_asks_for_nothing_writes_nothing(
     with caplog.at_level(logging.INFO):
         sysctl.set_up_node(Config(conntrack=NO_SYSCTLS, oom_score_adj=7))
     assert caplog.messages == ["the configuration asks for no sysctl: there is nothing to set"]
+
+
+def test_the_settings_are_there_when_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that only sets sysctls has the kernel load connection tracking before it makes the settings."""
+    done: list[object] = []
+    monkeypatch.setattr(sysctl, "check_text", lambda text: done.append("ct state" in text))
+    monkeypatch.setattr(sysctl, "apply", done.append)
+    sysctl.set_up_node(Config(oom_score_adj=7))
+    loaded, settings = done
+    assert loaded is True
+    assert settings == {k: v for k, v in wanted(Config(), os.cpu_count() or 1).items() if k != sysctl.OOM_SCORE_ADJ}
+
+
+@pytest.mark.usefixtures("namespace")
+def test_a_trial_of_connection_tracking_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """The kernel takes the rule that has it load connection tracking, and has no table afterwards."""
+    with caplog.at_level(logging.INFO):
+        sysctl.load_conntrack()
+    assert (caplog.messages, tables()) == ([], [])
 
 
 @pytest.mark.usefixtures("namespace")
