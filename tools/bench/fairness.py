@@ -39,6 +39,9 @@ SECONDS, REWRITES, MOVES = 60.0, 0.5, 0.25
 LARGE, ITS_IP = "evil/one", "10.97.0.1"
 PORTS, PODS = 100, 1_000
 """100,000 rows, which is the limit of a Service."""
+WEIGHTED = 4
+"""Rows that an endpoint counts as, if endpoints have weights."""
+NAMES = [f"p{port}:{port}" for port in range(1, PORTS + 1)]
 
 
 class Case(NamedTuple):
@@ -51,10 +54,9 @@ class Case(NamedTuple):
 def large(number: int = 0, algorithm: str = "random") -> list[Service | EndpointSlice]:
     """The large Service and its slice."""
     asked = {} if algorithm == "random" else {"algorithm": algorithm}
-    ports = [f"p{port}:{port}" for port in range(1, PORTS + 1)]
     offered = [f"p{port}:{port + number % 2}" for port in range(1, PORTS + 1)]
     return [
-        service(LARGE, cluster_ips=[ITS_IP], ports=ports, annotations=asked),
+        service(LARGE, cluster_ips=[ITS_IP], ports=list(NAMES), annotations=asked),
         slice_of(LARGE, list(hosts(PODS)), ports=offered),
     ]
 
@@ -64,10 +66,21 @@ def flipped(number: int) -> list[Service | EndpointSlice]:
     return large(algorithm=("random", "round-robin")[number % 2])[:1]
 
 
+def weighted(number: int) -> list[Service | EndpointSlice]:
+    """The large Service with a weight for a zone, or without."""
+    asked: dict[str, str] = {"weights": "zone:b=2"} if number % 2 else {}
+    pods = [f"{pod}@node-b{' in=b' * (index % 2)}" for index, pod in enumerate(hosts(PODS // WEIGHTED))]
+    return [
+        service(LARGE, cluster_ips=[ITS_IP], ports=list(NAMES), annotations=asked),
+        slice_of(LARGE, pods, ports=list(NAMES)),
+    ]
+
+
 CASES = (
     Case("nothing", lambda _: ()),
     Case("the ports of its slice", large),
     Case("`algorithm`, random or round-robin", flipped),
+    Case("`weights`, none or `zone:b=2`", weighted),
 )
 
 
