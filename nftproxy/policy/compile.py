@@ -229,5 +229,5 @@ class _OwnSources(NamedTuple):
         return cls(guarded, of_family(service.cluster_ips, family)[0], range_keys(ranges))
 
     def without_allowed(self) -> _OwnSources:
-        """The same for the Service's other ports: a single port contributes the sources on the list."""
+        """This restriction without the sources on the list, which only a single port of the Service contributes."""
         return self._replace(allowed=())

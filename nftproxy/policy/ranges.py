@@ -48,7 +48,7 @@ def keys_at_most(networks: Iterable[Network]) -> int:
 
 
 def networks_of(keys: Iterable[str]) -> list[Network]:
-    """The networks of such keys, as large as they can be."""
+    """The networks that keys of `range_keys` stand for, neighbours merged."""
     return merged(ip_network(key.replace(_BETWEEN, "/")) for key in keys)
 
 

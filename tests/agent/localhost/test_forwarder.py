@@ -100,10 +100,16 @@ class Client:
     """A connection to a local port that asks for the name of its server."""
 
     def __init__(self, port: LocalPort) -> None:
-        self.end = socket.create_connection(port, timeout=TIMEOUT)
+        self._is_reset = False
+        try:
+            self.end = socket.create_connection(port, timeout=TIMEOUT)
+        except ConnectionResetError:  # the forwarder's reset may come before this function looks at the connection
+            self.end, self._is_reset = socket.socket(), True
 
     def ask(self) -> str:
         """The name of the server, or the name of the error if there is one."""
+        if self._is_reset:
+            return ConnectionResetError.__name__
         try:
             self.end.sendall(b"?\n")
             return (self.end.recv(1000).decode() or "nobody").split()[0]
