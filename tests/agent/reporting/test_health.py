@@ -76,6 +76,18 @@ def test_what_is_waited_for() -> None:
     assert health.status(at(4)).is_healthy
 
 
+def test_another_agent_is_waited_for_first() -> None:
+    """While another agent has the lock, health names it, and the proxy is alive but not healthy."""
+    health = loaded()
+    health.waits_for_agent("another nftproxy (process 7)")
+    status = health.status(at(500))
+    answer = healthz(status, node_eligible=True)
+    assert json.loads(answer.body)["waitingFor"] == ["the end of another nftproxy (process 7)"]
+    assert (answer.status, livez(status).status) == (503, 200)
+    health.waits_for_agent("")
+    assert health.status(at(501)).is_healthy
+
+
 def test_no_change_is_late_before_everything_was_listed() -> None:
     """A restart wouldn't make the API answer, so the first load's time runs from the end of the listing."""
     health = Health(PERIOD)
