@@ -21,7 +21,7 @@ from nftproxy_conformance.lab.wire import ETH_P_ALL
 
 from nftproxy.trace.frames import TRANSPORTS, packet
 from tests.support.cluster import IP, IP6, Ip
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 from tests.system.e2e.agent import BEACON, Agent, ask_http, eventually
 from tests.system.e2e.objects import Object, node, service, service_cidr, slice_of
 
@@ -395,20 +395,25 @@ def test_rolling_update(town: Town, ip: Ip, policy: str) -> None:
         is_over = threading.Event()
         look = who(town.outside, address_of(town.nodes["node-a"], ip), 30080)
 
-        def keep_asking() -> set[str]:
-            seen = {look()}
+        answers: list[str] = []
+
+        def keep_asking() -> None:
             while not is_over.is_set():
-                seen.add(look())
-            return seen
+                answers.append(look())
+
+        def roll(*states: list[str]) -> None:
+            for endpoints in states:
+                town.put(slice_of(*endpoints, ports=["tcp:8080/TCP"]))
+                enough = len(answers) + 5
+                wait_until(lambda enough=enough: asking.done() or len(answers) >= enough)  # type: ignore[misc]
 
         asking = executor.submit(keep_asking)
         pod, machine = town.servers["node-a"], town.nodes["node-a"]
         first, second = (f"{address_of(host, ip)}@node-a" for host in (pod, machine))
         try:
-            for endpoints in ([first, second], [f"{first} draining", second], [second]):
-                town.put(slice_of(*endpoints, ports=["tcp:8080/TCP"]))
-            for endpoints in ([f"{second} draining"], [f"{second} draining", first], [first]):
-                town.put(slice_of(*endpoints, ports=["tcp:8080/TCP"]))
+            roll([first, second], [f"{first} draining", second], [second])
+            roll([f"{second} draining"], [f"{second} draining", first], [first])
         finally:
             is_over.set()
-        assert asking.result() == {"web-0", "node-a"}
+        asking.result()
+        assert set(answers) == {"web-0", "node-a"}
