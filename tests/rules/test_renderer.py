@@ -154,6 +154,12 @@ def test_an_undefined_name_names_the_template_and_the_line() -> None:
     assert problem == Problem("table.nft.j2", "", "line 3", "UndefinedError: 'tabel' is undefined", Code.TEMPLATE_FAULT)
 
 
+def test_a_failing_filter_names_the_line_of_the_template() -> None:
+    """Where Python code that the template calls fails, the line is the template's, and not that code's."""
+    problem = problem_of(TABLE_TEMPLATE, "table {{ table }} {\n}\n{{ 5 | join }}\n")
+    assert (problem.source, problem.field) == ("table.nft.j2", "line 3")
+
+
 def test_a_failing_expression_names_the_template_and_the_line() -> None:
     """Any exception of an expression is an error of the template, with the line."""
     problem = problem_of(TABLE_TEMPLATE, "{% for address in nodeport_addresses %}\n{% endfor %}\n{{ 1 // 0 }}\n")
