@@ -1,4 +1,4 @@
-"""The incidents of docs/troubleshooting.md's last table: how each is made, and how it is named.
+"""The incidents of README.md: how each is made, and how it is named.
 
 A row has the operator's command, the words that name the cause, and words that would be false.  The objects of a
 row are beside five healthy Services.  `harm` damages the node, the API server or the agent, and undoes it.
