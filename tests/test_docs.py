@@ -43,7 +43,7 @@ DOCS = CHECKOUT / "docs"
 INDEX = DOCS / "index.md"
 DATA_PLANE = DOCS / "data-plane.md"
 SEMANTICS = DOCS / "semantics.md"
-FOLDERS = ("docs", "examples", "tests", "conformance")
+FOLDERS = ("docs", "examples", "tests", "conformance", ".github")
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(page for each in FOLDERS for page in (CHECKOUT / each).rglob("*.md"))])
 
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
