@@ -44,6 +44,8 @@ INDEX = DOCS / "index.md"
 DATA_PLANE = DOCS / "data-plane.md"
 SEMANTICS = DOCS / "semantics.md"
 FOLDERS = ("docs", "examples", "tests", "conformance", ".github")
+WITHOUT_EFFECT = [path for path, row in UNUSED.items() if not row.used_in]
+"""The fields of kube-proxy's configuration that nftproxy uses in no mode."""
 PAGES = sorted([*CHECKOUT.glob("*.md"), *(page for each in FOLDERS for page in (CHECKOUT / each).rglob("*.md"))])
 
 by_path = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(CHECKOUT)))
@@ -363,7 +365,7 @@ def test_every_command_is_described() -> None:
 def test_every_option_is_described() -> None:
     """docs/cli.md names each option of each command, except flags of fields without effect."""
     text = (DOCS / "cli.md").read_text()
-    unused = {f"--{flag.name}" for flag in FLAGS if flag.path in UNUSED}
+    unused = {f"--{flag.name}" for flag in FLAGS if flag.path in WITHOUT_EFFECT}
     options = {name for each in cli.commands().values() for option in each.params for name in option.opts} - unused
     missing = {name for name in options if name.startswith("--") and name not in text}
     assert not missing
@@ -429,5 +431,4 @@ def test_the_table_of_annotations_is_what_is_declared() -> None:
 def test_every_field_without_effect_is_named() -> None:
     """docs/cli.md names each field of kube-proxy's that has no effect, and each such flag without a field."""
     section = (DOCS / "cli.md").read_text().partition("\n### Without effect\n")[2].partition("\n### ")[0]
-    fields = [path for path, row in UNUSED.items() if not row.used_in]
-    assert re.findall(r"`([^`]+)`", section) == [*fields, *(f"--{flag.name}" for flag in OTHER_FLAGS)]
+    assert re.findall(r"`([^`]+)`", section) == [*WITHOUT_EFFECT, *(f"--{flag.name}" for flag in OTHER_FLAGS)]
