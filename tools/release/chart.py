@@ -1,0 +1,177 @@
+"""A Helm chart, made from the template of `nftproxy manifests`.
+
+The template is rendered with all options, with a word in the place of each value.  Then it is rendered without each
+option in turn, and the lines that differ go between `{{- if }}` and `{{- end }}`.  So chart and command can't drift
+apart.  A canary, and nodes that an EKS cluster must avoid, are for the command alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from ipaddress import ip_network
+
+import msgspec
+
+from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, Json, configuration, deployed, render
+from nftproxy.deploy.distributions import KUBEADM
+from nftproxy.model.settings import Config
+from nftproxy.sources.documents import to_yaml
+from nftproxy.templates_dir import deploy_templates_dir
+
+HOST, PORT, IMAGE, LABEL = "host.invalid", 65534, "image.invalid", "label.invalid"
+TAINT = ".Values.config.nftproxy.startupTaint"
+OF_VALUES = ("clusterCIDR", "nftproxy")
+"""The fields of the configuration that `config` of the values has.  With them it may have more."""
+GIVEN = "fields-of-values: true\n"
+
+EXPRESSIONS = {
+    f'        {LABEL}: "1"\n': "{{- with .Values.nodeSelector }}\n{{ toYaml . | indent 8 }}\n{{- end }}\n",
+    f"    {GIVEN}": "{{ toYaml .Values.config | indent 4 }}\n",
+    f'"{HOST}"': "{{ .Values.apiServer.host | quote }}",
+    f'"{PORT}"': "{{ .Values.apiServer.port | quote }}",
+    f'"{IMAGE}"': "{{ .Values.image | quote }}",
+}
+"""Texts of the rendered template, and what a chart has there."""
+
+CONDITIONS = {"has_monitoring": ".Values.monitoring", "sets_sysctls": ".Values.sysctls", "startup_taint": TAINT}
+"""The condition of a chart for each option."""
+
+VALUES = """\
+# The image of the agent.
+image: nftproxy:{version}
+
+# Where every node reaches the API server without a Service.  Both are needed.
+apiServer:
+  host: ""
+  port: 6443
+
+# Labels that a node must have to get the agent, beside kubernetes.io/os.
+nodeSelector: {{}}
+
+# Whether other machines may scrape metrics, by a PodMonitor of the Prometheus operator.
+monitoring: false
+
+# Whether a privileged init container sets the sysctls of connection tracking.
+sysctls: true
+
+# More fields of the KubeProxyConfiguration.
+config:
+  # The ranges of the cluster's pods.  Needed, unless detectLocalMode says how else pods are recognised.
+  clusterCIDR: ""
+  nftproxy:
+    # The key of a taint to remove from the Node once all rules are loaded.
+    startupTaint: ""
+"""
+
+
+def chart(version: str) -> dict[str, str]:
+    """Return the files of the chart by their paths in its folder."""
+    about = {
+        "apiVersion": "v2",
+        "name": "nftproxy",
+        "description": "A Kubernetes service proxy for nftables, in place of kube-proxy",
+        "type": "application",
+        "version": version,
+        "appVersion": version,
+    }
+    return {
+        "Chart.yaml": to_yaml([about]),
+        "values.yaml": VALUES.format(version=version),
+        "values.schema.json": msgspec.json.format(msgspec.json.encode(_schema()), indent=2).decode() + "\n",
+        "templates/agent.yaml": _template(),
+    }
+
+
+def _template() -> str:
+    """The template of all objects."""
+    lines = _rendered()
+    before: dict[int, list[str]] = {}
+    for option, condition in CONDITIONS.items():
+        for first, last, instead in _differences(lines, _rendered(without=option)):
+            if first == last:
+                before.setdefault(first, []).extend([f"{{{{- if not {condition} }}}}\n", *instead, "{{- end }}\n"])
+                continue
+            before.setdefault(first, []).append(f"{{{{- if {condition} }}}}\n")
+            before.setdefault(last, [])[:0] = [*(["{{- else }}\n", *instead] if instead else []), "{{- end }}\n"]
+    text = "".join("".join(before.get(number, [])) + line for number, line in enumerate([*lines, ""]))
+    for found, expression in EXPRESSIONS.items():
+        assert found in text, found
+        text = text.replace(found, expression)
+    return text
+
+
+def _differences(lines: list[str], other: list[str]) -> Iterator[tuple[int, int, list[str]]]:
+    """The places where lines differ from others: the first line, the line after the last, and the other's lines."""
+    for kind, first, last, start, end in difflib.SequenceMatcher(None, lines, other, autojunk=False).get_opcodes():
+        if kind != "equal":
+            yield first, last, other[start:end]
+
+
+def _schema() -> Json:
+    """The schema of the values, which Helm checks before it renders."""
+    text, flag = {"type": "string", "minLength": 1}, {"type": "boolean"}
+    fixed = [name for name in _fixed_fields("sets_sysctls") if name != "conntrack"]
+    config = {
+        "type": "object",
+        "properties": {
+            "clusterCIDR": {"type": "string"},
+            "nftproxy": {
+                "type": "object",
+                "properties": {"startupTaint": {"type": "string"}},
+                "required": ["startupTaint"],
+            },
+        },
+        "required": list(OF_VALUES),
+        "propertyNames": {"not": {"enum": fixed}},
+        "anyOf": [{"properties": {"clusterCIDR": {"minLength": 1}}}, {"required": ["detectLocalMode"]}],
+    }
+    port = {"type": "integer", "minimum": 1, "maximum": 65535}
+    api_server = {"type": "object", "properties": {"host": text, "port": port}, "required": ["host", "port"]}
+    labels = {"type": "object", "additionalProperties": {"type": "string"}}
+    values = {
+        "image": text,
+        "apiServer": api_server | {"additionalProperties": False},
+        "nodeSelector": labels,
+        "monitoring": flag,
+        "sysctls": flag,
+        "config": config,
+    }
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": values | {"global": {"type": "object"}},
+        "required": list(values),
+        "additionalProperties": False,
+        # Without sysctls the template writes the section itself.
+        "if": {"properties": {"sysctls": {"const": False}}},
+        "then": {"properties": {"config": {"properties": {"conntrack": False}}}},
+    }
+
+
+def _fixed_fields(without: str = "") -> Json:
+    """The fields of the configuration that the template writes itself."""
+    return {name: value for name, value in configuration(deployed(_asked(without))).items() if name not in OF_VALUES}
+
+
+def _rendered(without: str = "") -> list[str]:
+    """The lines of the manifests, with a word for each value and with all options, except for `without`."""
+    asked = _asked(without)
+    template = (deploy_templates_dir() / TEMPLATE).read_text()
+    text = render(template, asked, deployed(asked), to_yaml([_fixed_fields(without)]) + GIVEN)
+    lines = text.splitlines(keepends=True)
+    return lines[next(number for number, line in enumerate(lines) if not line.startswith("#")) :]
+
+
+def _asked(without: str) -> DaemonSetOptions:
+    """All options that a chart has, except for `without`."""
+    taint = "" if without == "startup_taint" else "taint.invalid"
+    return DaemonSetOptions(
+        KUBEADM,
+        Config(startup_taint=taint, cluster_cidrs=(ip_network("192.0.2.0/24"),)),
+        api_server=f"https://{HOST}:{PORT}",
+        image=IMAGE,
+        node_labels=((LABEL, "1"),),
+        has_monitoring=without != "has_monitoring",
+        sets_sysctls=without != "sets_sysctls",
+    )
