@@ -11,6 +11,9 @@ from nftproxy.model.texts import printable
 GAP = 3
 """Blanks between two columns, as in kubectl."""
 
+WIDEST = 60
+"""Characters to which a column is padded.  A longer cell moves the rest of its own row only."""
+
 MOST_ITEMS = 3
 """Items of a list in a cell that isn't wide, as in kubectl (pkg/printers/internalversion, formatEndpoints)."""
 
@@ -18,9 +21,9 @@ MOST_ITEMS = 3
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yield the lines of a table."""
     cells = [list(header), *([printable(cell) or "<none>" for cell in row] for row in rows)]
-    widths = [max(map(len, column)) + GAP for column in zip(*cells, strict=True)]
+    widths = [min(max(map(len, column)), WIDEST) for column in zip(*cells, strict=True)]
     for row in cells:
-        yield "".join(map(str.ljust, row, widths)).rstrip()
+        yield (" " * GAP).join(map(str.ljust, row, widths)).rstrip()
 
 
 def age(seconds: float) -> str:

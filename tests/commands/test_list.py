@@ -73,6 +73,15 @@ def test_long_lists_are_cut_unless_wide() -> None:
     assert "203.0.113.1,203.0.113.2,203.0.113.3,203.0.113.4,203.0.113.5   80:30080/TCP" in wide
 
 
+def test_long_cells_widen_their_own_row_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of 100 addresses has them all with -o wide, and other rows are as short as without it."""
+    addresses = [f"203.0.113.{number}" for number in range(1, 101)]
+    monkeypatch.setitem(ROWS, "services", [service_row("api"), service_row("web", *addresses), End()])
+    header, api, web = nftproxy("list", "svc", "-n", "shop", "-o", "wide").out.splitlines()
+    assert f"{','.join(addresses)}   80:30080/TCP" in web
+    assert max(len(header), len(api)) < 200
+
+
 def test_ports_have_one_notation() -> None:
     """Ports are as kubectl writes them in each listing, those that a Service lacks too."""
     assert nftproxy("list", "ep", "-n", "shop").out.splitlines()[1].split() == [
