@@ -57,6 +57,12 @@ class NoAnswer(NftproxyError):
         self.process = process
 
 
+class NotReady(NoAnswer):
+    """The agent doesn't know the cluster yet."""
+
+    code = Code.WAITING_FOR_LISTING
+
+
 class AgentClient(NamedTuple):
     """The agent's socket, and the seconds to wait for an answer."""
 
@@ -111,7 +117,9 @@ class AgentClient(NamedTuple):
             return BadInput(Problem("", "", "", why, Code.SELECTION_UNREADABLE))
         reason, _, advice = why.partition("\n")
         what = f"the agent{_number(process)} can't answer: {reason}"
-        return NoAnswer(what, advice or "check that agent and command have the same version", process)
+        if advice:
+            return NotReady(what, advice, process)
+        return NoAnswer(what, "check that agent and command have the same version", process)
 
     def _denial(self, why: str) -> NoAnswer:
         what = f"user {os.geteuid()} may not ask the agent at {self.path}: {why}"

@@ -16,7 +16,7 @@ import click
 
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, unnamed
-from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
+from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NotReady
 from nftproxy.commands.output import json_text, table
 from nftproxy.kernel.conntrack.connection_counts import active_connections
 from nftproxy.model.addresses import port_text
@@ -70,12 +70,18 @@ def top_command(namespace: str, output: str, once: bool, interval: float, agent_
 
 
 def _tops(agent: AgentClient, namespace: str) -> Iterator[Connections]:
-    """Yield the present connections each time, by address without an agent."""
+    """Yield the present connections each time, by address without an agent.
+
+    Raises:
+        NotReady: the agent doesn't know the cluster yet.
+    """
     printed = ""
     while True:
         try:
             top = agent.get(Connections, "/v1/connections", namespace=namespace)
-            news = f"caveat: {top.caveat}" if top.caveat else f"warning: {top.problem}" if top.problem else ""
+            news = f"caveat: {top.caveat}" if top.caveat else ""
+        except NotReady:
+            raise
         except NoAnswer as error:
             top = largest(unnamed(active_connections(), error.what), namespace)
             why = f"{error.what}, so addresses are shown instead of Services; {error.advice}"

@@ -15,7 +15,6 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import QueryHandler
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, row_of
-from nftproxy.agent.socket.readiness import awaited
 from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation, active_connections
 from nftproxy.model.addresses import host_port
 from nftproxy.model.objects import ObjectKey, Place
@@ -45,9 +44,7 @@ def connections(state: ClusterState, reporter: SyncReporter) -> QueryHandler:
         steps = Steps(naming(state, task.result()))
         for _ in steps:
             await asyncio.sleep(0)
-        waits = "" if reporter.knows_cluster else awaited(reporter)
-        problem = f"the agent doesn't know the cluster yet: it waits for {waits}" if waits else ""
-        named = Connections(0, task.result().others, steps.result, problem, reporter.caveat())
+        named = Connections(0, task.result().others, steps.result, caveat=reporter.caveat())
         yield await asyncio.to_thread(lambda: _encode(largest(named, query.get("namespace", ""))))
 
     return answer

@@ -86,13 +86,13 @@ def query_handlers(known: QueryContext) -> Mapping[str, QueryHandler]:
         "affinity": _affinity(known),
         "explain": _explain(known),
         "packets": _packets(pipeline),
+        "connections": connections(pipeline.state, known.reporter),
         "node": _node_facts(pipeline),
     }
     handlers = {
         f"/v1/{name}": when_known(handler, pipeline, known.reporter) for name, handler in about_the_cluster.items()
     }
-    top = connections(pipeline.state, known.reporter)
-    return {**handlers, "/v1/connections": top, "/v1/status": _status(known)}
+    return {**handlers, "/v1/status": _status(known)}
 
 
 def _listing(

@@ -21,6 +21,11 @@ MOST_COUNTED = 10_000
 """Limit of elements of a set that are counted singly, if the kernel doesn't count."""
 
 
+ATTEMPTS, PAUSE = 10, 0.1
+"""How often a query looks for the reason why a listing is missing, and the seconds in between: an agent that has just
+started doesn't know the reason before the API server's first answer."""
+
+
 class ClusterUnknown(Unavailable):
     """The agent doesn't know the cluster yet.  The second line of the text is the remedy."""
 
@@ -31,6 +36,10 @@ def when_known(handler: QueryHandler, pipeline: Pipeline, reporter: SyncReporter
     """Return a handler that raises ClusterUnknown until the agent knows the cluster."""
 
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        for _ in range(ATTEMPTS):
+            if reporter.knows_cluster or any(each.problem for each in reporter.activities()):
+                break
+            await asyncio.sleep(PAUSE)
         if not reporter.knows_cluster:
             in_force = await asyncio.to_thread(elements_of_earlier_agent, pipeline.generations)
             why = f"it doesn't know the cluster yet: it waits for {awaited(reporter)}"

@@ -94,7 +94,9 @@ def test_limits_are_bounded(limit: str) -> None:
         asyncio.run(lines(queries.query_handlers(knowing(pipeline()))["/v1/affinity"]({"limit": limit})))
 
 
-@pytest.mark.parametrize("path", ["services", "endpoints", "conflicts", "quarantined", "affinity", "explain", "node"])
+@pytest.mark.parametrize(
+    "path", ["services", "endpoints", "conflicts", "quarantined", "affinity", "explain", "node", "connections"]
+)
 def test_nothing_is_answered_before_the_first_listing(path: str) -> None:
     """Without the whole cluster there is no listing, not even an empty listing, and no explanation."""
     made = crowd()
@@ -106,6 +108,22 @@ def test_nothing_is_answered_before_the_first_listing(path: str) -> None:
     why = r"waits for the first listing of services \(403 Forbidden\), and for the first listing of endpointslices; "
     with pytest.raises(ClusterUnknown, match=why):
         asyncio.run(lines(queries.query_handlers(known)[f"/v1/{path}"]({"to": "10.96.0.1:80"})))
+
+
+def test_a_refusal_waits_for_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent whose first request isn't answered yet waits for the answer, and refuses with its reason."""
+    made, activity = crowd(), ResourceActivity("services")
+    reports = reporter(made)
+    reports.activities = lambda: (activity,)
+    reports.waits_for(["services"])
+    known = QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)
+
+    async def pause(_seconds: float) -> None:
+        activity.problem = "403 Forbidden"
+
+    monkeypatch.setattr("nftproxy.agent.socket.readiness.asyncio.sleep", pause)
+    with pytest.raises(ClusterUnknown, match=r"the first listing of services \(403 Forbidden\); "):
+        asyncio.run(lines(queries.query_handlers(known)["/v1/services"]({})))
 
 
 HERE, AWAY = "10.1.0.4@node-a", "10.1.1.4@node-b"

@@ -56,6 +56,7 @@ QUESTIONS = (
     ("list", "endpoints", "-A", "-o", "json"),
     ("list", "affinity", "-A"),
     ("explain", f"{vip(3)}:80"),
+    ("top",),
     ("diff", "--live", "-"),
 )
 """Commands that ask the agent about the cluster."""
