@@ -59,7 +59,7 @@ class Conflict(NamedTuple):
 
     code: str  # of the reason (docs/codes.md)
     service: str  # as in "shop/web:http"
-    what: str  # as nft writes it, "203.0.113.9 . tcp . 80"
+    what: str  # its address and port, "203.0.113.9:80/TCP", or "node:30080/TCP" for a node port
     why: str  # names the holder
 
     def __str__(self) -> str:

@@ -69,9 +69,7 @@ def test_conflicts_name_who_lost_what_to_whom() -> None:
     """A Service that doesn't get its address is a conflict, with the address and its owner."""
     rendered = nftproxy.render(nftproxy.load(CONFLICTS / "manifests"), "node-a")
     found = {(each.service, each.what): each.why for each in rendered.conflicts}
-    assert (
-        found["staging/web:http", "203.0.113.9 . tcp . 80"] == "it belongs to Service shop/web, which takes precedence"
-    )
+    assert found["staging/web:http", "203.0.113.9:80/TCP"] == "it belongs to Service shop/web, which takes precedence"
     assert nftproxy.render(SHOP, "node-a").conflicts == ()
 
 
@@ -134,9 +132,7 @@ def test_the_pipeline_fails_on_conflicts() -> None:
     """ci_conflicts.py fails where Services are in each other's way, names them, and passes where they aren't."""
     done = run("ci_conflicts.py", "node-a", CONFLICTS / "manifests")
     assert done.returncode == 1, done.stderr
-    assert (
-        "conflict: staging/web:http does not get 203.0.113.9 . tcp . 80: it belongs to Service shop/web" in done.stdout
-    )
+    assert "conflict: staging/web:http does not get 203.0.113.9:80/TCP: it belongs to Service shop/web" in done.stdout
     passed = run("ci_conflicts.py", "node-a", EXAMPLES / "cluster-ip" / "manifests")
     assert (passed.returncode, passed.stdout) == (0, "no conflicts\n"), passed.stderr
 

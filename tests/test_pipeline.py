@@ -684,7 +684,7 @@ def test_losses_are_told_while_they_last() -> None:
     older = service("shop/older", cluster_ips=both, ports=["80:30080"])
     made = pipeline(older, service(cluster_ips=both, created=1, ports=["80:30080"]))
     (losses,) = made.losses.values()
-    assert [each.what for each in losses] == ["10.96.0.10 . tcp . 80", "tcp . 30080", "fd00:96::10 . tcp . 80"]
+    assert [each.what for each in losses] == ["10.96.0.10:80/TCP", "node:30080/TCP", "[fd00:96::10]:80/TCP"]
     made.ingest([Put(service("shop/older", cluster_ips=["10.96.0.20"]))])
     assert made.losses == {}
 

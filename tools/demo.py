@@ -27,7 +27,7 @@ from nftproxy_conformance.lab import RealHost, RealNetwork, obstacle, topology
 from nftproxy_conformance.lab.echo import KINDS, EchoAnswer
 
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.model.addresses import Family, host_port
+from nftproxy.model.addresses import Family, host_port, port_text
 from tests.support.background import repeating
 from tests.support.processes import CHECKOUT, AgentProcess, start_module
 from tests.support.waiting import wait_until
@@ -443,7 +443,7 @@ class Demo:
 
     def _promise(self, kept: bool, way: str, address: str, text: str, port: int = 80, protocol: str = "tcp") -> None:
         """Print a promise about connections to an address."""
-        self.report.promise(kept, f"{way:22}{f'{host_port(address, port)}/{protocol}':28}{text}")
+        self.report.promise(kept, f"{way:22}{port_text(host_port(address, port), protocol):28}{text}")
 
     def _promise_no_loss(self, clients: str, results: Results, more: str = "") -> None:
         """Print whether connections were made all the while, and none of them failed."""

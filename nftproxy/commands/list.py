@@ -15,7 +15,7 @@ from nftproxy.agent.socket.answers import End, ListingRow
 from nftproxy.api.selectors import parse_selector
 from nftproxy.commands.agent_client import LIVE, AgentClient
 from nftproxy.commands.output import age, items, json_text, table
-from nftproxy.model.addresses import host_port, place_text, port_text
+from nftproxy.model.addresses import host_port, port_text
 from nftproxy.model.texts import printable
 
 DEFAULT_NAMESPACE = "default"
@@ -74,7 +74,7 @@ LISTINGS: Mapping[str, Listing] = {
         {
             "SERVICE": lambda row: row.service,
             "PORT-NAME": lambda row: row.port_name,
-            "LACKS": lambda row: place_text(row.what),
+            "LACKS": lambda row: row.what,
             "HOLDER": lambda row: row.holder,
         },
         {"WHY": lambda row: row.why},

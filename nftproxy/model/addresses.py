@@ -132,18 +132,6 @@ def port_text(port: int | str, protocol: str) -> str:
     return f"{port}/{protocol.upper()}"
 
 
-def place_text(key: str) -> str:
-    """Return the address and port of an nft key for people.
-
-    "203.0.113.25 . tcp . 25" is 203.0.113.25:25/TCP, and "tcp . 30080" is the node port node:30080/TCP.  A health-check
-    node port, which is in words, is returned as it is.
-    """
-    if " . " not in key:
-        return key
-    *address, protocol, port = key.split(" . ")
-    return port_text(host_port(address[0] if address else "node", port), protocol)
-
-
 def contains(network: Network, address: Address) -> bool:
     """Whether the address lies in the network (never across families)."""
     return ipaddress.ip_address(address) in network

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Protocol, contains, family_of
+from nftproxy.model.addresses import Address, Protocol, contains, family_of, host_port, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.keys import KeyEnum
 from nftproxy.model.objects import ObjectKey, Service, ServicePort
@@ -40,6 +40,10 @@ class Claim(msgspec.Struct, frozen=True, order=True, gc=False):
     address: Address
     protocol: Protocol
     port: int
+
+    def __str__(self) -> str:
+        """The claim for people: 203.0.113.25:25/TCP, or node:30080/TCP for a node port."""
+        return port_text(host_port(self.address or "node", self.port), self.protocol.value)
 
 
 class ClaimKind(KeyEnum):

@@ -30,7 +30,7 @@ from nftproxy.policy.state import ClusterState
 
 
 class LostClaim(NamedTuple):
-    """An address and port that a Service claims but does not get.  `what` is the address and port as text."""
+    """An address and port that a Service claims but does not get.  `what` is the address and port for people."""
 
     service: ObjectKey
     port_name: str
@@ -194,7 +194,7 @@ def lost_claims(state: ClusterState, config: Config, family: Family, service: Se
     """The claims of a Service in a family that it does not get."""
     is_closed = _is_closed(state, service, family)
     lost = [
-        LostClaim(service.key, port.name, claimed.claim, claimed.front.match, claimed.denial or Denial.CLOSED)
+        LostClaim(service.key, port.name, claimed.claim, str(claimed.claim), claimed.denial or Denial.CLOSED)
         for port, fronts in claimed_fronts(state, config, family, service)
         for claimed in fronts
         if claimed.denial or is_closed(claimed)

@@ -30,9 +30,9 @@ ROWS: dict[str, list[ListingRow | End]] = {
         End(),
     ],
     "conflicts": [
-        ConflictRow("shop", "web", "http", "203.0.113.1 . tcp . 80", "taken", "shop/api"),
-        ConflictRow("shop", "web", "http", "2001:db8::1 . udp . 80", "taken", "shop/api"),
-        ConflictRow("shop", "web", "http", "tcp . 30080", "taken", "shop/api"),
+        ConflictRow("shop", "web", "http", "203.0.113.1:80/TCP", "taken", "shop/api"),
+        ConflictRow("shop", "web", "http", "[2001:db8::1]:80/UDP", "taken", "shop/api"),
+        ConflictRow("shop", "web", "http", "node:30080/TCP", "taken", "shop/api"),
         ConflictRow("shop", "web", "", "health-check node port 32000", "taken", "shop/api"),
         End(),
     ],

@@ -49,7 +49,7 @@ def test_what_was_left_out_is_said_at_the_top() -> None:
     assert told[1:] == [
         "# skipped: Service shop/headless: it is headless (clusterIP None)",
         "# bad input: NFT204: web.yaml: Service shop/web: spec.ports[0].port: 0 is not a port",
-        "# conflict: NFT301: blog/api:http does not get 10.96.0.10 . tcp . 80: "
+        "# conflict: NFT301: blog/api:http does not get 10.96.0.10:80/TCP: "
         "it belongs to Service shop/web, which takes precedence",
     ]
 
@@ -61,7 +61,8 @@ def test_a_conflict_is_told_once() -> None:
         service("shop/zoo", cluster_ips=["10.96.0.20", "fd00:96::20"], ports=["80:30080"]),
     )
     assert comments(made)[1:] == [
-        "# conflict: NFT301: shop/zoo does not get tcp . 30080: it belongs to Service shop/web, which takes precedence"
+        "# conflict: NFT301: shop/zoo does not get node:30080/TCP: "
+        "it belongs to Service shop/web, which takes precedence"
     ]
 
 

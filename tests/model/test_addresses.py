@@ -19,7 +19,6 @@ from nftproxy.model.addresses import (
     parse_address,
     parse_network,
     parse_virtual_address,
-    place_text,
     port_text,
 )
 from tests.support.factories import addresses
@@ -192,17 +191,3 @@ def test_each_family_has_a_table(family: Family, table: str) -> None:
 def test_a_port_is_written_as_by_kubectl(port: int | str, protocol: str, text: str) -> None:
     """The protocol follows the port in capitals."""
     assert port_text(port, protocol) == text
-
-
-@pytest.mark.parametrize(
-    ("key", "text"),
-    [
-        ("203.0.113.25 . tcp . 25", "203.0.113.25:25/TCP"),
-        ("2001:db8::1 . udp . 53", "[2001:db8::1]:53/UDP"),
-        ("tcp . 30080", "node:30080/TCP"),
-        ("health-check node port 32000", "health-check node port 32000"),
-    ],
-)
-def test_a_place_is_written_for_people(key: str, text: str) -> None:
-    """An nft key of an address and port becomes text as in URLs, and text in words stays as it is."""
-    assert place_text(key) == text

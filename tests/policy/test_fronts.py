@@ -17,7 +17,7 @@ def test_every_port_that_is_lost_is_told() -> None:
     )
     lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
     assert [(each.port_name, each.what) for each in lost] == [
-        (name, f"{address} . tcp . {port}") for name, port in (("a", 80), ("b", 81)) for address in addresses
+        (name, f"{address}:{port}/TCP") for name, port in (("a", 80), ("b", 81)) for address in addresses
     ]
 
 
@@ -29,8 +29,8 @@ def test_the_loser_is_told_what_and_why() -> None:
     made = pipeline(older, younger)
     lost = lost_claims(made.state, made.settings.config, IPV4, made.state.services[key("blog/api")])
     assert lost == [
-        LostClaim(key("blog/api"), "http", claim("10.96.0.10 80/tcp"), "10.96.0.10 . tcp . 80", Denial.TAKEN),
-        LostClaim(key("blog/api"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN),
+        LostClaim(key("blog/api"), "http", claim("10.96.0.10 80/tcp"), "10.96.0.10:80/TCP", Denial.TAKEN),
+        LostClaim(key("blog/api"), "http", claim("30080/tcp"), "node:30080/TCP", Denial.TAKEN),
     ]
     why = "it belongs to Service shop/web, which takes precedence"
     assert [each.why(made.state.claims) for each in lost] == [why, why]

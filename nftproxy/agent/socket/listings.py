@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from nftproxy.agent.socket.answers import ConflictRow, EndpointRow, ListingRow, QuarantinedRow, ServiceRow
 from nftproxy.api.selectors import Selector, selects
-from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, place_text, port_text
+from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, why_no_candidate
@@ -98,7 +98,7 @@ def _quarantines(pipeline: Pipeline, service: ObjectKey) -> Iterator[tuple[str, 
 def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     quarantines = [f"{family}: {why}" if family else why for family, why in _quarantines(pipeline, service.key)]
     losses = pipeline.losses.get(service.key, ())
-    lost = [f"it does not get {place_text(each.what)}: {each.why(pipeline.state.claims)}" for each in losses]
+    lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
     judged = list(_judged_ports(pipeline, service))
     without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
     notes = (quarantines, lost[:MOST_NOTES], without[:MOST_NOTES], none_local[:MOST_NOTES], _faults(pipeline, service))

@@ -35,7 +35,7 @@ from tests.support.factories import IPV6, addresses, claim, key, pipeline, servi
 NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
 (HERE,) = addresses(["192.168.0.2"])
 CONFLICT = occurrences.conflict(
-    LostClaim(key("shop/web"), "http", claim("203.0.113.7 80/tcp"), "203.0.113.7 . tcp . 80", Denial.TAKEN)
+    LostClaim(key("shop/web"), "http", claim("203.0.113.7 80/tcp"), "203.0.113.7:80/TCP", Denial.TAKEN)
 )
 
 
@@ -128,7 +128,7 @@ def test_a_lost_address_is_a_warning_on_the_service() -> None:
         "action": "Claim",
         "reason": "AddressConflict",
         "regarding": {"apiVersion": "v1", "kind": "Service", "namespace": "shop", "name": "web"},
-        "note": "NFT301: 203.0.113.7 . tcp . 80 of port http is not served: "
+        "note": "NFT301: 203.0.113.7:80/TCP of port http is not served: "
         "it belongs to another Service, which takes precedence",
         "type": "Warning",
     }

@@ -352,9 +352,9 @@ def test_a_protected_port_is_named_in_log_and_event(world: World) -> None:
     assert world.outcomes(Origin.OUTSIDE, IP.node, 80) == at(IP.here, masqueraded=True)
     assert world.outcomes(Origin.OUTSIDE, IP.node, 22, times=2) == {NODE}
     why = "the port is protected on the node's own addresses (nftproxy.protectedPorts)"
-    line = f"shop/web does not get {IP.node} . tcp . 22, and is served without it: {why}"
+    line = f"shop/web does not get {IP.node}:22/TCP, and is served without it: {why}"
     eventually(lambda: line in world.agent.log(), True)
-    note = f"NFT303: {IP.node} . tcp . 22 of port ssh is not served: {why}"
+    note = f"NFT303: {IP.node}:22/TCP of port ssh is not served: {why}"
     eventually(lambda: note in [each["note"] for each in world.server.objects("Event")], True)
 
 
