@@ -170,6 +170,16 @@ def test_the_rules_name_what_there_is() -> None:
     assert codes <= {code.value for code in Code}
 
 
+def test_each_alert_has_a_command() -> None:
+    """Each alert's runbook is a command that there is, and its code has an article."""
+    alerts = [rule for group in yaml.safe_load(RULES)["spec"]["groups"] for rule in group["rules"]]
+    for each in alerts:
+        program, command, *arguments = each["annotations"]["runbook"].split()
+        assert (program, nftproxy(command, "--help").status) == ("nftproxy", 0), each["alert"]
+        if command == "explain" and arguments[0].startswith("NFT"):
+            assert nftproxy(command, *arguments).status == 0, each["alert"]
+
+
 def test_the_pod_monitor_finds_the_agents() -> None:
     """The PodMonitor selects the pods of `nftproxy manifests --monitoring`, by their labels and the port's name."""
     options = ["--for", "kubeadm", "--api-server", "https://api.example:6443", "--cluster-cidr", "10.244.0.0/16"]
