@@ -36,7 +36,7 @@ OF_KUBERNETES = "KUBE-"
 """The prefix of chains of kubelet and kube-proxy.  kubelet's KUBE-FIREWALL drops only packets to 127.0.0.0/8 from
 elsewhere, and `doctor` reports kube-proxy's chains by themselves."""
 OURS_AND_PROXIES = frozenset({TABLE, "kube-proxy"})
-"""Tables that aren't read: ours, and that of kube-proxy's nftables mode."""
+"""Tables that aren't read, beside dormant tables: ours, and that of kube-proxy's nftables mode."""
 _STOPS = frozenset({b"reject\0", b"DROP\0", b"REJECT\0"})
 _INTERESTING = (b"immediate\0", b"reject\0", b"lookup\0", b"target\0")
 """A rule without any of these stops no packet, and isn't parsed."""
@@ -79,16 +79,24 @@ def dropping_chains() -> list[DroppingChain]:
 def _found() -> Iterator[DroppingChain]:
     tables: dict[_TableKey, dict[str, _Chain]] = {}
     for family in FAMILIES:
+        left_out = OURS_AND_PROXIES | frozenset(_dormant(family))
         for held in map(body_attributes, _dump(nft.GET_CHAIN, family)):
             name = text_of(held[nft.CHAIN_NAME])
             key = _TableKey(family, text_of(held[nft.OF_TABLE]))
-            if key.table not in OURS_AND_PROXIES and not name.startswith(OF_KUBERNETES):
+            if key.table not in left_out and not name.startswith(OF_KUBERNETES):
                 tables.setdefault(key, {})[name] = _chain(family, held)
         _read_rules(tables, family)
     for (family, table), chains in tables.items():
         for name, chain in chains.items():
             if chain.hook and (by := _why(chains, name)):
                 yield DroppingChain(FAMILIES[family], table, name, chain.hook, by)
+
+
+def _dormant(family: int) -> Iterator[str]:
+    """Yield the tables that no packet comes to, as they are dormant."""
+    for held in map(body_attributes, _dump(nft.GET_TABLE, family)):
+        if number_of(held[nft.TABLE_FLAGS]) & nft.DORMANT:
+            yield text_of(held[nft.OF_TABLE])
 
 
 def _chain(family: int, held: Attributes) -> _Chain:

@@ -40,7 +40,7 @@ SO_SNDBUFFORCE = 32
 ATTEMPTS = 10  # at a table that other programs keep changing
 
 # The attributes to send back, by NFTA_* numbers.
-TABLE_ATTRIBUTES = frozenset({1, 6})  # name and user data: not the flags, as one of them makes the sender the owner
+TABLE_ATTRIBUTES = frozenset({1, 6})  # name and user data: of the flags only `dormant`, as another makes an owner
 CHAIN_ATTRIBUTES = frozenset({1, 3, 4, 5, 7, 12})  # table, name, hook, policy, type, user data
 SET_ATTRIBUTES = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 18})  # all but ID, handle, type and count
 ELEMENT_ATTRIBUTES = frozenset({1, 2, 3})  # table, set, elements
@@ -155,7 +155,7 @@ def _read(number: int, table: str) -> tuple[bytes, ...]:
     ]
     identities = (attribute(nft.SET_ID, identity.to_bytes(4, "big")) for identity in itertools.count(1))
     return (
-        *(_again(nft.NEW_TABLE, number, body, TABLE_ATTRIBUTES) for body in own),
+        *(_again(nft.NEW_TABLE, number, body, TABLE_ATTRIBUTES, _dormant(body)) for body in own),
         *(_again(nft.NEW_CHAIN, number, body, CHAIN_ATTRIBUTES) for body in chains),
         *(_again(NEW_OBJECT, number, body, OBJECT_ATTRIBUTES) for body in objects),
         # A new set has an ID in its batch, even if nothing refers to it by that.
@@ -163,6 +163,12 @@ def _read(number: int, table: str) -> tuple[bytes, ...]:
         *(_again(nft.NEW_ELEMENTS, number, body, ELEMENT_ATTRIBUTES) for body in elements),
         *(_again(nft.NEW_RULE, number, body, RULE_ATTRIBUTES, flags=APPEND) for body in rules),
     )
+
+
+def _dormant(body: bytes) -> bytes:
+    """Return the attribute that makes a table dormant, if it is."""
+    flags = number_of(body_attributes(body).get(nft.TABLE_FLAGS, b"")) & nft.DORMANT
+    return attribute(nft.TABLE_FLAGS, flags.to_bytes(4, "big")) if flags else b""
 
 
 def _again(kind: int, family: int, body: bytes, wanted: frozenset[int], more: bytes = b"", *, flags: int = 0) -> bytes:

@@ -46,12 +46,13 @@ def there() -> Iterator[Namespace]:
         yield made
 
 
+DORMANT = FOREIGN.replace("comment", "flags dormant; comment", 1)
 MANY = ", ".join(f"10.0.{number >> 8}.{number & 255} : 10.0.0.1" for number in range(5_000))
 LARGE = f"table ip nftproxy {{ map m {{ typeof ip daddr : ip daddr; elements = {{ {MANY} }}; }}; }}"
 """A map that takes many messages."""
 
 
-@pytest.mark.parametrize("text", ["", FOREIGN, LARGE], ids=["ours", "foreign", "many elements"])
+@pytest.mark.parametrize("text", ["", FOREIGN, DORMANT, LARGE], ids=["ours", "foreign", "dormant", "many elements"])
 def test_a_copy_is_the_same(text: str, here: Namespace, there: Namespace) -> None:
     """A copied table lists as the original does: all elements, rules, policies and comments."""
     ours = example_pipeline("everything", wide_maps=probe().capabilities.wide_maps)
