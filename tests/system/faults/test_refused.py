@@ -36,7 +36,7 @@ def bad(server: ApiServer) -> Iterator[int]:
 
 def said(number: int) -> str:
     """The log line of a Service that is quarantined."""
-    return f"Service shop/s{number} is quarantined for IPv4: the kernel refuses its rules: Could not process rule"
+    return f"Service shop/s{number} is quarantined for IPv4: the kernel refuses its rules: "
 
 
 def is_served(bench: Bench, number: int, pods: int | None = None) -> bool:
