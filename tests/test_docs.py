@@ -31,7 +31,7 @@ from nftproxy.api.resources import resources
 from nftproxy.commands import cli
 from nftproxy.config.flags import FLAGS, OTHER_FLAGS
 from nftproxy.config.unused_fields import UNUSED
-from nftproxy.model.annotations import OF_SERVICES, OF_SLICES, Form, Word
+from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Form, Word
 from nftproxy.model.errors import Problem
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.sources.config_documents import load_config
@@ -415,7 +415,7 @@ def values(form: Form | Word) -> str:
     if isinstance(form, Form):
         return form.value
     words = ", ".join(f"`{word.value}`" for word in form.words)
-    return f"some of {words}" if form.is_list else words
+    return f"some of {words}, or `{NONE}`" if form.is_list else words
 
 
 def test_the_table_of_annotations_is_what_is_declared() -> None:

@@ -322,7 +322,7 @@ CLAIMS: dict[str, dict[Probe, set[Outcome]]] = {
         way(POD, "10.96.0.80", 4317): at(4317, "10.1.0.40"),
         way(POD, "10.96.0.81"): {DROPPED},
     },
-    "silent-endpoints": {
+    "failover": {
         way(POD, "10.96.0.10"): at(8080, "10.1.0.4", "10.1.1.4"),
         way(OUTSIDE, "192.168.0.2", 30080): hidden(8080, "10.1.0.4", "10.1.1.4"),
         way(POD, "10.96.0.20"): at(8080, "10.1.0.4", "10.1.1.4"),

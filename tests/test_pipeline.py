@@ -549,7 +549,7 @@ CROWDED = (
     ),
     service(annotations={"weights": "zone:a=2,zone:b=1"}),
     service(annotations={"algorithm": "round-robin"}),
-    service(annotations={"silent-endpoints": "leave-out"}),
+    service(annotations={"failover": "silent"}),
 )
 
 

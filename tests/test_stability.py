@@ -24,7 +24,7 @@ from nftproxy.commands import cli
 from nftproxy.commands.status import StatusReport
 from nftproxy.config.shapes import Nftproxy
 from nftproxy.explanation.answer import Explanation
-from nftproxy.model.annotations import OF_SERVICES, OF_SLICES, Word
+from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT
 
@@ -70,6 +70,7 @@ def _annotations() -> Iterator[str]:
             yield f"annotation {name} of {kind}"
             if isinstance(annotation.form, Word):
                 yield from (f"annotation {name} = {word.value}" for word in annotation.form.words)
+                yield from [f"annotation {name} = {NONE}"] * annotation.form.is_list
 
 
 def _page(name: str) -> str:

@@ -21,6 +21,7 @@ from nftproxy.api.decode import Report, show
 from nftproxy.api.validate import is_label_value
 from nftproxy.model.addresses import Network, parse_network
 from nftproxy.model.annotations import (
+    NONE,
     OF_SERVICES,
     OF_SLICES,
     PLAIN,
@@ -96,7 +97,7 @@ def _word(value: str, words: type[E]) -> E:
 
 
 def _words(value: str, words: type[E]) -> frozenset[E]:
-    return frozenset(_several(value, partial(_word, words=words), len(words), frozenset))
+    return frozenset(() if value == NONE else _several(value, partial(_word, words=words), len(words), frozenset))
 
 
 def _number(value: str, least: int, most: int) -> int:

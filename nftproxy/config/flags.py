@@ -144,6 +144,7 @@ OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
     Flag("element-budget", "nftproxy.elementBudget", _number, "Elements of all Services together."),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
+    Flag("failover", "nftproxy.failover", _words, "Failures after which connections go to other endpoints."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),
     Flag("startup-taint", "nftproxy.startupTaint", str, "The key of a taint to remove once all rules are loaded."),

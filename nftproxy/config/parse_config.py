@@ -36,6 +36,7 @@ from nftproxy.config.shapes import (
 )
 from nftproxy.config.unused_fields import UNKNOWN, without_effect
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
+from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -141,6 +142,7 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
+        failover=frozenset(several(own.failover, _failover, "nftproxy.failover", report)),
         service_counts=bool(own.service_counts),
         element_budget=_integer(
             own.element_budget, _DEFAULT.element_budget, range(1_000, 1_000_000_001), "nftproxy.elementBudget", report
@@ -168,6 +170,14 @@ def _taint_key(key: str, report: Report) -> str:
     elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
         report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which nftproxy may not remove")
     return key
+
+
+def _failover(value: object, path: str, report: Report) -> Failover | None:
+    """Parse a failure of endpoints.  The annotation of Services has the same words."""
+    found = next((each for each in Failover if each.value == value), None)
+    if found is None:
+        report(path, f"{show(value)} is not one of {', '.join(each.value for each in Failover)}")
+    return found
 
 
 def _judge_ports(config: Config, warn: Report) -> None:

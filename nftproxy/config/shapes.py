@@ -64,6 +64,7 @@ class Nftproxy(Shape):
     external_ip_cidrs: list[object] | None = None
     service_proxy_name: str | None = None
     startup_taint: str | None = None
+    failover: list[object] | None = None
     service_counts: bool | None = None
     element_budget: int | None = None
     agent_socket: str | None = None

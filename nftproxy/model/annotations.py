@@ -38,11 +38,10 @@ class Algorithm(KeyEnum):
     CONSISTENT_HASH_WITH_PORT = "consistent-hash-with-port"
 
 
-class SilentEndpoints(Enum):
-    """Whether endpoints that don't answer stay in use."""
+class Failover(Enum):
+    """The failures of an endpoint after which its connections go to other endpoints."""
 
-    KEEP = "keep"
-    LEAVE_OUT = "leave-out"
+    SILENT = "silent"
 
 
 class GuardedFronts(Enum):
@@ -51,6 +50,9 @@ class GuardedFronts(Enum):
     EXTERNAL_IPS = "external-ips"
     NODE_PORTS = "node-ports"
 
+
+NONE = "none"
+"""The value of an annotation that is a list of words, if no word is on it."""
 
 ZoneWeight = tuple[str, int]
 """A zone, and the weight of each endpoint in it."""
@@ -74,7 +76,7 @@ class Form(Enum):
 
 
 class Word(NamedTuple):
-    """The form of a value of an Enum, or of several of them separated by commas (`is_list`)."""
+    """The form of a value of an Enum, or of several of them separated by commas (`is_list`), or `NONE`."""
 
     words: type[Enum]
     is_list: bool = False
@@ -109,14 +111,15 @@ class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
         ),
     ] = ()
     """In the order of the zones' names.  Without weights all endpoints weigh the same."""
-    silent_endpoints: Annotated[
-        SilentEndpoints,
+    failover: Annotated[
+        frozenset[Failover] | None,
         Annotation(
-            Word(SilentEndpoints),
-            "says whether [endpoints that don't answer](#endpoints-that-dont-answer) stay in use",
+            Word(Failover, is_list=True),
+            "says after which [failures of an endpoint](#failover) its connections go to other endpoints",
             ("watched",),
         ),
-    ] = SilentEndpoints.KEEP
+    ] = None
+    """None: the configuration's default, which policy/state.py fills in."""
     client_connection_rate: Annotated[
         Rate | None,
         Annotation(
@@ -146,6 +149,10 @@ class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
             ("guarded", "nodeport-guarded"),
         ),
     ] = frozenset()
+
+    def fails_over(self, *failures: Failover) -> bool:
+        """Whether connections go to other endpoints after any of these failures."""
+        return not (self.failover or frozenset()).isdisjoint(failures)
 
     @property
     def screens(self) -> bool:

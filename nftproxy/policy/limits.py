@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Family, Protocol, family_of
-from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, ServiceOptions, SilentEndpoints
+from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Failover, ServiceOptions
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
 from nftproxy.policy.choosing.candidates import weight_of
@@ -132,7 +132,7 @@ def crowd_of(endpoint_slice: EndpointSlice) -> int:
 
 def _optional(options: ServiceOptions) -> int:
     """The elements of a front that annotations ask for."""
-    return SCREENED * options.screens + (options.silent_endpoints is SilentEndpoints.LEAVE_OUT)
+    return SCREENED * options.screens + options.fails_over(Failover.SILENT)
 
 
 def _of_timeout(service: Service) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, 
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol
-from nftproxy.model.annotations import SilentEndpoints
+from nftproxy.model.annotations import Failover
 from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -76,6 +76,7 @@ class ClusterState:
         self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
         self.excess_changes = 0
         self._budget = Budget(config.element_budget)
+        self._failover = config.failover
         self.ignored: dict[ObjectKey, Ignored] = {}
         self._given: dict[ObjectKey, Service] = {}
         self._unjudged: set[ObjectKey] = set()
@@ -207,7 +208,7 @@ class ClusterState:
         match new:
             case Service():
                 self.ignored.pop(new.key, None)
-                self._change_service(new.key, new)
+                self._change_service(new.key, self._with_default(new))
             case EndpointSlice():
                 self._change_slice(new.key, new, touched)
             case Node() if new.name == self.node.name:
@@ -241,6 +242,12 @@ class ClusterState:
         elif kind is ServiceCIDR and key in self._service_cidrs:
             del self._service_cidrs[key]
             touched.table = True
+
+    def _with_default(self, new: Service) -> Service:
+        """The Service with the configuration's default for failover, unless it has the annotation."""
+        if not self._failover or new.options.failover is not None:
+            return new
+        return msgspec.structs.replace(new, options=msgspec.structs.replace(new.options, failover=self._failover))
 
     def _change_service(self, key: ObjectKey, new: Service | None) -> None:
         if self._given.get(key) == new:
@@ -304,7 +311,7 @@ class ClusterState:
     def _watch(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
         """Note whether a Service leaves out silent endpoints.  The skeleton depends on whether any Service does."""
         had = bool(self.watched)
-        if new is not None and new.options.silent_endpoints is SilentEndpoints.LEAVE_OUT:
+        if new is not None and new.options.fails_over(Failover.SILENT):
             self.watched.add(key)
         else:
             self.watched.discard(key)

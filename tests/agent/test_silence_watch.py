@@ -28,7 +28,7 @@ from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import key, service, slice_of
 from tests.support.waiting import until
 
-LEAVE_OUT = {"silent-endpoints": "leave-out"}
+LEAVE_OUT = {"failover": "silent"}
 DEAD = Place(Address("10.1.1.4"), 8080)
 PORTS = ("http:8080",)
 

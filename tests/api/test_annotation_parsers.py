@@ -27,10 +27,10 @@ from nftproxy.model.annotations import (
     PLAIN,
     PLAIN_SLICE,
     Algorithm,
+    Failover,
     Form,
     Rate,
     ServiceOptions,
-    SilentEndpoints,
     SliceOptions,
     Word,
 )
@@ -134,7 +134,8 @@ MOST = ",".join(f"zone:z{number:02}=1" for number in range(MOST_ZONES))
         (Form.RATE, "20, burst=41", Rate(20, 100)),
         (Form.RATE, "19,burst=1", Rate(20, 20)),
         (Form.RATE, "20,burst=200", Rate(20, 200)),
-        (Word(SilentEndpoints), "leave-out", SilentEndpoints.LEAVE_OUT),
+        (Word(Failover, is_list=True), "silent", frozenset({Failover.SILENT})),
+        (Word(Failover, is_list=True), "none", frozenset()),
         *((Word(Algorithm), each.value, each) for each in Algorithm),
     ],
 )
@@ -164,7 +165,7 @@ def test_good_values(form: Form | Word, text: str, value: object) -> None:
         (Form.RATE, "20,burst=", "is '', not a number from 1 to 200"),
         (Form.RATE, "20,burst=201", "is '201', not a number from 1 to 200"),
         (Form.RATE, "20,burst=40,burst=40", "is '40,burst=40', not a number from 1 to 200"),
-        (Word(SilentEndpoints), "Leave-out", "is 'Leave-out', not one of keep, leave-out"),
+        (Word(Failover, is_list=True), "Silent", "is 'Silent', not one of silent"),
     ],
 )
 def test_bad_values(form: Form | Word, text: str, reason: str) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from nftproxy.api.decode import show
 from nftproxy.config.parse_config import parse_config
 from nftproxy.model.addresses import Address, Family, parse_network
+from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -117,6 +118,7 @@ def test_every_field() -> None:
             "masqueradeFullyRandom": True,
             "protectedPorts": [22, "2379-2380", "80"],
             "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+            "failover": ["silent"],
             "serviceCounts": True,
             "agentSocket": "/run/other.sock",
         },
@@ -144,6 +146,7 @@ def test_every_field() -> None:
         logging=Logging(LogFormat.JSON, 4),
         protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
         external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
+        failover=frozenset({Failover.SILENT}),
         service_counts=True,
         agent_socket="/run/other.sock",
     )
@@ -296,6 +299,8 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
             for name in ("x" * 16, "a b", "a/b", "a*", 'a"', "a\n", "a\0", ".", "..", "é")
         ),
         ("detectLocal.interfaceNamePrefix", "p" * 15, f": {'p' * 15!r} {NO_INTERFACE.format(14)}"),
+        ("nftproxy.failover", "silent", ": 'silent' is not a list"),
+        *(("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent") for word in ("", "none", 5)),
         ("nftproxy.serviceProxyName", "a,b", ": 'a,b' is not the value of a label"),
         *(
             ("nftproxy.startupTaint", key, f": {key!r} is not the key of a taint, as in nftproxy.dev/not-ready")

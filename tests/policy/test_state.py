@@ -11,9 +11,10 @@ from nftproxy_conformance.strategies.histories import batches, clusters, histori
 from nftproxy_conformance.strategies.objects import SERVICES, Given
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import ServiceOptions, SilentEndpoints
+from nftproxy.model.annotations import Failover, ServiceOptions
 from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, SilentPlaces, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
+from nftproxy.model.settings import Config
 from nftproxy.policy.claims import ClaimKind, Denial
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import (
@@ -55,7 +56,7 @@ def touched_endpoints(*names: str) -> Invalidation:
 
 def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
     """An endpoint that falls silent, or answers again, touches each Service that leaves it out."""
-    leave_out = ServiceOptions(silent_endpoints=SilentEndpoints.LEAVE_OUT)
+    leave_out = ServiceOptions(failover=frozenset({Failover.SILENT}))
     with_it = ["shop/a", "shop/b", "shop/c"]
     made = state(
         *(service(name, options=leave_out) for name in (*with_it, "shop/other")),
@@ -66,6 +67,16 @@ def test_silent_endpoints_touch_whoever_leaves_them_out() -> None:
     place = Place(Address("10.1.0.4"), 8080)
     assert made.ingest(Put(SilentPlaces((place,)))) == touched_endpoints(*with_it)
     assert made.ingest(Put(SilentPlaces(()))) == touched_endpoints(*with_it)
+
+
+@pytest.mark.parametrize(("annotation", "has_it"), [(None, True), ("none", False), ("silent", True)])
+def test_the_annotation_goes_before_the_configuration(annotation: str | None, has_it: bool) -> None:
+    """The configuration's failover is of Services without the annotation, listed or followed."""
+    web = service(annotations={"failover": annotation} if annotation else {})
+    for event in (Put(web), Listed(Service, (web,))):
+        made = ClusterState("node-a", Config(failover=frozenset({Failover.SILENT})))
+        made.ingest(event)
+        assert (web.key in made.watched) is has_it
 
 
 def test_a_service_touches_itself() -> None:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from nftproxy.model.addresses import parse_network
-from nftproxy.model.annotations import OF_SERVICES, OF_SLICES, PREFIX, Algorithm, GuardedFronts, Rate, SilentEndpoints
+from nftproxy.model.annotations import OF_SERVICES, OF_SLICES, PREFIX, Algorithm, Failover, GuardedFronts, Rate
 
 NO_EFFECT = "the annotation has no effect"
 
@@ -69,12 +69,12 @@ ROWS = (
         f"is '101', not a number from 0 to 100: {NO_EFFECT}",
     ),
     Row(
-        "silent-endpoints",
-        "leave-out",
-        SilentEndpoints.LEAVE_OUT,
+        "failover",
+        "silent",
+        frozenset({Failover.SILENT}),
         ("set unanswered {", "watched { 10.96.0.10 . tcp . 80 : "),
-        "leave",
-        f"is 'leave', not one of keep, leave-out: {NO_EFFECT}",
+        "leave-out",
+        f"is 'leave-out', not one of silent: {NO_EFFECT}",
     ),
     Row(
         "client-connection-rate",

@@ -106,10 +106,10 @@ def main() -> None:
         raise click.ClickException(why)
     with tempfile.TemporaryDirectory() as directory, town(Path(directory)) as world:
         for ip in (IP, IP6):
-            for name, address in (("keep", PLAIN[ip]), ("leave-out", ip.vip)):
+            for name, address in (("none", PLAIN[ip]), ("silent", ip.vip)):
                 click.echo(f"{name} {address}: {outage(world, ip, address)}")
         with hostile(world):
-            click.echo(f"leave-out, with a hostile pod: {outage(world, IP, IP.vip)}")
+            click.echo(f"silent, with a hostile pod: {outage(world, IP, IP.vip)}")
         for number in range(ENDPOINTS // 100):
             ends = [f"10.1.{3 + number}.{host + 1}@node-x" for host in range(100)]
             world.server.put(slice_of(*ends, name="web", suffix=f"x{number}"))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.annotations import SilentEndpoints
+from nftproxy.model.annotations import Failover
 from nftproxy.model.objects import Endpoint, EndpointSlice, Node, Service, ServicePort
 from nftproxy_conformance.specification.world import World
 
@@ -37,7 +37,8 @@ def lists_of(world: World, service: Service, slices: Iterable[EndpointSlice], po
     """The endpoints of a Service port, from the Service's slices of a family."""
     entries = _entries(service, slices, port, world.node.name)
     lists = _lists({place: entry for place, entry in entries.items() if entry.weight > 0}, world.node)
-    if service.options.silent_endpoints is not SilentEndpoints.LEAVE_OUT or port.protocol is not Protocol.TCP:
+    failures = world.config.failover if service.options.failover is None else service.options.failover
+    if Failover.SILENT not in failures or port.protocol is not Protocol.TCP:
         return lists
     return lists._replace(cluster=_answering(world.silent, lists.cluster), local=_answering(world.silent, lists.local))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address
-from nftproxy.model.annotations import PLAIN, ServiceOptions, SilentEndpoints
+from nftproxy.model.annotations import PLAIN, Failover, ServiceOptions
 from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import (
     Endpoint,
@@ -137,7 +137,7 @@ lab_events: st.SearchStrategy[Event] = st.one_of(
 def silent_worlds(draw: st.DrawFn) -> World:
     """A world in which every Service leaves out silent endpoints, and some endpoints are silent."""
     world = draw(worlds)
-    leaving = ServiceOptions(silent_endpoints=SilentEndpoints.LEAVE_OUT)
+    leaving = ServiceOptions(failover=frozenset({Failover.SILENT}))
     places = [
         (endpoint.address, port.port) for each in world.slices for endpoint in each.endpoints for port in each.ports
     ]

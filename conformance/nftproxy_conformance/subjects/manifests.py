@@ -12,7 +12,7 @@ from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.config.configz import node_port_addresses_texts
 from nftproxy.config.parse_config import API_VERSION, KIND
 from nftproxy.model.addresses import FAMILY_NAMES
-from nftproxy.model.annotations import Rate, ServiceOptions, SliceOptions, name_of
+from nftproxy.model.annotations import NONE, Rate, ServiceOptions, SliceOptions, name_of
 from nftproxy.model.objects import (
     Endpoint,
     EndpointSlice,
@@ -71,6 +71,7 @@ def settings(config: Config) -> Manifest:
         "nftproxy": {
             "protectedPorts": list(map(str, config.protected_ports)),
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+            "failover": sorted(each.value for each in config.failover),
             "serviceCounts": config.service_counts,
         },
     }
@@ -154,7 +155,7 @@ def _annotation(value: object) -> str:
         case Rate():
             return f"{value.per_second},burst={value.burst}"
         case frozenset():
-            return ",".join(sorted(map(_annotation, value)))
+            return ",".join(sorted(map(_annotation, value))) or NONE
         case (str(zone), int(weight)):
             return f"zone:{zone}={weight}"
         case tuple():

@@ -28,7 +28,7 @@ from tests.system.e2e.objects import node, service_cidr, slice_of
 PORT = 80
 SILENT = "left out, as connections from this node get no answer"
 NEEDED = "connections from this node get no answer, but no further endpoint of the list may be left out"
-ANNOTATION = {"annotations": {"nftproxy.dev/silent-endpoints": "leave-out"}}
+ANNOTATION = {"annotations": {"nftproxy.dev/failover": "silent"}}
 PLAIN = {IP: IP.vip2, IP6: IP6.vip2}
 
 

@@ -19,7 +19,7 @@ from nftproxy.policy.numbers import namespace_number
 from tests.support.cluster import FRONTS, IP, IP6, Cluster, Ip, at, exposed_service, pods
 from tests.support.factories import pipeline, service, slice_of
 
-LEAVE_OUT = {"silent-endpoints": "leave-out"}
+LEAVE_OUT = {"failover": "silent"}
 EVIL = {IP: "10.96.0.66", IP6: "fd00:96::66"}
 ENDPOINT_SHARE = 6
 NAMESPACE_SHARE, NAMESPACE_RATE = 1024, 256  # connections at once, and per second
