@@ -295,8 +295,8 @@ class Pipeline:
         invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
         for key in claiming:
-            self._note_ports(key)
-            self._note_losses(key)
+            self._record_ports(key)
+            self._record_losses(key)
         self.counted.refresh(self.state, claiming, self.generations)
         self.flows.refresh(self.state, services)
         self.health_checks.refresh(self.state, services, self.withheld)
@@ -342,7 +342,7 @@ class Pipeline:
     def _table_facts(self, family: Family) -> TableFacts:
         return compile_table(self.state, self.settings, family)
 
-    def _note_losses(self, key: ObjectKey) -> None:
+    def _record_losses(self, key: ObjectKey) -> None:
         """Note the claims that a Service doesn't get.  A node port that is lost in both families counts once."""
         known = set(self.losses.pop(key, ()))
         service = self.state.services.get(key)
@@ -353,7 +353,7 @@ class Pipeline:
                 self.losses[key] = list(dict.fromkeys(lost))
                 self._new_losses += [each for each in self.losses[key] if each not in known]
 
-    def _note_ports(self, key: ObjectKey) -> None:
+    def _record_ports(self, key: ObjectKey) -> None:
         self.choices.evict(key)
         service = self.state.services.get(key)
         if service is None:

@@ -181,7 +181,7 @@ def test_warnings_are_counted_by_code(warnings: dict[str, int]) -> None:
     if warnings:
         logged(codes, logging.Formatter(TEXT))
     assert list(codes.counts().items()) == list(warnings.items())
-    text = Metrics(lambda: MetricsSnapshot(warnings=codes.counts())).text().decode()
+    text = Metrics(lambda: MetricsSnapshot(warnings=codes.counts())).exposition().decode()
     lines = [line for line in text.splitlines() if line.startswith("nftproxy_warnings_total")]
     assert lines == [f'nftproxy_warnings_total{{code="{code}"}} {count}.0' for code, count in warnings.items()]
 

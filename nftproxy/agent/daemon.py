@@ -108,7 +108,7 @@ class Daemon:
         self._startup_taint = StartupTaint(config.startup_taint, state.node.name, self.faults.report_startup_taint)
         self._conntrack = SweepQueue(self.metrics.count_sweep)
         report = self._events.report_fault
-        self._listeners = Listeners(config, lambda: state.node, reporter, report, count=self._counts.text)
+        self._listeners = Listeners(config, lambda: state.node, reporter, report, count=self._counts.exposition)
         has_localhost = bool(config.node_port_addresses.localhost)
         self._forwarder = LocalhostForwarder(self.metrics, report) if has_localhost else None
         self._silence_watch = SilenceWatch(state, pipeline.generations, UnansweredReader(), self.metrics, report)
@@ -214,7 +214,7 @@ class Daemon:
         await until_changed(file, self._pipeline.settings.config, check, self.faults.report_configuration)
 
 
-async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
+async def run_with_directory(pipeline: Pipeline, file: ConfigFile, directory: Path) -> bool:
     """Run with the manifests of a directory.  Return whether to restart.  Events go to the log only."""
     daemon = Daemon(pipeline, lambda: str(directory))
     kinds = kinds_for(pipeline.settings.config.service_proxy_name)
@@ -225,7 +225,7 @@ async def follow_directory(pipeline: Pipeline, file: ConfigFile, directory: Path
     return await daemon.run(sources, _log_event, daemon.reconfigured(file))
 
 
-async def follow_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str]) -> bool:
+async def run_with_cluster(pipeline: Pipeline, file: ConfigFile, api_servers: Sequence[str]) -> bool:
     """Run with the objects of the API server.  Return whether to restart.
 
     Raises:

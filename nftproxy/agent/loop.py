@@ -113,7 +113,7 @@ class SyncLoop:
                 self._wake.clear()
                 if await self._sync():
                     self._rest_until = now() + self._min_sync_period
-                self._look()  # after a commit: notifications that came during it wake nobody any more
+                self._react_to_drift()  # after a commit: notifications that came during it wake nobody any more
                 await self._until_woken()
                 await self._rest()
         finally:
@@ -206,7 +206,7 @@ class SyncLoop:
     def _plan_check(self) -> None:
         self._check_due = now() + self._sync_period
 
-    def _look(self) -> None:
+    def _react_to_drift(self) -> None:
         """If another program touched our tables, make the check due as soon as a load may follow the last one."""
         if self._loader.known and (reason := self._table_watch.reason_to_load()):
             warn(Code.TABLES_TOUCHED, "our tables will be loaded again: %(reason)s", reason=reason)
@@ -227,7 +227,7 @@ class SyncLoop:
     async def _sync(self) -> bool:
         """Apply the events whose turn it is, as a single transaction.  Return whether the kernel had any work."""
         began = self._processor_time()
-        events, changes = await self._take()
+        events, changes = await self._compile_next()
         applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
         if not any(map(_concerns_all, events)) and (
             expense := self._turns.spent(self._processor_time() - began, now())
@@ -244,7 +244,7 @@ class SyncLoop:
             await self._settle()
         return bool(applied) or has_loaded
 
-    async def _take(self) -> tuple[list[Event], dict[Family, Transaction]]:
+    async def _compile_next(self) -> tuple[list[Event], dict[Family, Transaction]]:
         """Return the events whose turn it is, and their transactions.  Other tasks run meanwhile."""
         events = self._next_events()
         self._reporter.taken()

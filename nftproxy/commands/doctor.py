@@ -125,41 +125,41 @@ class NodeInspection:
         """
         configuration, wanted = self._configuration(config_file)
         values, url = self._settings(), f"{self._url}/metrics"
-        ours: list[str] = self._see("nftproxy's rules", _our_comments, [])
+        ours: list[str] = self._observe("nftproxy's rules", _our_comments, [])
         found = Observations(
             node=self._node,
             kernel=os.uname().release,
             configuration=configuration,
-            metrics=self._see("kube-proxy's metrics", lambda: read_metrics(url, _fetch(url)), None),
+            metrics=self._observe("kube-proxy's metrics", lambda: read_metrics(url, _fetch(url)), None),
             saved=tuple(self._saved()),
-            accounts=self._see("kube-proxy's counters", nfacct.packets, {}),
-            base_chains=tuple(self._see("nftables' chains", nft_queries.base_chains, [])),
-            dropping_chains=tuple(self._see("other programs' chains", dropping_chains, []) if ours else ()),
-            nft_tables=tuple(self._see("nftables' tables", nft_queries.tables, [])),
-            schedulers=tuple(self._see("IPVS' virtual servers", ipvs.schedulers, [])),
-            traces=self._see("other proxies' rules", other_proxies, {}),
+            accounts=self._observe("kube-proxy's counters", nfacct.packets, {}),
+            base_chains=tuple(self._observe("nftables' chains", nft_queries.base_chains, [])),
+            dropping_chains=tuple(self._observe("other programs' chains", dropping_chains, []) if ours else ()),
+            nft_tables=tuple(self._observe("nftables' tables", nft_queries.tables, [])),
+            schedulers=tuple(self._observe("IPVS' virtual servers", ipvs.schedulers, [])),
+            traces=self._observe("other proxies' rules", other_proxies, {}),
             interfaces=tuple(name for _, name in socket.if_nameindex()),
-            addresses=self._see("this node's addresses", lambda: tuple(sorted(host_addresses().addresses)), None),
+            addresses=self._observe("this node's addresses", lambda: tuple(sorted(host_addresses().addresses)), None),
             has_our_rules=bool(ours),
             is_canary=any(comment.endswith(BESIDE_ANOTHER) for comment in ours),
-            has_agent=self._see("another agent", lambda: agent_lock.holder() is not None, False),
+            has_agent=self._observe("another agent", lambda: agent_lock.holder() is not None, False),
             sysctls=values,
             conntrack=self._conntrack(values, wanted),
-            families=self._see("nftables' families", _families, None),
-            missing_features=tuple(self._see("the kernel's features", capabilities.missing_features, [])),
+            families=self._observe("nftables' families", _families, None),
+            missing_features=tuple(self._observe("the kernel's features", capabilities.missing_features, [])),
             affinity_by_hash=capabilities.probe().reason,
             api=self._api(kubeconfig, PERMISSIONS + (TAINT_PERMISSIONS if wanted.startup_taint else ())),
         )
         return msgspec.structs.replace(found, unseen=tuple(self._unseen))
 
-    def _see(self, what: str, look: Callable[[], T], otherwise: T) -> T:
+    def _observe(self, what: str, look: Callable[[], T], otherwise: T) -> T:
         try:
             return look()
         except (Unavailable, OSError) as error:
-            self._miss(what, str(error))
+            self._add_unseen(what, str(error))
             return otherwise
 
-    def _miss(self, what: str, why: str) -> None:
+    def _add_unseen(self, what: str, why: str) -> None:
         self._unseen.append(Unseen(what, why))
 
     # kube-proxy
@@ -181,7 +181,7 @@ class NodeInspection:
             except BadInput as error:
                 if given is not None:
                     raise
-                self._miss("kube-proxy's configuration", str(error))
+                self._add_unseen("kube-proxy's configuration", str(error))
                 return self._configz(), Config()
         return read_configuration(document, source, flags), _config(document, source)
 
@@ -194,7 +194,7 @@ class NodeInspection:
         except (Unavailable, ValueError, RecursionError) as error:
             values, why = None, f"no kube-proxy process, and {error}"
         if values is None:
-            self._miss("kube-proxy's configuration", f"no --config, {why}")
+            self._add_unseen("kube-proxy's configuration", f"no --config, {why}")
             return None
         return of_configz(values, url)
 
@@ -207,17 +207,17 @@ class NodeInspection:
             seen = True
             tables = LEGACY_TABLES if tool.is_legacy else ("filter",)
             looks = {each: functools.partial(iptables_tools.save_table, tool, each) for each in tables}
-            texts = [self._see(f"the table {table} of {tool.name}", look, "") for table, look in looks.items()]
+            texts = [self._observe(f"the table {table} of {tool.name}", look, "") for table, look in looks.items()]
             yield read_saved(tool.name, "".join(texts), is_legacy=tool.is_legacy)
         if not seen:
-            self._miss("the rules of iptables", "iptables-save and iptables-restore are missing here")
+            self._add_unseen("the rules of iptables", "iptables-save and iptables-restore are missing here")
         elif os.geteuid():
-            self._miss("the rules of legacy iptables", "the kernel shows them only to root")
+            self._add_unseen("the rules of legacy iptables", "the kernel shows them only to root")
 
     def _settings(self) -> dict[str, int]:
         values = sysctl.read_all(SYSCTLS)
         if missing := [path for path in SYSCTLS if path not in values and not path.startswith("bridge/")]:
-            self._miss(f"the settings {', '.join(missing)}", "they are not below /proc/sys/net here")
+            self._add_unseen(f"the settings {', '.join(missing)}", "they are not below /proc/sys/net here")
         return values
 
     def _conntrack(self, values: Mapping[str, int], wanted: Config) -> ConntrackUsage | None:
@@ -231,7 +231,7 @@ class NodeInspection:
 
     def _api(self, kubeconfig: Path | None, rights: Sequence[Permission]) -> ApiAccess | None:
         if kubeconfig is None and not SERVICE_ACCOUNT.exists():
-            self._miss("the API server", "no --kubeconfig, and this isn't a pod with a service account")
+            self._add_unseen("the API server", "no --kubeconfig, and this isn't a pod with a service account")
             return None
         from nftproxy.sources.api_client import ApiClient  # with HTTP: importing takes half a second
         from nftproxy.sources.doctor_queries import ApiDenies, query_cluster

@@ -182,7 +182,7 @@ def _run(
         )
     pipeline = Pipeline(node, Settings(config, found.capabilities), compiled, families)
     threading.Thread(target=_report_missing_features, daemon=True).start()  # nothing waits for it
-    wants_to_start_anew = asyncio.run(_follow(pipeline, file, source, api_servers))
+    wants_to_start_anew = asyncio.run(_run_agent(pipeline, file, source, api_servers))
     if wants_to_start_anew and not asked_to_end.is_set():
         file.hand_over()
         _execute_again()
@@ -199,12 +199,12 @@ def _execute_again() -> None:
     os.execv(sys.executable, sys.orig_argv)
 
 
-async def _follow(pipeline: Pipeline, file: ConfigFile, source: Path | None, api_servers: Sequence[str]) -> bool:
-    from nftproxy.agent.daemon import follow_cluster, follow_directory  # it imports HTTP, which takes half a second
+async def _run_agent(pipeline: Pipeline, file: ConfigFile, source: Path | None, api_servers: Sequence[str]) -> bool:
+    from nftproxy.agent.daemon import run_with_cluster, run_with_directory  # it imports HTTP, which takes half a second
 
     if source is None:
-        return await follow_cluster(pipeline, file, api_servers)
-    return await follow_directory(pipeline, file, source)
+        return await run_with_cluster(pipeline, file, api_servers)
+    return await run_with_directory(pipeline, file, source)
 
 
 def _report_missing_features() -> None:

@@ -51,7 +51,7 @@ def in_scratch_namespace(
         Unavailable: this process may not make network namespaces.
         Exception: what the function raises, with the child's traceback as a note.
     """
-    return _ask_child(pickle.dumps((True, function, args, kwargs)))  # type: ignore[return-value]
+    return _run_in_child(pickle.dumps((True, function, args, kwargs)))  # type: ignore[return-value]
 
 
 def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -61,10 +61,10 @@ def in_child(function: Callable[Parameters, Result], *args: Parameters.args, **k
         ChildDied: the function, or the library that it calls, took the process down.
         Exception: what the function raises, with the child's traceback as a note.
     """
-    return _ask_child(pickle.dumps((False, function, args, kwargs)))  # type: ignore[return-value]
+    return _run_in_child(pickle.dumps((False, function, args, kwargs)))  # type: ignore[return-value]
 
 
-def _ask_child(call: bytes) -> object:
+def _run_in_child(call: bytes) -> object:
     script = f"import sys; sys.path[:] = {sys.path!r}; from nftproxy.kernel.child_process import answer; answer()"
     command = [sys.executable, "-c", script]
     pipe = subprocess.PIPE

@@ -134,7 +134,7 @@ class ApiClient:
                             self._report_new_problems(reflector)
                             yield events
                 except Exception as error:  # noqa: BLE001  # for any error, other resources go on, and this one retries
-                    self._note_failure(connection.host, reflector, error)
+                    self._handle_failure(connection.host, reflector, error)
                     await connection.fail_over()
                 self._report_new_problems(reflector)
                 pause = reflector.pause
@@ -212,7 +212,7 @@ class ApiClient:
         self._server_answered.set()
         self._said.clear()
 
-    def _note_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
+    def _handle_failure(self, host: str, reflector: Reflector, error: Exception) -> None:
         if not isinstance(error, CONNECTION_ERRORS):
             warn(
                 Code.DEFECT,

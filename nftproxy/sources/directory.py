@@ -94,7 +94,7 @@ class Directory:
             while is_there:
                 if self._reread():
                     yield self._merged()
-                is_there = self._note(await events.next()) and await self._settled(events, SILENCE)
+                is_there = self._track_writers(await events.next()) and await self._settled(events, SILENCE)
         finally:
             await events.close()
 
@@ -103,11 +103,11 @@ class Directory:
         now = asyncio.get_running_loop().time
         end = now() + LONGEST_WAIT
         while (remaining := end - now()) > 0 and (event := await events.within(min(silence, remaining))):
-            if not self._note(event):
+            if not self._track_writers(event):
                 return False
         return True
 
-    def _note(self, event: Event) -> bool:
+    def _track_writers(self, event: Event) -> bool:
         """Track the files that are being written.  Return False if the directory itself is gone."""
         if event.mask & (_SELF_GONE | Mask.Q_OVERFLOW):  # an overflow may have swallowed that a writer closed its file
             self._being_written.clear()

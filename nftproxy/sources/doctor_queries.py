@@ -65,10 +65,10 @@ def query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -
         ApiDenies: it doesn't accept our credentials, or can't serve the request.
         Unavailable: it doesn't answer.
     """
-    return asyncio.run(_ask_cluster(cluster, node, rights))
+    return asyncio.run(_query_cluster(cluster, node, rights))
 
 
-async def _ask_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
+async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permission]) -> ClusterAnswers:
     async with aclosing(cluster):
         denied = {right: answer for right in rights if (answer := await _why_denied(cluster, right)) is not None}
         nodes = await _listed(cluster, "nodes", node)

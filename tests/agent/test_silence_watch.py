@@ -165,11 +165,11 @@ def test_dead_endpoint_is_left_out_and_its_connections_move(monkeypatch: pytest.
             assert bench.state.silent == (DEAD,)
             assert bench.changes == [SilenceChange(DEAD, is_silent=True, services=[key("shop/web")])]
             assert {each.place for each in bench.kernel.forgotten} == {DEAD}
-            assert f"nftproxy_connections_moved_total {float(THRESHOLD)}" in bench.metrics.text().decode()
+            assert f"nftproxy_connections_moved_total {float(THRESHOLD)}" in bench.metrics.exposition().decode()
             bench.answering.add(DEAD)
             await until(lambda: not bench.state.silent)
             assert bench.changes[1:] == [SilenceChange(DEAD, is_silent=False, services=[key("shop/web")])]
-            assert 'nftproxy_silent_endpoints{ip_family="IPv4"} 0.0' in bench.metrics.text().decode()
+            assert 'nftproxy_silent_endpoints{ip_family="IPv4"} 0.0' in bench.metrics.exposition().decode()
         assert bench.kernel.is_closed
 
     asyncio.run(main())
@@ -285,7 +285,7 @@ def test_namespaces_without_room_are_named(monkeypatch: pytest.MonkeyPatch, capl
             bench.kernel.crowds = {"shop", "gone"}
             bench.kernel.wait_for(DEAD, 1)
             await until(lambda: bench.kernel.questions >= 3)
-            metrics = bench.metrics.text().decode()
+            metrics = bench.metrics.exposition().decode()
             (counted,) = re.findall(
                 r'^nftproxy_silence_overflows_total\{ip_family="IPv4"\} (.+)$', metrics, re.MULTILINE
             )

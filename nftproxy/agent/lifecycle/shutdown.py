@@ -44,7 +44,9 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
     hearing, writing = socket.socketpair()
     writing.setblocking(False)
     loops = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
-    threading.Thread(target=_hear, args=(hearing, loops, grace, at_last), name="signals", daemon=True).start()
+    threading.Thread(
+        target=_pass_signals_on, args=(hearing, loops, grace, at_last), name="signals", daemon=True
+    ).start()
     try:
         yield
     finally:
@@ -55,7 +57,7 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
         writing.close()
 
 
-def _hear(hearing: socket.socket, loops: int, grace: float, at_last: Callable[[], object]) -> None:
+def _pass_signals_on(hearing: socket.socket, loops: int, grace: float, at_last: Callable[[], object]) -> None:
     """Pass signals on to the event loop, and end the process `grace` seconds after SIGTERM or SIGINT."""
     with hearing:
         while numbers := hearing.recv(16):

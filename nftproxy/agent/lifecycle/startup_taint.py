@@ -46,19 +46,19 @@ class StartupTaint:
         async for attempt in tenacity.AsyncRetrying(
             retry=tenacity.retry_if_exception_type((Unavailable, Unreadable)),
             wait=tenacity.wait_exponential(FIRST_PAUSE, LONGEST_PAUSE) + tenacity.wait_random(0, FIRST_PAUSE),
-            before_sleep=self._tell,
+            before_sleep=self._report_failure,
         ):
             with attempt:
-                await self._try(nodes)
+                await self._remove_taint(nodes)
 
-    async def _try(self, nodes: ApiClient) -> None:
+    async def _remove_taint(self, nodes: ApiClient) -> None:
         patch = without_taint(await nodes.read_node(self._node), self._key)
         if patch is not None:
             await nodes.patch_node(self._node, patch)
             text = "removed the taint %(key)s from Node %(node)s: all rules are loaded, and pods can be scheduled"
             log.info(text, {"key": self._key, "node": self._node})
 
-    def _tell(self, attempt: tenacity.RetryCallState) -> None:
+    def _report_failure(self, attempt: tenacity.RetryCallState) -> None:
         """Log each failure.  The first isn't reported, as the Node may have changed at that moment."""
         error = attempt.outcome.exception() if attempt.outcome else None
         text = "the taint %(key)s stays on Node %(node)s: %(error)s; trying again in %(seconds).0f s"

@@ -135,7 +135,7 @@ class LocalhostForwarder:
                 self._try_to_listen(port)
             else:
                 most = f"{self._limits.listeners} node ports are served at localhost, which is the limit"
-                self._note_failure(port, most)
+                self._report_failure(port, most)
         self._count_listeners()
         if self._failed and not self._retry:
             self._retry = asyncio.get_running_loop().call_later(self._pause, self._try_again)
@@ -146,14 +146,14 @@ class LocalhostForwarder:
             listener = socket.create_server(port, family=family)
         except OSError as error:
             is_absent = error.errno in _NO_SUCH_ADDRESS
-            self._note_failure(port, "" if is_absent else os.strerror(error.errno or 0))
+            self._report_failure(port, "" if is_absent else os.strerror(error.errno or 0))
             return
         listener.setblocking(False)
         self._listening[port] = listener
         self._failed.pop(port, None)
         asyncio.get_running_loop().add_reader(listener, self._accept, port)
 
-    def _note_failure(self, port: LocalPort, reason: str) -> None:
+    def _report_failure(self, port: LocalPort, reason: str) -> None:
         """Report the failure once for each Service.  Without a reason (the kernel has no IPv6) nothing is reported."""
         service = self._wanted[port].service
         if reason and self._failed.get(port) != service:
@@ -203,7 +203,7 @@ class LocalhostForwarder:
                 self._rest(port)
                 return
             client.setblocking(False)
-            self._take(client, port)
+            self._forward(client, port)
 
     def _rest(self, port: LocalPort) -> None:
         loop, listener = asyncio.get_running_loop(), self._listening[port]
@@ -215,7 +215,7 @@ class LocalhostForwarder:
 
         loop.call_later(FULL_PAUSE, go_on)
 
-    def _take(self, client: socket.socket, port: LocalPort) -> None:
+    def _forward(self, client: socket.socket, port: LocalPort) -> None:
         service = self._wanted[port].service
         if self._is_full(service):
             self._metrics.count("nftproxy_localhost_connections_total", "limit")

@@ -106,14 +106,14 @@ class EventCorrelator:
             key = _Key(each.subject, each.reason, each.action, each.code)
             reported.setdefault(key, {})[each] = None
         for key, together in reported.items():
-            self._note(key, list(together), now, wall)
+            self._count_in_series(key, list(together), now, wall)
 
-    def _note(self, key: _Key, together: list[Occurrence], now: float, wall: datetime.datetime) -> None:
+    def _count_in_series(self, key: _Key, together: list[Occurrence], now: float, wall: datetime.datetime) -> None:
         said = hash(tuple(each.note for each in together))
         series = self._series.get(key)
         if series is None or now - series.since >= SILENCE:
             self._series.pop(key, None)
-            self._forget_oldest()
+            self._evict_oldest()
             # No two series begin at the same time, as the names of an object's Events have the time of their beginning
             self._latest = max(wall, self._latest + datetime.timedelta(microseconds=1))
             self._series[key] = EventSeries(_first_of(together), self._latest, 1, wall, since=now, said=said)
@@ -123,7 +123,7 @@ class EventCorrelator:
             series.count, series.last, series.said = series.count + 1, wall, said
         self._due[key] = None
 
-    def _forget_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         while len(self._series) >= MOST:
             oldest = next(iter(self._series))
             del self._series[oldest]

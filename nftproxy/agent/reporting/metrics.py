@@ -231,7 +231,7 @@ class Metrics:
             self._registry.register(metric)
         ProcessCollector(registry=self._registry)
 
-    def text(self) -> bytes:
+    def exposition(self) -> bytes:
         """Return all metrics in Prometheus' text format, version 0.0.4."""
         found = self._look()
         for name in _PASSING:

@@ -132,7 +132,7 @@ class CountTotals:
                 if known[key].owner is None or self._fronts.owner(known[key].claim) is None:
                     del known[key]
 
-    def text(self) -> bytes:
+    def exposition(self) -> bytes:
         """Return all series in Prometheus' text format, and drop those of Service ports that are gone."""
         lines: dict[str, list[str]] = {CONNECTIONS: [], UNSERVED: []}
         for series, total in self._in_pieces(self._totals.items()):
@@ -198,7 +198,7 @@ class ServiceCounts:
         self._reader = reader
         self._totals = CountTotals(fronts, rest=lambda: time.sleep(PAUSE))
         self._now = now
-        self._text = self._totals.text()
+        self._text = self._totals.exposition()
         self._read_at = float("-inf")
         self._reading: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="counts")
@@ -207,7 +207,7 @@ class ServiceCounts:
         """Read the baseline, before any rules are loaded."""
         await self._in_thread(self._read_baseline)
 
-    async def text(self) -> bytes:
+    async def exposition(self) -> bytes:
         """Return the series of now, or of the last reading if the kernel can't be read in time.
 
         Without fronts to count this returns nothing, and doesn't read the kernel.
@@ -247,4 +247,4 @@ class ServiceCounts:
         for family in self._families:
             if reading := self._reader.read(family):
                 self._totals.add(family, reading)
-        self._text = self._totals.text()
+        self._text = self._totals.exposition()

@@ -172,7 +172,7 @@ class SyncReporter:
         self.metrics.set("nftproxy_services_postponed", self._postponed.services)
         ages = freshness.ages(self.activities(), status.now.wall, self._started)
         self.metrics.set_each("nftproxy_last_word_age_seconds", dict(ages))
-        return self.metrics.text()
+        return self.metrics.exposition()
 
     def queued(self, events: Sequence[Event]) -> None:
         """Note events that have come.  Each object of a listing counts, as in kube-proxy."""

@@ -43,7 +43,7 @@ class Inbox:
             if isinstance(event, Listed):
                 self._list(event)
             elif isinstance(event, Put) and isinstance(event.object, Seen):
-                self._note((type(event.object), ""), event, at)
+                self._keep_latest((type(event.object), ""), event, at)
             else:
                 self._change(event, at)
 
@@ -94,13 +94,13 @@ class Inbox:
         kind, key, value = _change_of(event)
         listing = self._listings.get(kind)
         if listing is None:
-            self._note((kind, key), event, at)
+            self._keep_latest((kind, key), event, at)
         elif value is None:
             listing.pop(key, None)
         else:
             listing[key] = value
 
-    def _note(self, identity: tuple[type, Key], event: Put | Removed, at: float) -> None:
+    def _keep_latest(self, identity: tuple[type, Key], event: Put | Removed, at: float) -> None:
         known = self._changes.get(identity)
         self._changes[identity] = _Change(event, known.since if known else at)
 

@@ -172,7 +172,7 @@ class Loader:
             await self._survive()
             self._installed = {family: await self._kernel.read_back(family) for family in self._tables}
         except Unavailable as error:
-            self._note_failure(list(self._tables.values()), error)
+            self._report_failure(list(self._tables.values()), error)
             return False
         return not any(found and found.has_hooks for found in self._installed.values())
 
@@ -190,9 +190,9 @@ class Loader:
             await pieces.load(self._tables.keys())
         except (Refused, Unavailable) as error:
             if isinstance(error, Refused) and len(tables) > 1:
-                self._note_refused_together(error)
+                self._report_refused_together(error)
             else:
-                self._note_failure(tables, error)
+                self._report_failure(tables, error)
             return False
         finally:
             self.record_updates(self._pipeline.pop_updated())
@@ -206,9 +206,9 @@ class Loader:
             try:
                 await self._load(due)
             except Refused as error:
-                self._note_refused_together(error)
+                self._report_refused_together(error)
             except Unavailable as error:
-                self._note_failure(due, error)
+                self._report_failure(due, error)
         self._is_refused_together = False
         for table in due:
             if not table.is_known and table.due <= now() and not self._is_stopping():
@@ -219,7 +219,7 @@ class Loader:
         try:
             await self._load(tables)
         except (Refused, Unavailable) as error:
-            self._note_failure(tables, error)
+            self._report_failure(tables, error)
 
     def start(self) -> None:
         """Start the steps of the first load that don't depend on the cluster: the rehearsal and the read-ahead."""
@@ -340,12 +340,12 @@ class Loader:
         generation = self._pipeline.refilled(family, found)
         return await self._kernel.compare(found, generation) if found and generation else found
 
-    def _note_refused_together(self, error: Refused) -> None:
+    def _report_refused_together(self, error: Refused) -> None:
         self._is_refused_together = True
         text = "the kernel refuses the rules of all families together, loading each by itself: %(error)s"
         warn(Code.FAMILIES_REFUSED_TOGETHER, text, error=error)
 
-    def _note_failure(self, tables: Sequence[_Table], error: Refused | Unavailable) -> None:
+    def _report_failure(self, tables: Sequence[_Table], error: Refused | Unavailable) -> None:
         self._reporter.failed([table.family for table in tables], str(error), full=True)
         for table in tables:
             pause = table.failed(was_refused=isinstance(error, Refused))

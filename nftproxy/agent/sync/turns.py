@@ -96,7 +96,7 @@ class Turns:
         total = sum(sizes.values())
         costs = {key: seconds * size / total for key, size in sizes.items()}
         self._chosen = {}
-        self._forget(now)
+        self._drop_past_dues(now)
         for key, cost in costs.items():
             self._large.pop(key, None)
             if cost >= LARGE:
@@ -116,7 +116,7 @@ class Turns:
         self._due = max(now, self._due) + REST * cost
         self._due_of[namespace] = max(now, self._due_of.get(namespace, now)) + OWN_REST * cost
 
-    def _forget(self, now: float) -> None:
+    def _drop_past_dues(self, now: float) -> None:
         self._due_of = {name: due for name, due in self._due_of.items() if due > now}
         self._account_of = {name: until for name, until in self._account_of.items() if until > now}
 

@@ -72,7 +72,7 @@ def generation() -> int:
     Raises:
         Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
     """
-    (found,) = _ask(nft.GET_GENERATION, 0)
+    (found,) = _query(nft.GET_GENERATION, 0)
     return number_of(found[nft.GENERATION_ID])
 
 
@@ -133,7 +133,7 @@ def table_comment(family: Family, table: str) -> str | None:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _ask(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, table))
+    found = _query(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, table))
     return nft.comment_of(found[0].get(nft.TABLE_USERDATA, b"")) if found else None
 
 
@@ -143,7 +143,7 @@ def chains(family: Family, table: str) -> dict[str, bool]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _ask(nft.GET_CHAIN, FAMILY_NUMBER[family], named(nft.OF_TABLE, table), flags=DUMP)
+    found = _query(nft.GET_CHAIN, FAMILY_NUMBER[family], named(nft.OF_TABLE, table), flags=DUMP)
     # The kernel names every chain of the family, whichever table it is asked for (6.18).
     ours = [each for each in found if text_of(each[nft.OF_TABLE]) == table]
     return {text_of(each[nft.CHAIN_NAME]): nft.CHAIN_HOOK in each for each in ours}
@@ -155,7 +155,7 @@ def hooked_chains(family: Family) -> frozenset[str]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _ask(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE))
+    found = _query(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE))
     if not found or number_of(found[0].get(nft.TABLE_FLAGS, b"")) & nft.DORMANT:
         return frozenset()
     return frozenset(name for name, is_hooked in chains(family, TABLE).items() if is_hooked)
@@ -169,7 +169,7 @@ def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[st
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _ask(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
+    found = _query(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
     matching = [each for each in found if pattern.fullmatch(each[nft.CHAIN_NAME])]
     return [(text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME])) for each in matching]
 
@@ -185,7 +185,7 @@ def tables(families: Mapping[str, int] = FAMILIES) -> list[str]:
     return [
         f"{family} {text_of(each[nft.OF_TABLE])}"
         for family, number in families.items()
-        for each in _ask(nft.GET_TABLE, number, flags=DUMP)
+        for each in _query(nft.GET_TABLE, number, flags=DUMP)
     ]
 
 
@@ -200,7 +200,7 @@ def base_chains() -> list[BaseChain]:
             family, text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME]), nft.HOOKS[hook], policy == nft.DROP
         )
         for family, number in FAMILIES.items()
-        for each in _ask(nft.GET_CHAIN, number, flags=DUMP)
+        for each in _query(nft.GET_CHAIN, number, flags=DUMP)
         if nft.CHAIN_HOOK in each
         for hook in [number_of(attribute_map(each[nft.CHAIN_HOOK])[nft.HOOK_NUMBER])]
         for policy in [number_of(each.get(nft.CHAIN_POLICY, b"\1"))]
@@ -219,7 +219,7 @@ def declarations(family: Family) -> list[Attributes]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _ask(nft.GET_SET, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE), flags=DUMP)
+    found = _query(nft.GET_SET, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE), flags=DUMP)
     ours = [each for each in found if text_of(each[nft.OF_TABLE]) == TABLE]
     return [each for each in ours if not nft.set_flags(each) & nft.ANONYMOUS]
 
@@ -257,7 +257,7 @@ def declaration_of(kernel: socket.socket, family: Family, container: str) -> Att
     return declared
 
 
-def _ask(
+def _query(
     kind: int,
     family: int,
     attributes: bytes = b"",

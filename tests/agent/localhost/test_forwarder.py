@@ -45,7 +45,7 @@ class World(NamedTuple):
 
     def series(self, name: str, label: str) -> float:
         """A series of the metrics, 0 if there is none."""
-        lines = (line.rpartition(" ") for line in self.metrics.text().decode().splitlines())
+        lines = (line.rpartition(" ") for line in self.metrics.exposition().decode().splitlines())
         return next((float(value) for text, _, value in lines if text.startswith(name) and label in text), 0.0)
 
 

@@ -138,7 +138,7 @@ def reporter(pipeline: Pipeline, clock: Clock | None = None) -> SyncReporter:
 def series(metrics: Metrics, *names: str) -> Series:
     """The samples whose names begin with any of these prefixes, by name and labels as Prometheus writes them."""
     found = {}
-    for line in metrics.text().decode().splitlines():
+    for line in metrics.exposition().decode().splitlines():
         name, _, value = line.rpartition(" ")
         if name.startswith(names) and not line.startswith("#"):
             found[name] = float(value)
@@ -195,12 +195,12 @@ def rows(table: str) -> dict[str, Shape]:
 @pytest.mark.parametrize(("name", "shape"), rows(KUBE_PROXY).items(), ids=list(rows(KUBE_PROXY)))
 def test_kube_proxys_metrics(name: str, shape: Shape) -> None:
     """Each metric of kube-proxy's is there with its type, labels and help text."""
-    assert shapes(exercised().text().decode())[name] == shape
+    assert shapes(exercised().exposition().decode())[name] == shape
 
 
 def test_our_own_metrics() -> None:
     """Besides these there are our own metrics, and apart from the process's no more."""
-    found = shapes(exercised().text().decode())
+    found = shapes(exercised().exposition().decode())
     theirs = ("kubeproxy_", "process_", "rest_client_")
     own = {name: shape for name, shape in found.items() if not name.startswith(theirs)}
     assert {name: (kind, labels, "") for name, (kind, labels, _) in own.items()} == rows(OURS)
@@ -211,7 +211,7 @@ def test_our_own_metrics() -> None:
 @pytest.mark.parametrize(("name", "bounds"), BUCKETS.items(), ids=list(BUCKETS))
 def test_buckets(name: str, bounds: list[str]) -> None:
     """Bounds are kube-proxy's, and written as Go writes them: another text is another series."""
-    lines = [line for line in exercised().text().decode().splitlines() if line.startswith(f"{name}_bucket")]
+    lines = [line for line in exercised().exposition().decode().splitlines() if line.startswith(f"{name}_bucket")]
     labels = {"nftproxy": 'kind="full"', "rest": 'verb="GET"', "kubeproxy": 'ip_family="IPv4"'}
     label = labels[name.split("_")[0]]
     assert [line.split('le="')[1].split('"')[0] for line in lines if label in line] == bounds

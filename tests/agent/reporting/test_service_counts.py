@@ -62,17 +62,17 @@ class Counters:
         """The series in a scrape after these readings. New series have begun in an earlier scrape."""
         for each in readings:
             self.totals.add(IPV4, each)
-        self.totals.text()
-        return series(self.totals.text())
+        self.totals.exposition()
+        return series(self.totals.exposition())
 
 
 def test_a_series_begins_at_zero() -> None:
     """A new series starts at zero and counts from its second scrape, as `increase` ignores the first value."""
     made = Counters()
-    assert series(made.totals.text()) == {}
+    assert series(made.totals.exposition()) == {}
     made.totals.add(IPV4, reading(3))
-    assert series(made.totals.text()) == {WEB_CONNECTIONS: 0}
-    assert series(made.totals.text()) == {WEB_CONNECTIONS: 3}
+    assert series(made.totals.exposition()) == {WEB_CONNECTIONS: 0}
+    assert series(made.totals.exposition()) == {WEB_CONNECTIONS: 3}
 
 
 def test_readings_add_up() -> None:
@@ -127,7 +127,7 @@ def test_a_front_that_passes_on() -> None:
     made.after(reading(5))
     made.pipeline.ingest([Removed(Service, key("shop/web")), Put(service("shop/new"))])
     made.totals.add(IPV4, reading(7))
-    assert series(made.totals.text()) == {WEB_CONNECTIONS: 7}
+    assert series(made.totals.exposition()) == {WEB_CONNECTIONS: 7}
     assert made.after(reading(8)) == {WEB_CONNECTIONS.replace("web", "new"): 1}
 
 
@@ -144,7 +144,7 @@ def test_series_are_bounded() -> None:
     made.totals.add(IPV4, reading(1, other=4))
     made.totals.add(IPV4, reading(2, other=5))
     assert made.after() == {WEB_CONNECTIONS: 2}
-    assert b"\nnftproxy_service_counts_left_out_total 5\n" in made.totals.text()
+    assert b"\nnftproxy_service_counts_left_out_total 5\n" in made.totals.exposition()
 
 
 def test_the_kernels_keys() -> None:
@@ -206,10 +206,10 @@ def test_the_kernel_is_read_once_for_scrapes_that_come_together() -> None:
     async def main() -> None:
         counts, kernel, clock = counting()
         await counts.set_baseline()
-        texts = [*await asyncio.gather(*(counts.text() for _ in range(5))), await counts.text()]
+        texts = [*await asyncio.gather(*(counts.exposition() for _ in range(5))), await counts.exposition()]
         assert (kernel.readings, len(set(texts))) == (2, 1)
         clock.seconds += 1
-        assert series(await counts.text()) == {WEB_CONNECTIONS: 2}
+        assert series(await counts.exposition()) == {WEB_CONNECTIONS: 2}
         assert kernel.readings == 3
         counts.close()
 
@@ -223,10 +223,10 @@ def test_a_scrape_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> Non
     async def main() -> None:
         counts, kernel, clock = counting()
         await counts.set_baseline()
-        before = await counts.text()
+        before = await counts.exposition()
         kernel.hangs.clear()
         clock.seconds += 10
-        assert [await counts.text() for _ in range(3)] == [before] * 3
+        assert [await counts.exposition() for _ in range(3)] == [before] * 3
         kernel.hangs.set()
         counts.close()
 
@@ -240,10 +240,10 @@ def test_a_reading_that_fails(caplog: pytest.LogCaptureFixture) -> None:
         counts, kernel, clock = counting()
         kernel.fails = True
         await counts.set_baseline()
-        before = await counts.text()
+        before = await counts.exposition()
         kernel.fails = False
         clock.seconds += 1
-        assert await counts.text() != before
+        assert await counts.exposition() != before
         counts.close()
 
     asyncio.run(main())

@@ -226,8 +226,8 @@ class Dropped:
         reading = self._read()
         self._node.call(self._reader.close)
         self._totals.add(self._family, reading)
-        self._totals.text()  # in which new series begin
-        lines = [line for line in self._totals.text().decode().splitlines() if line.startswith(f"{UNSERVED}{{")]
+        self._totals.exposition()  # in which new series begin
+        lines = [line for line in self._totals.exposition().decode().splitlines() if line.startswith(f"{UNSERVED}{{")]
         labels = re.compile(r'(?:protocol|front|reason)="(\w+)"')
         shown = {tuple(labels.findall(line)): int(line.split()[-1]) for line in lines}
         entries = {

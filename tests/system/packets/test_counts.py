@@ -44,7 +44,7 @@ class Counted(Cluster):
         for family in Family:
             if reading := self.lab.node.call(self.reader.read, family):
                 self.totals.add(family, reading)
-        lines = self.totals.text().decode().splitlines()
+        lines = self.totals.exposition().decode().splitlines()
         return {found.groups("")[:6]: int(found[7]) for line in lines if (found := SERIES.fullmatch(line))}
 
     def counts(self) -> Counts:
