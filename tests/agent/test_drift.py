@@ -33,7 +33,7 @@ DRIFTS = [
 
 
 @pytest.mark.parametrize("drift", DRIFTS, ids=lambda drift: "-".join(map(str, drift.values())))
-def test_what_someone_else_removes_is_repaired(drift: dict[str, Any]) -> None:
+def test_objects_that_another_program_removes_are_restored(drift: dict[str, Any]) -> None:
     """A table, a chain or a map that has gone is back after the next periodic check."""
     world = World()
     world.at(40, world.kernel.drop, **drift).run(source((0, EVERYTHING)), until=100)
@@ -51,7 +51,7 @@ def test_the_check_is_made_however_much_happens() -> None:
     world.assert_in_step()
 
 
-def test_a_change_to_what_has_gone_repairs_it() -> None:
+def test_a_change_to_a_missing_table_restores_it() -> None:
     """A change that is refused because the table has gone brings the table back at once."""
     world = World()
     world.at(9, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (10, [Put(MORE_PODS)])), until=11)
@@ -86,7 +86,7 @@ def intrude(world: World, *are_about_us: bool) -> Callable[[], Commit]:
     return commit
 
 
-def test_what_others_take_away_is_back_at_once() -> None:
+def test_foreign_damage_is_repaired_at_once() -> None:
     """If the kernel notifies that our tables were touched, one load follows without waiting for the periodic check."""
     world = World()
     world.at(3, intrude(world, False, True, False)).run(source((0, EVERYTHING)), until=3 * SYNC_PERIOD)
@@ -95,7 +95,7 @@ def test_what_others_take_away_is_back_at_once() -> None:
 
 
 @pytest.mark.parametrize("beside", [([True], []), ([], [True]), ([True], [True])], ids=["before", "after", "both"])
-def test_what_others_take_away_beside_a_change_is_back_at_once(beside: tuple[list[bool], list[bool]]) -> None:
+def test_foreign_damage_beside_a_change_is_repaired_at_once(beside: tuple[list[bool], list[bool]]) -> None:
     """Harm in the very moment of a change of ours doesn't wait for the periodic check either."""
     world = World()
     world.at(9, setattr, world.kernel, "beside", beside)
@@ -125,7 +125,7 @@ def test_a_load_sends_what_differs() -> None:
 @pytest.mark.parametrize(
     ("is_ours", "times"), [(True, [0, 3, 4]), (False, [0, 3])], ids=["our tables", "their own tables"]
 )
-def test_what_others_do_while_tables_are_compared(is_ours: bool, times: list[float]) -> None:
+def test_foreign_damage_during_a_comparison_is_repaired(is_ours: bool, times: list[float]) -> None:
     """Harm that comes between the look at our tables and the load is repaired by another load."""
     world = World()
     kernel = world.kernel
@@ -141,7 +141,7 @@ def test_what_others_do_while_tables_are_compared(is_ours: bool, times: list[flo
     world.assert_in_step()
 
 
-def test_other_tables_are_others_affair() -> None:
+def test_commits_to_other_tables_cause_no_load() -> None:
     """Commits of other programs to their own tables, however frequent, and beside our changes, cause no load."""
     world = World()
     for tenth in range(900):
@@ -150,7 +150,7 @@ def test_other_tables_are_others_affair() -> None:
     assert world.kernel.times == [0, *range(1, 51, 5)]
 
 
-def test_who_fights_us_gets_one_load_a_second() -> None:
+def test_loads_against_a_fighting_program_are_a_second_apart() -> None:
     """However often other programs touch our tables, loads have a second between them."""
     world = World()
     for tenth in range(100):
@@ -160,7 +160,7 @@ def test_who_fights_us_gets_one_load_a_second() -> None:
     world.assert_in_step()
 
 
-def test_what_could_not_be_heard_is_looked_at() -> None:
+def test_lost_notifications_cause_a_full_load() -> None:
     """After lost notifications everything is loaded at once, and after that only changes."""
     world = World()
     world.at(3, setattr, world.kernel, "has_lost_some", True).at(3.1, intrude(world, False))
@@ -168,7 +168,7 @@ def test_what_could_not_be_heard_is_looked_at() -> None:
     assert world.kernel.times == [0, 3.1]
 
 
-def test_what_nobody_told_leads_to_a_full_load() -> None:
+def test_an_unannounced_generation_causes_a_full_load() -> None:
     """A generation without notification may be about us, so the next check loads everything, once."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))
@@ -176,7 +176,7 @@ def test_what_nobody_told_leads_to_a_full_load() -> None:
     assert world.kernel.times == [0, SYNC_PERIOD]
 
 
-def test_a_change_does_not_hide_what_nobody_told() -> None:
+def test_a_change_does_not_hide_an_unannounced_commit() -> None:
     """A foreign commit before a change of ours is noticed all the same."""
     world = World()
     world.at(3, lambda: setattr(world.kernel, "commits", world.kernel.commits + 1))

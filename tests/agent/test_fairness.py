@@ -84,7 +84,7 @@ def test_a_tenant_gets_a_share_of_the_time() -> None:
     assert any("10.2.1.163 . 8080" in value for value in elements(world.pipeline, IPV4, "tcp-endpoints").values())
 
 
-def test_who_waits_for_a_turn_is_named_and_does_no_harm_to_health() -> None:
+def test_a_postponed_service_is_named_and_health_stays_good() -> None:
     """Metrics say how long the oldest change waits, health warns of it after half a minute, and stays good."""
     world, _ = begun()
     seen: list[tuple[str, bool, tuple[str, ...]]] = []

@@ -42,7 +42,7 @@ from tests.support.factories import IPV4, IPV6, elements, pipeline, service, sli
 # ---- the beginning -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_written_before_every_source_has_told_all() -> None:
+def test_nothing_is_written_before_every_source_is_complete() -> None:
     """The first transaction waits for the last source's first batch, and has everything."""
     slices, services = source((5, EVERYTHING[2:])), source((0, EVERYTHING[:2]), (2, [Put(OTHER)]))
     world = World().run(services, slices, until=6)
@@ -51,7 +51,7 @@ def test_nothing_is_written_before_every_source_has_told_all() -> None:
     world.assert_in_step()
 
 
-def test_nothing_is_written_when_a_source_tells_nothing() -> None:
+def test_nothing_is_written_if_a_source_stays_silent() -> None:
     """An agent that is stopped before every source has reported leaves the kernel as it was."""
     world = World().run(source((0, EVERYTHING)), source(), until=100)
     assert world.kernel.tries == []
@@ -67,7 +67,7 @@ def test_a_restart_deletes_no_table() -> None:
     assert "delete table" not in transaction.text
 
 
-def test_others_get_their_turns_while_much_is_rendered() -> None:
+def test_rendering_yields_to_other_tasks() -> None:
     """Other tasks on the loop, such as the answer to a probe, run between the steps of rendering."""
     many = [service(f"shop/s{i}", cluster_ips=[f"10.97.{i >> 8}.{i & 255}"]) for i in range(3 * STEP)]
     world = World()
@@ -94,7 +94,7 @@ def test_the_first_change_after_a_quiet_time_is_applied_at_once() -> None:
     world.assert_in_step()
 
 
-def test_a_commit_takes_what_the_kernel_takes() -> None:
+def test_the_commit_stage_has_the_kernels_time() -> None:
     """The seconds that the kernel takes for a load and for a change are those of the stage `commit`."""
     world = World(kernel := FakeKernel())
     kernel.delay = 2.0
@@ -166,7 +166,7 @@ def test_changes_of_all_sources_are_gathered() -> None:
     assert World().run(first, second, until=20).kernel.times == [0, 10]
 
 
-def test_what_changes_no_rule_holds_nothing_up() -> None:
+def test_an_event_without_effect_delays_no_change() -> None:
     """An event without consequence is no transaction, and the next change is applied at once all the same."""
     world = World().run(source((0, EVERYTHING), (10, [Put(PODS)]), (10.3, [Put(MORE_PODS)])), until=20)
     assert world.kernel.times == [0, 10.3]
@@ -234,7 +234,7 @@ def test_pauses_do_not_grow_for_ever() -> None:
     assert pauses[-5:] == pytest.approx([LONGEST_PAUSE] * 5)
 
 
-def test_what_comes_while_a_load_fails_is_in_the_one_that_works() -> None:
+def test_a_retry_has_all_changes_since_the_failure() -> None:
     """A retry contains all changes that have come until then."""
     kernel = FakeKernel(*[UNAVAILABLE] * 5)
     world = World(kernel).run(source((0, EVERYTHING), (1, [Put(OTHER)]), (2, [Put(MORE_PODS)])), until=100)
@@ -291,7 +291,7 @@ def test_a_source_that_fails_ends_the_agent_with_its_error() -> None:
     assert (world.kernel.times, world.ended) == ([0], 10)
 
 
-def test_a_source_that_fails_before_all_have_told_ends_the_agent() -> None:
+def test_a_failing_source_ends_an_agent_that_still_waits() -> None:
     """A source's error also ends the agent while another source is awaited, and nothing has been written then."""
     world = World()
     with pytest.raises(OSError, match="the source has gone"):
@@ -305,7 +305,7 @@ def test_a_source_that_fails_while_the_kernel_refuses_is_heard() -> None:
         World(FakeKernel(*[REFUSED] * 100)).run(failing(10), until=100)
 
 
-def test_a_source_that_ends_is_the_end() -> None:
+def test_a_source_that_ends_ends_the_agent() -> None:
     """A source that has nothing more to tell, ever, ends the agent without an error."""
 
     async def ending() -> AsyncIterator[Sequence[Event]]:
@@ -315,14 +315,14 @@ def test_a_source_that_ends_is_the_end() -> None:
     assert World().run(ending(), until=100).ended == 7
 
 
-def test_what_follows_the_state_follows_after_the_kernel() -> None:
+def test_followers_run_after_each_commit() -> None:
     """Health-check ports and the like are brought up to date after each commit, and not before the first."""
     world = World().run(source((1, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=9)
     assert world.kernel.times == [1, 5]
     assert world.settled == [(1, frozenset(Family)), (5, frozenset(Family))]
 
 
-def test_health_tells_the_truth_about_the_kernel() -> None:
+def test_health_follows_the_kernels_refusals() -> None:
     """While the kernel refuses, the proxy isn't healthy, and after 2 x syncPeriod it counts as dead."""
     world = World(FakeKernel(*[Refused("no")] * 1000))
     seen: list[tuple[bool, bool]] = []
@@ -340,7 +340,7 @@ def test_health_tells_the_truth_about_the_kernel() -> None:
 # ---- the beginning, and its reports ----------------------------------------------------------------------------------
 
 
-def test_what_is_waited_for_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_missing_source_is_named_everywhere(caplog: pytest.LogCaptureFixture) -> None:
     """Health, metrics and the log name the source that hasn't delivered, the log with backoff."""
     world = World()
     seen: list[tuple[str, ...]] = []
@@ -384,7 +384,7 @@ def test_nothing_grows_while_something_is_waited_for() -> None:
 DUAL = service("shop/dual", cluster_ips=["10.96.0.20", "fd00:96::20"])
 
 
-def test_what_is_refused_for_ipv6_holds_nothing_up_for_ipv4() -> None:
+def test_refused_ipv6_rules_do_not_delay_ipv4() -> None:
     """IPv4 is served from the start and gets small transactions and their followers while IPv6 is refused."""
     kernel = FakeKernel()
     kernel.unwanted = ["table ip6 nftproxy"]
@@ -413,7 +413,7 @@ def test_a_family_that_is_refused_later_leaves_the_other_alone() -> None:
     assert "ip nftproxy" not in after[0]
 
 
-def test_others_may_do_as_they_like_with_a_table_that_is_not_ours() -> None:
+def test_commits_to_a_refused_familys_table_cause_no_load() -> None:
     """Where the kernel refuses a family, commits to its table are no reason to load the other again."""
     kernel = FakeKernel()
     kernel.unwanted = ["table ip6 nftproxy"]
@@ -467,7 +467,7 @@ def test_nothing_follows_rules_that_the_kernel_may_not_hold(when: float, caplog:
 # ---- transactions that would kill this process -----------------------------------------------------------------------
 
 
-def test_nothing_is_applied_that_would_kill_the_process(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_load_that_would_crash_the_agent_is_not_applied(caplog: pytest.LogCaptureFixture) -> None:
     """A transaction that kills another process is a named fault, retried with backoff until it succeeds."""
     kernel = FakeKernel()
     kernel.is_lethal = True
@@ -485,7 +485,7 @@ def test_nothing_is_applied_that_would_kill_the_process(caplog: pytest.LogCaptur
     )
 
 
-def test_only_the_first_load_is_rehearsed() -> None:
+def test_only_the_first_load_is_tried_in_a_child() -> None:
     """Once this process has survived a load, no further load is rehearsed in another process."""
     world = World()
     world.at(40, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (5, [Put(OTHER)])), until=100)
@@ -493,7 +493,7 @@ def test_only_the_first_load_is_rehearsed() -> None:
     assert world.kernel.rehearsals == [0]
 
 
-def test_a_start_over_rules_is_rehearsed_once() -> None:
+def test_a_start_over_rules_is_tried_in_a_child_once() -> None:
     """A rehearsal during the listing isn't repeated, and the present rules are read meanwhile."""
     first = World()
     first.run(source((0, EVERYTHING)), until=1)

@@ -50,7 +50,7 @@ def test_a_service_that_the_kernel_refuses_is_quarantined(when: float, caplog: p
     assert f"flush map {IPV4.table} tcp-endpoints\n" not in kernel.applied[-1][1].text
 
 
-def test_what_is_there_is_not_taken_away_to_find_it() -> None:
+def test_the_search_for_a_refused_service_removes_no_rule() -> None:
     """The search for the culprit needs no transaction: the present rules stay in force until all are loaded."""
     kernel = FakeKernel()
     world = World(kernel).at(5, kernel.unwanted.append, ITS_ADDRESS)
@@ -84,7 +84,7 @@ def test_a_quarantined_service_is_retried_when_it_changes() -> None:
     world.assert_in_step()
 
 
-def test_a_change_that_does_not_help_costs_the_others_nothing() -> None:
+def test_a_refused_retry_loads_no_other_service_again() -> None:
     """A quarantined Service is retried at each change, and a refusal is its own: nothing else is loaded again."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
@@ -115,7 +115,7 @@ def test_a_quarantined_service_is_retried_at_each_check() -> None:
     world.assert_in_step()
 
 
-def test_a_quarantined_service_may_go() -> None:
+def test_a_deleted_service_leaves_quarantine() -> None:
     """A deleted Service leaves no trace in the quarantine."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
@@ -124,7 +124,7 @@ def test_a_quarantined_service_may_go() -> None:
     world.assert_in_step()
 
 
-def test_rules_that_are_refused_without_any_service_set_none_aside() -> None:
+def test_a_refused_skeleton_quarantines_no_service() -> None:
     """If the kernel refuses the skeleton, no Service is quarantined, and the load is retried as ever."""
     kernel = FakeKernel()
     kernel.unwanted = ["chain services"]
@@ -133,7 +133,7 @@ def test_rules_that_are_refused_without_any_service_set_none_aside() -> None:
     world.assert_in_step()
 
 
-def test_a_kernel_that_dies_while_one_is_tried_again_gets_everything() -> None:
+def test_a_failed_retry_is_followed_by_a_full_load() -> None:
     """If the kernel side dies during a retry, its state is unknown, and everything is loaded."""
     kernel = FakeKernel()
     kernel.unwanted = [ITS_ADDRESS]
@@ -166,7 +166,7 @@ def test_stopping_ends_the_search() -> None:
     assert IPV4.table not in kernel.ledger.sets
 
 
-def test_a_family_that_is_refused_sets_nobody_aside_in_the_other() -> None:
+def test_a_refusal_for_ipv6_quarantines_nothing_for_ipv4() -> None:
     """A Service whose rules the kernel refuses for IPv6 keeps its rules for IPv4."""
     dual = service("shop/dual", cluster_ips=["10.96.0.20", "fd00:96::20"])
     kernel = FakeKernel()

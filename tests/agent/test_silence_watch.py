@@ -188,7 +188,7 @@ def test_answer_to_us_lets_an_endpoint_stay(monkeypatch: pytest.MonkeyPatch) -> 
     asyncio.run(main())
 
 
-def test_what_was_sent_again_just_now_may_be_answered_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fresh_retransmission_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection counts only some time after its last packet, as the answer may be on its way."""
 
     async def main() -> None:
@@ -200,7 +200,7 @@ def test_what_was_sent_again_just_now_may_be_answered_still(monkeypatch: pytest.
     asyncio.run(main())
 
 
-def test_endpoints_of_other_services_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endpoints_of_services_without_the_annotation_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection to an endpoint of no Service with the annotation proves nothing."""
 
     async def main() -> None:

@@ -58,7 +58,7 @@ def refuse(*problem: object) -> None:
     raise AssertionError(problem)
 
 
-def test_what_is_known_is_read() -> None:
+def test_each_annotation_sets_its_field_only() -> None:
     """Each annotation sets its field, with or without blanks around the value, and no other field."""
     given = {"nftproxy.dev/algorithm": " round-robin\n", "nftproxy.dev/weights": "zone:b=1, zone:a=3", "x": "y"}
     assert options(given) == (ServiceOptions(algorithm=Algorithm.ROUND_ROBIN, weights=(("a", 3), ("b", 1))), [])
@@ -86,14 +86,14 @@ def test_what_is_known_is_read() -> None:
         ("x" * 64, "", f"['nftproxy.dev/{'x' * 46}...]: is not known: it has no effect"),
     ],
 )
-def test_what_is_unknown_or_bad_costs_itself(name: str, value: object, problem: str) -> None:
+def test_a_bad_annotation_costs_only_itself(name: str, value: object, problem: str) -> None:
     """An unknown annotation or a bad value is reported, and the annotation beside it has its effect."""
     given = {f"nftproxy.dev/{name}": value, "nftproxy.dev/weights": "zone:a=1"}
     assert options(given) == (ServiceOptions(weights=(("a", 1),)), [f"metadata.annotations{problem}"])
 
 
 @pytest.mark.parametrize("given", [{}, {"example.org/algorithm": "rr", "algorithm": "rr", "nftproxy.develop/x": ""}])
-def test_annotations_of_others_are_passed_over(given: Mapping[str, str]) -> None:
+def test_foreign_annotations_are_ignored(given: Mapping[str, str]) -> None:
     """An object without our annotations has `PLAIN`, and nothing is reported."""
     asked, problems = options(given)
     assert asked is PLAIN
@@ -176,7 +176,7 @@ def test_bad_values(form: Form | Word, text: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["-1", "+1", "01", "1.0", "1e1", "101", "", "\u0663", "9" * 5000, "1_0", " 1"])
-def test_what_is_no_weight(text: str) -> None:
+def test_bad_weights_are_reported(text: str) -> None:
     """A weight is a whole number from 0 to 100 in plain digits."""
     with pytest.raises(BadValue, match=r"^is '.*(?:'|\.\.\.), not a number from 0 to 100$"):
         parse(text, Form.WEIGHT)

@@ -190,9 +190,7 @@ PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 
 @pytest.mark.parametrize("document", [SERVICE, SLICE], ids=["Service", "EndpointSlice"])
 @pytest.mark.parametrize(("label", "counts"), [("canary", True), ("other", False), ("", False), (None, False)])
-def test_a_proxy_with_a_name_has_what_is_labelled_with_it(
-    document: dict[str, Any], label: str | None, counts: bool
-) -> None:
+def test_a_named_proxy_serves_objects_with_its_label(document: dict[str, Any], label: str | None, counts: bool) -> None:
     """A Service or slice counts if the label has the proxy's name.  With another label, or none, it is ignored."""
     given = document if label is None else changed(document, f"metadata|labels|{PROXY_NAME}", label)
     (value,) = parse_manifest(given, "", [], kinds=kinds_for("canary"))
@@ -202,7 +200,7 @@ def test_a_proxy_with_a_name_has_what_is_labelled_with_it(
         assert value.reason == f"it is for another proxy (no label {PROXY_NAME}=canary)"
 
 
-def test_a_proxy_with_a_name_passes_over_what_every_proxy_does() -> None:
+def test_a_named_proxy_ignores_what_no_proxy_serves() -> None:
     """A labelled object that no proxy serves is ignored for that reason.  ServiceCIDRs are another proxy's."""
     headless = changed(changed(SERVICE, f"metadata|labels|{PROXY_NAME}", "canary"), "spec.clusterIP", "None")
     names_only = changed(changed(SLICE, f"metadata|labels|{PROXY_NAME}", "canary"), "addressType", "FQDN")
@@ -269,7 +267,7 @@ def test_other_kinds_are_passed_over(other: Raw) -> None:
         (None, "null is not an object"),
     ],
 )
-def test_what_is_no_object_is_reported(raw: object, problem: str) -> None:
+def test_a_document_that_is_no_object_is_reported(raw: object, problem: str) -> None:
     """An object without kind or version, or with an unknown version, is lost and reported."""
     assert read(raw) == (None, [problem])
 

@@ -36,7 +36,7 @@ def test_pods_say_their_own_addresses() -> None:
     assert known(POD) == {("shop/web-1", "10.1.0.4"), ("shop/web-1", "fd00:1::4")}
 
 
-def test_slices_say_which_pods_they_mean() -> None:
+def test_endpoints_name_their_pods() -> None:
     """An endpoint that refers to a pod has its name, by default in the slice's namespace.  Others have no name."""
     assert known(SLICE) == {("shop/web-2", "10.1.0.5"), ("shop/web-3", "10.1.0.7")}
 
@@ -67,7 +67,7 @@ def test_lists_are_taken_apart() -> None:
         SLICE | {"endpoints": None},
     ],
 )
-def test_what_is_not_right_names_nothing(value: object) -> None:
+def test_malformed_pods_name_no_address(value: object) -> None:
     """A document without a pod that has a name and an address is skipped, and nothing raises."""
     assert known(value) == set()
 

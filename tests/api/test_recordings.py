@@ -122,7 +122,7 @@ def test_a_recorded_list_is_read(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", [each for each in LISTS if each.name in NOT_LISTED], ids=lambda each: each.name)
-def test_what_is_no_recorded_list_tells_nothing(exchange: Exchange) -> None:
+def test_a_broken_recording_causes_no_event(exchange: Exchange) -> None:
     """An error, half a list, and a list in another form are no events, and lead to a sensible next request."""
     resource = followed(exchange)
     assert resource is not None
@@ -239,7 +239,7 @@ def sent(exchange: Exchange) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("exchange", objects_of(status=201), ids=lambda each: each.name)
-def test_what_a_server_takes_is_not_complained_of(exchange: Exchange) -> None:
+def test_objects_of_a_real_server_are_read_without_a_complaint(exchange: Exchange) -> None:
     """Every object that a real server created, as it stored it, is read without a complaint."""
     found: list[Problem] = []
     outcome = parse_json(json.dumps(exchange.answer).encode(), "", found)
@@ -248,7 +248,7 @@ def test_what_a_server_takes_is_not_complained_of(exchange: Exchange) -> None:
 
 
 @pytest.mark.parametrize("exchange", objects_of(status=422), ids=lambda each: each.name)
-def test_what_a_server_denies_is_complained_of(exchange: Exchange) -> None:
+def test_objects_that_a_real_server_denies_are_reported(exchange: Exchange) -> None:
     """The parser reports every object that a real server denies, unless there is a reason to take it."""
     if exchange.name in DENIED_BY_SERVER_ONLY:
         assert problems_of(sent(exchange)) == []

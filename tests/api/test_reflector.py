@@ -156,7 +156,7 @@ def test_transitions() -> None:
 # Lists
 
 
-def test_lists_all_pages_before_it_tells_any() -> None:
+def test_pages_are_passed_on_as_one_listing() -> None:
     """Pages make a single listing, at the version of the first page, passed on with the last page."""
     reflector = Reflector(SERVICES)
     assert listed(reflector, page(service("a"), version="5", more="x")) == []
@@ -167,7 +167,7 @@ def test_lists_all_pages_before_it_tells_any() -> None:
     assert asked(reflector) == "watch 5"
 
 
-def test_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_list_is_parsed_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large list is parsed in steps."""
     monkeypatch.setattr("nftproxy.api.reflector.STEP", 2)
     reflector = Reflector(SERVICES)
@@ -175,7 +175,7 @@ def test_gives_others_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(events) for events in reflector.receive_list(body, 0.0)] == [0, 0, 0, 1]
 
 
-def test_leaves_out_what_is_not_ours() -> None:
+def test_a_listing_leaves_out_ignored_objects() -> None:
     """A listing has no object that can't be read, which is reported, and of ignored objects only the reason."""
     reflector = Reflector(SERVICES)
     items = (service("a", type="ExternalName"), service("b", clusterIP=7, clusterIPs=None), 8, service("c"))
@@ -206,7 +206,7 @@ def test_leaves_out_what_is_not_ours() -> None:
         b'{"kind":"ServiceList","metadata":{"resourceVersion":"5"},"items":{}}',
     ],
 )
-def test_what_is_no_list_is_not_an_empty_one(body: bytes) -> None:
+def test_an_answer_without_a_list_is_a_failure(body: bytes) -> None:
     """An answer that isn't a complete list of the kind is a failure, without events."""
     with pytest.raises(Unreadable):
         read_page(body, KINDS["Service"])

@@ -33,7 +33,7 @@ def test_only_service_cidrs_may_be_absent() -> None:
     assert [each.model for each in resources("node-a") if each.may_be_absent] == [ServiceCIDR]
 
 
-def test_a_proxy_with_a_name_follows_what_is_labelled_with_it() -> None:
+def test_a_named_proxy_follows_objects_with_its_label() -> None:
     """The server selects the Services and EndpointSlices with the label, and no ServiceCIDR is asked for."""
     label = "service.kubernetes.io/service-proxy-name=canary"
     assert {each.model: each.selectors for each in resources("node-a", "canary")} == {

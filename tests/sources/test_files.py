@@ -292,7 +292,7 @@ def test_bad_configuration(tmp_path: Path, text: str | None, problem: str) -> No
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml"])
-def test_a_proxy_with_a_name_reads_what_is_labelled_with_it(tmp_path: Path, name: str) -> None:
+def test_a_named_proxy_reads_objects_with_its_label(tmp_path: Path, name: str) -> None:
     """A proxy with a name reads the objects with its label, and a proxy without a name all other objects."""
     labelled = changed(SERVICE, "metadata|labels|service.kubernetes.io/service-proxy-name", "canary")
     both = [changed(labelled, "metadata|name", "ours"), SERVICE]

@@ -32,7 +32,7 @@ def test_a_client_has_a_burst_and_a_rate() -> None:
     assert admitted(rates, "10.1.0.9", 1000) == BURST
 
 
-def test_clients_and_listeners_are_told_apart() -> None:
+def test_limits_count_for_each_client_and_listener() -> None:
     """A client that has opened too many leaves any other client its burst, and has its own at any other listener."""
     rates = ClientRates(Clock())
     assert admitted(rates, "10.1.0.9", 1000) == BURST

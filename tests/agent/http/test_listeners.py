@@ -302,7 +302,7 @@ async def test_a_taken_port_is_tried_again(caplog: pytest.LogCaptureFixture) -> 
 
 @pytest.mark.parametrize("server", ["healthz", "metrics"])
 @on_a_loop
-async def test_a_taken_port_is_fatal_if_told_so(server: str) -> None:
+async def test_a_taken_port_is_fatal_with_bind_address_hard_fail(server: str) -> None:
     """With bindAddressHardFail a taken port is an error, and the servers that were open are closed."""
     ports = dict(zip(("healthz", "metrics"), free_ports(2), strict=True))
     tweaks: dict[str, Any] = {f"{name}_bind_address": f"127.0.0.1:{port}" for name, port in ports.items()}

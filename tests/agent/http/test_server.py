@@ -128,7 +128,9 @@ async def test_a_client_that_opens_too_many_is_refused_the_rest() -> None:
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nhalf", b"200 OK"),
     ],
 )
-def test_what_is_not_as_it_should_be(words: bytes, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_malformed_requests_are_answered_and_cut_off(
+    words: bytes, status: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     """Malformed requests get an answer and the end of the connection, and nothing is logged."""
 
     async def scenario() -> bytes:
@@ -155,7 +157,7 @@ async def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @on_a_loop
-async def test_an_answer_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unread_answer_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that the client doesn't read is cut off at its deadline, while other clients are answered."""
     monkeypatch.setattr(http_server, "LONGEST_ANSWER", 0.5)
     async with serving() as connect:
@@ -167,7 +169,7 @@ async def test_an_answer_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @on_a_loop
-async def test_many_requests_at_once_let_others_go_first() -> None:
+async def test_many_requests_of_a_client_leave_turns_to_other_tasks() -> None:
     """A client that sends many requests at once gets one answer in each turn of the loop."""
     turns: list[str] = []
 

@@ -67,7 +67,7 @@ def test_waiting_can_be_ended() -> None:
 
 
 @pytest.mark.usefixtures("namespace")
-def test_without_a_lock_it_goes_on(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_lock_the_agent_continues(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a kernel without the lock the agent continues, and logs it."""
     reported: list[str] = []
     monkeypatch.setattr(AgentLock, "acquire", mock.Mock(side_effect=Unavailable("no log")))

@@ -74,7 +74,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup_taint, "LONGEST_PAUSE", 0.02)
 
 
-def test_it_goes_and_the_others_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_the_startup_taint_is_removed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """After the first load one patch removes the taint and leaves all other taints, and the log says so."""
     caplog.set_level(logging.INFO)
     with ApiServer() as server:
@@ -87,7 +87,7 @@ def test_it_goes_and_the_others_stay(tmp_path: Path, caplog: pytest.LogCaptureFi
     )
 
 
-def test_without_it_nothing_is_written(tmp_path: Path) -> None:
+def test_without_a_startup_taint_nothing_is_written(tmp_path: Path) -> None:
     """A Node without the taint, as after every restart of the agent, is read and not written."""
     with ApiServer() as server:
         server.put(node(THEIRS))
@@ -146,7 +146,7 @@ def test_a_change_in_between_is_not_lost(tmp_path: Path) -> None:
         assert writes(server) == [409, 200]
 
 
-def test_it_tries_again_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_denied_removal_is_retried_and_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A denied removal is retried until it succeeds: each failure is logged, and from the second on reported."""
     with ApiServer() as server:
         server.put(node(OURS))

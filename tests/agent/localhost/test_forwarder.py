@@ -321,7 +321,7 @@ async def test_no_more_file_descriptors(world: World) -> None:
     client.close()
 
 
-def test_a_full_service_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_service_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """The log names the Service and the limit once, however many connections are reset."""
 
     @in_a_namespace(limits=ForwarderLimits(connections=9, of_a_service=1, listeners=10))

@@ -144,14 +144,14 @@ def test_rules_that_are_refused_are_a_warning_on_the_service() -> None:
     assert occurrence.note == f"the kernel refuses its rules for IPv6: {why}"
 
 
-def test_the_start_is_told_of_the_node() -> None:
+def test_the_start_is_an_event_on_the_node() -> None:
     """The start of the proxy is a Normal event on the Node, in the namespace that Nodes' events have."""
     found = document(occurrences.start("node-a"))
     assert (found["type"], found["reason"], found["metadata"]["namespace"]) == ("Normal", "Starting", "default")
     assert found["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": "node-a"}
 
 
-def test_a_health_check_port_that_is_taken_is_told_of_the_service() -> None:
+def test_a_taken_health_check_port_is_an_event_on_the_service() -> None:
     """A health-check node port that can't be bound is a Warning on its Service, in kube-proxy's words."""
     place = ListenAddress(HERE, 32000)
     (occurrence,) = CannotListen(place, key("shop/web"), "address in use").occurrences("node-a")
@@ -159,7 +159,7 @@ def test_a_health_check_port_that_is_taken_is_told_of_the_service() -> None:
     assert occurrence.note == 'node node-a failed to start healthcheck "shop/web" on port 32000: address in use'
 
 
-def test_a_port_that_is_taken_at_localhost_is_told_of_the_service() -> None:
+def test_a_taken_port_at_localhost_is_an_event_on_the_service() -> None:
     """A node port that can't be listened on at localhost is a Warning on its Service that names the node."""
     (address,) = addresses(["::1"])
     place = LocalPort(address, 30080)
@@ -169,7 +169,7 @@ def test_a_port_that_is_taken_at_localhost_is_told_of_the_service() -> None:
     assert found["note"] == "NFT011: node node-a can't listen on [::1]:30080 for a node port: Address already in use"
 
 
-def test_an_annotation_without_effect_is_told_of_the_service() -> None:
+def test_an_annotation_without_effect_is_an_event_on_the_service() -> None:
     """An annotation of nftproxy's own that has no effect is a Warning on its Service, other problems are nothing."""
     field = "metadata.annotations[nftproxy.dev/x]"
     problems = [
@@ -190,7 +190,7 @@ def test_a_note_is_bounded() -> None:
     assert len(document(CONFLICT._replace(note="é" * NOTE_LENGTH))["note"].encode()) == NOTE_LENGTH
 
 
-def test_nobody_is_woken_where_nothing_is_to_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_to_report_wakes_no_task(monkeypatch: pytest.MonkeyPatch) -> None:
     """After most changes there is nothing to report, and so nobody looks whether anything is to be sent."""
     looks: list[float] = []
     look = EventCorrelator.next
@@ -264,7 +264,7 @@ def test_events_reach_the_api(tmp_path: Path, caplog: pytest.LogCaptureFixture, 
     assert caplog.messages == []
 
 
-def test_what_happens_again_raises_a_count(tmp_path: Path) -> None:
+def test_a_repeated_loss_raises_the_count_of_its_event(tmp_path: Path) -> None:
     """A Service that loses a thousand ports repeatedly is a single Event with a count, over a single connection."""
     rounds = [[CONFLICT._replace(note=f"{turn} {port}") for port in range(1000)] for turn in range(20)]
     with ApiServer(tls=True, authenticate=True) as server, reaching(server, tmp_path) as tell:
@@ -340,7 +340,7 @@ def test_an_event_that_the_api_denies_is_named(tmp_path: Path, caplog: pytest.Lo
     assert message.endswith(CONFLICT.note)
 
 
-def test_an_api_that_is_away_is_no_end(tmp_path: Path) -> None:
+def test_sending_survives_an_api_that_is_away(tmp_path: Path) -> None:
     """While the API can't be reached an Event can't be sent, which is to be tried again."""
     with ApiServer() as server:
         kubeconfig = server.write_kubeconfig(tmp_path / "kubeconfig")

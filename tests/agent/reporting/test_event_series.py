@@ -42,7 +42,7 @@ def sent(correlator: EventCorrelator, now: float = 0.0) -> list[EventSeries]:
     return found
 
 
-def test_what_happens_together_is_one_event() -> None:
+def test_simultaneous_losses_are_one_event() -> None:
     """Two thousand ports that a Service doesn't get are a single Event, which counts the ports beside the first."""
     correlator = EventCorrelator()
     observed(correlator, *(f"port {number}" for number in range(2000)))
@@ -50,7 +50,7 @@ def test_what_happens_together_is_one_event() -> None:
     assert (series.occurrence.note, series.count) == ("port 0 (and 1999 more)", 1)
 
 
-def test_what_happens_again_is_counted() -> None:
+def test_a_repeated_occurrence_is_counted() -> None:
     """The first Event stays, and its count goes up with each new note."""
     correlator = EventCorrelator()
     observed(correlator, "a")
@@ -62,7 +62,7 @@ def test_what_happens_again_is_counted() -> None:
     assert (series.count, series.last - series.began) == (3, datetime.timedelta(seconds=9))
 
 
-def test_what_lasts_counts_once() -> None:
+def test_a_lasting_state_counts_once() -> None:
     """A state that is reported again word for word is sent once, and a new occurrence counts again."""
     correlator = EventCorrelator()
     state = [occurrence("a")._replace(lasts=True), occurrence("b")._replace(lasts=True)]

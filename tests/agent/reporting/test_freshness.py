@@ -71,7 +71,7 @@ def test_the_oldest_word_counts(ages: tuple[float | None, ...], oldest: float | 
     assert freshness.oldest_word([*activities, resource("none", 900, is_absent=True)]) == oldest
 
 
-def test_rules_are_as_old_as_the_oldest_of_what_they_are_made_of() -> None:
+def test_rules_are_as_old_as_their_oldest_source() -> None:
     """Rules are as of the oldest last word, or of a change that waits.
 
     Rules from files are as of their last update.

@@ -62,7 +62,7 @@ def test_a_proxy_that_has_just_started() -> None:
     assert (status.is_healthy, status.is_alive) == (False, True)
 
 
-def test_what_is_waited_for() -> None:
+def test_missing_sources_and_loads_are_named() -> None:
     """The proxy waits for the sources by name, then for each family's first load, and only then is it healthy."""
     health = Health(PERIOD)
     health.waits_for(["services", "nodes"], at(0))
@@ -253,7 +253,7 @@ def test_the_order_of_fields() -> None:
     assert list(json.loads(livez(GOOD).body)) == [field for field in order if field != "nodeEligible"]
 
 
-def test_answers_say_what_is_waited_for() -> None:
+def test_answers_name_the_missing_source() -> None:
     """Both answers name the missing source after kube-proxy's fields: the node isn't ready, but needs no restart."""
     status = HealthStatus(at(50), {}, ("the first listing of services",))
     for answer, code in ((healthz(status, node_eligible=True), 503), (livez(status), 200)):
@@ -262,7 +262,7 @@ def test_answers_say_what_is_waited_for() -> None:
         assert (body["healthy"], body["waitingFor"]) == (False, ["the first listing of services"])
 
 
-def test_answers_say_what_operators_should_know() -> None:
+def test_answers_have_the_warnings() -> None:
     """Warnings are in both answers, with codes, and change neither status nor health."""
     health = Health(30.0)
     health.waits_for((), Moment(0, 0))

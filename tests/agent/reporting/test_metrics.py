@@ -527,7 +527,7 @@ def test_damage_waits_to_be_mended() -> None:
     assert made.health.status(Moment(1060, 0)).is_healthy
 
 
-def test_the_agent_tells_health() -> None:
+def test_every_report_reaches_health() -> None:
     """Every report of the agent to its reporter reaches health, with the same time."""
     clock = Clock()
     made = reporter(pipeline(), clock)
@@ -578,7 +578,7 @@ def test_probes(what: str) -> None:
     assert series(metrics, name) == {f'{name}{{code="200"}}': 2, f'{name}{{code="503"}}': 1}
 
 
-def test_what_is_set() -> None:
+def test_values_that_are_set_are_reported() -> None:
     """Conflicts are counted at the scrape, and values that the agent sets are reported as they are."""
     ports = ["a:80:30080", "b:81:30081"]
     loser = service("shop/web-2", cluster_ips=["10.96.0.11"], ports=ports)
@@ -613,7 +613,7 @@ def no_local(**counts: int) -> Mapping[str, float]:
     }
 
 
-def test_what_is_looked_up() -> None:
+def test_values_are_read_at_the_scrape() -> None:
     """Elements, and Services without local endpoints, are reported as they are at the scrape."""
     made = pipeline()
     metrics = metrics_of(made)
@@ -668,7 +668,7 @@ def test_sysctls_that_go() -> None:
     assert series(metrics, *NODE) == {}
 
 
-def test_the_hot_path() -> None:
+def test_reporting_a_round_costs_little() -> None:
     """Telling of a round costs next to nothing beside its transaction, which takes a millisecond."""
     made = reporter(pipeline())
     events = [Put(service()), Put(slice_of())]

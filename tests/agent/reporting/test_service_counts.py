@@ -106,12 +106,12 @@ def test_a_counter_never_goes_down(later: FamilyCounts, total: int) -> None:
     assert Counters().after(reading(5), later) == {WEB_CONNECTIONS: total}
 
 
-def test_what_is_not_listed_once_is_not_counted_twice() -> None:
+def test_an_entry_missing_from_a_listing_is_not_counted_twice() -> None:
     """An entry that a listing has left out, as a commit came meanwhile, goes on from its last count."""
     assert Counters().after(reading(5), reading(0), reading(6)) == {WEB_CONNECTIONS: 6}
 
 
-def test_what_was_counted_before_the_start_is_not_counted() -> None:
+def test_connections_before_the_start_are_not_counted() -> None:
     """A process that starts beside an existing table counts only connections from then on."""
     made = Counters()
     made.totals.set_baseline(IPV4, reading(5))
@@ -131,7 +131,7 @@ def test_a_front_that_passes_on() -> None:
     assert made.after(reading(8)) == {WEB_CONNECTIONS.replace("web", "new"): 1}
 
 
-def test_a_service_that_was_never_read_counts_for_nobody() -> None:
+def test_an_entry_without_an_owner_is_not_counted() -> None:
     """An entry without an owner isn't counted."""
     made = Counters()
     made.pipeline.ingest([Removed(Service, key("shop/web"))])

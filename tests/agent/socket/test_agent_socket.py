@@ -70,7 +70,7 @@ def test_answers_come_in_pieces(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_nothing_but_questions_is_taken(tmp_path: Path) -> None:
+def test_only_queries_are_accepted(tmp_path: Path) -> None:
     """Other methods than GET are denied."""
 
     async def scenario() -> bytes:
@@ -132,7 +132,7 @@ def test_another_agents_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogC
     assert "listens there" in caplog.text
 
 
-def test_who_reads_too_slowly_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_reader_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that the client doesn't read delays no other client, and ends at its deadline."""
     monkeypatch.setattr(http_server, "LONGEST_ANSWER", 0.3)
 

@@ -52,7 +52,7 @@ async def lines(answer: AsyncIterator[bytes]) -> list[Line]:
     return msgspec.json.Decoder(Line).decode_lines(text)
 
 
-def test_a_listing_lets_others_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_yields_between_services(monkeypatch: pytest.MonkeyPatch) -> None:
     """A listing may stop after each Service, and Services that come and go meanwhile do it no harm."""
     monkeypatch.setattr(queries, "PIECE", 0.0)
     made = crowd()

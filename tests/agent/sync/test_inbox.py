@@ -28,7 +28,7 @@ histories = st.lists(st.sampled_from([*PUTS, *REMOVALS, *LISTINGS, *ADDRESSES]),
 
 
 @given(histories, histories)
-def test_what_is_taken_comes_to_the_same(before: list[Event], waiting: list[Event]) -> None:
+def test_taking_the_inbox_gives_the_same_rules(before: list[Event], waiting: list[Event]) -> None:
     """The rules after taking the inbox are the same as after all its events, with any earlier state."""
     inbox = Inbox()
     inbox.add(waiting)
@@ -68,7 +68,7 @@ def test_objects_that_come_and_go_leave_nothing() -> None:
 
 
 @given(histories, histories, st.sets(st.sampled_from([each.key for each in SERVICES])))
-def test_what_is_postponed_comes_later(first: list[Event], later: list[Event], postponed: set[ObjectKey]) -> None:
+def test_postponed_changes_come_later(first: list[Event], later: list[Event], postponed: set[ObjectKey]) -> None:
     """Whatever is postponed, the rules are the same in the end, and nothing else waits."""
     inbox = Inbox()
     one, other = pipeline(node=None), pipeline(node=None)

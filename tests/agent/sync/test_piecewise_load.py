@@ -158,7 +158,7 @@ def test_a_first_load_that_fails_is_tried_again() -> None:
     world.assert_in_step()
 
 
-def test_what_comes_during_a_first_load_follows_it() -> None:
+def test_a_change_during_a_first_load_follows_it() -> None:
     """A change that comes while the pieces go into the kernel is applied after them."""
     kernel = FakeKernel()
     kernel.delay = 2.0
@@ -168,7 +168,7 @@ def test_what_comes_during_a_first_load_follows_it() -> None:
     world.assert_in_step()
 
 
-def test_a_load_beside_others_commits_is_not_trusted() -> None:
+def test_a_first_load_beside_foreign_commits_is_repeated() -> None:
     """Commits of other programs between the pieces aren't heard, so the next check loads everything again."""
     kernel = FakeKernel()
     kernel.beside = ((), (True,))

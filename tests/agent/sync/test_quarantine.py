@@ -42,7 +42,7 @@ class Judge:
 
 
 @given(st.integers(1, 200).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
-def test_exactly_the_bad_ones_are_found(case: tuple[int, set[int]]) -> None:
+def test_exactly_the_bad_members_are_found(case: tuple[int, set[int]]) -> None:
     """Exactly the bad members are found, however many there are, and wherever."""
     count, bad = case
     if bad:  # else there would be nothing to look for
@@ -50,13 +50,13 @@ def test_exactly_the_bad_ones_are_found(case: tuple[int, set[int]]) -> None:
 
 
 @given(st.integers(2, 100).flatmap(lambda n: st.sets(st.integers(0, n - 1), min_size=2, max_size=2)))
-def test_of_two_that_do_not_go_together_the_later_one_is_found(pair: set[int]) -> None:
+def test_of_two_incompatible_members_the_later_is_found(pair: set[int]) -> None:
     """Of two members that don't go together the later is found."""
     assert Judge(range(100), pair=pair).found() == [max(pair)]
 
 
 @pytest.mark.parametrize("bad", [[0], [9_999], [5_000], [1, 2], [17, 4_000, 9_000]])
-def test_few_questions_find_a_few_among_many(bad: list[int]) -> None:
+def test_few_trials_find_a_few_bad_among_many(bad: list[int]) -> None:
     """Each bad member costs at most twice as many trials as ten thousand can be halved."""
     judge = Judge(range(10_000), bad)
     assert judge.found() == bad
@@ -64,14 +64,14 @@ def test_few_questions_find_a_few_among_many(bad: list[int]) -> None:
 
 
 @pytest.mark.parametrize(("bad", "questions"), [(1_023, 10), (0, 20)])
-def test_what_is_known_is_not_asked(bad: int, questions: int) -> None:
+def test_no_trial_repeats_a_known_refusal(bad: int, questions: int) -> None:
     """No trial repeats a known refusal: of all together, or of the second half when the first was accepted."""
     judge = Judge(range(1_024), [bad])
     assert judge.found() == [bad]
     assert judge.questions == questions
 
 
-def test_among_none_there_is_none() -> None:
+def test_an_empty_search_finds_nothing() -> None:
     """An empty set needs no trial."""
     judge = Judge([])
     assert judge.found() == []
@@ -106,7 +106,7 @@ class Asked:
             return [str(found) for found in end.value]
 
 
-def test_who_is_found_is_quarantined() -> None:
+def test_a_refused_service_is_quarantined_with_its_reason() -> None:
     """Only the refused Service is quarantined, and its reason comes from a trial of it alone."""
     asked = Asked(pipeline(WEB, CART, CART_PODS), "10.96.0.20")
     assert asked.search() == ["shop/cart"]
@@ -118,7 +118,7 @@ def test_who_is_found_is_quarantined() -> None:
     assert asked.quarantine.accepted() == []
 
 
-def test_nobody_is_quarantined_if_all_is_taken() -> None:
+def test_no_service_is_quarantined_if_all_are_accepted() -> None:
     """A single trial shows that the kernel accepts all."""
     asked = Asked(pipeline(WEB, CART))
     assert asked.search() == []
@@ -126,7 +126,7 @@ def test_nobody_is_quarantined_if_all_is_taken() -> None:
     assert asked.quarantine.reasons == {}
 
 
-def test_those_that_changed_are_suspected_first() -> None:
+def test_changed_services_are_suspected_first() -> None:
     """A culprit that changed since the last accepted load is found without trials of other Services."""
     many = [service(f"shop/s{number}", cluster_ips=[f"10.96.1.{number}"]) for number in range(100)]
     made = pipeline(WEB, *many)
@@ -138,7 +138,7 @@ def test_those_that_changed_are_suspected_first() -> None:
     assert len(asked.questions) == 2
 
 
-def test_those_that_did_not_change_are_suspected_next() -> None:
+def test_unchanged_services_are_suspected_next() -> None:
     """The kernel may refuse a Service that it accepted before, even if only other Services changed."""
     made = pipeline(WEB, CART)
     asked = Asked(made, "10.96.0.10")
@@ -148,7 +148,7 @@ def test_those_that_did_not_change_are_suspected_next() -> None:
     assert asked.search() == ["shop/web"]
 
 
-def test_only_changes_of_those_quarantined_lead_to_retries() -> None:
+def test_only_changes_of_quarantined_services_cause_retries() -> None:
     """Each change of a quarantined Service causes a retry, other changes cause none, and deletion clears it."""
     made = pipeline(WEB, CART)
     asked = Asked(made, "10.96.0.20")
