@@ -227,7 +227,7 @@ def test_a_first_load_is_not_cached() -> None:
     assert len(made.choices.entries) == 1
 
 
-def test_losses_are_told_once() -> None:
+def test_a_loss_is_reported_once() -> None:
     """A loss is reported when it happens, and not again until the Service has had the front again."""
     losers = [service(f"shop/z{i}", cluster_ips=[f"10.96.0.{20 + i}"], ports=["http:80:30080"]) for i in range(2)]
     made = pipeline(service(ports=["http:80:30080"]), *losers)
@@ -411,7 +411,7 @@ def test_a_bad_template_is_told_at_once() -> None:
         pipeline(renderer=Renderer({**templates(), TABLE_TEMPLATE: "{{ nothing }}\n"}))
 
 
-def test_what_a_template_failed_for_is_made_up_for() -> None:
+def test_no_event_is_lost_after_a_template_failed() -> None:
     """A Service whose template fails delays other Services.  No event is lost once that Service has gone."""
     failing = templates()["service.nft.j2"] + "{% if '10.96.0.66' in cluster_ips %}\n{{ nothing }}\n{% endif %}\n"
     made = pipeline(renderer=Renderer({**templates(), "service.nft.j2": failing}))
@@ -562,7 +562,7 @@ class NoCache(ChoiceCache):
 
 @quick(25)
 @given(st.sampled_from(CROWDED), st.sampled_from([90, 120, 210]), steps)
-def test_many_endpoints_give_the_rules_of_who_never_knew_others(
+def test_rules_of_many_endpoints_do_not_depend_on_history(
     web: Service, count: int, history: list[tuple[str, int, int]]
 ) -> None:
     """After any changes to a Service with many endpoints, its rules equal those made from scratch."""
@@ -678,7 +678,7 @@ def test_nothing_is_kept_of_what_has_gone() -> None:
     assert (made.losses, made._owned) == ({}, {})
 
 
-def test_losses_are_told_while_they_last() -> None:
+def test_losses_are_listed_while_they_last() -> None:
     """Each loss of a Service is listed for each family, a node port once, until the winner goes."""
     both = ["10.96.0.10", "fd00:96::10"]
     older = service("shop/older", cluster_ips=both, ports=["80:30080"])
@@ -742,7 +742,7 @@ def withhold(made: Pipeline, *services: ObjectKey) -> None:
     made.full_transaction({})
 
 
-def test_who_is_withheld_contributes_nothing() -> None:
+def test_a_withheld_service_has_no_rules() -> None:
     """While a Service is withheld its rules are left out, and once it is admitted they are back."""
     made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
     withhold(made, CART_KEY)
@@ -769,7 +769,7 @@ def test_a_family_is_withheld_by_itself(family: Family, other: Family) -> None:
     assert made.contributors(other) == [both.key, WEB.key]
 
 
-def test_who_is_taken_back_leaves_nothing_behind() -> None:
+def test_a_rolled_back_service_leaves_no_chain() -> None:
     """Chains that only the refused Service needs aren't taken to be in the kernel."""
     made = pipeline(WEB, WEB_PODS, CART, CART_PODS)
     withhold(made, CART_KEY)
@@ -812,7 +812,7 @@ def test_updates_are_reported_once() -> None:
     assert made.pop_updated() == {WEB.key, CART_KEY}
 
 
-def test_who_goes_is_no_longer_withheld() -> None:
+def test_a_deleted_service_is_no_longer_withheld() -> None:
     """A withheld Service that goes and comes again is served like any other."""
     made = pipeline(WEB, CART)
     withhold(made, CART_KEY)

@@ -122,7 +122,7 @@ def answer_version(reflector: Reflector, version: str, now: float = 0.0) -> None
 
 
 @pytest.mark.parametrize("resource", [NODES, CIDRS, SERVICES, SLICES], ids=lambda each: each.plural)
-def test_selects(resource: Resource) -> None:
+def test_lists_and_watches_have_their_selectors(resource: Resource) -> None:
     """Each list and each watch has the selectors of its resource, and the first list takes any cached version."""
     reflector = Reflector(resource)
     first = {"resourceVersion": "0", "limit": str(PAGE)}
@@ -146,7 +146,7 @@ def test_watch_parameters(chance: float, seconds: str) -> None:
     }
 
 
-def test_transitions() -> None:
+def test_every_phase_has_a_row() -> None:
     """Every phase has a row, from which a watch can follow, and every outcome leads somewhere."""
     assert TRANSITIONS.keys() == set(Phase)
     assert {outcome for row in TRANSITIONS.values() for outcome in row} == set(Ending)
@@ -273,7 +273,7 @@ def test_never_back_in_time() -> None:
     assert asked(reflector) == "watch 3"
 
 
-def test_what_may_be_absent_and_may_not_be_listed() -> None:
+def test_a_forbidden_optional_kind_counts_as_empty() -> None:
     """Nothing waits for it: it counts as empty, once, and is asked for again until it may be listed."""
     reflector = Reflector(CIDRS)
     reflector.request(0.0, 0.5)
@@ -286,7 +286,7 @@ def test_what_may_be_absent_and_may_not_be_listed() -> None:
     assert list(reflector.problems.take_new(0.0)) == []
 
 
-def test_what_was_listed_and_may_not_be_listed_any_more() -> None:
+def test_objects_of_a_kind_that_becomes_forbidden_stay() -> None:
     """The known objects continue to count."""
     reflector = Reflector(CIDRS)
     reflector.request(0.0, 0.5)
@@ -297,7 +297,7 @@ def test_what_was_listed_and_may_not_be_listed_any_more() -> None:
     assert reflector.receive_error(ErrorStatus(403, "Forbidden"), 2.0) == []
 
 
-def test_what_rules_depend_on_and_may_not_be_listed() -> None:
+def test_a_forbidden_required_kind_is_waited_for() -> None:
     """Without Services there is nothing to go on with."""
     reflector = Reflector(SERVICES)
     reflector.request(0.0, 0.5)
@@ -352,7 +352,7 @@ def test_events(data: bytes, told: list[Event] | None) -> None:
 
 
 @pytest.mark.parametrize("type_", ["ADDED", "MODIFIED"])
-def test_puts(type_: str) -> None:
+def test_new_and_changed_objects_are_put(type_: str) -> None:
     """An object that has come or changed is put, and the version goes on."""
     reflector = watching()
     (event,) = reflector.receive_data(line(type_, service()), 0.0)
@@ -486,7 +486,7 @@ def test_failures_count_until_a_watch_is_healthy() -> None:
     assert pauses == [1.0, 2.0, 4.0, 1.0, 2.0]
 
 
-def test_who_is_refused_waits_longer_each_time() -> None:
+def test_pauses_grow_with_each_refused_watch() -> None:
     """A watch that ends with a failure counts, also after events."""
     reflector = watching("5", ReflectorTimes(healthy=5.0))
     for longest in (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0):
@@ -515,7 +515,7 @@ def test_an_end_before_its_time_is_doubted(lived: float, then: str) -> None:
     assert asked(reflector) == then
 
 
-def test_doubts() -> None:
+def test_repeated_refusals_lead_to_a_listing() -> None:
     """Watches that are refused for no clear reason lead to a listing at the 2nd, 4th, 8th in a row."""
     reflector = watching("5")
     verbs = []
@@ -645,7 +645,7 @@ def test_a_server_that_is_behind(known: str, server: str, then: str) -> None:
     assert asked(reflector) == then
 
 
-def test_what_is_gone_after_a_restore_is_removed() -> None:
+def test_objects_missing_after_a_restore_are_removed() -> None:
     """The listing after a restore replaces all that was known, and the watch goes on from the server's version."""
     reflector = Reflector(SERVICES)
     listed(reflector, page(service("a"), service("b"), version="900"))
@@ -833,7 +833,7 @@ def test_complains_once_of_each_fault() -> None:
     assert said == [["a"], [], ["b"], [], [], ["b"]]
 
 
-def test_forgets_what_is_not_listed() -> None:
+def test_a_listing_clears_the_faults_of_missing_objects() -> None:
     """After a listing, the objects in it keep their faults, and all other objects have none."""
     tracker = ProblemTracker()
     for name in ("a", "b"):
@@ -880,7 +880,7 @@ def test_an_object_that_is_written_again_and_again_is_bounded() -> None:
     assert [str(each) for each in tracker.take_new(2 * WHILE)] == ["Service shop/web: later"]
 
 
-def test_what_is_left_out_is_counted_for_any_number_of_objects() -> None:
+def test_suppressed_faults_are_counted_for_any_number_of_objects() -> None:
     """Beyond a number of faulty objects in a minute, memory doesn't grow, and their faults are counted."""
     tracker, said, left_out = ProblemTracker(), 0, 0
     for number in range(MOST_WINDOWS + 100):

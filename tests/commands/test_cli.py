@@ -100,7 +100,7 @@ def test_render_can_do_one_family(web: Path, family: str, tables: list[str]) -> 
     assert re.findall(r"^table (\w+) nftproxy", render(web, "--family", family).out, re.MULTILINE) == tables
 
 
-def test_what_is_bad_is_a_warning(web: Path) -> None:
+def test_a_bad_element_is_a_warning(web: Path) -> None:
     """A bad element is left out, said on standard error with file, object and field, and in a comment."""
     web.write_text(BAD)
     done = render(web)
@@ -127,7 +127,7 @@ def test_a_node_that_the_manifests_do_not_have_is_a_warning(web: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["render", "check", "diff"])
-def test_what_is_bad_is_an_error_if_strict(tmp_path: Path, web: Path, command: str) -> None:
+def test_a_bad_element_is_an_error_with_strict(tmp_path: Path, web: Path, command: str) -> None:
     """With --strict only the faults are printed, and the exit status is 2."""
     bad = tmp_path / "bad.yaml"
     bad.write_text(BAD)
@@ -176,7 +176,7 @@ USAGE = {
 
 
 @pytest.mark.parametrize("arguments", USAGE.values(), ids=USAGE)
-def test_wrong_usage_is_told(web: Path, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(web: Path, arguments: list[str]) -> None:
     """A command that can't be understood exits with 2, says so on standard error and prints no rules."""
     done = nftproxy(*(argument.format(web=web) for argument in arguments))
     assert (done.status, done.out) == (2, "")
@@ -497,7 +497,7 @@ def test_an_edit_is_in_the_kernel_within_200_milliseconds(running: Running) -> N
     assert min(seconds) < PROMISE
 
 
-def test_what_someone_else_deletes_comes_back(running: Running) -> None:
+def test_a_table_deleted_by_hand_comes_back(running: Running) -> None:
     """A table that is deleted by hand is there again after the next periodic check."""
     Kernel().apply(delete_transaction(Family.IPV4))
     running.until(lambda: Kernel().read_back(Family.IPV4))

@@ -77,7 +77,7 @@ def test_the_algorithm_and_shares_by_weight_are_explained(algorithm: Algorithm) 
     assert algorithm.value in case.why
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_unknown_objects_are_noted() -> None:
     """The answer has a note about an unknown Service, a family without rules, or a pod without a known address."""
     made = pipeline(service(), families=[Family.IPV4])
     assert asked(made, "svc/shop/other").notes == ("this proxy knows no Service shop/other",)
@@ -98,7 +98,7 @@ def test_what_is_not_there_is_said() -> None:
         ("10.96.7.7:80", "", True),
     ],
 )
-def test_what_is_unknown_is_told_apart(to: str, source: str, is_known: bool) -> None:
+def test_answers_about_unknown_objects_are_marked(to: str, source: str, is_known: bool) -> None:
     """An answer about a Service, port or pod that this proxy doesn't know is marked, for the command's exit status."""
     made = pipeline(service())
     made.ingest([Listed(Service, (service(),), (ignored("shop/headless", "it is headless (clusterIP None)"),))])
@@ -241,7 +241,7 @@ def test_a_service_that_may_be_meant_is_named(text: str, meant: str) -> None:
     assert asked(made, text).notes == (f"this proxy knows no Service {name}{meant}",)
 
 
-def test_who_loses_a_place_is_named_with_the_reason() -> None:
+def test_losers_of_a_place_are_named_with_the_reason() -> None:
     """The answer names the owner of a contested place, and each Service that loses it, with the reason."""
     ages = {"shop/old": 1, "shop/new": 2, "shop/newer": 3}
     rivals = [
@@ -268,7 +268,7 @@ def test_each_endpoint_has_a_share_or_a_reason() -> None:
     ]
 
 
-def test_sources_that_fare_alike_are_one_case() -> None:
+def test_sources_with_the_same_fate_share_a_case() -> None:
     """With policy Local, kinds of sources with the same fate share a case, and different fates are different cases."""
     cases = asked(pipeline(BALANCED, slice_of()), "node:30080").places[0].cases
     assert [(case.sources, case.list, case.is_masqueraded) for case in cases] == [

@@ -81,7 +81,7 @@ def test_a_kernel_with_the_rules_holds_all_of_it(loaded: tuple[Lab, Pipeline], t
         ),
     ],
 )
-def test_what_a_kernel_holds_otherwise_is_named(loaded: tuple[Lab, Pipeline], damage: str, complaint: str) -> None:
+def test_differing_elements_are_named(loaded: tuple[Lab, Pipeline], damage: str, complaint: str) -> None:
     """A missing, surplus or different element is named with its expected and its actual value."""
     lab, made = loaded
     lab.node.load(damage)

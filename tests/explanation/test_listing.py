@@ -36,7 +36,7 @@ def comments(made: Pipeline, **told: tuple[Problem, ...] | tuple[Ignored, ...]) 
 # The top
 
 
-def test_what_was_left_out_is_said_at_the_top() -> None:
+def test_omitted_objects_are_listed_at_the_top() -> None:
     """Each ignored object, bad input and lost conflict has a line at the top, in this order."""
     made = pipeline(service(created=1), service("blog/api", created=2))
     told = comments(
@@ -54,7 +54,7 @@ def test_what_was_left_out_is_said_at_the_top() -> None:
     ]
 
 
-def test_a_conflict_is_told_once() -> None:
+def test_a_conflict_has_a_single_line() -> None:
     """A node port that is lost in both families has a single line, in which a nameless port has its Service's name."""
     made = pipeline(
         service("shop/web", cluster_ips=["10.96.0.10", "fd00:96::10"], ports=["80:30080"]),
@@ -159,7 +159,7 @@ def test_an_element_of_many_names_the_first() -> None:
     assert "      10.96.0.10,  # shop/s0, shop/s1, shop/s2 and 2 more\n" in text_of(pipeline(*many))
 
 
-def test_what_is_no_longer_used_is_not_shown() -> None:
+def test_unused_chains_are_not_shown() -> None:
     """A chain for a past number of endpoints, which the pipeline keeps for reuse, isn't in the review."""
     made = pipeline(service(), slice_of(endpoints=["10.1.1.4", "10.1.1.5"]))
     made.ingest([Put(slice_of(endpoints=["10.1.1.4"]))])

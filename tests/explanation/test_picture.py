@@ -125,7 +125,7 @@ def test_a_picture_is_bounded() -> None:
     assert f"and {99 - MOST_ENDPOINTS} more" in words
 
 
-def test_what_never_reaches_a_stage_has_no_card_there() -> None:
+def test_a_packet_has_no_card_beyond_its_last_stage() -> None:
     """A packet outside the source ranges is dropped at the guard, and no card is drawn beyond the guard."""
     seen = example_pipeline("source-ranges")
     made = picture(explain(seen, Question(parse_to("203.0.113.9:443"), parse_source("192.0.2.1"))))

@@ -79,7 +79,7 @@ def test_ports_are_shown_as_kubectl_writes_them(text: str, shown: str) -> None:
         "1" * 100_000,
     ],
 )
-def test_what_is_no_place_is_bad_input(text: str) -> None:
+def test_an_invalid_place_is_bad_input(text: str) -> None:
     """A text of no valid form is bad input, with a message of bounded length."""
     with pytest.raises(BadInput) as caught:
         parse_to(text)
@@ -110,7 +110,7 @@ def test_each_source_is_read(text: str, source: Source) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "nodes", "10.1.0", "pod/web-1", "pod/shop/", "10.1.0.0/16"])
-def test_what_is_no_source_is_bad_input(text: str) -> None:
+def test_an_invalid_source_is_bad_input(text: str) -> None:
     """A text of no valid form is bad input."""
     with pytest.raises(BadInput, match=r"from|pod"):
         parse_source(text)

@@ -36,7 +36,7 @@ def another_process() -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def test_the_second_does_not_get_it() -> None:
+def test_a_second_agent_does_not_get_the_lock() -> None:
     """The second agent doesn't get the lock until the first gives it back."""
     first, second = AgentLock(), AgentLock()
     assert holder() is None
@@ -99,7 +99,7 @@ def test_a_kernel_without_the_log_says_so(monkeypatch: pytest.MonkeyPatch) -> No
         lock.acquire()
 
 
-def test_it_stays_over_exec() -> None:
+def test_the_lock_survives_exec() -> None:
     """A process that executes itself keeps the lock: no other process gets it in between."""
     code = (
         "import os, sys\n"
@@ -129,7 +129,7 @@ def test_it_stays_over_exec() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "999", "x"])
-def test_what_is_inherited_must_be_a_lock(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_inherited_descriptor_must_be_a_lock(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file descriptor that isn't there, or is none, counts as none: the lock is acquired as ever."""
     monkeypatch.setenv(INHERITED, text)
     lock = AgentLock.of_this_process()

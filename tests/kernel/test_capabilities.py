@@ -65,7 +65,7 @@ def test_probing_once_is_enough() -> None:
 
 
 @pytest.mark.usefixtures("without_binding")
-def test_what_can_t_be_tried_counts_as_missing() -> None:
+def test_an_untested_feature_counts_as_missing() -> None:
     """Without the binding the feature counts as missing, and the reason names the package to install."""
     found = probe()
     assert found.capabilities == Capabilities(wide_maps=False)

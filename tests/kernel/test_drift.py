@@ -66,7 +66,7 @@ def test_commits_at_the_same_time_are_told_apart(
     assert watch.reason_to_load() == ""
 
 
-def test_a_load_beside_others(commits: ScriptedCommits, watch: TableWatch) -> None:
+def test_a_load_beside_foreign_commits_is_known_to_be_in_force(commits: ScriptedCommits, watch: TableWatch) -> None:
     """A load beside commits to other tables is known to be in force, unless harm follows."""
     with watch.committing(1):
         commits.add(5, False, True, False, False, True)
@@ -84,7 +84,7 @@ def test_a_load_at_the_same_time_as_harm(commits: ScriptedCommits, watch: TableW
     assert watch.reason_to_load() == AT_ONCE
 
 
-def test_others_beside_a_load_that_nobody_listened_to(watch: TableWatch) -> None:
+def test_unheard_commits_beside_a_load_cause_no_further_load(watch: TableWatch) -> None:
     """It isn't known whether they touched our tables, which is no reason to load everything again and again."""
     with watch.committing(LARGE):
         watch.record_load(Commit(4, 9), Family)
@@ -92,7 +92,7 @@ def test_others_beside_a_load_that_nobody_listened_to(watch: TableWatch) -> None
     assert watch.reason_to_load() == ""
 
 
-def test_harm_beside_a_load_that_nobody_listened_to(commits: ScriptedCommits, watch: TableWatch) -> None:
+def test_a_commit_to_our_tables_beside_an_unheard_load_is_damage(commits: ScriptedCommits, watch: TableWatch) -> None:
     """A commit to our tables beside a load without listening can't be the load, so it is harm."""
     with watch.preparing():
         commits.add(5, True)
@@ -103,7 +103,7 @@ def test_harm_beside_a_load_that_nobody_listened_to(commits: ScriptedCommits, wa
 
 
 @pytest.mark.parametrize(("harm", "is_intact"), [(False, True), (True, False)], ids=["to theirs", "to ours"])
-def test_what_a_load_depends_on_is_watched(
+def test_commits_since_the_tables_were_read_count(
     commits: ScriptedCommits, watch: TableWatch, harm: bool, is_intact: bool
 ) -> None:
     """Commits since the tables were read count as if they came at the same time as the load."""
@@ -125,7 +125,7 @@ def test_a_refusal_changes_nothing(watch: TableWatch) -> None:
     assert watch.is_intact(5)
 
 
-def test_what_is_lost_is_looked_at_once(commits: ScriptedCommits, watch: TableWatch) -> None:
+def test_a_lost_notification_makes_the_state_unknown(commits: ScriptedCommits, watch: TableWatch) -> None:
     """After a loss the state is unknown until the next load."""
     watch.record_load(Commit(4, 5), Family)
     commits.notices = None

@@ -27,7 +27,7 @@ print(sum(each["collections"] for each in gc.get_stats()) - before, gc.get_count
     assert run(program) == "2 True"
 
 
-def test_what_is_kept_is_not_searched() -> None:
+def test_frozen_objects_are_not_searched_by_the_collector() -> None:
     """Objects from before are out of the collector's sight.  Later objects are not."""
     program = """
 kept = [[] for _ in range(100_000)]

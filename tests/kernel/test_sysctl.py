@@ -38,7 +38,7 @@ def test_the_defaults_are_kube_proxys() -> None:
     }
 
 
-def test_beside_another_proxy_the_nodes_settings_are_that_ones() -> None:
+def test_a_canary_asks_for_no_sysctl() -> None:
     """A canary asks for no settings of the node."""
     assert wanted(Config(service_proxy_name="canary"), 8) == {"/proc/self/oom_score_adj": -999}
 
@@ -97,7 +97,7 @@ def test_room_is_only_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pres
     assert path.read_text() == then
 
 
-def test_what_cant_be_set_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_sysctl_that_cannot_be_set_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A missing file, a file without a number, and a refusal of the kernel don't stop the other settings."""
     words, fine = tmp_path / "words", tmp_path / "fine"
     words.write_text("many\n")

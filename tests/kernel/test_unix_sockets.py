@@ -29,14 +29,14 @@ def test_each_side_knows_the_other(tmp_path: Path) -> None:
             assert peer(asking) == peer(accepted) == Peer(os.getpid(), os.geteuid())
 
 
-def test_one_that_nobody_listens_on_is_replaced(tmp_path: Path) -> None:
+def test_a_stale_socket_is_replaced(tmp_path: Path) -> None:
     """A stale socket of a process that has ended is replaced."""
     listen(tmp_path / "sock", 1).close()
     with listen(tmp_path / "sock", 1), socket.socket(socket.AF_UNIX) as asking:
         asking.connect(str(tmp_path / "sock"))
 
 
-def test_one_that_somebody_listens_on_stays(tmp_path: Path) -> None:
+def test_a_socket_with_a_listener_stays(tmp_path: Path) -> None:
     """A second listener can't be made, also while the backlog is full, and the first goes on as before."""
     path = tmp_path / "sock"
     with listen(path, 0) as listening:
@@ -49,7 +49,7 @@ def test_one_that_somebody_listens_on_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "link"])
-def test_what_is_no_socket_stays(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_no_socket_stays(tmp_path: Path, kind: str) -> None:
     """Anything else in its place is left alone, be it a link to a socket."""
     path = tmp_path / "sock"
     if kind == "file":

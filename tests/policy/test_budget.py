@@ -99,7 +99,7 @@ def test_the_outcome_is_the_same_in_any_order() -> None:
     assert len(outcomes) == 1
 
 
-def test_what_fits_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cluster_below_the_budget_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     """Below the budget nothing is sorted and no Service walked through, and beyond it only namespaces that changed."""
     walked: list[int] = []
     shortages = _Demand.shortages

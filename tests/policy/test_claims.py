@@ -168,7 +168,7 @@ def external(name: str, *ports: str, created: int = 0) -> Service:
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp", "sctp"])
 @pytest.mark.parametrize("port", [22, 2379, 2380, 6443, 10249, 10250, 10256])
-def test_what_nodes_live_by_is_protected(port: int, protocol: str) -> None:
+def test_protected_ports_of_the_node_are_not_captured(port: int, protocol: str) -> None:
     """By default an external IP captures no protected port, but only on an address of the node."""
     made = on_node(external("shop/web", f"{port}/{protocol}", f"80/{protocol}"))
     assert "protected" in denied(made, f"192.168.0.2 {port}/{protocol}", WEB)

@@ -139,7 +139,7 @@ def test_a_service_of_another_family_has_no_fronts() -> None:
     assert fronts_of(made) == {}
 
 
-def test_what_belongs_to_others_is_no_front() -> None:
+def test_fronts_of_other_owners_are_left_out() -> None:
     """An older Service's front, a ClusterIP or a protected port of the node is no front of another Service."""
     older = service(
         "kube/a", created=1, cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9"], ports=["53:30053/udp"]
@@ -165,7 +165,7 @@ def test_usable_is_ready_or_draining(conditions: str, usable: bool) -> None:
     assert endpoints == ends("10.1.0.4 5353", *["10.1.0.5 5353"] * usable)
 
 
-def test_what_chooses_for_new_flows_cuts_no_old_ones() -> None:
+def test_policy_and_topology_cut_no_existing_flow() -> None:
     """Neither a policy nor topology takes existing flows from their endpoint."""
     local = service("kube/dns", internal_policy="Local", ports=["dns:53/udp"])
     made = pipeline(local, dns_slice("10.1.0.4@node-a zone=a", "10.1.1.4@node-b zone=b"))
@@ -333,7 +333,7 @@ RIVAL = service("kube/a", cluster_ips=["10.96.0.20"], external_ips=["203.0.113.9
         "TCP",
     ],
 )
-def test_what_loses_an_endpoint_or_gets_its_first_is_due(
+def test_fronts_that_lose_an_endpoint_or_get_their_first_are_due(
     objects: list[Given], events: list[Event], due: dict[str, str]
 ) -> None:
     """After a change exactly the fronts are due whose flows may go to another endpoint."""
@@ -348,14 +348,14 @@ def test_at_first_everything_is_due() -> None:
     assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": BOTH, "10.96.0.20 514": ""})
 
 
-def test_what_goes_before_the_first_sweep_is_due_too() -> None:
+def test_a_front_removed_before_the_first_sweep_is_due() -> None:
     """A front that is removed before the first sweep is swept together with the existing fronts."""
     made = pipeline(DNS, dns_slice(), service("kube/log", cluster_ips=["10.96.0.20"], ports=["514/udp"]))
     made.ingest([Removed(Service, DNS.key)])
     assert made.flows.pop_due() == sweeps(**{f"{VIP} 53": "", "10.96.0.20 514": ""})
 
 
-def test_what_is_due_is_told_once() -> None:
+def test_a_due_front_is_returned_once() -> None:
     """A front that has been returned is not due until it loses an endpoint again."""
     made = settled(DNS, dns_slice())
     made.ingest([Put(dns_slice("10.1.1.4"))])
@@ -363,7 +363,7 @@ def test_what_is_due_is_told_once() -> None:
     assert made.flows.pop_due() == {}
 
 
-def test_what_is_due_waits_and_is_told_as_it_is_then() -> None:
+def test_a_due_front_is_swept_with_its_current_endpoints() -> None:
     """Changes between two sweeps add up, and each due front is swept with its current endpoints."""
     made = settled(DNS, dns_slice())
     made.ingest([Put(dns_slice("10.1.1.4"))])

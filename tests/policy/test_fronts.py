@@ -8,7 +8,7 @@ from nftproxy.policy.fronts import LostClaim, lost_claims
 from tests.support.factories import IPV4, IPV6, claim, key, pipeline, service
 
 
-def test_every_port_that_is_lost_is_told() -> None:
+def test_every_lost_port_is_listed() -> None:
     """Each port of a Service counts, and of its ClusterIPs and external addresses each."""
     ports, addresses = ["a:80", "b:81"], ["203.0.113.8", "203.0.113.9"]
     made = pipeline(
@@ -21,7 +21,7 @@ def test_every_port_that_is_lost_is_told() -> None:
     ]
 
 
-def test_the_loser_is_told_what_and_why() -> None:
+def test_a_lost_claim_names_the_winner() -> None:
     """Every address, port and node port that a Service claims in vain is listed, with the winner."""
     older, younger = (
         service(name, created=age, ports=["http:80:30080"]) for age, name in ((1, "shop/web"), (2, "blog/api"))

@@ -99,7 +99,7 @@ def test_only_tcp() -> None:
     ]
 
 
-def test_nothing_is_named_where_nobody_asked() -> None:
+def test_without_localhost_no_unserved_port_is_listed() -> None:
     """Without localhost no port is listed as not served there."""
     it = made(service(ports=["a:53:30053/udp"]), asked=["primary"])
     assert list(it.localhost_ports.unserved(it.state)) == []

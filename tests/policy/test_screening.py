@@ -154,7 +154,7 @@ def test_lists_of_a_shared_cluster_ip_close() -> None:
     assert {(str(lost.service), lost.denial) for lost in made.all_losses()} == {("shop/b", Denial.CLOSED)}
 
 
-def test_who_denies_nobody_has_no_list_to_close() -> None:
+def test_the_younger_service_with_a_shared_cluster_ip_keeps_its_limits() -> None:
     """The younger of two Services with one ClusterIP has the limits of its annotations, and denies no source."""
     older = service("shop/a", cluster_ips=["10.96.0.10"], ports=["old:81/tcp"])
     made = pipeline(*served(older, service("shop/b", created=5, annotations={"client-connections": "5"})))

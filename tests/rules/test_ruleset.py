@@ -125,7 +125,7 @@ def test_an_empty_block_contributes_nothing() -> None:
     assert made.declarations == {(NftKind.SET, "vips"): VIPS}
 
 
-def test_what_two_owners_share_stays_until_both_have_let_go() -> None:
+def test_a_shared_element_stays_until_its_last_owner_goes() -> None:
     """The first owner of an element adds it, and only the last owner removes it."""
     made = generation(web=block(A))
     assert not made.replace_blocks({"api": block(A), "cart": block(A)})
@@ -170,7 +170,7 @@ def test_a_chain_may_be_declared_anew() -> None:
     assert made.replace_blocks({"node": block(drop, DRAW)}).declared == {(NftKind.CHAIN, "refuse"): drop}
 
 
-def test_what_leads_to_a_chain_comes_and_goes_with_it() -> None:
+def test_the_element_that_leads_to_a_chain_comes_with_it() -> None:
     """The element that leads to a chain is added with a new chain, but not again when its rules change.
 
     No block has it, and it stays as long as the chain.

@@ -305,7 +305,7 @@ def test_a_chain_and_a_map_of_one_name_are_two() -> None:
     assert "flush map" not in text
 
 
-def test_what_is_discarded_goes_in_an_order_that_the_kernel_accepts() -> None:
+def test_deletions_have_an_order_that_the_kernel_accepts() -> None:
     """Deletions begin with references to chains, then come rules, chains, and last sets and maps.
 
     The ledger then holds the generation.

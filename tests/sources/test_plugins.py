@@ -91,7 +91,7 @@ def test_gives_a_certificate_until_it_expires() -> None:
         (credential(token="a").replace("/v1", "/v1beta1"), "returned 'client.authentication.k8s.io/v1beta1'"),
     ],
 )
-def test_what_is_no_credential(output: str, complaint: str) -> None:
+def test_output_that_is_no_credential_is_an_error(output: str, complaint: str) -> None:
     """Output that isn't an ExecCredential of the configured version is an error with its fault."""
     with pytest.raises(ConnectionError, match=complaint):
         read_credential(output.encode(), shell(""))
@@ -180,7 +180,7 @@ def test_a_program_that_does_not_run(plugin: Plugin, complaint: str) -> None:
 # Bounds
 
 
-def test_one_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
+def test_a_hanging_plugin_is_killed_with_its_children(tmp_path: Path) -> None:
     """After its time the program goes with all that it has started, though they ignore SIGTERM and hold its output."""
     pids = tmp_path / "pids"
     script = "trap '' TERM; (trap '' TERM; echo $$ >> \"$1\"; exec sleep 3600) & echo $! >> \"$1\"; exec sleep 3600"
@@ -200,13 +200,13 @@ def test_a_child_that_is_left_holds_nobody_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stream", ["", ">&2"])
-def test_one_that_writes_without_end_is_killed(stream: str) -> None:
+def test_a_plugin_that_writes_without_end_is_killed(stream: str) -> None:
     """A program that writes on and on, to either stream, is killed at a bound."""
     with pytest.raises(ConnectionError, match=f"more than {LARGEST_OUTPUT} bytes, and was killed"):
         asked(shell(f"exec yes {stream}"))
 
 
-def test_one_that_hangs_goes_with_who_asks(tmp_path: Path) -> None:
+def test_a_hanging_plugin_ends_with_the_event_loop(tmp_path: Path) -> None:
     """When the event loop ends, nobody waits for the program, and nothing is left of it."""
     pid = tmp_path / "pid"
 

@@ -58,7 +58,7 @@ def test_each_way_is_one_for_all_protocols(way: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
-def test_nobody_who_listens_is_a_failure(protocol: str) -> None:
+def test_a_refused_question_counts_as_failed(protocol: str) -> None:
     """A refused question counts as failed, and neither as answered nor as lost."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM) as end:
         end.bind(("127.0.0.1", 0))

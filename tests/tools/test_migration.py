@@ -81,7 +81,7 @@ def test_a_try_counts_for_the_step_in_which_it_began() -> None:
     ]
 
 
-def test_nobody_is_there() -> None:
+def test_a_front_without_answer_is_a_loss() -> None:
     """A front that doesn't answer is a loss, with either protocol."""
     with RealNetwork() as network:
         node = network.node()

@@ -111,13 +111,13 @@ def test_requests_are_counted_in_metrics(server: ApiServer, client: httpx.Client
 @pytest.mark.parametrize(
     "path", ["/api/v2/services", "/api/v1/pods", "/api/v1/services/web", "/api/v1/namespaces/a/nodes", f"{SLICES}/a/b"]
 )
-def test_what_is_not_there_is_not_found(client: httpx.Client, path: str) -> None:
+def test_an_unknown_path_of_a_group_is_a_404_status(client: httpx.Client, path: str) -> None:
     """Any other path in a group that is known is answered with a Status of 404."""
     assert refusal(client.get(path)) == (404, "NotFound")
 
 
 @pytest.mark.parametrize("path", ["/", "/apis/example.test/v1", "/apis/example.test/v1/things"])
-def test_what_is_of_no_group_is_not_found(client: httpx.Client, path: str) -> None:
+def test_a_path_of_no_group_is_a_plain_404(client: httpx.Client, path: str) -> None:
     """A path of no group is answered with a 404 in plain text."""
     response = client.get(path)
     assert (response.status_code, response.headers["content-type"]) == (404, "text/plain; charset=utf-8")

@@ -161,7 +161,7 @@ def test_a_form_that_there_is_not(client: httpx.Client) -> None:
     assert client.get(SERVICES, headers={"accept": "text/csv, */*;q=0.1"}).json()["kind"] == "ServiceList"
 
 
-def test_who_wrote_what_is_noted(client: httpx.Client) -> None:
+def test_managed_fields_name_each_writer(client: httpx.Client) -> None:
     """Each writer has an entry in managedFields for its last write."""
     created(client)
     for manager in ("one/1.0", "two/2.0", "one/1.1"):

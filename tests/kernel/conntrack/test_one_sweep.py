@@ -177,7 +177,7 @@ def test_several_addresses_with_one_port_are_told_apart(world: World) -> None:
 
 
 @each_world
-def test_without_endpoints_what_was_translated_goes(world: World) -> None:
+def test_without_endpoints_translated_flows_are_deleted(world: World) -> None:
     """Without endpoints, flows that were translated are deleted, and other flows stay."""
     front = f"{world.vip} 53"
     untranslated = Tracked(f"{world.client} 1", front, front)

@@ -58,7 +58,7 @@ def swept() -> Iterator[SweepQueue]:
         yield made
 
 
-async def test_what_is_asked_for_during_a_sweep_follows_it_once(slow: Slow, swept: SweepQueue) -> None:
+async def test_requests_during_a_sweep_become_one_sweep(slow: Slow, swept: SweepQueue) -> None:
     """During a sweep, requests are gathered into a single sweep, in which the latest endpoints of a front count."""
     first, stale, latest = (sweeps(**{FRONT: pod}) for pod in ("10.1.0.4 53", "10.1.0.5 53", "10.1.0.6 53"))
     other = sweeps(**{"10.96.0.11 53": ""})
@@ -97,7 +97,9 @@ def test_each_family_is_measured(slow: Slow) -> None:
     assert all(0 < seconds < 5 for _, seconds, _ in seen)
 
 
-def test_a_sweep_needs_nobody_to_wait(slow: Slow, swept: SweepQueue, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_scheduled_sweep_is_retried_in_the_background(
+    slow: Slow, swept: SweepQueue, caplog: pytest.LogCaptureFixture
+) -> None:
     """A scheduled sweep is retried in the background, and cancelled without a word when the queue is closed."""
     first, second = sweeps(**{FRONT: ""}), sweeps(**{"10.96.0.11 53": ""})
     slow.failures = [Unavailable("no way"), Unavailable("no way")]
@@ -125,7 +127,7 @@ async def test_nothing_to_sweep_asks_nothing(slow: Slow, swept: SweepQueue) -> N
 
 
 @pytest.mark.usefixtures("namespace")
-async def test_who_closes_does_not_wait_for_rests(swept: SweepQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_ends_the_rests_of_a_sweep(swept: SweepQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sweep that rests goes on to its end at once when it is closed."""
     monkeypatch.setattr(conntrack, "REST", 1e6)
     fill(2000)
@@ -147,9 +149,7 @@ async def test_other_errors_end_the_sweep_and_not_the_sweeper(slow: Slow, swept:
 
 @pytest.mark.usefixtures("namespace")
 @pytest.mark.parametrize("failure", ["interrupted", "no buffer", "silence"])
-def test_what_the_kernel_could_not_tell_is_asked_for_again(
-    swept: SweepQueue, monkeypatch: pytest.MonkeyPatch, failure: str
-) -> None:
+def test_an_incomplete_listing_is_repeated(swept: SweepQueue, monkeypatch: pytest.MonkeyPatch, failure: str) -> None:
     """A listing that was interrupted, got lost, or never came is repeated until it is whole."""
     track(*(Tracked(f"198.51.100.7 {number}", FRONT, "10.1.0.5 53") for number in range(1, 4)))
     real, calls = codec.messages_of, itertools.count()

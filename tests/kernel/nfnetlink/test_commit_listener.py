@@ -47,7 +47,7 @@ def watch(listener: CommitListener) -> TableWatch:
 
 
 @pytest.mark.parametrize("harm", HARM)
-def test_harm_is_told(watch: TableWatch, harm: str) -> None:
+def test_foreign_changes_to_our_tables_are_reported(watch: TableWatch, harm: str) -> None:
     """Any change of another program to our tables is reported, once, with the program's name and process number."""
     assert watch.is_intact(nft_queries.generation())
     execute(harm)
@@ -58,7 +58,7 @@ def test_harm_is_told(watch: TableWatch, harm: str) -> None:
     assert watch.is_intact(nft_queries.generation())
 
 
-def test_others_tables_are_theirs(watch: TableWatch) -> None:
+def test_changes_to_other_tables_are_not_reported(watch: TableWatch) -> None:
     """Changes to other tables, of our name in other families too, are no harm, before, beside and after ours."""
     kernel = Kernel()
     for text in ("add table ip nftproxy2\n", THEIRS.text, "delete table ip nftproxy2\n"):

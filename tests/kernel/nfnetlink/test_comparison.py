@@ -81,7 +81,7 @@ def whole(made: Pipeline) -> Held:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_what_was_left_alone_differs_in_nothing(example: str) -> None:
+def test_an_untouched_table_has_no_difference(example: str) -> None:
     """Every set and map of every example is unchanged, byte by byte.  Sets of ranges and packets aren't compared."""
     made = example_pipeline(example)
     before = loaded(made)
@@ -166,7 +166,7 @@ def test_an_element_for_all_others_is_repaired(made: Pipeline, whole: Held) -> N
 
 
 @pytest.mark.parametrize("name", ["fronts", "services"])
-def test_what_hides_in_an_element_is_repaired(made: Pipeline, whole: Held, name: str) -> None:
+def test_bytes_hidden_in_a_foreign_element_are_repaired(made: Pipeline, whole: Held, name: str) -> None:
     """Bytes of ours that another program hides in an element of its own aren't taken for the element that is gone."""
     value = made.generations[IPV4].values(name)[WEB]
     with open_socket() as kernel:
@@ -199,7 +199,7 @@ def strays(count: int) -> list[str]:
     return [f"192.{number >> 8}.{number & 255}.1 . tcp . 80" for number in range(count)]
 
 
-def test_a_set_full_of_what_is_not_ours_is_emptied(made: Pipeline, whole: Held) -> None:
+def test_a_set_full_of_foreign_elements_is_emptied(made: Pipeline, whole: Held) -> None:
     """More than a few foreign elements aren't deleted individually, nor even read."""
     execute(f"add element ip nftproxy fronts {{ {', '.join(strays(20 * FEW))} }}")
     transaction, found = loaded_over(made)
@@ -233,7 +233,7 @@ def failing(family: Family, name: str) -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("reading", [without_the_first, failing])
-def test_what_cannot_be_read_is_loaded_as_a_whole(
+def test_an_unreadable_set_is_emptied_and_filled(
     made: Pipeline, whole: Held, monkeypatch: pytest.MonkeyPatch, reading: ListSet
 ) -> None:
     """A set whose listing breaks off, or has an element twice, is emptied and filled."""
@@ -251,7 +251,7 @@ def test_a_kernel_that_does_not_answer_gets_everything(made: Pipeline, monkeypat
     assert differences(made.generations[IPV4], listings) == {}
 
 
-def test_what_packets_wrote_is_left_alone() -> None:
+def test_entries_written_by_packets_are_left_alone() -> None:
     """The map of session affinity keeps its clients over a load, and isn't compared."""
     sticky = service("shop/web", cluster_ips=["10.96.0.1"], affinity_timeout=60)
     made = pipeline(sticky, slice_of("shop/web", ["10.1.0.4"]), families=[IPV4])

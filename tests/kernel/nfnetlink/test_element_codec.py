@@ -49,7 +49,7 @@ def test_types_of_a_concatenation() -> None:
     assert types_of(0) == []
 
 
-def test_what_is_not_known_is_named() -> None:
+def test_an_unknown_type_is_named() -> None:
     """A type that none of our sets has, as in another program's set of the same name, is an error that says so."""
     with pytest.raises(Unavailable, match="nft's type 41 are unknown"):
         types_of(IPV4 << 6 | 41)

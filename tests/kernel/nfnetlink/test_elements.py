@@ -58,7 +58,7 @@ def test_a_range_of_single_addresses_is_not_a_part_of_another(held: str) -> None
     assert found("224.0.0.0/3", "224.0.0.0/4") == ["224.0.0.0/3"]
 
 
-def test_what_expires_says_when() -> None:
+def test_elements_with_a_timeout_have_their_seconds_left() -> None:
     """An element with a timeout is found with the seconds that are left of it."""
     declare("typeof ip daddr; flags timeout; timeout 1h", "10.0.0.1")
     with ElementLookup() as kernel:

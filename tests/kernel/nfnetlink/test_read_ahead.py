@@ -49,7 +49,7 @@ def read(families: Iterable[Family] = Family) -> ReadAhead:
     return ahead
 
 
-def test_what_was_read_is_compared(made: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_answers_until_the_next_commit(made: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Until the next commit, the kernel isn't asked again, and the cache gives the same answers."""
     wanted = known(ReadAhead(), made)
     ahead = read()
@@ -68,7 +68,7 @@ def test_what_was_read_is_compared(made: Pipeline, monkeypatch: pytest.MonkeyPat
         f"delete table ip {TABLE}\n",
     ],
 )
-def test_what_others_commit_meanwhile_is_seen(made: Pipeline, text: str) -> None:
+def test_a_foreign_commit_invalidates_the_cache(made: Pipeline, text: str) -> None:
     """The cache isn't used after another program's commit."""
     ahead = read()
     execute(f"{text}")

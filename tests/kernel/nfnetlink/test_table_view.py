@@ -104,7 +104,7 @@ def test_transactions_while_another_program_commits(kind: int) -> None:
         pytest.skip("this version of nft reads this table")
 
 
-def test_others_tables_are_hidden() -> None:
+def test_other_programs_tables_are_hidden() -> None:
     """A listing of all tables has ours only."""
     execute(LOAD + "table ip theirs { chain c { }; }\ntable inet nftproxy { chain c { }; }\n")
     with view() as made:
@@ -155,7 +155,7 @@ def _open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_what_is_ours() -> None:
+def test_only_messages_of_our_tables_are_kept() -> None:
     """Of an answer's messages only those of our tables are kept, in another generation, and those that end it."""
     ours, theirs = (message(nft.SUBSYSTEM << 8 | nft.NEW_SET, 0, _set(table)) for table in ("nftproxy", "theirs"))
     inet = message(nft.SUBSYSTEM << 8 | nft.NEW_SET, 0, GENERAL.pack(1, 0, 0) + named(nft.OF_TABLE, "nftproxy"))

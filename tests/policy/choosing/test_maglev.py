@@ -59,7 +59,7 @@ def test_rows_are_shared_evenly(count: int) -> None:
 
 @quick(20)
 @given(COUNTS, st.integers(0, 59))
-def test_one_that_goes_takes_few_along(count: int, which: int) -> None:
+def test_an_endpoint_that_goes_moves_few_rows(count: int, which: int) -> None:
     """When 1 of N endpoints goes, 1/N of the rows change and at most 2 % more, and all are back when it is."""
     before = names(count + 1)
     after = [name for name in before if name != before[which % len(before)]]

@@ -102,7 +102,7 @@ def test_a_turn_stays_when_others_come() -> None:
         assert [each for each in after if each != places(given)[5]] == list(before)
 
 
-def test_lanes() -> None:
+def test_services_spread_over_all_counters() -> None:
     """Services spread over all counters that have numbers."""
     assert {lane(f"shop/web-{number}") for number in range(200)} == set(range(LANES))
     assert sum(draw.is_in_turn for draw in Draw) == LANES
@@ -110,7 +110,7 @@ def test_lanes() -> None:
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 @pytest.mark.parametrize("weights", [(100,), (100, 100), (100, 1, 99), (1,) + (10_000,) * 30, (100,) * 300])
-def test_the_bound_holds(algorithm: Algorithm, weights: tuple[int, ...]) -> None:
+def test_no_list_exceeds_the_reckoned_rows(algorithm: Algorithm, weights: tuple[int, ...]) -> None:
     """No list has more rows than the limit reckons with before it is made."""
     rows = placed(candidates(*weights), algorithm, "")
     assert len(rows) <= most_placed(len(weights), algorithm, is_weighted=len(set(weights)) > 1)

@@ -41,9 +41,7 @@ def hosts(chosen: Sequence[Candidate]) -> str:
         (["10.1.0.1@node-a zone=a"], ["10.1.0.2@node-a zone=b"], "2", "2"),
     ],
 )
-def test_the_drained_are_as_if_they_were_not_there(
-    drained: list[str], others: list[str], cluster: str, local: str
-) -> None:
+def test_drained_endpoints_are_off_both_lists(drained: list[str], others: list[str], cluster: str, local: str) -> None:
     """Weight 0 takes an endpoint off both lists, and the rest are judged without it."""
     slices = [slice_of(endpoints=drained, weight=0), slice_of(endpoints=others, suffix="2")]
     chosen = decide(candidates(*slices), node())
@@ -67,7 +65,9 @@ def test_the_drained_are_as_if_they_were_not_there(
         (False, False, False, R.NOT_READY),
     ],
 )
-def test_what_is_usable(ready: bool, serving: bool, terminating: bool, reason: ChoiceReason) -> None:
+def test_an_endpoint_is_usable_if_ready_or_draining(
+    ready: bool, serving: bool, terminating: bool, reason: ChoiceReason
+) -> None:
     """An endpoint is usable only if it is ready, or serving while it terminates."""
     only = endpoint("10.1.0.4@node-a", ready=ready, serving=serving, terminating=terminating)
     chosen = decide(candidates(slice_of(endpoints=[only])), node())
@@ -135,7 +135,7 @@ def test_a_node_without_a_zone_has_no_zone_mode() -> None:
     assert hosts(chosen.cluster) == "1 2"
 
 
-def test_a_hint_without_a_name_is_no_nodes() -> None:
+def test_an_empty_zone_hint_matches_no_node() -> None:
     """A zone hint that names nothing doesn't name the zone of a node that has none."""
     hinted = [endpoint("10.1.0.1", zone_hints=("",)), endpoint("10.1.0.2 zone=a")]
     assert hosts(decide(candidates(slice_of(endpoints=hinted)), node(zone="")).cluster) == "1 2"
@@ -180,7 +180,7 @@ def test_each_endpoint_gets_a_reason_for_each_list(endpoints: list[str], reasons
 
 @quick()
 @given(st.lists(slices, max_size=4), nodes)
-def test_the_lists_are_as_the_rules_say(drawn: list[EndpointSlice], at: Node) -> None:
+def test_both_lists_equal_a_plain_implementation(drawn: list[EndpointSlice], at: Node) -> None:
     """For any endpoints, both lists equal a plain implementation of the rules, and verdicts agree."""
     for port in ["80", "80/udp", "web:80", "dns:53/udp"]:
         all_ = candidates(*drawn, port=port, at=at)

@@ -123,7 +123,7 @@ def test_the_older_service_keeps_a_contested_address() -> None:
     assert elements(made, IPV4, "nodeport-tcp-endpoints") == {"30080 . 0.0.0.0": "10.1.1.4 . 8080"}
 
 
-def test_who_loses_everything_is_known_by_its_address_only() -> None:
+def test_a_service_that_owns_nothing_has_its_cluster_ip_only() -> None:
     """A Service that owns nothing contributes no endpoints, chains or hairpins, only its ClusterIP."""
     loser = service("blog/api", created=2)
     made = pipeline(service(created=1), loser, slice_of("blog/api", ["10.1.0.4@node-a"]))

@@ -40,7 +40,9 @@ EVERY_FRONT = {
         (["10.1.0.4@node-a"], False),
     ],
 )
-def test_what_becomes_of_what_is_not_translated(front: str, policy: str, pods: list[str], is_refused: bool) -> None:
+def test_untranslated_packets_are_rejected_or_dropped(
+    front: str, policy: str, pods: list[str], is_refused: bool
+) -> None:
     """A packet to a front is rejected if no endpoint is usable on any node, else dropped."""
     made = pipeline(everywhere(policy), slice_of(endpoints=pods))
     found = {name.removeprefix("nodeport-") for name in memberships(made, front)}
@@ -100,7 +102,7 @@ def test_with_local_policy_and_no_local_endpoint(front: str, found: dict[str, st
     assert memberships(made, EVERY_FRONT[front]) == found
 
 
-def test_what_is_its_own_endpoint_counts_as_not_translated() -> None:
+def test_a_server_at_its_own_front_is_reached_untranslated() -> None:
     """A server of the node itself at the front's address or node port is reached untranslated, and not dropped."""
     given = service(type="NodePort", ports=["http:80:30080"], external_ips=["10.1.0.5", "203.0.113.8"])
     pods = ["10.1.0.4@node-a", "10.1.0.5@node-a"]

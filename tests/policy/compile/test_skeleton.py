@@ -35,7 +35,7 @@ DETECTORS: list[tuple[dict[str, Any], Family, str]] = [
 
 
 @pytest.mark.parametrize(("tweaks", "family", "match"), DETECTORS)
-def test_what_a_local_source_is(tweaks: dict[str, Any], family: Family, match: str) -> None:
+def test_local_sources_follow_detect_local_mode(tweaks: dict[str, Any], family: Family, match: str) -> None:
     """Local sources follow detectLocalMode, and no source is local without a detector."""
     facts = compiled(family=family, **tweaks)
     assert facts.local_sources == ((match.format(""),) if match else ())
@@ -87,7 +87,7 @@ def test_only_tcp_keeps_its_ports_when_masqueraded() -> None:
 @pytest.mark.parametrize(
     ("counts", "counted"), [(True, ("connections", "no-endpoint", "none-local", "not-admitted", "race")), (False, ())]
 )
-def test_what_every_table_counts(counts: bool, counted: tuple[str, ...]) -> None:
+def test_a_table_with_service_counts_counts_all_outcomes(counts: bool, counted: tuple[str, ...]) -> None:
     """With serviceCounts a table counts everything but annotations, whose counters come with their Services.
 
     Without it, nothing.

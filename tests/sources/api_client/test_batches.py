@@ -27,7 +27,7 @@ from tests.sources.api_client.following import (
 # ---- when nothing goes wrong ---------------------------------------------------------------------------------------
 
 
-async def test_tells_all_first(server: ApiServer, cluster: ApiClient) -> None:
+async def test_the_first_batch_has_all_objects(server: ApiServer, cluster: ApiClient) -> None:
     """The first batch of each resource has all objects, and is requested once.  Then come changes, batch by batch."""
     async with following(server, cluster) as seen:
         await seen.right()

@@ -55,7 +55,7 @@ def tables(bench: Bench) -> list[list[str]]:
     return [sorted(re.findall(r"\S+", listing)) for listing in listings]
 
 
-def test_what_went_in_by_pieces_is_what_goes_in_at_once(bare: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_in_pieces_makes_the_same_tables(bare: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first load in pieces and a first load in a single transaction make the same tables."""
     at_once = loaded(bare)
     monkeypatch.setenv(DIES_BEFORE, NEVER)

@@ -198,14 +198,14 @@ def test_the_dashboard_is_what_its_table_says() -> None:
     assert FILE.read_text() == dashboard_text()
 
 
-def test_a_healthy_agent_is_no_cause_for_alarm(prometheus: Prometheus) -> None:
+def test_a_healthy_agent_fires_no_alert(prometheus: Prometheus) -> None:
     """No alert fires or is pending once the agent has been healthy for as long as rules look back."""
     prometheus.wait_until(lambda: not prometheus.alerts(), "no alert is left from the start")
     time.sleep(10 * 60 / FACTOR)
     assert prometheus.alerts() == {}
 
 
-def test_faults_are_seen(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
+def test_each_fault_fires_its_alert(prometheus: Prometheus, bench: Bench, server: ApiServer) -> None:
     """Each fault that an agent survives fires its alert and shows in the dashboard, and ends with its cause."""
     server.put(*TROUBLESOME)
     bench.lab.node.run(["nft", "add", "table", "ip", "kube-proxy"])

@@ -28,7 +28,7 @@ def test_a_second_agent_waits_and_takes_over(bench: Bench) -> None:
         bench.start()
 
 
-def test_an_agent_that_waits_hears_sigterm(bench: Bench) -> None:
+def test_an_agent_that_waits_ends_on_sigterm(bench: Bench) -> None:
     """An agent that waits for another agent ends on SIGTERM."""
     with bench.logging(WAITING.format(bench.process_id)):
         second = bench.start_another(*bench.options)

@@ -50,7 +50,7 @@ def quarantine(bench: Bench, server: ApiServer, number: int, *more: Manifest) ->
     bench.wait_until(lambda: said(number) in bench.log())
 
 
-def test_it_is_quarantined_and_named(bench: Bench, server: ApiServer, bad: int) -> None:
+def test_a_refused_service_is_quarantined_and_named(bench: Bench, server: ApiServer, bad: int) -> None:
     """A bad Service is named in log, metrics and an Event, and all other Services are served."""
     quarantine(bench, server, bad, service(67), endpoints(67))
     assert all(is_served(bench, number) for number in (1, 2, 3, 4, 5, 67))
@@ -68,7 +68,7 @@ def events(server: ApiServer, number: int) -> list[dict[str, Any]]:
     return [each for each in server.objects("Event") if each["regarding"]["name"] == f"s{number}"]
 
 
-def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer, bad: int) -> None:
+def test_other_services_change_beside_a_refused_service(bench: Bench, server: ApiServer, bad: int) -> None:
     """Later changes of other Services reach the kernel, by a small transaction each."""
     quarantine(bench, server, bad)
     loads = bench.log().count("loaded the rules")
@@ -78,7 +78,7 @@ def test_others_follow_their_changes_as_ever(bench: Bench, server: ApiServer, ba
     assert bench.log().count("loaded the rules") == loads
 
 
-def test_it_is_found_at_a_start_too(bench: Bench, server: ApiServer, bad: int) -> None:
+def test_a_refused_service_is_found_at_a_start(bench: Bench, server: ApiServer, bad: int) -> None:
     """An agent that starts beside a bad Service quarantines it, and another Service is served all the time."""
     quarantine(bench, server, bad)
     bench.stop()
@@ -89,7 +89,7 @@ def test_it_is_found_at_a_start_too(bench: Bench, server: ApiServer, bad: int) -
     assert is_served(bench, 2)
 
 
-def test_it_is_served_once_it_can_be(bench: Bench, server: ApiServer, bad: int) -> None:
+def test_a_corrected_service_leaves_quarantine(bench: Bench, server: ApiServer, bad: int) -> None:
     """A bad Service is served once it has an address whose rules the kernel accepts."""
     quarantine(bench, server, bad)
     other = vip(bad - 1024)
@@ -99,7 +99,7 @@ def test_it_is_served_once_it_can_be(bench: Bench, server: ApiServer, bad: int) 
     assert is_served(bench, bad - 1024, bad)
 
 
-def test_it_may_go(bench: Bench, server: ApiServer, bad: int) -> None:
+def test_deletion_of_a_refused_service_ends_its_quarantine(bench: Bench, server: ApiServer, bad: int) -> None:
     """When a bad Service is deleted, its quarantine ends and the rules are right."""
     quarantine(bench, server, bad)
     server.delete("Service", "shop", f"s{bad}")

@@ -50,7 +50,7 @@ def quiet(bench: Bench) -> Bench:
 
 
 @pytest.mark.parametrize("harm", [*GONE, EMPTIED, *ALTERED])
-def test_repaired(quiet: Bench, harm: str) -> None:
+def test_damage_is_repaired_and_counted(quiet: Bench, harm: str) -> None:
     """Damage to the tables is repaired without a periodic check, and counted for the damaged family."""
     before = {family: quiet.metric(repairs(family)) for family in Family}
     size = len(quiet.log())

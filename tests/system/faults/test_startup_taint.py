@@ -63,7 +63,7 @@ def test_without_the_option_a_node_is_only_watched(bench: Bench, server: ApiServ
     assert taints(server) == [OTHER, TAINT]
 
 
-def test_it_stays_until_the_first_load_is_done(bench: Bench, server: ApiServer) -> None:
+def test_the_startup_taint_stays_until_the_first_load(bench: Bench, server: ApiServer) -> None:
     """The taint stays until all resources are listed and both families are loaded, and is removed a single time."""
     bench.stop()
     server.put(node() | {"spec": {"taints": [OTHER, TAINT]}})

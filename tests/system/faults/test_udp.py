@@ -40,7 +40,7 @@ def udp(bench: Bench) -> Iterator[Bench]:
     bench.wait_until_right()
 
 
-def test_to_none_and_back(udp: Bench, server: ApiServer) -> None:
+def test_a_flow_survives_a_time_without_endpoints(udp: Bench, server: ApiServer) -> None:
     """Without endpoints the flow is refused, and with a new endpoint it reaches that endpoint."""
     server.put(dns())
     udp.wait_until(lambda: ask(udp.lab) == PORT_UNREACHABLE)
@@ -48,7 +48,7 @@ def test_to_none_and_back(udp: Bench, server: ApiServer) -> None:
     udp.wait_until(lambda: ask(udp.lab) == endpoint("10.1.0.12", 5300))
 
 
-def test_to_others(udp: Bench, server: ApiServer) -> None:
+def test_a_flow_moves_when_its_endpoint_goes(udp: Bench, server: ApiServer) -> None:
     """A flow stays when endpoints join, and moves to another endpoint when its endpoint goes."""
     server.put(dns("10.1.0.11", "10.1.0.12", "10.1.0.13"))
     udp.wait_until_right()

@@ -96,7 +96,7 @@ def test_connections_go_as_specified_after_every_change(
 
 @given(world=worlds.worlds, others=worlds.strangers)
 @tries(8, 500)
-def test_nothing_changes_by_what_others_do(trial: Trial, tally: Tally, world: World, others: Strangers) -> None:
+def test_unrelated_services_change_nothing(trial: Trial, tally: Tally, world: World, others: Strangers) -> None:
     """While unrelated Services come and go, connections stay as they are and clients keep their pods."""
     tally.count("clusters with strangers")
     assert features.beside_strangers(exactly, trial, (world, others)) is None

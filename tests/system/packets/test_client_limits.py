@@ -143,7 +143,7 @@ def test_source_ranges_hold_for_what_is_asked(lab: Lab, ip: Ip, protocol: str) -
             assert ends(cluster.connect(OUTSIDE, address, at_port, protocol)) == [here(ip)]
 
 
-def test_who_finds_no_endpoint_is_rejected(lab: Lab, ip: Ip, protocol: str) -> None:
+def test_clients_without_an_endpoint_are_rejected_unscreened(lab: Lab, ip: Ip, protocol: str) -> None:
     """Where no endpoint serves, every client gets the usual rejection as often as it tries: nothing screens that."""
     asked = {"client-connections": "1", "client-connection-rate": "1", "denied-source-ranges": ip.alone(ip.client)}
     cluster = Cluster(lab, asking(ip, asked))
@@ -167,7 +167,7 @@ def test_answers_are_not_screened(lab: Lab, ip: Ip) -> None:
             assert cluster.outcomes(origin, address, port, times=4) == {TCP_RESET}, (address, origin)
 
 
-def test_others_are_not_limited(lab: Lab, ip: Ip) -> None:
+def test_limits_do_not_affect_other_services(lab: Lab, ip: Ip) -> None:
     """Beside a Service that denies everybody, other Services and the node's own servers at its node port are served."""
     everyone = ["0.0.0.0/0", "::/0"]
     plain = service("shop/plain", cluster_ips=[ip.vip2], ports=["http:30080/tcp"])

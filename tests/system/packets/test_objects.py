@@ -146,7 +146,7 @@ def is_usable(ready: bool | None, serving: bool | None, terminating: bool | None
     return is_ready or (is_serving and terminating is True)
 
 
-def test_conditions_decide_who_is_usable(lab: Lab) -> None:
+def test_conditions_decide_which_endpoints_are_usable(lab: Lab) -> None:
     """Of all combinations of conditions, present or absent, exactly the usable endpoints are reached, and the rest is
     refused.
     """
@@ -169,7 +169,7 @@ def test_conditions_decide_who_is_usable(lab: Lab) -> None:
 @pytest.mark.parametrize(
     ("node_name", "is_local"), [({"nodeName": "node-a"}, True), ({"nodeName": "node-b"}, False), ({}, False)]
 )
-def test_local_is_who_is_on_this_node(lab: Lab, node_name: Manifest, is_local: bool) -> None:
+def test_endpoints_with_this_nodes_name_are_local(lab: Lab, node_name: Manifest, is_local: bool) -> None:
     """Policy Local reaches an endpoint whose nodeName is this node's.  An endpoint without nodeName is never local."""
     given = service_manifest({"internalTrafficPolicy": "Local"})
     cluster = Manifests(lab, given, slice_manifest({"addresses": [IP.here], **node_name}))
