@@ -59,7 +59,7 @@ class AsyncKernel:
         hold_up = BRIEF if len(transaction.text) <= MOST_CHARACTERS else 0.0
         return await self._worker.run(self._kernel.apply, transaction, hold_up=hold_up)
 
-    async def rehearse(self, transaction: Transaction) -> None:
+    async def check_in_child(self, transaction: Transaction) -> None:
         """Check a transaction in another process, which may crash on what libnftables finds in our tables.
 
         Raises:

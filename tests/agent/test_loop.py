@@ -476,9 +476,9 @@ def test_a_load_that_would_crash_the_agent_is_not_applied(caplog: pytest.LogCapt
     world.at(9, lambda: seen.append(world.reporter.status().waiting))
     world.run(source((0, EVERYTHING)), until=30).assert_in_step()
     assert seen == [("the first load of IPv4", "the first load of IPv6")]
-    assert kernel.tries == [kernel.rehearsals[-1]]
+    assert kernel.tries == [kernel.child_checks[-1]]
     assert kernel.tries[0] > 10
-    pauses = [after - before for before, after in itertools.pairwise(kernel.rehearsals[1:])]
+    pauses = [after - before for before, after in itertools.pairwise(kernel.child_checks[1:])]
     assert pauses == pytest.approx([FIRST_PAUSE * 2 ** (number + 1) for number in range(len(pauses))])
     assert "loading the rules of IPv4 failed, retrying in 0.1 s: the process that used libnftables was killed by" in (
         caplog.text
@@ -486,23 +486,23 @@ def test_a_load_that_would_crash_the_agent_is_not_applied(caplog: pytest.LogCapt
 
 
 def test_only_the_first_load_is_tried_in_a_child() -> None:
-    """Once this process has survived a load, no further load is rehearsed in another process."""
+    """Once this process has survived a load, no further load is tried in a child process."""
     world = World()
     world.at(40, world.kernel.drop, IPV4).run(source((0, EVERYTHING), (5, [Put(OTHER)])), until=100)
     assert world.kernel.times == [0, 5, 60]
-    assert world.kernel.rehearsals == [0]
+    assert world.kernel.child_checks == [0]
 
 
 def test_a_start_over_rules_is_tried_in_a_child_once() -> None:
-    """A rehearsal during the listing isn't repeated, and the present rules are read meanwhile."""
+    """A check in a child during the listing isn't repeated, and the present rules are read meanwhile."""
     first = World()
     first.run(source((0, EVERYTHING)), until=1)
     kernel = first.kernel
-    kernel.rehearsals.clear()
+    kernel.child_checks.clear()
     kernel.has_read_ahead.clear()
     seen: list[set[Family]] = []
     again = World(kernel).at(4, lambda: seen.append(kernel.has_read_ahead))
     again.run(source((5, EVERYTHING)), until=10).assert_in_step()
-    assert kernel.rehearsals == [0]
+    assert kernel.child_checks == [0]
     assert kernel.times == [0, 5]
     assert seen == [{IPV4, IPV6}]

@@ -82,7 +82,7 @@ class FakeKernel(AsyncKernel):
         self.deaf: Exception | None = None
         self.delay = 0.0
         self.is_lethal = False
-        self.rehearsals: list[float] = []
+        self.child_checks: list[float] = []
         self.tries: list[float] = []
         self.applied: list[tuple[float, Transaction]] = []
         self.commits = 0
@@ -119,9 +119,9 @@ class FakeKernel(AsyncKernel):
         about = enumerate([*before, True, *after])
         return self.told(self.commits, *(CommitNotice(first + n, _about(each), "nft") for n, each in about))
 
-    async def rehearse(self, transaction: Transaction) -> None:
+    async def check_in_child(self, transaction: Transaction) -> None:
         """Die on demand, or raise the error that `apply` would raise."""
-        self.rehearsals.append(now())
+        self.child_checks.append(now())
         if self.is_lethal:
             raise ChildDied("the process that used libnftables was killed by SIGSEGV")
         await self.check(transaction)

@@ -115,7 +115,7 @@ class Loader:
         self._table_watch = table_watch
         self._is_stopping = is_stopping
         self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
-        self._rehearsal: asyncio.Task[None] | None = None
+        self._child_check: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._has_loaded = False
         self._is_refused_together = False
@@ -169,7 +169,7 @@ class Loader:
     async def finds_nothing_in_force(self) -> bool:
         """Return whether the kernel has no table of ours with hooks.  An interrupted first load leaves none."""
         try:
-            await self._survive()
+            await self._check_first_load()
             self._installed = {family: await self._kernel.read_back(family) for family in self._tables}
         except Unavailable as error:
             self._report_failure(list(self._tables.values()), error)
@@ -182,7 +182,7 @@ class Loader:
         Return whether the kernel accepted the load.  If not, its tables are deleted, and `load_what_is_due` goes on.
         """
         tables, began = list(self._tables.values()), now()
-        self._rehearsal = None
+        self._child_check = None
         pieces = PiecewiseLoad(
             self._pipeline.fill_in_steps(events, self._installed), self._kernel, self._reporter, self._table_watch
         )
@@ -222,44 +222,45 @@ class Loader:
             self._report_failure(tables, error)
 
     def start(self) -> None:
-        """Start the steps of the first load that don't depend on the cluster: the rehearsal and the read-ahead."""
-        self.rehearse()
+        """Start the steps of the first load that don't depend on the cluster: the child's check and the read-ahead."""
+        self.check_in_child()
         self._reading = asyncio.create_task(self._kernel.read_ahead(self._tables.keys()))
 
-    def rehearse(self) -> asyncio.Task[None]:
-        """Start a child process that tries whether libnftables survives the kernel's present tables."""
+    def check_in_child(self) -> asyncio.Task[None]:
+        """Start a child process that shows whether libnftables survives the kernel's present tables."""
         families = self._pipeline.generations
         trials = (self._pipeline.trial(family, self._pipeline.contributors(family)) for family in families)
-        self._rehearsal = asyncio.create_task(self._kernel.rehearse(join(trials)))
-        return self._rehearsal
+        self._child_check = asyncio.create_task(self._kernel.check_in_child(join(trials)))
+        return self._child_check
 
     def close(self) -> None:
-        """Cancel the rehearsal and the read-ahead."""
-        for task in filter(None, (self._rehearsal, self._reading)):
+        """Cancel the check in a child process and the read-ahead."""
+        for task in filter(None, (self._child_check, self._reading)):
             task.cancel()
 
-    async def _survive(self) -> None:
+    async def _check_first_load(self) -> None:
         """Raise ChildDied instead of crashing inside libnftables.
 
-        A crash leaves no diagnosis, and the restarted agent would crash again.  A rehearsal is good for a single load:
-        by the next load the kernel may hold other tables.
+        A crash leaves no diagnosis, and the restarted agent would crash again.  The child's check is good for a single
+        load: by the next load the kernel may hold other tables.
         """
         if self._has_loaded:
             return
         try:
-            await (self._rehearsal or self.rehearse())
+            await (self._child_check or self.check_in_child())
         except ChildDied:
-            self._rehearsal = None
+            self._child_check = None
             raise
         except (Refused, Unavailable) as error:
             log.debug(
-                "the rehearsed load failed, and the load itself will report the reason: %(error)s", {"error": error}
+                "the load failed in a child process, and the load itself will report the reason: %(error)s",
+                {"error": error},
             )
 
     async def _load(self, tables: Sequence[_Table]) -> None:
         """Load the present generation of some families, in a single transaction unless much differs."""
-        await self._survive()
-        self._rehearsal = None
+        await self._check_first_load()
+        self._child_check = None
         installed = {table.family: await self._found(table) for table in tables}
         began = now()
         self._reporter.lap()
