@@ -278,7 +278,7 @@ class Reflector:
         return self._receive_error(failure, now, None)
 
     def _receive_error(self, failure: ErrorStatus, now: float, outcome: Ending | None) -> list[Event]:
-        """Read an error that is this ending unless its status says more."""
+        """Read an error.  It ends the request with `outcome`, unless its status has an ending of its own."""
         if failure.code == 404 and self.phase.is_list and self.resource.may_be_absent:
             return self._receive_absence()
         self._reset_if_healthy(now)
@@ -362,7 +362,7 @@ class Reflector:
         return is_healthy
 
     def _fail(self, pause: Pause, outcome: Ending | None, *, is_doubtful: bool) -> None:
-        """End the request.  Doubts that reach a power of two replace its ending."""
+        """End the request.  Each time the doubtful endings in a row reach a power of two, it counts as `DOUBTFUL`."""
         self.is_open = False
         self.pause = pause
         self._doubts += is_doubtful

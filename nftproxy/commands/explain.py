@@ -119,7 +119,7 @@ def explain_command(
 
 
 def _show(explanation: Explanation, traced: _Traces | None, kernel: bool, output: str, *, wants_picture: bool) -> None:
-    """Print an answer.  `kernel`: its own rules were traced.
+    """Print an answer.  `kernel` is true if the kernel's own rules were traced.
 
     The exit status is 1 if the kernel differs, or if the question names an object that this proxy doesn't know.
     """

@@ -180,7 +180,7 @@ def render(template: str, options: DaemonSetOptions, config: Config, text: str) 
 
 
 def _asks_for_sysctls(config: Config) -> bool:
-    """Whether there is a sysctl to set.  A canary leaves them to the other proxy, and `min` counts for no other."""
+    """Whether there is a sysctl to set.  A canary leaves sysctls to the other proxy.  `min` alone sets none."""
     return not config.is_canary and msgspec.structs.replace(config.conntrack, min=0) != NO_SYSCTLS
 
 

@@ -116,7 +116,7 @@ def _drops_in_reach(table: Table, start: str) -> str:
 
 
 def _calico(observed: Observations) -> Iterator[Finding]:
-    """Find Calico in its nftables data plane because of kube-proxy's tables, or about to leave it."""
+    """Find a Calico that uses nftables because kube-proxy's nftables mode is there: it will switch back to iptables."""
     here = [f"the table {table}" for table in observed.nft_tables if table in ("ip calico", "ip6 calico")]
     mode = observed.api.felix_mode if observed.api else None
     follows_kube_proxy = observed.mode == "nftables" or observed.has_our_rules

@@ -104,7 +104,7 @@ def is_local(client: Client, state: ClusterState, config: Config, family: Family
 
 
 def _is_within(client: Client, detector: LocalSources, config: Config) -> bool:
-    """The same by address.  Of pods without a known address, the kind decides."""
+    """True if a client is a local source by its address.  If a pod's address isn't known, its kind decides."""
     assert detector.network is not None
     if client.networks:
         return client.networks[0].overlaps(detector.network)

@@ -69,7 +69,7 @@ def _key_type(declaration: Declaration) -> str:
 
 
 def _is_asked(declaration: Declaration) -> bool:
-    """True if a key has a single element: not in dynamic sets, in sets of ranges, and in maps with numbers as keys."""
+    """Whether to ask for a key: not if packets write the set, its keys are ranges, or its values are verdicts."""
     is_of_number = any(line.endswith(" : verdict") for line in declaration.body)
     return not declaration.is_dynamic and not is_of_number and not any("interval" in line for line in declaration.body)
 
@@ -156,7 +156,7 @@ class Held(Protocol):
 
     @property
     def value(self) -> str:
-        """As our statements write it."""
+        """The value, as our statements write it."""
 
     @property
     def seconds(self) -> float | None:

@@ -138,7 +138,7 @@ def _draw_heading(sheet: Picture, place: ExplainedPlace, y: float, width: float)
 
 
 def _draw_sources(sheet: Picture, made: Sequence[PacketPath], lefts: Sequence[float], y: float) -> float:
-    """The sources, a pill for each path."""
+    """Draw the sources, with a rounded box for each path."""
     sources = [[_cut(line, int((COLUMN - 2 * PAD) / SANS)) for line in path.case.clients] for path in made]
     height = max(map(len, sources)) * LINE + PAD
     sheet.texts.append(Text(MARGIN, y + LINE, "stage", "from"))

@@ -130,7 +130,7 @@ class TableWatch:
             self._notices |= {notice.generation: notice for notice in notices}
 
     def is_intact(self, generation: int) -> bool:
-        """True if the tables that we hold are known to be, in this generation, as we left them."""
+        """True if the tables that we watch are certainly unchanged since our last commit, as of this generation."""
         self._advance()
         return generation == self._left
 

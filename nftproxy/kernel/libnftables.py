@@ -338,7 +338,7 @@ def _unavailable() -> Iterator[None]:
 
 
 def _failure(text: str, path: str, error: str) -> NftproxyError:
-    """The error to raise.  A refusal names a place in the text, and an error without it may be the machine's."""
+    """Return the error to raise.  If libnftables names no place in the text, the machine may be the cause."""
     message, statement = explain(text, path, error)
     if os.strerror(errno.EPERM) in message:
         nft_queries.generation()  # raises, unless the permission is there and another program owns the table

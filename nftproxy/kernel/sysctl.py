@@ -81,7 +81,7 @@ def set_up(config: Config) -> None:
 
 
 def set_up_node(config: Config) -> None:
-    """Make the settings of the node alone, in a process that only does that.  Without any it says so and is done."""
+    """Set the node's sysctls, for `run --init-only`.  Log if there are none to set."""
     settings = {path: value for path, value in wanted(config, os.cpu_count() or 1).items() if path != OOM_SCORE_ADJ}
     if not settings:
         log.info("the configuration asks for no sysctl: there is nothing to set")

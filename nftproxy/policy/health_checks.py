@@ -123,7 +123,7 @@ def _local_ready(state: ClusterState, service: Service, family: Family) -> int:
 
 
 def health_check_addresses(state: ClusterState, config: Config) -> tuple[Address, ...]:
-    """The addresses that serve health-check node ports: the addresses of node ports, or `ANY` if that is all."""
+    """The addresses that serve health-check node ports: those of node ports, or `ANY` if every address serves these."""
     return tuple(
         address
         for family in Family

@@ -93,9 +93,9 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
 
 
 def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) -> int:
-    """The elements that a Service may come to, in both families together: as many, or a few more.
+    """The most elements that a Service may have, in both families together.  It has as many, or a few less.
 
-    The same on all nodes: where the elements depend on the node, the node with most counts.
+    The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.
 
     Args:
         service: the Service.
@@ -173,7 +173,7 @@ def _addresses(service: Service) -> int:
 
 
 def _copies(service: Service) -> int:
-    """The most maps that a row is in."""
+    """The number of maps that a row may be in."""
     is_local = service.external_policy is TrafficPolicy.LOCAL
     return (1 + is_local) * (1 + (service.affinity_timeout is not None))
 

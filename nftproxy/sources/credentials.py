@@ -54,7 +54,7 @@ def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Creden
 
 
 def _of_pod(account: Path, environ: Mapping[str, str]) -> Credentials:
-    """Read them as client-go's rest.InClusterConfig does."""
+    """Read a pod's credentials as client-go's rest.InClusterConfig does."""
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
         message = "is not given, and without KUBERNETES_SERVICE_HOST and _PORT this isn't a pod either"

@@ -144,7 +144,7 @@ class Scene:
         return Passage(steps(messages, self._book, {TRACING}), outcome(opening, ours))
 
     def _clear(self) -> None:
-        """Remove all rules and start tracing, before our tables: a library that can't read them dies of any command."""
+        """Remove all rules and start tracing.  Do so first: beside tables that crash libnftables no command works."""
         self._node.call(self._kernel.apply, Transaction(EMPTY_RULESET))
         tracing = join(Transaction(_TRACING.format(family=family.value)) for family in Family)
         self._node.call(self._kernel.apply, tracing)

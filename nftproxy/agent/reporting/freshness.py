@@ -67,5 +67,5 @@ def _line(each: ResourceActivity, now: float) -> str:
 
 
 def _age(each: ResourceActivity, now: float) -> float:
-    """Return for how long changes may be missing: since the last word, or since the first failure without any."""
+    """Return the seconds since the server's last word, or since the first failure if there was no word."""
     return now - (each.last_heard or each.failing_since or now)

@@ -71,7 +71,7 @@ class HealthStatus(NamedTuple):
 
     @property
     def is_alive(self) -> bool:
-        """True if changes reach the kernel in time in at least one family, and before the first load.
+        """True before the first load, and while changes reach the kernel in time in at least one family.
 
         A restart wouldn't speed up the first load.
         """

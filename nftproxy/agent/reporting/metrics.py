@@ -7,7 +7,7 @@ these metrics may still change.
 Series are kept here, and prometheus_client only writes them out.  Its own histograms write the bound 1 as "1.0" where
 Go writes "1", which is another label and so another series, and each of its counters adds a series with its time of
 creation.  Counting is an addition in a dict, without locks, as everything runs on the same loop.  A value that would be
-expensive to keep up to date is looked up at each scrape (`text`).
+expensive to keep up to date is looked up at each scrape (`exposition`).
 """
 
 from __future__ import annotations

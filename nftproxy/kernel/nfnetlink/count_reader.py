@@ -74,7 +74,7 @@ def claim_of(family: Family, counted: CountedSet, key: bytes) -> Claim:
 
 
 class CountReader:
-    """Reads the sets by one socket.  Use it in one thread only."""
+    """Reads the counting sets over a single socket.  Use it in one thread only."""
 
     def __init__(self, sets: Sequence[CountedSet] = COUNTED_SETS) -> None:
         self._sets = sets

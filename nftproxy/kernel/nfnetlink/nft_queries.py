@@ -120,7 +120,7 @@ def try_in_batch(kind: int, family: int, attributes: bytes) -> None:
 
 
 def families() -> list[Family]:
-    """Return the families that the kernel's nftables has, or all if it can't be asked, so that their loads say why."""
+    """Return the families that the kernel's nftables has.  If it can't be asked, return all: their loads will fail."""
     try:
         return [family for family in Family if has_family(family)] or list(Family)
     except Unavailable:

@@ -165,8 +165,8 @@ class TableView:
     def _put_back(self) -> None:
         """Put the netlink socket back after libnftables has received the generation, and before it gets the end.
 
-        If libnftables already waits at this socket, it gets the end of the answer.  If not, it looks for more at the
-        netlink socket, which doesn't block, and finding nothing is the usual end.
+        If libnftables already waits at our socket, it reads the end of the answer there.  If not, it finds nothing more
+        at the netlink socket, which doesn't block, and takes that for the end as usual.
         """
         while self._has_unread():
             time.sleep(BRIEFLY)

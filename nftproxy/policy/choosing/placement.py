@@ -98,7 +98,7 @@ def _hashed(candidates: Sequence[Candidate]) -> Sequence[Place]:
 
 
 def _in_turn(rows: Sequence[Place], turn: str) -> Sequence[Place]:
-    """Rounds in orders of their own.  Every second round is the round before it backwards."""
+    """Rounds of the rows, each in another order.  Every second round is the reverse of the round before it."""
     forth = [_shuffled(rows, f"{turn} {number}") for number in range(_rounds(len(rows)))]
     return [row for number, order in enumerate(forth) for row in (forth[number - 1][::-1] if number % 2 else order)]
 
