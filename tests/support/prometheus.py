@@ -1,15 +1,9 @@
-"""A real Prometheus, Debian's, that scrapes an agent and evaluates the rules of examples/monitoring.
-
-The package is unpacked and not installed, as installing it would start a server on this machine.
-"""
+"""A real Prometheus, Debian's, that scrapes an agent and evaluates the rules of examples/monitoring."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import re
-import shutil
-import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
@@ -21,10 +15,10 @@ import yaml
 from nftproxy_conformance.lab import Namespace
 from nftproxy_conformance.lab.topology import NODE_NAME
 
+from tests.support.debian_packages import unpacked
 from tests.support.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-TREE = CHECKOUT / ".trees" / "prometheus"
 MONITORING = CHECKOUT / "examples" / "monitoring"
 PATIENCE = 120.0
 """Seconds for something that takes a few on an idle machine."""
@@ -36,18 +30,7 @@ SCRAPE = "1s"
 
 def program(name: str) -> Path:
     """`prometheus` or `promtool`, unpacked when first asked for."""
-    TREE.parent.mkdir(exist_ok=True)
-    with (TREE.parent / "prometheus.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not TREE.exists():
-            coming = TREE.with_suffix(".coming")
-            shutil.rmtree(coming, ignore_errors=True)
-            coming.mkdir()
-            subprocess.run(["apt-get", "download", "-qq", "prometheus"], cwd=coming, check=True)
-            (package,) = coming.glob("prometheus_*.deb")
-            subprocess.run(["dpkg-deb", "--extract", package, coming], check=True)
-            coming.rename(TREE)
-    return TREE / "usr" / "bin" / name
+    return unpacked("prometheus") / "usr" / "bin" / name
 
 
 class Rule(NamedTuple):

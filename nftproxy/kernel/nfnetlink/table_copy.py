@@ -27,8 +27,10 @@ from nftproxy.netlink.codec import (
     KIND_MASK,
     attribute,
     attribute_map,
+    attributes_of,
     messages_of,
     named,
+    nested,
     number_of,
     padded,
     split,
@@ -45,7 +47,10 @@ CHAIN_ATTRIBUTES = frozenset({1, 3, 4, 5, 7, 12})  # table, name, hook, policy, 
 SET_ATTRIBUTES = frozenset({1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 17, 18})  # all but ID, handle, type and count
 ELEMENT_ATTRIBUTES = frozenset({1, 2, 3})  # table, set, elements
 RULE_ATTRIBUTES = frozenset({1, 2, 4, 7})  # table, chain, expressions, user data
-
+RULE_EXPRESSIONS, RULE_COMPAT = 4, 5  # NFTA_RULE_EXPRESSIONS, NFTA_RULE_COMPAT
+COMPAT_PROTOCOL, COMPAT_FLAGS, INVERTED = 1, 2, 2  # NFTA_RULE_COMPAT_*, NFT_RULE_COMPAT_F_INV
+META_KEY, L4PROTO = 2, 16  # NFTA_META_KEY, NFT_META_L4PROTO
+CMP_OPERATION, CMP_DATA, NOT_EQUAL = 2, 3, 1  # NFTA_CMP_OP, NFTA_CMP_DATA, NFT_CMP_NEQ
 
 OBJECT_ATTRIBUTES = frozenset({1, 2, 3, 4})  # table, name, type, data: a counter, quota or limit with a name
 NEW_OBJECT, GET_OBJECT = 18, 19  # NFT_MSG_NEWOBJ, NFT_MSG_GETOBJ
@@ -161,7 +166,7 @@ def _read(number: int, table: str) -> tuple[bytes, ...]:
         # A new set has an ID in its batch, even if nothing refers to it by that.
         *(_again(nft.NEW_SET, number, body, SET_ATTRIBUTES, next(identities)) for body in sets),
         *(_again(nft.NEW_ELEMENTS, number, body, ELEMENT_ATTRIBUTES) for body in elements),
-        *(_again(nft.NEW_RULE, number, body, RULE_ATTRIBUTES, flags=APPEND) for body in rules),
+        *(_again(nft.NEW_RULE, number, body, RULE_ATTRIBUTES, _compatible(body), flags=APPEND) for body in rules),
     )
 
 
@@ -169,6 +174,25 @@ def _dormant(body: bytes) -> bytes:
     """Return the attribute that makes a table dormant, if it is."""
     flags = number_of(body_attributes(body).get(nft.TABLE_FLAGS, b"")) & nft.DORMANT
     return attribute(nft.TABLE_FLAGS, flags.to_bytes(4, "big")) if flags else b""
+
+
+def _compatible(rule: bytes) -> bytes:
+    """Return the attribute by which matches and targets of iptables learn the rule's protocol, if it has both.
+
+    Some refuse a rule without it, such as `icmp` and `multiport`, and the kernel doesn't name it in answers.
+    """
+    if not any(word in rule for word in (b"match\0", b"target\0")):
+        return b""
+    expressions = [attribute_map(item) for _, item in attributes_of(body_attributes(rule)[RULE_EXPRESSIONS])]
+    held = [(text_of(each[nft.EXPRESSION_NAME]), attribute_map(each[nft.EXPRESSION_DATA])) for each in expressions]
+    for (name, loaded), (test, compared) in itertools.pairwise(held):
+        if (name, test) == ("meta", "cmp") and number_of(loaded.get(META_KEY, b"")) == L4PROTO:
+            protocol = number_of(attribute_map(compared[CMP_DATA])[nft.DATA_VALUE])
+            flags = INVERTED if number_of(compared[CMP_OPERATION]) == NOT_EQUAL else 0
+            numbers = ((COMPAT_PROTOCOL, protocol), (COMPAT_FLAGS, flags))
+            parts = b"".join(attribute(kind, value.to_bytes(4, "big")) for kind, value in numbers)
+            return nested(RULE_COMPAT, parts)
+    return b""
 
 
 def _again(kind: int, family: int, body: bytes, wanted: frozenset[int], more: bytes = b"", *, flags: int = 0) -> bytes:

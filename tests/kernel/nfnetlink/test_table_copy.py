@@ -9,7 +9,7 @@ from nftproxy_conformance.lab import Namespace, obstacle
 
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.nfnetlink import nft_queries, table_copy
-from nftproxy.kernel.nfnetlink.table_copy import Hook, hooks, read_table, write_table
+from nftproxy.kernel.nfnetlink.table_copy import Hook, hooks, read_other_tables, read_table, write_table
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Unavailable
 from tests.kernel.ruleset import execute, listing
@@ -61,6 +61,27 @@ def test_a_copy_is_the_same(text: str, here: Namespace, there: Namespace) -> Non
     assert copy
     there.call(write_table, copy)
     assert there.call(listing) == here.call(listing)
+
+
+OF_IPTABLES = """*filter
+:FORWARD DROP [0:0]
+-A FORWARD -p icmp --icmp-type echo-request -j ACCEPT
+-A FORWARD -p tcp -m multiport --dports 80,443 -j REJECT --reject-with tcp-reset
+-A FORWARD -p udp -m multiport ! --dports 53 -m limit --limit 3/min -j LOG --log-prefix "no "
+-A FORWARD ! -p tcp -m addrtype --dst-type LOCAL -j ACCEPT
+COMMIT
+"""
+"""Rules whose matches and targets belong to a protocol."""
+
+
+def test_a_copy_of_iptables_rules(here: Namespace, there: Namespace) -> None:
+    """A table of iptables-nft lists as the original does, with matches that the kernel takes for a protocol only."""
+    here.run(["iptables-nft-restore"], OF_IPTABLES)
+    (copy,) = here.call(read_other_tables)
+    there.call(write_table, copy)
+    saved = [line for line in here.run(["iptables-nft-save"]).splitlines() if not line.startswith("#")]
+    assert [line for line in there.run(["iptables-nft-save"]).splitlines() if not line.startswith("#")] == saved
+    assert len(saved) == len(OF_IPTABLES.splitlines()) + 2
 
 
 def test_no_table_is_no_copy(here: Namespace) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import yaml
@@ -21,6 +23,7 @@ from tests.support.objects import Object
 from tests.system.e2e.objects import external_name, service, slice_of
 from tests.system.faults.bench import Bench, node, vip
 from tests.system.faults.test_life import LOADED
+from tests.system.incidents.programs import all_three, no_tables_left
 
 METRICS = "curl -s http://127.0.0.1:10249/metrics"
 Harm = Callable[[Bench], AbstractContextManager[object]]
@@ -251,31 +254,10 @@ def gone(bench: Bench) -> Iterator[None]:
 
 @contextmanager
 def crowded(bench: Bench) -> Iterator[None]:
-    """Rules of ufw, docker and an iptables CNI, as they write them."""
-    bench.lab.node.run(["iptables-nft-restore"], CROWDED)
-    yield
-    bench.lab.node.run(["nft", "delete", "table", "ip", "filter"])
-
-
-CROWDED = """*filter
-:INPUT DROP [0:0]
-:FORWARD DROP [0:0]
-:OUTPUT ACCEPT [0:0]
-:DOCKER-USER - [0:0]
-:DOCKER-FORWARD - [0:0]
-:ufw-before-forward - [0:0]
-:cali-FORWARD - [0:0]
--A INPUT -i lo -j ACCEPT
--A INPUT -p tcp -j ACCEPT
--A FORWARD -j cali-FORWARD
--A FORWARD -j DOCKER-USER
--A FORWARD -j DOCKER-FORWARD
--A FORWARD -j ufw-before-forward
--A DOCKER-FORWARD -i docker0 -j ACCEPT
--A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
--A cali-FORWARD -i cali+ -j ACCEPT
-COMMIT
-"""
+    """A pod of CNI plugins, dockerd and ufw."""
+    node = bench.lab.node
+    with TemporaryDirectory() as directory, no_tables_left(node), all_three(node, Path(directory)):
+        yield
 
 
 def together(*harms: Harm) -> Harm:

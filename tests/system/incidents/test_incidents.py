@@ -9,20 +9,16 @@ import contextlib
 import re
 import shlex
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-from nftproxy_conformance.apiserver import ApiServer
-from nftproxy_conformance.lab import Lab, obstacle
+from nftproxy_conformance.lab import obstacle
 
-from tests.support.cluster import IP
 from tests.support.command import Done, nftproxy
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
-from tests.system.faults.bench import PERMISSIONS, Bench, furnish
-from tests.system.faults.hasty import BOOKMARKS
+from tests.system.faults.bench import Bench
 from tests.system.incidents.rows import INCIDENTS, Incident
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -43,31 +39,6 @@ def test_the_page_has_the_incidents() -> None:
         assert causes == incident.cause[: len(causes)], incident.symptom
     assert len({each.symptom for each in INCIDENTS}) == len(INCIDENTS) >= LEAST
     assert statistics.median(each.commands for each in INCIDENTS) == 1
-
-
-@pytest.fixture(scope="module")
-def agents_bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    """A node with an agent, an API server, and five healthy Services."""
-    with Lab() as lab, ApiServer(tls=True, authenticate=True, make_socket=lab.node.socket) as server:
-        lab.add_address(IP.own)
-        server.rbac = PERMISSIONS
-        furnish(server)
-        server.settings.bookmark_interval = BOOKMARKS
-        with Bench(lab, server, tmp_path_factory.mktemp("agent"), "tests.system.faults.hasty") as bench:
-            bench.start()
-            yield bench
-            assert "Traceback" not in bench.log(), bench.log()
-
-
-@pytest.fixture
-def bench(agents_bench: Bench) -> Bench:
-    """The node, without the Services and EndpointSlices of the last incident."""
-    server = agents_bench.server
-    for kind in ("Service", "EndpointSlice"):
-        for each in server.objects(kind):
-            if not re.match(r"s\d", each["metadata"]["name"]):
-                server.delete(kind, each["metadata"]["namespace"], each["metadata"]["name"])
-    return agents_bench
 
 
 @pytest.mark.parametrize("incident", INCIDENTS, ids=lambda each: each.symptom)
