@@ -190,7 +190,7 @@ class Pipeline:
         return load_transaction(generation, self._shape(family), installed)
 
     def replacement(self, family: Family, installed: Installed | None) -> list[Transaction]:
-        """As `load`, for a table that is replaced: in pieces, between which no rules of the family are in force."""
+        """Transactions that replace a table in pieces.  Between them no rules of the family are in force."""
         return replacement(self.generations[family], self._shape(family), installed)
 
     def refilled(self, family: Family, installed: Installed | None) -> Generation | None:

@@ -78,7 +78,7 @@ class Counting(Renderer):
 
 
 def fresh(settings: Settings, objects: Iterable[Given]) -> Pipeline:
-    """A pipeline that got all of these at once."""
+    """A new pipeline that got all of these events at once."""
     made = Pipeline("node-a", settings, renderer())
     made.ingest([Put(each) for each in objects])
     return made

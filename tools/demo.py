@@ -154,7 +154,7 @@ class Traffic:
         self._results.append(attempt(ask))
 
     def so_far(self) -> Results:
-        """All connections until now."""
+        """The results of all connections until now."""
         return Results(list(self._results))
 
     def since(self, moment: float) -> Results:

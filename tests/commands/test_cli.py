@@ -429,7 +429,7 @@ class Running:
 
     @property
     def log(self) -> str:
-        """Its output so far."""
+        """The process's output so far."""
         return self._log.read_text()
 
     def until(self, condition: Callable[[], Any], *, seconds: float = 60) -> None:
@@ -441,7 +441,7 @@ class Running:
             time.sleep(0.001)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Stop it, and return its exit status."""
+        """Stop the process, and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(PATIENCE)
 

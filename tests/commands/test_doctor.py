@@ -69,7 +69,7 @@ def diagnosis(*arguments: str | Path) -> dict[str, Any]:
 
 
 def found(*arguments: str | Path) -> dict[str, Finding]:
-    """Its findings by their codes, except for `EVERYWHERE`."""
+    """The findings by their codes, except for `EVERYWHERE`."""
     return {each["code"]: each for each in diagnosis(*arguments)["findings"] if each["code"] not in EVERYWHERE}
 
 

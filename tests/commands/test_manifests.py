@@ -72,7 +72,7 @@ class Made(NamedTuple):
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Its variables that have a value."""
+        """The container's variables that have a value."""
         return {each["name"]: each["value"] for each in self.agent["env"] if "value" in each}
 
     @property

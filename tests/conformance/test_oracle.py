@@ -53,7 +53,7 @@ def become(
 
 
 def at(*pods: str, masqueraded: bool = False, port: int = 8080) -> set[Outcome]:
-    """The outcomes at these pods."""
+    """The outcomes of connections that reach these pods."""
     return {endpoint(pod, port, masqueraded=masqueraded) for pod in pods}
 
 

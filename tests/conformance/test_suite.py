@@ -76,7 +76,7 @@ class Damage(NamedTuple):
     replacement: str
 
     def texts(self) -> dict[str, str]:
-        """All templates, with the damage."""
+        """All templates, one of them damaged."""
         text = templates()[self.template]
         damaged = re.sub(self.pattern, self.replacement, text, flags=re.MULTILINE)
         assert damaged != text, "nothing was damaged"
@@ -273,7 +273,7 @@ class Terminal(io.StringIO):
     """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
-        """It does."""
+        """Say that the stream is a terminal."""
         return True
 
 

@@ -34,7 +34,7 @@ def without_binding(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_wide_maps_are_found_or_the_reason_is() -> None:
-    """1.0.6 crashes on them, which costs only the probing process. 1.1.3 has them."""
+    """Wide maps crash nft 1.0.6, which costs only the probing process.  1.1.3 has them."""
     found = probe()
     if Kernel().version() == "1.0.6":
         assert found.capabilities == Capabilities(wide_maps=False)

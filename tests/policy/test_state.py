@@ -34,7 +34,7 @@ EVERYTHING = Invalidation(table=True, everything=True)
 
 
 def state(*objects: Given) -> ClusterState:
-    """The state of node-a after these have been put."""
+    """The state of node-a with these objects."""
     made = ClusterState("node-a")
     for each in objects:
         made.ingest(Put(each))

@@ -310,7 +310,7 @@ def by_linking(path: Path, text: str) -> None:
 
 
 def by_sed(path: Path, text: str) -> None:
-    """Let the real thing do it."""
+    """Edit the file with the real sed."""
     other = path.with_name(".text")
     other.write_text(text)
     subprocess.run(["sed", "-i", "-e", f"1r {other}", "-e", "d", path], check=True)

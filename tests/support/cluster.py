@@ -234,7 +234,7 @@ def at(*addresses: str, port: int = 8080, masqueraded: bool = False) -> Outcomes
 
 
 def masqueraded(*addresses: str, port: int = 8080) -> Outcomes:
-    """The same, for connections that are masqueraded."""
+    """The same outcomes, for masqueraded connections."""
     return at(*addresses, port=port, masqueraded=True)
 
 

@@ -41,7 +41,7 @@ class Crowd:
 
     @property
     def events(self) -> list[Event]:
-        """All that there is."""
+        """All objects, as events."""
         return [Put(self.node), *map(Put, self.slices)]
 
     def change(self, step: tuple[str, int, int]) -> list[Event]:

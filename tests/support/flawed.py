@@ -66,7 +66,7 @@ FAULTS["keeps-what-is-gone"] = _Hoarder()
 
 
 def edited(happened: Iterable[Event], edit: Edit) -> list[Event]:
-    """Events with their objects as the fault has them."""
+    """The events, with their objects as the fault changes them."""
     made: list[Event] = []
     for event in happened:
         match event:
@@ -81,7 +81,7 @@ def edited(happened: Iterable[Event], edit: Edit) -> list[Event]:
 
 
 def _with(real: Callable[..., Any], edits: Sequence[Edit]) -> Callable[..., Any]:
-    """The way in of events, behind these edits."""
+    """Return a replacement of `ingest_in_steps` that edits the events first."""
 
     def ingest_in_steps(self: ClusterState, happened: Iterable[Event]) -> Any:
         return real(self, functools.reduce(edited, edits, list(happened)))

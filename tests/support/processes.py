@@ -46,7 +46,7 @@ class AgentProcess:
         self._process: subprocess.Popen[Any] | None = None
 
     def launch(self, *arguments: str) -> None:
-        """Start it with these options, and wait for nothing."""
+        """Start the process with these options, and don't wait."""
         self._process = self.start_another(*arguments)
 
     def start_another(self, *arguments: str) -> subprocess.Popen[Any]:
@@ -63,7 +63,7 @@ class AgentProcess:
 
     @property
     def has_died(self) -> bool:
-        """Whether it has ended by itself."""
+        """Whether the process has ended by itself."""
         return self._process is not None and self._process.poll() is not None
 
     def stop(self, *, may_be_starting: bool = False) -> None:
@@ -73,11 +73,11 @@ class AgentProcess:
         assert status in ((0, -signal.SIGTERM) if may_be_starting else (0,)), f"status {status}: {self.log()}"
 
     def terminate(self) -> None:
-        """Send it SIGTERM."""
+        """Send SIGTERM to the process."""
         os.kill(self.process_id, signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it by SIGKILL, if it runs."""
+        """End the process by SIGKILL, if it runs."""
         if self._process is not None:
             self._process.kill()
             self.await_end()

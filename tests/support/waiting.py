@@ -41,7 +41,7 @@ async def until(
     patience: float = PATIENCE,
     pause: float = 0.01,
 ) -> None:
-    """The same, while the loop goes on."""
+    """Wait as `wait_until` does, while the event loop goes on."""
     end = time.monotonic() + patience
     while not condition():
         assert time.monotonic() < end, report()

@@ -154,7 +154,7 @@ def make_service(policy: TrafficPolicy, case: Case) -> Service:
 
 
 def make_slices(policy: TrafficPolicy, case: Case) -> Iterator[EndpointSlice]:
-    """Its endpoints, a slice of each family."""
+    """The EndpointSlices of the cell, one of each family."""
     number = TARGET_PORT + POLICIES[policy] * 10 + CASES[case]
     for ip in (IP, IP6):
         where = {Place.HERE: f"{ip.here}@node-a", Place.AWAY: f"{ip.away}@node-b"}

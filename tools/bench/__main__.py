@@ -19,7 +19,7 @@ Place = TypeVar("Place", Rig, Size)
 
 
 class Row(NamedTuple, Generic[Place]):
-    """Something to measure in clusters of these sizes."""
+    """A measurement in clusters of these sizes."""
 
     name: str
     sizes: Sequence[Size]

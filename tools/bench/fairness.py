@@ -154,7 +154,7 @@ async def measure(case: Case) -> str:
 
 
 def rows() -> Iterator[str]:
-    """The rows, each from a process of its own."""
+    """The rows of the table, each measured in a separate process."""
     for number in range(len(CASES)):
         command = [sys.executable, "-m", "tools.bench.fairness", "--case", str(number)]
         yield subprocess.run(command, cwd=CHECKOUT, check=True, stdout=subprocess.PIPE).stdout.decode().strip()

@@ -53,7 +53,7 @@ class Costs(NamedTuple):
 
     @property
     def list_bytes(self) -> float:
-        """All that a node lists."""
+        """The bytes of all lists that a node reads."""
         return SIZE.services * (self.service_bytes + self.slice_bytes)
 
 

@@ -49,7 +49,7 @@ class Check(NamedTuple):
 
     @property
     def is_good(self) -> bool:
-        """Whether it is not more."""
+        """Whether the figure is within its limit."""
         return self.found <= self.most
 
     def __str__(self) -> str:

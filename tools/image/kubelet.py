@@ -128,7 +128,7 @@ class Container:
             time.sleep(0.1)
 
     def await_end(self, seconds: float = 60.0) -> int:
-        """Its exit status, once it has ended.
+        """Wait for the container to end, and return its exit status.
 
         Raises:
             AssertionError: it doesn't for so long.

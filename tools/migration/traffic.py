@@ -88,7 +88,7 @@ class Client:
 
 @contextmanager
 def asking(fronts: Sequence[Front], kept: int) -> Iterator[list[Client]]:
-    """Clients that ask at these fronts all the while."""
+    """Clients that send questions to these fronts all the time."""
     clients = [Client(front, kept) for front in fronts]
     with ExitStack() as stack:
         for client in clients:

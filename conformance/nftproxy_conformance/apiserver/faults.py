@@ -213,7 +213,7 @@ class Stream(Protocol):
     request: Request
 
     def strike(self, action: Action) -> None:
-        """Strike it with a fault."""
+        """Strike the watch with a fault."""
 
 
 @dataclass(eq=False)

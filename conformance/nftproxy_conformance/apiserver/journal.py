@@ -58,7 +58,7 @@ class Request:
 
 
 class Journal:
-    """All requests, in the order in which they came."""
+    """All requests that the server received, in their order."""
 
     def __init__(self) -> None:
         self.failures: list[Exception] = []

@@ -109,7 +109,7 @@ class Target(NamedTuple):
 
     @property
     def rbac_resource(self) -> str:
-        """Its name in a Role: `services`, `services/status`."""
+        """The name of the resource in a Role: `services`, `services/status`."""
         return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
 
 

@@ -66,7 +66,7 @@ class Stored:
 
     @property
     def whole(self) -> bytes:
-        """Its JSON as it stands alone."""
+        """The object's JSON as it stands alone."""
         return self.resource.opening + self.item[1:]
 
     def decoded(self) -> Object:
@@ -150,7 +150,7 @@ class _Table:
 
 
 class Store:
-    """All objects.
+    """All objects of the server.
 
     Args:
         history: how many changes of each resource are kept.

@@ -55,12 +55,12 @@ class Rule(Enum):
 
     @property
     def sentence(self) -> str:
-        """Its sentence, as on the page."""
+        """The rule's sentence, as on the page."""
         return self.value[1]
 
     @property
     def anchor(self) -> str:
-        """Its page and section."""
+        """The rule's page and section."""
         return f"semantics.md#{self.section.lower().replace(' ', '-')}"
 
     def __str__(self) -> str:

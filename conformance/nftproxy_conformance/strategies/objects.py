@@ -255,7 +255,7 @@ def _without(endpoint: Endpoint, fields: Iterable[str]) -> Endpoint:
 
 
 def _hinted_by(endpoint: Endpoint, fields: Mapping[str, tuple[str, ...]]) -> Endpoint:
-    """The endpoint with these hints where it has none."""
+    """The endpoint, with these hints if it has none."""
     return structs.replace(endpoint, **{name: getattr(endpoint, name) or names for name, names in fields.items()})
 
 

@@ -157,7 +157,7 @@ def hashed_worlds(draw: st.DrawFn) -> World:
 
 
 def world_after(world: World, happened: Iterable[Event]) -> World:
-    """The world when these events have happened in it."""
+    """The world after these events."""
     given: list[Given] = [world.node, *world.services, *world.slices, *world.service_cidrs]
     left = survivors([map(Put, given), happened])
     (node,) = (each for each in left if isinstance(each, Node))

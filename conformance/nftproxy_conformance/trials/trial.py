@@ -34,7 +34,7 @@ ELSEWHERE = "went elsewhere"
 
 
 def exactly(outcome: Outcome) -> Outcome:
-    """All of an outcome counts."""
+    """Return the outcome itself: all of its fields count."""
     return outcome
 
 
@@ -82,7 +82,7 @@ class Subject(Protocol):
         """Load the present world again on a new node.  False if each load does that."""
 
     def close(self) -> None:
-        """End it, and remove its node."""
+        """End the proxy, and remove its node."""
 
 
 class Trial:

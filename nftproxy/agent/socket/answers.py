@@ -73,7 +73,7 @@ class EndpointRow(ListingRow, frozen=True, tag="Endpoint", rename="camel"):
 
     @property
     def endpoint(self) -> str:
-        """Its address and port."""
+        """The endpoint's address and port."""
         return host_port(self.address, self.target_port)
 
 

@@ -58,7 +58,7 @@ class Reply(NamedTuple):
 
 
 async def fetch(url: str, method: str = "GET") -> Reply:
-    """Send a request over a connection of its own."""
+    """Send a request over a new connection."""
     connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector) as session, session.request(method, url) as reply:
         headers = {name: reply.headers[name] for name in OURS if name in reply.headers}
@@ -104,7 +104,7 @@ class Running(NamedTuple):
     metrics: str
 
     def fall_ill(self) -> None:
-        """Let a change have waited for too long."""
+        """Make the proxy unhealthy: a change has waited for too long."""
         self.reporter.health.queued(Moment(read_clocks().steady - 60, 0))
 
 
@@ -127,7 +127,7 @@ async def serving(
 
 
 def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a test on a loop of its own."""
+    """Run a test on a new event loop."""
 
     @functools.wraps(test)
     def run(**arguments: Any) -> None:
@@ -583,7 +583,7 @@ class Crowd:
         return sorted(self.closed)
 
     def leave(self) -> None:
-        """Close all."""
+        """Close all connections."""
         for task, writer in zip(self._tasks, self._writers, strict=True):
             task.cancel()
             writer.close()

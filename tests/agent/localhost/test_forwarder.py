@@ -92,7 +92,7 @@ async def serving(namespace: Namespace, limits: ForwarderLimits | None, *, has_i
 
 
 def to(*numbers: int, family: Family = IPV4, service: str = "shop/web", affinity: int | None = None) -> Forwarding:
-    """An order to forward to these pods."""
+    """The forwarding to these pods."""
     return Forwarding(key(service), tuple((Address(PODS[family][n]), 8080) for n in numbers), affinity)
 
 

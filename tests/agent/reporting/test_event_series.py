@@ -30,7 +30,7 @@ def occurrence(note: str, name: str = "web", reason: str = "AddressConflict") ->
 
 
 def observed(correlator: EventCorrelator, *notes: str, now: float = 0.0, name: str = "web") -> None:
-    """Have these happen together."""
+    """Record occurrences that happen together."""
     correlator.observe([occurrence(note, name) for note in notes], now, NOW)
 
 

@@ -28,7 +28,7 @@ MANY = 300
 
 
 def knowing(made: Pipeline) -> QueryContext:
-    """All that there is to ask."""
+    """A query context about this pipeline."""
     reports = reporter(made)
     reports.ingested()
     return QueryContext(made, reports, 0.0, "1.0.6", lambda: "here", dict)

@@ -53,7 +53,7 @@ class Addresses(NamedTuple):
     extra: str
 
     def at(self, port: int, ip: str) -> str:
-        """An address and port as `dnat to` wants them."""
+        """An address and port in the form of `dnat to`."""
         return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
 
 

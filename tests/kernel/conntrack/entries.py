@@ -37,7 +37,7 @@ class Tracked(NamedTuple):
 
 
 def track(*entries: Tracked) -> None:
-    """Have conntrack hold these entries."""
+    """Add these entries to connection tracking."""
     for entry in entries:
         fields: dict[str, Any] = {"zone": entry.zone} if entry.zone else {}
         with NFCTSocket(nfgen_family=entry.family) as kernel:
@@ -58,7 +58,7 @@ def _tuple(entry: Tracked, source: str, destination: str) -> Any:
 
 
 def tracked() -> set[Tracked]:
-    """All that conntrack holds in this network namespace."""
+    """All entries of connection tracking in this network namespace."""
     found = set()
     with NFCTSocket(nfgen_family=socket.AF_UNSPEC) as kernel:
         for message in kernel.dump():

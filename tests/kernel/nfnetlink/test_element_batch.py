@@ -32,7 +32,7 @@ SMALL = f"table ip nftproxy {{ {DECLARED} }}"
 
 @pytest.fixture
 def writer() -> Iterator[ElementWriter]:
-    """A writer with a socket of its own."""
+    """A writer with a new socket."""
     with open_socket() as kernel:
         yield ElementWriter(kernel)
 

@@ -34,14 +34,14 @@ table ip nftproxy {
 
 @pytest.fixture
 def here() -> Iterator[Namespace]:
-    """Where the table is that is copied."""
+    """The namespace of the table that is copied."""
     with Namespace("here") as made:
         yield made
 
 
 @pytest.fixture
 def there() -> Iterator[Namespace]:
-    """Where it is copied to."""
+    """The namespace of the copy."""
     with Namespace("there") as made:
         yield made
 

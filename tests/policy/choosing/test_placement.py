@@ -29,7 +29,7 @@ def candidates(*weights: int) -> list[Candidate]:
 
 
 def places(given: Sequence[Candidate]) -> list[Place]:
-    """Where they are."""
+    """The places of these candidates."""
     return [each.place for each in given]
 
 

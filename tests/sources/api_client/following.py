@@ -72,7 +72,7 @@ def service_cidr(name: str = "kubernetes") -> Object:
 
 
 def shown(state: ClusterState) -> dict[str, object]:
-    """All that a state knows of the cluster."""
+    """Everything that a state knows of the cluster."""
     return {
         "services": state.services,
         "slices": state._slices,
@@ -172,7 +172,7 @@ def reach(server: ApiServer, directory: Path, **more: Any) -> ApiClient:
 
 
 def change(server: ApiServer, *, start: int = 100) -> None:
-    """Let objects of all kinds come, change and go."""
+    """Create, change and delete objects of all kinds."""
     server.put(service(start), service(start + 1), endpoint_slice(start), endpoint_slice(0, port=9000 + start % 100))
     server.put(service(1, labels={"changed": str(start)}), node(zone=f"z{start}"), service_cidr(f"c{start}"))
     server.delete("Service", "shop", f"s{start}")

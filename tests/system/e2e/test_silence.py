@@ -169,7 +169,7 @@ def keep_on_until(town: Town, clients: Iterable[Connections], silences: float) -
 
 
 def keep_on(clients: Iterable[Connections]) -> None:
-    """Let clients begin some more connections."""
+    """Begin some more connections."""
     for each in clients:
         each.begin(8)
     for each in clients:

@@ -184,7 +184,7 @@ class Bench(AgentProcess):
         self.launch(*self.options)
 
     def count_anew(self) -> None:
-        """Let `requests` return only requests from now on."""
+        """Make `requests` return only later requests."""
         self._since = time.time()
 
     def requests(self, **wanted: str | int) -> list[Request]:

@@ -103,7 +103,7 @@ class Host:
         return self._namespace.call(self._kernel.elements, family)
 
     def contents(self, family: Family) -> Contents:
-        """All that our table holds."""
+        """Everything in our table."""
         return Contents.of(self._namespace.call(self._kernel.listing, family))
 
     def version(self) -> str:

@@ -255,7 +255,7 @@ def assert_sound(value: ClusterObject | Ignored) -> None:
 
 
 def assert_sound_event(event: Event) -> None:
-    """The same of all that an event tells."""
+    """Assert the same of every part of an event."""
     match event:
         case Put(object=Service() | EndpointSlice() | Node() | ServiceCIDR() as value):
             assert_sound(value)

@@ -61,9 +61,9 @@ batches = st.lists(events, min_size=1, max_size=4)
 
 
 def _by_packet(written: Declaration, family: Family) -> str:
-    """An element as a packet of a client to a front writes it, after the fields that the declaration names.
+    """The element that a client's packet to a front would write, with the fields that the declaration names.
 
-    It lives for longer than any test takes: some are for seconds, which a busy machine lets pass between two looks.
+    Its timeout is longer than any test takes.  Real timeouts of a few seconds could pass between two steps of a test.
     """
     client, front, pod = {
         Family.IPV4: ("198.51.100.7", "10.96.0.10", "10.1.0.4"),

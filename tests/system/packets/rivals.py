@@ -22,5 +22,5 @@ def two(ip: Ip, name: str = "shop/two", /, **claim: Any) -> Service:
 
 
 def slices(ip: Ip, first: str = "shop/one", second: str = "shop/two") -> tuple[EndpointSlice, EndpointSlice]:
-    """An endpoint for each of them."""
+    """An EndpointSlice with an endpoint for each Service."""
     return pods(ip, "here", name=first), pods(ip, "away", name=second)

@@ -81,7 +81,7 @@ class Watched(Cluster):
         )
 
     def forget(self, connections: list[UnansweredConnection]) -> int:
-        """Have them translated anew."""
+        """Delete the connections from connection tracking, so that they are translated anew."""
         return self.lab.node.call(self._reader.delete, connections)
 
 

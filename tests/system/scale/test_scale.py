@@ -201,8 +201,8 @@ def test_a_change_takes_as_long_in_a_cluster_of_any_size(
 ) -> None:
     """The time from an event to the commit is less than three times that in a cluster of 100 Services.
 
-    Not so if the number of endpoints changes, and so a verdict: then the kernel walks all verdict maps that any base
-    chain leads to (nft_lookup_validate in Linux 6.18), at less than 0.1 us per element.
+    This doesn't hold if the number of endpoints changes, since that adds a verdict.  The kernel then walks all verdict
+    maps that any base chain leads to (nft_lookup_validate in Linux 6.18), at less than 0.1 us per element.
     """
     pipelines = {size: loaded_pipeline(manifests(size)) for size in (FEW, SERVICES)}
     times: dict[int, list[float]] = {size: [] for size in pipelines}
