@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -98,6 +100,20 @@ def test_the_agent_answers_in_its_pod(proxy: Container) -> None:
     assert status == 0, text
     assert text.startswith("Agent:            healthy; node node-a")
     assert "svc/shop/web" in proxy.run("nftproxy", "list", "services", "-n", "shop", "-o", "name")[1]
+
+
+def test_top_has_names_in_its_pod(node: Namespace, proxy: Container) -> None:
+    """`kubectl exec` without any option shows a connection of the node, which the agent reads from conntrack."""
+    node.ip("link set lo up", "link add uplink type veth peer name far", "link set uplink up", "link set far up")
+    node.ip("address add 192.168.0.2/24 dev uplink", "route add default dev uplink")
+    with node.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as client:
+        client.connect_ex(("10.96.0.10", 80))
+        status, text = proxy.run("nftproxy", "top")
+    assert status == 0, text
+    header, row = (line.split() for line in text.splitlines())
+    assert header == ["SERVICE", "PORT", "ENDPOINT", "CONNECTIONS", "UNANSWERED"]
+    assert (*row[:2], *row[3:]) == ("shop/web", "80/TCP", "1", "1")
+    assert re.fullmatch(r"10\.1\.[012]\.4:8080", row[2])
 
 
 def test_only_the_one_program_has_the_right(proxy: Container) -> None:
