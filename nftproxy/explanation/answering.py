@@ -14,7 +14,7 @@ import msgspec
 
 from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanation
 from nftproxy.explanation.cases import localhost_case, merged, served_case, unserved_case
-from nftproxy.explanation.clients import Client, addresses_of, clients
+from nftproxy.explanation.clients import Client, addresses_of, assumption, clients
 from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
 from nftproxy.explanation.ownership import (
     Served,
@@ -69,6 +69,8 @@ def explaining(pipeline: Pipeline, question: Question, pods: Pods = NO_PODS) -> 
     if pod and not addresses_of(pipeline.state, pod, pods):
         notes.append(f"the address of pod {pod} is not known: no EndpointSlice refers to it")
         is_known = False
+    if assumed := assumption(pipeline, question.source):
+        notes.append(assumed)
     if len(spots) > MAX_PLACES:
         notes.append(f"{len(spots) - MAX_PLACES} more addresses and ports are left out: ask for one port")
     source, node = str(question.source or ""), pipeline.state.node.name

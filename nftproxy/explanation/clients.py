@@ -69,7 +69,14 @@ def _one(pipeline: Pipeline, address: Address, source: Source) -> Client:
 
 def kind_of(pipeline: Pipeline, address: Address) -> SourceKind:
     """The kind of source that has an address, as far as the node can tell."""
-    state, config = pipeline.state, pipeline.settings.config
+    known = _known_kind(pipeline.state, address)
+    if known is not None:
+        return known
+    ranges = pipeline.settings.config.cluster_cidrs
+    return SourceKind.REMOTE_POD if any(contains(cidr, address) for cidr in ranges) else SourceKind.OUTSIDE
+
+
+def _known_kind(state: ClusterState, address: Address) -> SourceKind | None:
     if address in own_addresses(state) or address in state.node.addresses or is_loopback(address):
         return SourceKind.NODE
     if any(contains(cidr, address) for cidr in state.node.pod_cidrs):
@@ -77,9 +84,20 @@ def kind_of(pipeline: Pipeline, address: Address) -> SourceKind:
     nodes = {endpoint.node_name for _, endpoint in state.endpoints_at(address)}
     if nodes:
         return SourceKind.POD if state.node.name in nodes else SourceKind.REMOTE_POD
-    return (
-        SourceKind.REMOTE_POD if any(contains(cidr, address) for cidr in config.cluster_cidrs) else SourceKind.OUTSIDE
-    )
+    return None
+
+
+def assumption(pipeline: Pipeline, source: Source | None) -> str:
+    """A note on a source whose kind rests on a range that isn't known, or ""."""
+    address = source.address if source and source.kind is None else None
+    if address is None or _known_kind(pipeline.state, address) is not None:
+        return ""
+    kind, family = kind_of(pipeline, address), family_of(address)
+    if kind is SourceKind.OUTSIDE and family not in map(family_of, pipeline.settings.config.cluster_cidrs):
+        return f"{address} is taken for a client outside the cluster: no clusterCIDR tells pods' addresses"
+    if kind is SourceKind.REMOTE_POD and family not in map(family_of, pipeline.state.node.pod_cidrs):
+        return f"{address} is taken for a pod of another node: Node {pipeline.state.node.name} has no podCIDR"
+    return ""
 
 
 def _of_kind(state: ClusterState, family: Family, kind: SourceKind, interface: str | None) -> Client:

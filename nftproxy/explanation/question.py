@@ -10,7 +10,7 @@ from enum import Enum
 
 import msgspec
 
-from nftproxy.model.addresses import Address, Family, Protocol, family_of, host_port, parse_address, port_text
+from nftproxy.model.addresses import Address, Family, Protocol, family_of, parse_address, port_text
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.objects import ObjectKey
@@ -52,7 +52,7 @@ class ToAddress(msgspec.Struct, frozen=True):
         return Claim(NODE, self.protocol, self.port)
 
     def __str__(self) -> str:
-        return port_text(host_port(self.address, self.port), self.protocol.value)
+        return str(self.claim)
 
 
 class ToService(msgspec.Struct, frozen=True):

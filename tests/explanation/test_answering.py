@@ -437,3 +437,27 @@ def test_no_line_of_an_explanation_can_be_forged() -> None:
     made.withhold(Family.IPV4, [key("shop/web")])
     made.withheld[Family.IPV4][key("shop/web")] = "no\n10.96.0.10:80/TCP: fine"
     assert "\n10.96.0.10:80/TCP: fine" not in str(asked(made, "10.96.0.10:80"))
+
+
+@pytest.mark.parametrize(
+    ("pod_cidrs", "ranges", "source", "note"),
+    [
+        ((), ["10.1.0.0/16"], "10.1.0.9", "10.1.0.9 is taken for a pod of another node: Node node-a has no podCIDR"),
+        (
+            ("fd00:1::/64",),
+            ["fd00:1::/48"],
+            "10.1.0.9",
+            "10.1.0.9 is taken for a client outside the cluster: no clusterCIDR tells pods' addresses",
+        ),
+        (("10.1.0.0/24",), ["10.1.0.0/16"], "10.1.2.9", ""),
+        ((), ["10.1.0.0/16"], "10.1.0.4", ""),
+        ((), ["10.1.0.0/16"], "198.51.100.7", ""),
+        ((), [], "outside", ""),
+    ],
+    ids=["no podCIDR", "no clusterCIDR", "all ranges", "an endpoint", "outside", "a kind"],
+)
+def test_a_client_whose_kind_is_a_guess(pod_cidrs: tuple[str, ...], ranges: list[str], source: str, note: str) -> None:
+    """A note says that the kind of a client is assumed, and which range would tell it."""
+    here = node(pod_cidrs=pod_cidrs)
+    made = pipeline(service(), slice_of(endpoints=["10.1.0.4@node-a"]), node=here, cluster_cidrs=ranges)
+    assert asked(made, "10.96.0.10:80", source).notes == ((note,) if note else ())
