@@ -31,6 +31,8 @@ AREAS = {
     "6": "Findings of `nftproxy doctor`",
 }
 """The subjects of codes, by the hundreds of their numbers."""
+FINDINGS = "6"
+"""The hundred of the codes whose meaning `doctor` prints, so that the page leaves it out."""
 
 
 _BY_NUMBER = {code.value: code for code in Code}
@@ -79,8 +81,9 @@ def _page_parts() -> Iterator[str]:
 
 
 def _page_article(code: Code, article: Article) -> Iterator[str]:
+    means = "" if code[3] == FINDINGS else f"  {article.means}"
     yield f"### {code}\n"
-    yield _wrapped(f"**{code.summary}.**  {article.means}  *Do:* {article.do}", PAGE_WIDTH) + "\n"
+    yield _wrapped(f"**{code.summary}.**{means}  *Do:* {article.do}", PAGE_WIDTH) + "\n"
 
 
 def print_article(context: click.Context, _parameter: click.Parameter, value: str) -> str:
