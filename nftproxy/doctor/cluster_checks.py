@@ -10,6 +10,8 @@ from nftproxy.model.codes import Code
 
 CAN_DO_WITHOUT = frozenset({"servicecidrs", "events"})
 """Resources without which the agent serves all the same."""
+OLDEST_VERSION = (1, 28)
+"""The oldest Kubernetes version that nftproxy supports.  The tests follow servers from this version on."""
 DENIED = (401, 403)
 """HTTP statuses of missing authentication or authorization."""
 
@@ -45,4 +47,13 @@ def _own_node(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.NODE_UNKNOWN, f"no Node {observed.node}, at {observed.api.server}")
 
 
-CHECKS = (_reachable, _permissions, _reached_through_a_service, _own_node)
+def _old_version(observed: Observations) -> Iterator[Finding]:
+    api = observed.api
+    if api and api.version and api.version < OLDEST_VERSION:
+        found, oldest = (".".join(map(str, each)) for each in (api.version, OLDEST_VERSION))
+        yield warning(
+            Code.API_OLD, f"{api.server} is of Kubernetes {found}, and the oldest supported version is {oldest}"
+        )
+
+
+CHECKS = (_reachable, _permissions, _reached_through_a_service, _own_node, _old_version)

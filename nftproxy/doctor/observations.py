@@ -82,6 +82,8 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the cluster has a Node of this node's name."""
     felix_mode: str | None = None
     """nftablesMode in Calico's FelixConfiguration."""
+    version: tuple[int, int] | None = None
+    """Kubernetes' major and minor version."""
 
 
 class Observations(msgspec.Struct, frozen=True, kw_only=True):

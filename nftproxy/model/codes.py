@@ -144,3 +144,4 @@ class Code(StrEnum):
     NODE_UNKNOWN = "NFT635", "The cluster has no Node of this node's name"
     OTHERS_MAY_DROP = "NFT636", "Other programs' chains can drop packets of Services"
     LOCAL_SOURCES_UNKNOWN = "NFT637", "Nothing says which sources are the cluster's own pods"
+    API_OLD = "NFT638", "The API server's Kubernetes version is older than nftproxy supports"

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from nftproxy.api.decode import show
@@ -187,16 +187,20 @@ class ApiClient:
             Unavailable: the API can't be reached, or its answer has no end.
         """
         media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        headers = HEADERS | {"content-type": media_type}
+        return await self._single(method=method, version=version, url=url, content=body, params=params, headers=headers)
+
+    async def server_version(self) -> tuple[int, bytes]:
+        """Return the status and content of the answer at /version.
+
+        Raises:
+            Unavailable: as for `request`.
+        """
+        return await self._single(version="", base="/version", headers=HEADERS)
+
+    async def _single(self, **request: Any) -> tuple[int, bytes]:
         try:
-            async with self._writer.answer(
-                method=method,
-                version=version,
-                url=url,
-                content=body,
-                params=params,
-                headers=HEADERS | {"content-type": media_type},
-                timeout=self.patience.connect,
-            ) as response:
+            async with self._writer.answer(timeout=self.patience.connect, **request) as response:
                 return response.status_code, await bounded_content(response, _LARGEST_OBJECT, self.patience.page)
         except CONNECTION_ERRORS as error:
             text = failure_text(error, self._writer.host, self.patience)

@@ -6,6 +6,7 @@ The agent makes none of these: it finds out its permissions by its requests.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import NamedTuple, TypeVar
@@ -35,6 +36,7 @@ class ClusterAnswers(NamedTuple):
     has_node: bool | None  # whether a Node of this name exists
     cluster_ip: str | None  # of the Service default/kubernetes
     felix_mode: str | None  # Calico's nftablesMode, "Auto" if unset
+    version: tuple[int, int] | None  # Kubernetes' major and minor version
 
 
 class _AnswerSpec(msgspec.Struct, frozen=True):
@@ -48,6 +50,11 @@ class _AnswerObject(msgspec.Struct):
 
 class _AnswerList(msgspec.Struct):
     items: list[_AnswerObject] | None = None
+
+
+class _AnswerVersion(msgspec.Struct):
+    major: str = ""
+    minor: str = ""
 
 
 class ApiDenies(Unavailable):
@@ -80,6 +87,7 @@ async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permiss
             has_node=None if nodes is None else bool(nodes),
             cluster_ip=services[0].spec.cluster_ip if services else None,
             felix_mode=felix,
+            version=_version(*await cluster.server_version()),
         )
 
 
@@ -99,6 +107,15 @@ async def _listed(cluster: ApiClient, url: str, name: str) -> list[_AnswerObject
     """Return the object of a name, if it exists.  Return None if the API denies the request."""
     status, body = await cluster.request("GET", "v1", url, fieldSelector=f"metadata.name={name}")
     return (_decoded(body, _AnswerList).items or []) if status == 200 else None
+
+
+def _version(status: int, body: bytes) -> tuple[int, int] | None:
+    """Kubernetes' version in the answer at /version.  Some distributions write a minor version as "28+"."""
+    if status != 200:
+        return None
+    answer = _decoded(body, _AnswerVersion)
+    match = re.match(r"(\d{1,4}) (\d{1,4})", f"{answer.major} {answer.minor}")
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _decoded(body: bytes, kind: type[S]) -> S:

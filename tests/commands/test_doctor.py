@@ -698,6 +698,17 @@ def test_a_node_that_the_cluster_does_not_know(kubeconfig: Path) -> None:
     assert seen(finding).startswith("no Node node-b, at https://")
 
 
+@pytest.mark.parametrize(("version", "is_old"), [("v1.27.16", True), ("v1.28.0", False), ("v1.37.2", False)])
+def test_an_old_kubernetes(server: ApiServer, kubeconfig: Path, version: str, is_old: bool) -> None:
+    """A server that is older than the oldest supported version is a warning with both versions."""
+    server.settings.version = version
+    findings = found("--kubeconfig", kubeconfig)
+    assert set(findings) == ({"NFT638"} if is_old else set())
+    if is_old:
+        told = f"https://127.0.0.1:{server.port} is of Kubernetes 1.27, and the oldest supported version is 1.28"
+        assert seen(findings["NFT638"]) == told
+
+
 # ---- the answer ----------------------------------------------------------------------------------------------------
 
 
@@ -705,7 +716,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 33
+    assert len(codes) == 34
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from nftproxy_conformance.apiserver.resources import RESOURCES, Resource
+from nftproxy_conformance.apiserver.versions import resources
 
 NOT_FOUND = b"404 page not found\n"
 """The plain text at a path of no group."""
@@ -25,7 +27,7 @@ def discovery_body(path: str, version: str) -> bytes | None:
         return b"ok"
     if path == "/version":
         return msgspec.json.encode(_version(version))
-    document = _documents().get(path)
+    document = _documents(version).get(path)
     return None if document is None else msgspec.json.encode(document)
 
 
@@ -40,16 +42,17 @@ def _version(version: str) -> dict[str, str]:
     return {"major": major, "minor": minor, "gitVersion": version, "platform": "linux/amd64"}
 
 
-def _documents() -> dict[str, dict[str, Any]]:
+def _documents(version: str) -> dict[str, dict[str, Any]]:
+    served = resources(version)
     groups = list(dict.fromkeys(resource.group for resource in RESOURCES if resource.group))
     entries = {f"/apis/{name}": _group(name) for name in groups}
     documents: dict[str, dict[str, Any]] = {
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
         "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": list(entries.values())},
-        "/api/v1": _resource_list("v1", ""),
+        "/api/v1": _resource_list("v1", "", served),
     }
     documents |= {path: {"kind": "APIGroup", "apiVersion": "v1"} | entry for path, entry in entries.items()}
-    return documents | {f"/apis/{name}/v1": _resource_list(f"{name}/v1", name) for name in groups}
+    return documents | {f"/apis/{name}/v1": _resource_list(f"{name}/v1", name, served) for name in groups}
 
 
 def _group(name: str) -> dict[str, Any]:
@@ -57,8 +60,8 @@ def _group(name: str) -> dict[str, Any]:
     return {"name": name, "versions": [version], "preferredVersion": version}
 
 
-def _resource_list(api_version: str, group: str) -> dict[str, Any]:
-    resources = [entry for resource in RESOURCES if resource.group == group for entry in _entries(resource)]
+def _resource_list(api_version: str, group: str, served: Sequence[Resource]) -> dict[str, Any]:
+    resources = [entry for resource in served if resource.group == group for entry in _entries(resource)]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": resources}
 
 

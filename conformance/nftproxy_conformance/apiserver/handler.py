@@ -20,6 +20,7 @@ from nftproxy_conformance.apiserver.resources import RESOURCES, Target, target_o
 from nftproxy_conformance.apiserver.settings import Settings
 from nftproxy_conformance.apiserver.status import ApiError, unknown_resource
 from nftproxy_conformance.apiserver.store import Change, Store
+from nftproxy_conformance.apiserver.versions import is_served
 from nftproxy_conformance.apiserver.watches import Watch, is_sent_in_stream
 from nftproxy_conformance.apiserver.writes import WRITES, Write, read
 
@@ -65,7 +66,7 @@ class Handler:
     async def __call__(self, raw: web.BaseRequest) -> web.StreamResponse:
         """Answer a request.  The call is cancelled when the connection is lost."""
         request = record_of(raw)
-        target = target_of(request.path)
+        target = self._target_of(request.path)
         if target is None:
             request.verb, request.resource = "get", request.path
         else:
@@ -77,6 +78,10 @@ class Handler:
             return await self._answer(Exchange(raw, request, self._journal, self._settings), target)
         finally:
             self._journal.finish(request)
+
+    def _target_of(self, path: str) -> Target | None:
+        target = target_of(path)
+        return target if target and is_served(target.resource, self._settings.version) else None
 
     async def _answer(self, exchange: Exchange, target: Target | None) -> web.StreamResponse:
         """Answer, refuse, or apply a fault."""
@@ -143,7 +148,7 @@ class Handler:
 
     async def _many(self, exchange: Exchange, target: Target) -> web.StreamResponse:
         request = exchange.request
-        options = parse_options(target, request.query)
+        options = parse_options(target, request.query, self._settings.version)
         self._access.check(request.user, target, request.verb, options.selection.name)
         if options.is_watch:
             return await self._watch(exchange, target, options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from nftproxy_conformance.apiserver import versions
 from nftproxy_conformance.apiserver.resources import Target
 from nftproxy_conformance.apiserver.selectors import Selection, parse_fields, parse_labels
 from nftproxy_conformance.apiserver.status import ApiError, invalid_options, unreadable_version
@@ -31,21 +32,21 @@ def is_watch(query: Mapping[str, str]) -> bool:
     return query.get("watch") in _YES
 
 
-def parse_options(target: Target, query: Mapping[str, str]) -> Options:
-    """The options of a list or a watch.
+def parse_options(target: Target, query: Mapping[str, str], version: str) -> Options:
+    """The options of a list or a watch, as a server of this Kubernetes version reads them.
 
     Raises:
         ApiError: 400 or 422, they can't be parsed, or contradict each other.
     """
     send_initial = query.get("sendInitialEvents")
-    version = query.get("resourceVersion", "")
-    if version and not _is_number(version):
-        raise unreadable_version(version, is_watch=is_watch(query))
+    asked = query.get("resourceVersion", "")
+    if asked and not _is_number(asked):
+        raise unreadable_version(asked, is_watch=is_watch(query))
     options = Options(
         selection=Selection(
             target.namespace,
             parse_labels(query.get("labelSelector", "")),
-            parse_fields(query.get("fieldSelector", ""), target.resource),
+            parse_fields(query.get("fieldSelector", ""), versions.selectable_fields(target.resource, version)),
         ),
         is_watch=is_watch(query),
         resource_version=_number(query, "resourceVersion"),
@@ -59,7 +60,7 @@ def parse_options(target: Target, query: Mapping[str, str]) -> Options:
     if options.is_watch and not options.resource_version and send_initial is None and not options.match:
         # A watch from anywhere begins with the present objects (internalversion, SetListOptionsDefaults, since 1.32)
         return options._replace(send_initial_events=True)
-    problem = _watch_problem(options) if options.is_watch else _list_problem(options)
+    problem = _watch_problem(options, version) if options.is_watch else _list_problem(options)
     if problem:
         raise invalid_options(problem)
     return options
@@ -96,13 +97,16 @@ def _list_problem(options: Options) -> str:
     return ""
 
 
-def _watch_problem(options: Options) -> str:
+def _watch_problem(options: Options, version: str) -> str:
     if options.send_initial_events is None:
         return options.match and _forbidden(
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
         )
     if options.match != "NotOlderThan":
         return _forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+    if not versions.has(version, versions.Feature.WATCH_LIST):
+        why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled"
+        return f"sendInitialEvents: Forbidden: {why}"
     return ""
 
 

@@ -7,11 +7,10 @@ A requirement of either kind has a key, the allowed values (None for any), and a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nftproxy_conformance.apiserver.resources import Resource
 from nftproxy_conformance.apiserver.status import ApiError
 
 _KEY = r"[A-Za-z0-9](?:[-A-Za-z0-9_./]*[A-Za-z0-9])?"
@@ -75,13 +74,13 @@ def parse_labels(text: str) -> tuple[Requirement, ...]:
     return tuple(_label_requirement(part.strip()) for part in _split(text))
 
 
-def parse_fields(text: str, resource: Resource) -> tuple[Requirement, ...]:
-    """A fieldSelector's parts.
+def parse_fields(text: str, selectable: Collection[str]) -> tuple[Requirement, ...]:
+    """A fieldSelector's parts.  `selectable` are the resource's own fields for selectors.
 
     Raises:
         ApiError: 400, it can't be read or asks for a field that this resource can't be selected by.
     """
-    return tuple(_field_requirement(part, resource) for part in text.split(",") if part)
+    return tuple(_field_requirement(part, selectable) for part in text.split(",") if part)
 
 
 def _split(text: str) -> Iterator[str]:
@@ -103,10 +102,10 @@ def _label_requirement(text: str) -> Requirement:
     return Requirement(match["key"], None, is_negated=False)
 
 
-def _field_requirement(text: str, resource: Resource) -> Requirement:
+def _field_requirement(text: str, selectable: Collection[str]) -> Requirement:
     match = _FIELD.fullmatch(text)
     if match is None:
         raise ApiError(400, f"invalid selector: '{text}'; can't understand '{text}'")
-    if match["key"] not in {"metadata.name", "metadata.namespace", *resource.fields}:
+    if match["key"] not in {"metadata.name", "metadata.namespace", *selectable}:
         raise ApiError(400, f'field label not supported: "{match["key"]}"')
     return Requirement(match["key"], frozenset({match["value"]}), match["equal"] == "!=")

@@ -10,7 +10,7 @@ class Settings:
     """The behaviour of the server apart from faults.
 
     Args:
-        version: the version at `/version`.
+        version: the version at `/version`.  versions.py has the features that it brings.
         bookmark_interval: seconds between a watch's bookmarks, None for no bookmarks.  Real servers take a minute.
         is_idle: nothing else happens in the cluster.  Normally revisions grow by themselves, so that every bookmark has
             a new revision.  In an idle cluster real servers send no bookmarks.

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from nftproxy_conformance.apiserver import events, namespaces, services, slices
+from nftproxy_conformance.apiserver import events, namespaces, services, slices, versions
 from nftproxy_conformance.apiserver.managed_fields import note_writer
 from nftproxy_conformance.apiserver.resources import Object, Target
 from nftproxy_conformance.apiserver.settings import Settings
@@ -71,7 +71,7 @@ def create(write: Write) -> WriteResult:
     if write.target.resource.kind == "Service":
         document.pop("status", None)  # unlike the other kinds, it is created without a status
     target = write.target._replace(name=metadata["name"])
-    _complete(document, target)
+    _complete(write, document)
     _check(write, target, document, None)
     if _found(write.store, target) is not None:
         raise already_exists(target)
@@ -135,13 +135,14 @@ def _write(write: Write, document: Object, given: Object) -> bytes:
     before, given = old.decoded(), copied(given)
     if target.subresource:
         document = before | {"status": document.get("status", {})}
+        versions.drop_unknown_fields(document, write.settings.version)
     else:
         if target.resource.has_status:
             document.pop("status", None)
             document |= {"status": before["status"]} if "status" in before else {}
         if target.resource.kind == "Service":
             services.keep_allocated(document, before)
-        _complete(document, target)
+        _complete(write, document)
         _check(write, target, document, before)
     for name in ("uid", "creationTimestamp", "managedFields"):
         if name in before["metadata"]:
@@ -151,8 +152,10 @@ def _write(write: Write, document: Object, given: Object) -> bytes:
     return write.store.put(target.resource, document).whole
 
 
-def _complete(document: Object, target: Target) -> None:
-    rules = RULES.get(target.resource.kind)
+def _complete(write: Write, document: Object) -> None:
+    """Drop the fields that the server's version lacks, and fill in defaults."""
+    versions.drop_unknown_fields(document, write.settings.version)
+    rules = RULES.get(write.target.resource.kind)
     if rules is not None:
         rules.complete(document)
 
@@ -166,6 +169,7 @@ def _check(write: Write, target: Target, document: Object, before: Object | None
     rules = RULES.get(target.resource.kind)
     name = document["metadata"]["name"]
     found: list[Cause] = list(rules.causes(document, before) if rules else subdomain("metadata.name", name))
+    found += versions.causes(document, write.settings.version)
     if not found and target.resource.kind == "Service":
         allocator = services.Allocator(write.settings, lambda: _others(write.store, target))
         found = list(allocator.allocate(document["spec"], (before or {}).get("spec", {})))
