@@ -11,16 +11,20 @@ the agent's memory.
 * The outcome depends on the objects alone, so all nodes agree.  API servers write creationTimestamps, not tenants.
 
 As long as everything fits, a Service costs an addition to the sum of its namespace.  Beyond that, a change costs a walk
-through the Services of the namespaces that exceed their share.
+through the namespaces that exceed their share, and through the Services of its own namespace if that is among them.
+Shares are rounded, so that a small change elsewhere leaves them as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import NamedTuple
+from bisect import bisect_left, insort
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, TypeVar
 
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service
+
+Rank = TypeVar("Rank", tuple[int, ObjectKey], tuple[int, str])
 
 
 class Shortage(NamedTuple):
@@ -51,29 +55,30 @@ class _Demand:
 
     def __init__(self) -> None:
         self.sizes: dict[ObjectKey, int] = {}
-        self.created: dict[ObjectKey, int] = {}
         self.total = 0
-        self._order: list[ObjectKey] = []
+        self._created: dict[ObjectKey, int] = {}
+        self._oldest_first: list[tuple[int, ObjectKey]] = []
 
     def put(self, key: ObjectKey, created: int, size: int) -> None:
         """Add a Service, or replace it."""
-        if self.created.get(key) != created:
-            self._order = []
-        self.created[key] = created
+        if self._created.get(key) != created:
+            self.remove(key)
+            self._created[key] = created
+            insort(self._oldest_first, (created, key))
         self.total += size - self.sizes.get(key, 0)
         self.sizes[key] = size
 
     def remove(self, key: ObjectKey) -> None:
-        """Remove a Service that is there."""
-        self.total -= self.sizes.pop(key)
-        del self.created[key]
-        self._order = []
+        """Remove a Service, if it is there."""
+        if key in self.sizes:
+            self.total -= self.sizes.pop(key)
+            _remove(self._oldest_first, (self._created.pop(key), key))
 
     def shortages(self, share: int) -> dict[ObjectKey, Shortage]:
         """The Services that don't fit into a share, oldest first."""
         found: dict[ObjectKey, Shortage] = {}
         left = share
-        for key in self._oldest_first():
+        for _, key in self._oldest_first:
             size = self.sizes[key]
             if size <= left:
                 left -= size
@@ -81,9 +86,10 @@ class _Demand:
                 found[key] = Shortage(key.namespace, size, left, share)
         return found
 
-    def _oldest_first(self) -> list[ObjectKey]:
-        self._order = self._order or sorted(self.sizes, key=lambda key: (self.created[key], key))
-        return self._order
+
+def _remove(ordered: list[Rank], rank: Rank) -> None:
+    """Remove an entry of a sorted list."""
+    del ordered[bisect_left(ordered, rank)]
 
 
 class Budget:
@@ -93,7 +99,10 @@ class Budget:
         self._elements = elements
         self._sum = 0
         self._demands: dict[str, _Demand] = {}
-        self._changed: set[str] = set()
+        self._changed: dict[str, int] = {}
+        """The namespaces that have changed since the last `settle`, each with its demand at that time."""
+        self._smallest_first: list[tuple[int, str]] = []
+        """All demands at the last `settle`.  Empty while everything fits."""
         self._short: dict[str, tuple[int, dict[ObjectKey, Shortage]]] = {}
 
     def put(self, service: Service, size: int) -> None:
@@ -101,20 +110,20 @@ class Budget:
         namespace = service.key.namespace
         demand = self._demands.setdefault(namespace, _Demand())
         before = demand.total
+        self._changed.setdefault(namespace, before)
         demand.put(service.key, service.created, size)
         self._sum += demand.total - before
-        self._changed.add(namespace)
 
     def remove(self, key: ObjectKey) -> None:
         """Forget a Service, if it is counted."""
         demand = self._demands.get(key.namespace)
         if demand is None or key not in demand.sizes:
             return
+        self._changed.setdefault(key.namespace, demand.total)
         self._sum -= demand.sizes[key]
         demand.remove(key)
         if not demand.sizes:
             del self._demands[key.namespace]
-        self._changed.add(key.namespace)
 
     def shortage(self, key: ObjectKey) -> Shortage | None:
         """The shortage of a Service since the last `settle`.  None if it fits."""
@@ -123,35 +132,49 @@ class Budget:
 
     def settle(self) -> Collection[ObjectKey]:
         """Divide the budget anew.  Return the Services whose shortage has changed, begun or ended."""
-        changed, self._changed = self._changed, set()
-        share = self._share()
-        if share is None and not self._short:
+        changed, self._changed = self._changed, {}
+        if not changed or (self._sum <= self._elements and not self._short):
             return ()
+        share, beyond = self._divide(changed)
         affected: set[ObjectKey] = set()
-        for namespace in self._beyond(share) | self._short.keys():
+        for namespace in beyond | self._short.keys():
             before, old = self._short.pop(namespace, (None, {}))
-            demand = self._demands.get(namespace)
             new: dict[ObjectKey, Shortage] = {}
-            if share is not None and demand is not None and demand.total > share:
-                new = old if before == share and namespace not in changed else demand.shortages(share)
+            if namespace in beyond:
+                new = old if before == share and namespace not in changed else self._demands[namespace].shortages(share)
                 self._short[namespace] = share, new
             if new is not old:
                 affected |= {key for key in old.keys() | new.keys() if old.get(key) != new.get(key)}
         return affected
 
-    def _share(self) -> int | None:
-        """The most that a namespace may have.  None if everything fits."""
-        if self._sum <= self._elements:
-            return None
-        left, count = self._elements, len(self._demands)
-        for demand in sorted(each.total for each in self._demands.values()):
-            if demand > left // count:
+    def _divide(self, changed: Mapping[str, int]) -> tuple[int, set[str]]:
+        """Return the most that a namespace may have, and the namespaces that ask for more: none if everything fits."""
+        self._rank(changed)
+        left, beyond = self._elements - self._sum, set[str]()
+        share = self._elements
+        for demand, namespace in reversed(self._smallest_first):
+            more = (left + demand) // (len(beyond) + 1)
+            if demand <= more:
                 break
-            left -= demand
-            count -= 1
-        return left // count
+            left += demand
+            share = more
+            beyond.add(namespace)
+        return _rounded(share), beyond
 
-    def _beyond(self, share: int | None) -> set[str]:
-        if share is None:
-            return set()
-        return {namespace for namespace, demand in self._demands.items() if demand.total > share}
+    def _rank(self, changed: Mapping[str, int]) -> None:
+        """Bring `_smallest_first` up to date."""
+        if self._sum <= self._elements:
+            self._smallest_first = []
+        elif not self._smallest_first:
+            self._smallest_first = sorted((each.total, name) for name, each in self._demands.items() if each.total)
+        else:
+            for namespace, before in changed.items():
+                if before:
+                    _remove(self._smallest_first, (before, namespace))
+                if (demand := self._demands.get(namespace)) and demand.total:
+                    insort(self._smallest_first, (demand.total, namespace))
+
+
+def _rounded(share: int) -> int:
+    """Round a share down to ten binary digits, by less than 0.2 %."""
+    return share >> (bits := max(0, share.bit_length() - 10)) << bits

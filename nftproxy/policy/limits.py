@@ -130,6 +130,19 @@ def crowd_of(endpoint_slice: EndpointSlice) -> int:
     return max(most - 1, 0) * len(endpoint_slice.ports)
 
 
+def weighs_the_same(old: EndpointSlice, new: EndpointSlice) -> bool:
+    """True if neither `excess` nor `size` can tell two versions of a slice apart, but for `crowd_of`.
+
+    An endpoint that takes the place of another, or becomes ready, changes nothing else.
+    """
+    return (
+        len(old.endpoints) == len(new.endpoints)
+        and old.ports == new.ports
+        and old.options == new.options
+        and (old.service, old.family) == (new.service, new.family)
+    )
+
+
 def _optional(options: ServiceOptions) -> int:
     """The elements of a front that annotations ask for."""
     return SCREENED * options.screens + options.fails_over(Failover.SILENT)

@@ -29,7 +29,7 @@ from nftproxy.model.steps import finish
 from nftproxy.policy.budget import Budget, Shortage
 from nftproxy.policy.choosing.candidates import ServiceEndpoints
 from nftproxy.policy.claims import Claims
-from nftproxy.policy.limits import Exceeded, crowd_of, excess, size
+from nftproxy.policy.limits import Exceeded, crowd_of, excess, size, weighs_the_same
 
 STEP = 250
 """Objects of a listing that are taken in before other tasks get their turn: some 10 ms."""
@@ -330,6 +330,9 @@ class ClusterState:
         old = self._slices.get(key)
         if old == new:
             return
+        crowd = crowd_of(new) if new is not None else 0
+        if not (old and new and crowd == self._crowds.get(key, 0) and weighs_the_same(old, new)):
+            self._unjudged.update(each.service for each in (old, new) if each is not None)
         if old is not None:
             del self._slices[key]
             self._crowds.pop(key, None)
@@ -338,14 +341,12 @@ class ClusterState:
             if not siblings:
                 del self._slices_of[old.service]
             touched.endpoints.add(old.service)
-            self._unjudged.add(old.service)
         if new is not None:
             self._slices[key] = new
-            if crowd := crowd_of(new):
+            if crowd:
                 self._crowds[key] = crowd
             self._slices_of.setdefault(new.service, {})[key] = new
             touched.endpoints.add(new.service)
-            self._unjudged.add(new.service)
 
     def _change_node(self, new: Node, touched: Invalidation) -> None:
         old, self.node = self.node, new

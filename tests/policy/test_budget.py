@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -120,6 +122,42 @@ def test_a_cluster_below_the_budget_is_not_searched(monkeypatch: pytest.MonkeyPa
     counted(budget, "b/x", 300)
     budget.settle()
     assert walked == [50, 50, 50]
+
+
+def test_beyond_the_budget_a_change_costs_no_walk_through_all_namespaces() -> None:
+    """Beside 2,000 namespaces that fit, a change of any namespace makes as many Python calls as beside two."""
+
+    def calls(namespaces: int) -> list[int]:
+        """The Python calls of a change of a small namespace, the change back, and a change of the large namespace."""
+        budget = Budget(10 * namespaces + 1_000)
+        for number in range(namespaces):
+            counted(budget, f"n{number}/x", 10)
+        counted(budget, "evil/x", 2_000)
+        assert budget.settle() == {key("evil/x")}
+        found = []
+        for change in (service("n1/x"), 11), (service("n1/x"), 10), (service("evil/x"), 2_001):
+            counts = Counter[str]()
+            sys.setprofile(lambda _frame, event, _argument: counts.update([event]))  # noqa: B023  # it ends below
+            budget.put(*change)
+            budget.settle()
+            sys.setprofile(None)
+            found.append(counts["call"])
+        return found
+
+    assert calls(2_000) == calls(2)
+
+
+def test_a_small_change_elsewhere_leaves_a_share_as_it_is() -> None:
+    """A share of many elements is rounded, so that a few elements of another namespace touch no quarantined Service."""
+    budget = Budget(600_000)
+    counted(budget, "evil/x", 700_000)
+    counted(budget, "shop/web", 600)
+    assert budget.settle() == {key("evil/x")}
+    assert short(budget, "evil/x") == {"evil/x": (599_040, 599_040)}
+    counted(budget, "shop/web", 700)
+    assert budget.settle() == set()
+    counted(budget, "shop/web", 1_700)
+    assert budget.settle() == {key("evil/x")}
 
 
 NUMBERS = ["a:80:30080", "b:81", "c:82/udp"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +18,7 @@ from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, Silen
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Config
 from nftproxy.policy.claims import ClaimKind, Denial
+from nftproxy.policy.limits import size
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import (
     claim,
@@ -131,6 +134,36 @@ def test_a_slice_touches_its_service() -> None:
     assert made.ingest(Put(slice_of(endpoints=[]))) == touched_endpoints("shop/web")
     assert made.ingest(Removed(EndpointSlice, key("shop/web-1"))) == touched_endpoints("shop/web")
     assert list(made.slices_of(WEB)) == []
+
+
+def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Service is weighed against limits and budget if its endpoints or ports become more or fewer, or its own
+    spec changes.
+    """
+    weighed: list[Service] = []
+
+    def counting(given: Service, *others: Any) -> int:
+        weighed.append(given)
+        return size(given, *others)
+
+    monkeypatch.setattr("nftproxy.policy.state.size", counting)
+    state = ClusterState("node-a")
+    changes: list[tuple[Service | EndpointSlice, int]] = [
+        (service("shop/web"), 1),
+        (slice_of("shop/web", ["10.1.0.4@node-a"]), 1),
+        (slice_of("shop/web", ["10.1.0.5@node-b serving"]), 0),
+        (slice_of("shop/web", ["10.1.0.5@node-b"], suffix="2"), 1),
+        (slice_of("shop/web", ["10.1.0.5@node-b", "10.1.0.6@node-c"]), 1),
+        (slice_of("shop/web", ["10.1.0.5@node-b", "10.1.0.6@node-b"]), 1),
+        (slice_of("shop/web", ["10.1.0.5@node-b", "10.1.0.7@node-b"]), 0),
+        (slice_of("shop/web", ["10.1.0.5@node-b", "10.1.0.7@node-b"], ports=["8081"]), 1),
+        (slice_of("shop/web", ["10.1.0.5@node-b", "10.1.0.7@node-b"], ports=["8081"], weight=2), 1),
+        (service("shop/web", ports=["81"]), 1),
+    ]
+    for change, expected in changes:
+        before = len(weighed)
+        state.ingest(Put(change))
+        assert len(weighed) - before == expected, change
 
 
 def test_a_slice_that_moves_touches_both_services() -> None:
