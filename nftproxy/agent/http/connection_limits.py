@@ -6,7 +6,8 @@ occasional probe always gets an answer.
 
 A connection that is served costs ten times as much as a connection that is closed at once.  So if connections come
 faster than they are accepted, a client that opens more than `RATE` a second is refused the rest (`ClientRates`), which
-leaves the time to others.
+leaves the time to others.  Clients that are new in such a moment share a rate: a flood may come from any number of
+addresses, and clients that came before it keep their own.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ RATE, BURST = 200.0, 400.0
 and a connection that is served takes some 0.2 ms."""
 MOST_CLIENTS = 4_096
 """Clients whose rates are remembered.  The longest unseen is forgotten."""
+_NEWCOMERS = "new"
+"""The client that stands for all clients that are new during a flood."""
 
 _LOOPBACK = ip_network("127.0.0.0/8")
 _USUAL = "127.0.0.1"
@@ -82,9 +85,11 @@ class ClientRates:
         """Return the number of clients remembered."""
         return len(self._buckets)
 
-    def admit(self, listener: Hashable, address: str) -> bool:
+    def admit(self, listener: Hashable, address: str, *, is_flooded: bool = False) -> bool:
         """Count a connection of a client, and return whether it is within the client's rate."""
         key, now = (listener, _client(address)), self._clock()
+        if is_flooded and key not in self._buckets:
+            key = (listener, _NEWCOMERS)
         left, since = self._buckets.pop(key, (BURST, now))
         left = min(BURST, left + RATE * (now - since))
         is_admitted = left >= 1

@@ -18,7 +18,7 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -26,6 +26,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
 from nftproxy.agent.http.connection_limits import BoundedConnections, ConnectionLimits, affordable
 from nftproxy.agent.http.server import HttpRequest, HttpResponse, HttpServer
+from nftproxy.agent.http.split_listener import own_listener, split_listener
 from nftproxy.agent.reporting.health import healthz, is_eligible, livez
 from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
@@ -91,6 +92,10 @@ class CannotListen(NftproxyError):
         return [Occurrence(self.service, "FailedToStartServiceHealthcheck", "Listen", note, self.code)]
 
 
+Listen = Callable[[ListenAddress, socket.AddressFamily], Sequence[socket.socket]]
+"""Opens the sockets of a listener.  Raises OSError if it can't."""
+
+
 class _Listener:
     """A listener that is open, or retried until it is."""
 
@@ -100,13 +105,14 @@ class _Listener:
         respond: Respond,
         connections: BoundedConnections,
         service: ObjectKey | None = None,
+        listen: Listen = own_listener,
     ) -> None:
         self.service = service
+        self._listen = listen
         self._connections = connections
         self.failure: CannotListen | None = None
         self._place = place
         self._respond = respond
-        self._socket: socket.socket | None = None
         self._server: HttpServer | None = None
         self._retry: asyncio.Task[None] | None = None
 
@@ -123,8 +129,6 @@ class _Listener:
             await asyncio.wait([self._retry])
         if self._server:
             await self._server.close()
-        if self._socket:
-            self._socket.close()
             self._connections.give_listener_back()
 
     async def _keep_trying(self) -> None:
@@ -140,14 +144,15 @@ class _Listener:
         family = socket.AF_INET6 if family_of(self._place.address) is Family.IPV6 else socket.AF_INET
         try:
             self._connections.take_listener()
-            self._socket = socket.create_server(self._place, family=family)
+            listening = self._listen(self._place, family)
         except OSError as error:
             self._connections.give_listener_back()
             if not _has_no_such_family(error, self._place):
                 self.failure = CannotListen(self._place, self.service, os.strerror(error.errno or 0))
             return
         self._server = HttpServer(self._place, self._connections, self._handle)
-        await self._server.open(self._socket, BACKLOG)
+        for each in listening:
+            await self._server.open(each, BACKLOG)
 
     async def _handle(self, request: HttpRequest) -> HttpResponse:
         answer = await self._respond(request.path)
@@ -195,7 +200,10 @@ class Listeners:
         self._lock = asyncio.Lock()
         self._node_ports: dict[ListenAddress, _Listener] = {}
         self._fixed = [
-            *(self._listener(place, self._health) for place in _places(self._config.healthz_bind_address)),
+            *(
+                _Listener(place, self._health, self._connections, listen=split_listener)
+                for place in _places(self._config.healthz_bind_address)
+            ),
             *(self._listener(place, self._metrics) for place in _places(self._config.metrics_bind_address)),
         ]
 

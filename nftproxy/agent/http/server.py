@@ -20,6 +20,7 @@ import struct
 from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping
 from contextlib import aclosing
 from email.utils import formatdate
+from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
@@ -80,16 +81,15 @@ class HttpServer:
         self._listener = listener
         self._connections = connections
         self._respond = respond
-        self._listening: socket.socket | None = None
+        self._is_behind: dict[socket.socket, bool] = {}
+        """The sockets at which connections are accepted.  True if more wait than were accepted in the last turn."""
         self._rates = ClientRates()
-        self._is_behind = False
-        """Whether more connections wait than were accepted in the last turn."""
         self._beginning: set[asyncio.Task[None]] = set()
         self._conversations: dict[asyncio.Task[None], asyncio.WriteTransport] = {}
         self._answering: set[asyncio.Task[None]] = set()
 
     async def open(self, listening: socket.socket, backlog: int) -> None:
-        """Accept connections at a socket, which the server owns from now on.
+        """Accept connections at a socket, which the server owns from now on.  It may have several.
 
         Args:
             listening: the socket.
@@ -98,15 +98,15 @@ class HttpServer:
         """
         listening.listen(backlog)
         listening.setblocking(False)
-        self._listening = listening
-        asyncio.get_running_loop().add_reader(listening, self._accept)
+        self._is_behind[listening] = False
+        asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     async def close(self) -> None:
-        """Close the socket, and all connections once their present answers are sent."""
-        if self._listening:
-            asyncio.get_running_loop().remove_reader(self._listening)
-            self._listening.close()
-            self._listening = None
+        """Close the sockets, and all connections once their present answers are sent."""
+        while self._is_behind:
+            listening, _ = self._is_behind.popitem()
+            asyncio.get_running_loop().remove_reader(listening)
+            listening.close()
         for beginning in self._beginning:
             beginning.cancel()
         if self._answering:
@@ -117,43 +117,43 @@ class HttpServer:
         if self._conversations:
             await asyncio.wait(self._conversations)
 
-    def _accept(self) -> None:
+    def _accept(self, listening: socket.socket) -> None:
         """Accept the connections that wait, up to some.  While more wait, clients beyond their rate are refused."""
+        is_behind = self._is_behind[listening]
         for _ in range(AT_ONCE):
-            if self._listening is None:
-                return
             try:
-                made, address = self._listening.accept()
+                made, address = listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                self._is_behind = False
+                self._is_behind[listening] = False
                 return
             except OSError:  # no more file descriptors, or no memory
-                self._rest(self._listening)
+                self._rest(listening)
                 return
-            is_admitted = self._rates.admit(self._listener, address[0] if isinstance(address, tuple) else "")
-            if is_admitted or not self._is_behind:
-                task = asyncio.get_running_loop().create_task(self._begin(made))
+            client = address[0] if isinstance(address, tuple) else ""
+            if self._rates.admit(listening, client, is_flooded=is_behind) or not is_behind:
+                task = asyncio.get_running_loop().create_task(self._begin(made, (self._listener, listening)))
                 self._beginning.add(task)
                 task.add_done_callback(self._beginning.discard)
             else:
                 made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 made.close()
-        self._is_behind = True
+        self._is_behind[listening] = True
 
     def _rest(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
 
         def go_on() -> None:
-            if self._listening is listening:
-                loop.add_reader(listening, self._accept)
+            if listening in self._is_behind:
+                loop.add_reader(listening, self._accept, listening)
 
         loop.call_later(FULL_PAUSE, go_on)
 
-    async def _begin(self, made: socket.socket) -> None:
-        """Give a connection its stream, which begins the conversation."""
+    async def _begin(self, made: socket.socket, group: Hashable) -> None:
+        """Give a connection its stream, which begins the conversation.  The connections of a group share limits."""
         loop = asyncio.get_running_loop()
-        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(LARGEST_HEAD, loop), self._converse, loop)
+        converse = partial(self._converse, group)
+        protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader(LARGEST_HEAD, loop), converse, loop)
         try:
             made.setblocking(False)
             await loop.connect_accepted_socket(lambda: protocol, made)
@@ -161,12 +161,12 @@ class HttpServer:
             made.close()
             raise
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _converse(self, group: Hashable, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve all requests of a connection, in their order."""
         task, transport = _this_task(), writer.transport
         transport.set_write_buffer_limits(0)  # drained data has left the process, so nothing is lost at the end
         self._conversations[task] = transport
-        self._connections.made(transport, self._listener, transport)
+        self._connections.made(transport, group, transport)
         protocol = h11.Connection(h11.SERVER, LARGEST_HEAD)
         try:
             while await self._exchange(protocol, reader, writer):

@@ -262,10 +262,10 @@ async def test_a_kernel_without_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without IPv6 the any-address means any IPv4 address, and nothing is reported."""
     real = socket.create_server
 
-    def create_server(address: ListenAddress, *, family: socket.AddressFamily) -> socket.socket:
+    def create_server(address: ListenAddress, *, family: socket.AddressFamily, **options: bool) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(address, family=family)
+        return real(address, family=family, **options)
 
     monkeypatch.setattr(socket, "create_server", create_server)
     async with serving(health="0.0.0.0", bind_address_hard_fail=True) as it:
