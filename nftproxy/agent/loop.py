@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
@@ -36,7 +36,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Put, Removed
-from nftproxy.model.objects import EndpointSlice, Service
+from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
 from nftproxy.model.steps import Steps
 from nftproxy.model.texts import first_of
 from nftproxy.pipeline import Pipeline
@@ -89,6 +89,8 @@ class SyncLoop:
         self._processor_time = processor_time
         self._turns = Turns(pipeline.size_of)
         self._turn_due = float("inf")
+        self._expected: dict[ObjectKey, tuple[list[Service | EndpointSlice], int]] = {}
+        """The elements that waiting Services may come to, each with the objects that have changed."""
         self._expenses = ExpenseLog()
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
@@ -234,7 +236,7 @@ class SyncLoop:
         ):
             self._expenses.record(expense, now())
         waiting = self.inbox.waiting(self._pipeline.state.service_of)
-        self._turn_due = self._turns.next_due(waiting, now())
+        self._turn_due = self._turns.next_due(waiting, now(), self._coming(waiting))
         if self._loader.known and (events or applied or waiting):
             # even if no rule of a family has to change
             self._reporter.applied(len(applied.text), self._loader.known, full=False)
@@ -260,7 +262,8 @@ class SyncLoop:
         """Take the events whose turn it is from the inbox."""
         state = self._pipeline.state
         waiting = self.inbox.waiting(state.service_of)
-        postponed = waiting.keys() - set(self._turns.choose(waiting, now(), self.inbox.deleted()))
+        chosen = self._turns.choose(waiting, now(), self.inbox.deleted(), self._coming(waiting))
+        postponed = waiting.keys() - set(chosen)
         events = self.inbox.pop_except(postponed, state.service_of)
         self._reporter.postponed({key: waiting[key] for key in postponed}, now())
         if not postponed:
@@ -268,6 +271,21 @@ class SyncLoop:
         coming = [event.object for event in events if isinstance(event, Put) and isinstance(event.object, Service)]
         gone = displaced(coming, self.inbox.services(), state.services) if coming else []
         return [*(Removed(Service, key) for key in gone), *events]
+
+    def _coming(self, waiting: Iterable[ObjectKey]) -> dict[ObjectKey, int]:
+        """Return the elements that waiting Services may come to.  A single Service needs no turn."""
+        known, self._expected = self._expected, {}
+        keys = list(waiting)
+        if len(keys) <= 1:
+            return {}
+        objects = self.inbox.objects_by_service()
+        for key in keys:
+            changed = objects.get(key, [])
+            before = known.get(key)
+            if before is None or before[0] != changed:
+                before = changed, self._pipeline.state.expected_size(key, changed)
+            self._expected[key] = before
+        return {key: size for key, (_, size) in self._expected.items()}
 
     async def _change(self, changes: Mapping[Family, Transaction]) -> Transaction:
         """Apply a change, and return it.  After a failure the families' tables count as unknown."""

@@ -143,6 +143,16 @@ class ClusterState:
         pairs = (pair for each in found for pair in each.pod_names())
         return tuple(dict.fromkeys(address for address, name in pairs if name == pod.name))
 
+    def expected_size(self, key: ObjectKey, changed: Iterable[Service | EndpointSlice]) -> int:
+        """The elements that a Service may come to with new versions of its objects, 0 if it will have no rules."""
+        given, slices = self._given.get(key), dict(self._slices_of.get(key, {}))
+        for each in changed:
+            if isinstance(each, Service):
+                given = each
+            else:
+                slices[each.key] = each
+        return size(given, slices.values()) if given and not excess(given, slices.values()) else 0
+
     def asks_for(self, service: ObjectKey, address: Address) -> bool:
         """Whether a Service names an address as its own, even if the Service exceeds a limit."""
         given = self._given.get(service)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 
+import pytest
+
 from nftproxy.agent.sync.turns import OWN_REST
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put, Removed
@@ -18,12 +20,13 @@ EVIL, ITS_IP = "evil/big", "10.97.0.1"
 
 
 class SlowKernel(FakeKernel):
-    """A kernel that takes `COST` seconds for each transaction about the tenant's Service."""
+    """A kernel that takes `COST` seconds for each transaction with an address of a tenant, `slow`."""
 
     busy = 0.0
+    slow = ITS_IP
 
     async def _apply(self, transaction: Transaction) -> Commit:
-        if ITS_IP in transaction.text:
+        if self.slow in transaction.text:
             await asyncio.sleep(COST)
             self.busy += COST
         return await super()._apply(transaction)
@@ -82,6 +85,25 @@ def test_a_tenant_gets_a_share_of_the_time() -> None:
     assert all(later - earlier >= COST * OWN_REST for earlier, later in itertools.pairwise(large))
     world.assert_in_step()
     assert any("10.2.1.163 . 8080" in value for value in elements(world.pipeline, IPV4, "tcp-endpoints").values())
+
+
+def test_new_large_services_come_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A change that comes after ten new large Services of ten tenants waits for one of them."""
+    monkeypatch.setattr("nftproxy.agent.sync.turns.ROUND", 50)
+    world, kernel = begun()
+    kernel.slow = "10.98.0."
+    flood: list[Event] = []
+    for number in range(10):
+        name = f"evil-{number}/new"
+        flood.append(Put(service(name, cluster_ips=[f"10.98.0.{number}"])))
+        flood.append(Put(slice_of(name, [f"10.2.{number}.{each}@node-a" for each in range(60)])))
+    victim: list[Event] = [Put(slice_of("shop/web", ["10.3.0.1"], suffix="2"))]
+    world.run(source((0, START), (10, flood)), source((0, []), (10.5, victim)), until=150)
+    found = [{number for number in range(10) if f"10.98.0.{number} . tcp" in each.text} for _, each in kernel.applied]
+    at = next(index for index, (_, each) in enumerate(kernel.applied) if "10.3.0.1" in each.text)
+    assert (sum(map(len, found[:at])), found[at]) == (1, set())
+    assert sorted(map(len, found[at + 1 :])) == [1] * 9
+    world.assert_in_step()
 
 
 def test_a_postponed_service_is_named_and_health_stays_good() -> None:

@@ -166,6 +166,19 @@ def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch:
         assert len(weighed) - before == expected, change
 
 
+def test_the_size_of_a_change_is_known_before_it_is_ingested() -> None:
+    """The expected size of a Service counts the new versions of its objects, and is 0 beyond a limit."""
+    state = ClusterState("node-a")
+    for change in (slice_of("shop/web", ["10.1.0.4"], suffix="2"), slice_of("shop/web", ["10.1.0.5"])):
+        state.ingest(Put(change))
+    web, more = service("shop/web"), slice_of("shop/web", ["10.1.0.5", "10.1.0.6", "10.1.0.7"])
+    assert state.expected_size(web.key, [more]) == 0
+    both = [slice_of("shop/web", ["10.1.0.4"], suffix="2"), more]
+    assert state.expected_size(web.key, [more, web]) == size(web, both) > size(web, both[:1])
+    beyond = service("shop/web", source_ranges=[f"10.{each >> 8}.{each & 255}.0/24" for each in range(1_001)])
+    assert state.expected_size(web.key, [more, beyond]) == 0
+
+
 def test_a_slice_that_moves_touches_both_services() -> None:
     """A slice whose label changes moves between Services and touches both."""
     moved = structs.replace(slice_of(), service=CART)

@@ -85,6 +85,15 @@ class Inbox:
         events = (each.event for each in self._changes.values())
         return [event.object for event in events if isinstance(event, Put) and isinstance(event.object, Service)]
 
+    def objects_by_service(self) -> dict[ObjectKey, list[Service | EndpointSlice]]:
+        """Return the new versions of Services and EndpointSlices that have changed, by Service."""
+        found = dict[ObjectKey, list[Service | EndpointSlice]]()
+        for each in self._changes.values():
+            match each.event:
+                case Put(object=Service(key=key) | EndpointSlice(service=key) as new):
+                    found.setdefault(key, []).append(new)
+        return found
+
     def _list(self, event: Listed) -> None:
         self._changes = {key: change for key, change in self._changes.items() if key[0] is not event.kind}
         objects: dict[Key, ClusterObject | Ignored] = {key_of(each): each for each in event.objects}

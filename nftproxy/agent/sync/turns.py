@@ -6,6 +6,7 @@ tenants wait, by a single word of an annotation, again and again.
 * The cost of a transaction is the processor time of this process from its events to its commit, the kernel's included.
 * A Service is *large* from a change that cost `LARGE` seconds until a change that cost less.  The size of a Service
   doesn't matter: in a Service with thousands of endpoints an additional endpoint is a small change.
+* A change that adds `ROUND` elements or more counts as large before its cost is known.
 * A large Service has transactions of its own.  After each, large Services of its namespace wait `OWN_REST` times as
   long as it took, and all others `REST` times as long.  So a namespace gets a fifth of the time for large changes, and
   all namespaces together get half.
@@ -24,6 +25,7 @@ was assigned anew goes to the endpoints of its last owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from nftproxy.model.objects import ObjectKey, Service
@@ -41,6 +43,9 @@ LONGEST_ACCOUNT = 60.0
 """Seconds for which the cost of small changes counts against a namespace."""
 MOST_LARGE = 1_000
 """Large Services that are remembered.  The earliest are evicted: their next change shows its cost again."""
+
+
+_NONE: Mapping[ObjectKey, int] = MappingProxyType({})
 
 
 class Expense(NamedTuple):
@@ -64,25 +69,32 @@ class Turns:
         self._account_of: dict[str, float] = {}  # when the small changes of a namespace cease to count
 
     def choose(
-        self, waiting: Mapping[ObjectKey, float], now: float, gone: Collection[ObjectKey] = ()
+        self,
+        waiting: Mapping[ObjectKey, float],
+        now: float,
+        gone: Collection[ObjectKey] = (),
+        coming: Mapping[ObjectKey, int] = _NONE,
     ) -> Collection[ObjectKey]:
         """Return the Services whose changes come next.
 
         `waiting` has the time since each Service has waited, and `gone` are deleted Services, which don't wait.
+        `coming` has the elements that waiting Services may come to, of Services that may add many.
         """
-        small, late, first = self._small(waiting, now), list[ObjectKey](), None
+        small, late, first = self._small(waiting, now, coming), list[ObjectKey](), None
         if len(small) < len(waiting):
             due = {key: max(since, self.due(key)) for key, since in waiting.items() if key not in small}
             first = min(due, key=lambda key: (due[key], key))
             if due[first] <= now - (PATIENCE if small else 0.0):
                 late = [first]
-        chosen = late or self._round(small)
+        chosen = late or self._round(small, coming)
         self._chosen = {key: self._size_of(key) for key in (*chosen, *gone)}
         return chosen
 
-    def next_due(self, waiting: Mapping[ObjectKey, float], now: float) -> float:
+    def next_due(
+        self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int] = _NONE
+    ) -> float:
         """Return when `choose` has something to return, infinite if nothing waits."""
-        if len(self._small(waiting, now)):
+        if len(self._small(waiting, now, coming)):
             return now
         return min(map(self.due, waiting), default=float("inf"))
 
@@ -120,15 +132,19 @@ class Turns:
         self._due_of = {name: due for name, due in self._due_of.items() if due > now}
         self._account_of = {name: until for name, until in self._account_of.items() if until > now}
 
-    def _small(self, waiting: Mapping[ObjectKey, float], now: float) -> Mapping[ObjectKey, float]:
-        if not self._large and not self._due_of:
+    def _small(
+        self, waiting: Mapping[ObjectKey, float], now: float, coming: Mapping[ObjectKey, int]
+    ) -> Mapping[ObjectKey, float]:
+        if not self._large and not self._due_of and not coming:
             return waiting
-        return {key: since for key, since in waiting.items() if not self._must_wait(key, now)}
+        return {key: since for key, since in waiting.items() if not self._must_wait(key, now, coming.get(key, 0))}
 
-    def _must_wait(self, key: ObjectKey, now: float) -> bool:
-        return key in self._large or (self._due_of.get(key.namespace, now) > now and not self._size_of(key))
+    def _must_wait(self, key: ObjectKey, now: float, coming: int) -> bool:
+        if key in self._large or coming - self._size_of(key) >= ROUND:
+            return True
+        return self._due_of.get(key.namespace, now) > now and not self._size_of(key)
 
-    def _round(self, small: Mapping[ObjectKey, float]) -> list[ObjectKey]:
+    def _round(self, small: Mapping[ObjectKey, float], coming: Mapping[ObjectKey, int]) -> list[ObjectKey]:
         """Return as many Services as share a transaction."""
         if len(small) <= 1:
             return list(small)
@@ -136,7 +152,7 @@ class Turns:
         for key in sorted(small, key=lambda key: (self._account_of.get(key.namespace, 0.0), small[key], key)):
             if total >= ROUND:
                 return chosen
-            size = self._size_of(key)
+            size = max(self._size_of(key), coming.get(key, 0))
             if size >= ROUND:
                 big.append(key)
             else:

@@ -140,6 +140,33 @@ def test_a_flood_comes_in_rounds() -> None:
     assert next(iter(made.choose(waiting | {WEB: 1.0}, 1.0))) == WEB, "although the others have waited longer"
 
 
+def test_new_services_come_in_rounds_by_the_size_that_they_will_have() -> None:
+    """Services without rules count with the elements that they may come to."""
+    flood = [key(f"evil/s{number}") for number in range(100)]
+    made, waiting = turns(), dict.fromkeys(flood, 0.0)
+    assert len(made.choose(waiting, 0.0, coming=dict.fromkeys(flood, ROUND // 10))) == 10
+
+
+def test_a_large_new_service_has_a_transaction_of_its_own() -> None:
+    """A change that adds a round of elements waits for small changes, and the next such change for what it cost."""
+    made = turns({WEB: 10, BIG: 100_000})
+    coming = {NEW: ROUND, OTHER_BIG: 5 * ROUND, WEB: 10, BIG: 100_000 + ROUND - 1}
+    waiting = {NEW: 0.0, OTHER_BIG: 0.1, WEB: 0.5, BIG: 0.5}
+    assert set(made.choose(waiting, 0.5, coming=coming)) == {WEB, BIG}
+    made.spent(LARGE / 2, 0.5)
+    del waiting[BIG]
+    assert list(made.choose(waiting, PATIENCE, coming=coming)) == [NEW]
+    made.spent(COST, PATIENCE + COST)
+    del waiting[NEW]
+    assert list(made.choose(waiting, 10.0, coming=coming)) == [WEB]
+    made.spent(LARGE / 2, 10.0)
+    del waiting[WEB]
+    due = PATIENCE + COST + REST * COST
+    assert list(made.choose(waiting, 10.0, coming=coming)) == []
+    assert made.next_due(waiting, 10.0, coming) == due
+    assert list(made.choose(waiting, due, coming=coming)) == [OTHER_BIG]
+
+
 def test_memory_is_bounded() -> None:
     """The number of remembered large Services is bounded."""
     made = turns({})
