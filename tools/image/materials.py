@@ -1,8 +1,8 @@
-"""The image's bill of materials, in CycloneDX 1.6: Debian's packages and Python's, as the image itself lists them."""
+"""Bills of materials in CycloneDX 1.6.  The image itself lists Debian's and Python's packages for its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -20,10 +20,15 @@ PYTHON = ("/venv/bin/python", "-c", LIST_PYTHON)
 
 def write_bill(file: Path, run: Callable[..., str]) -> None:
     """Write the image's contents.  `run` returns the output of a command in it."""
-    components = sorted([*_debian(run(*DEBIAN)), *_python(run(*PYTHON))], key=lambda each: each["purl"])
     subject = {"type": "container", "name": "nftproxy", "version": __version__}
-    bill = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}}
-    file.write_bytes(msgspec.json.format(msgspec.json.encode(bill | {"components": components})) + b"\n")
+    file.write_bytes(bill(subject, [*_debian(run(*DEBIAN)), *_python(run(*PYTHON))]))
+
+
+def bill(subject: Mapping[str, object], components: Iterable[Mapping[str, object]]) -> bytes:
+    """Return a bill of materials, in the order of the package URLs (`purl`)."""
+    about = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": subject}}
+    found = sorted(components, key=lambda each: str(each["purl"]))
+    return msgspec.json.format(msgspec.json.encode(about | {"components": found})) + b"\n"
 
 
 def _debian(listing: str) -> Iterator[dict[str, str]]:
@@ -33,7 +38,12 @@ def _debian(listing: str) -> Iterator[dict[str, str]]:
 
 def _python(listing: str) -> Iterator[dict[str, str]]:
     for name, version in (line.split("\t") for line in listing.splitlines()):
-        yield _component(name, version, f"pkg:pypi/{name.lower().replace('_', '-')}@{version}")
+        yield python_component(name, version)
+
+
+def python_component(name: str, version: str) -> dict[str, str]:
+    """Return the component of a Python package."""
+    return _component(name, version, f"pkg:pypi/{name.lower().replace('_', '-')}@{version}")
 
 
 def _component(name: str, version: str, purl: str) -> dict[str, str]:

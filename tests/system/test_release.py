@@ -1,0 +1,125 @@
+"""The artefacts in dist/, which `tox run -e release` makes, on a machine that has nothing but Debian 13.
+
+The Debian package is installed with apt into an empty tree, and its program follows an API server there, started as the
+unit starts it, except for the sandbox.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab import Lab, Origin, endpoint, obstacle
+
+from nftproxy import __version__
+from tests.conftest import CHECKOUT
+from tests.support.cluster import IP
+from tests.support.waiting import wait_until
+from tests.system.e2e.objects import node, service, service_cidr, slice_of
+
+DIST = CHECKOUT / "dist"
+MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
+UNIT = Path("usr/lib/systemd/system/nftproxy.service")
+KUBECONFIG = Path("run/credentials/nftproxy.service/kubeconfig")
+
+IN_TREE = """
+mount --bind "$0" "$0"
+for dir in /dev /proc /sys; do mount --rbind "$dir" "$0$dir"; done
+exec chroot "$0" env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 "$@"
+"""
+"""Runs a command in a tree, with mounts that only the command sees."""
+
+pytestmark = [
+    pytest.mark.skipif(bool(obstacle()), reason=obstacle()),
+    pytest.mark.skipif(not (DIST / "SHA256SUMS").exists(), reason="there are no artefacts (tox run -e release)"),
+    pytest.mark.timeout(1800),
+]
+
+
+def in_tree(tree: Path, *command: str) -> list[str]:
+    """The command line that runs a command in a tree."""
+    return ["unshare", "--mount", "bash", "-euc", IN_TREE, str(tree), *command]
+
+
+def run(tree: Path, *command: str) -> str:
+    """The output of a command in a tree."""
+    return subprocess.run(in_tree(tree, *command), check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def tree() -> Iterator[Path]:
+    """An empty Debian 13 in which the package was installed."""
+    architecture = subprocess.run(["dpkg", "--print-architecture"], check=True, capture_output=True, text=True).stdout
+    (package,) = DIST.glob(f"nftproxy_{__version__}-*_{architecture.strip()}.deb")
+    with tempfile.TemporaryDirectory(prefix="nftproxy-tree-") as name:
+        made = Path(name) / "tree"
+        subprocess.run([MMDEBSTRAP, "--quiet", "--variant=apt", "trixie", made], check=True)
+        shutil.copy(package, made / "nftproxy.deb")
+        shutil.copy("/etc/resolv.conf", made / "etc")
+        install = ["env", "DEBIAN_FRONTEND=noninteractive", "apt-get", "install", "--yes", "--no-install-recommends"]
+        run(made, "apt-get", "update", "--quiet")
+        run(made, *install, "/nftproxy.deb")
+        yield made
+
+
+def test_checksums_are_of_the_files() -> None:
+    """SHA256SUMS has each file, and each bill of materials is beside its artefact."""
+    subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=DIST, check=True)
+    listed = {line.split()[1] for line in (DIST / "SHA256SUMS").read_text().splitlines()}
+    assert listed == {path.name for path in DIST.iterdir()} - {"SHA256SUMS"}
+    programs = {name for name in listed if re.fullmatch(rf"nftproxy[-_]{__version__}.*\.(whl|deb|tar\.gz)", name)}
+    assert len(programs) == 4
+    assert {f"{name}.cdx.json" for name in programs} <= listed
+
+
+def test_the_package_brings_all_that_the_program_needs(tree: Path) -> None:
+    """The program has its version and renders an example, and what it imports is compiled."""
+    assert run(tree, "nftproxy", "--version") == f"nftproxy, version {__version__}\n"
+    shutil.copytree(CHECKOUT / "examples" / "cluster-ip", tree / "example")
+    rules = run(
+        tree, "nftproxy", "render", "/example/manifests", "--config", "/example/config.yaml", "--node", "node-a"
+    )
+    assert "goto tcp-endpoints-of-3" in rules
+    assert list((tree / "usr/lib/nftproxy/nftproxy/__pycache__").glob("pipeline.*.pyc"))
+
+
+def test_the_unit_is_there_and_not_started(tree: Path) -> None:
+    """The unit runs the installed program, and waits for an administrator to enable it."""
+    commands = re.findall(r"^ExecStart\w*=\+?(\S+)", (tree / UNIT).read_text(), re.MULTILINE)
+    assert commands == ["/usr/sbin/nftproxy"] * 2
+    assert not list((tree / "etc/systemd/system").rglob("nftproxy.service"))
+
+
+def test_the_agent_of_the_package_serves_a_cluster(tree: Path) -> None:
+    """Started as the unit says, it follows the API server, connections arrive, and `nftproxy status` says healthy."""
+    (start,) = re.findall(r"^ExecStart=(.*)$", (tree / UNIT).read_text(), re.MULTILINE)
+    with (
+        Lab() as lab,
+        ApiServer(hosts=["127.0.0.1"], tls=True, authenticate=True, make_socket=lab.node.socket) as server,
+    ):
+        server.put(node("node-a", IP.node), service_cidr("kubernetes", "10.96.0.0/16"))
+        server.put(service(), slice_of(f"{IP.away}@node-b"))
+        (tree / KUBECONFIG).parent.mkdir(parents=True)
+        server.write_kubeconfig(tree / KUBECONFIG)
+        log = tree / "log"
+        with log.open("w") as output:
+            agent = lab.node.popen(in_tree(tree, *start.split(), "--hostname-override=node-a"), stderr=output)
+        way = (Origin.POD, IP.vip, 80)
+        wait_until(lambda: lab.connect(*way) == endpoint(IP.away, 8080) or agent.poll() is not None, log.read_text)
+        asked = lab.node.popen(in_tree(tree, "nftproxy", "status"), stdout=subprocess.PIPE, text=True)
+        assert asked.communicate()[0].startswith("Agent:            healthy; node node-a"), log.read_text()
+        agent.terminate()
+        assert agent.wait(60) == 0
+
+
+def test_the_chart_unpacks_to_a_folder_of_its_name(tmp_path: Path) -> None:
+    """The archive has the form in which Helm packs charts."""
+    subprocess.run(["tar", "-xf", DIST / f"nftproxy-{__version__}.tgz", "-C", tmp_path], check=True)
+    found = sorted(path.name for path in (tmp_path / "nftproxy").iterdir())
+    assert found == ["Chart.yaml", "templates", "values.schema.json", "values.yaml"]

@@ -1,0 +1,50 @@
+"""The source that artefacts are made of: what HEAD has committed, at the time of its commit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+
+
+class ArtifactSource(NamedTuple):
+    """An export of a commit."""
+
+    directory: Path
+    epoch: int
+    """The time of the commit, in seconds since the epoch.  Each file in an artefact has it."""
+    author: str
+    """The author of the commit, with the address."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of programs that make artefacts."""
+        return os.environ | {"SOURCE_DATE_EPOCH": str(self.epoch), "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+
+
+@contextmanager
+def exported(commit: str = "HEAD") -> Iterator[ArtifactSource]:
+    """Export a commit to a folder for the time of the block.
+
+    Raises:
+        subprocess.CalledProcessError: there is no git, or no such commit.
+    """
+    with TemporaryDirectory(prefix="nftproxy-source-") as name:
+        subprocess.run(["tar", "-x", "-C", name], check=True, input=_git("archive", "--format=tar", commit))
+        epoch, author = _git("log", "-1", "--format=%ct%n%an <%ae>", commit).decode().splitlines()
+        yield ArtifactSource(Path(name), int(epoch), author)
+
+
+def uncommitted() -> str:
+    """Return the files that differ from HEAD, as git lists them."""
+    return _git("status", "--porcelain").decode()
+
+
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", "-C", CHECKOUT, *arguments], check=True, stdout=subprocess.PIPE).stdout

@@ -1,0 +1,67 @@
+"""Turns the checkout into a version: its number, its changelog, its names and its tables, in one commit."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import subprocess
+
+from nftproxy import __version__
+from tests.support.own_versions import keep
+from tests.test_stability import FILE as STABLE
+from tests.test_stability import NEXT, stable, updated
+from tools.release.artifact_source import CHECKOUT
+
+CHANGELOG = CHECKOUT / "CHANGELOG.md"
+WITH_IMAGE = sorted((CHECKOUT / "examples" / "deploy").iterdir())
+"""Files that name the image with its version."""
+UNRELEASED = "## [Unreleased]\n"
+
+
+def prepare(version: str) -> None:
+    """Write the version into all files that have it, and commit them.
+
+    Raises:
+        ValueError: it is no version, or is released already, or the changelog has nothing about it.
+    """
+    if not re.fullmatch(r"\d+\.\d+\.\d+", version):
+        raise ValueError(f"{version!r} is not a version such as 0.2.0")
+    if version in released(CHANGELOG.read_text()):
+        raise ValueError(f"CHANGELOG.md says that {version} is released")
+    today = datetime.datetime.now(datetime.UTC).date()
+    CHANGELOG.write_text(with_section(CHANGELOG.read_text(), version, today.isoformat()))
+    STABLE.write_text(with_version(updated(STABLE.read_text(), stable()), version))
+    (CHECKOUT / "nftproxy" / "version.py").write_text(
+        f'"""The version of this package.  The build reads it here."""\n\n__version__ = "{version}"\n'
+    )
+    for path in WITH_IMAGE:
+        path.write_text(path.read_text().replace(f"nftproxy:{__version__}", f"nftproxy:{version}"))
+    keep(version)
+    _git("add", "--all")
+    _git("commit", "--quiet", "--message", f"Release {version}")
+
+
+def released(changelog: str) -> list[str]:
+    """Return the versions that the changelog has, newest first."""
+    return re.findall(r"^## \[(\d+\.\d+\.\d+)\] - \d{4}-\d\d-\d\d$", changelog, re.MULTILINE)
+
+
+def with_section(changelog: str, version: str, date: str) -> str:
+    """Return the changelog with its unreleased changes under a version.
+
+    Raises:
+        ValueError: there are none.
+    """
+    before, heading, after = changelog.partition(UNRELEASED)
+    if not heading or not after.partition("\n## [")[0].strip():
+        raise ValueError("CHANGELOG.md has nothing under [Unreleased]")
+    return f"{before}{UNRELEASED}\n## [{version}] - {date}\n{after}"
+
+
+def with_version(names: str, version: str) -> str:
+    """Return docs/stable.txt with a version for the lines that have none."""
+    return re.sub(f"^{NEXT} ", f"{version} ", names, flags=re.MULTILINE)
+
+
+def _git(*arguments: str) -> None:
+    subprocess.run(["git", "-C", CHECKOUT, *arguments], check=True)

@@ -1,0 +1,97 @@
+"""The Debian package: the program, the Python packages that the image holds too, and the systemd unit.
+
+The packages are the wheels of examples/deploy/requirements.txt, so any machine can make the package for any
+architecture.  debhelper makes it from the files in the folder `debian`.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from email.utils import formatdate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tools.release.artifact_source import ArtifactSource
+
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""The architectures, as Debian and as wheels name them."""
+PYTHON = "3.13"
+"""Of Debian 13, for which requirements.txt is."""
+GLIBC = ("2_17", "2_28", "2_34")
+FILES = Path(__file__).with_name("debian")
+UNUSED = (
+    "bin",
+    "*/tests",
+    *(f"*.dist-info/{name}" for name in ("RECORD", "direct_url.json", "REQUESTED", "INSTALLER")),
+)
+"""Left out: programs of packages, and what only pip reads, some of which differs from build to build."""
+SOURCES = ("*.c", "*.h", "*.pyx", "*.pxd")
+OF_AN_ENVIRONMENT = "an environment in /opt/nftproxy (python3 -m venv --system-site-packages, then pip install), "
+
+
+def deb(source: ArtifactSource, version: str, wheel: Path, architecture: str, target: Path) -> Path:
+    """Make the package of an architecture, and return its file in the folder `target`.
+
+    Raises:
+        subprocess.CalledProcessError: pip finds no wheel for a dependency, or debhelper fails.
+    """
+    with TemporaryDirectory(prefix="nftproxy-deb-") as name:
+        tree = Path(name) / f"nftproxy-{version}"
+        shutil.copytree(FILES, tree / "debian")
+        _install(source, wheel, architecture, tree)
+        _describe(source, version, tree / "debian")
+        command = ["dpkg-buildpackage", "--build=binary", "--no-sign", "--no-check-builddeps", f"-a{architecture}"]
+        environment = source.environment | {"DEB_BUILD_OPTIONS": "nocheck noautodbgsym"}
+        subprocess.run(command, check=True, cwd=tree, env=environment, capture_output=True)
+        (made,) = tree.parent.glob("*.deb")
+        return Path(shutil.copy(made, target))
+
+
+def _install(source: ArtifactSource, wheel: Path, architecture: str, tree: Path) -> None:
+    """Put the files of the package below `root`."""
+    packages = tree / "root/usr/lib/nftproxy"
+    platforms = [f"--platform=manylinux_{glibc}_{MACHINES[architecture]}" for glibc in GLIBC]
+    requirements = source.directory / "examples/deploy/requirements.txt"
+    of_debian = [f"--python-version={PYTHON}", "--implementation=cp", "--only-binary=:all:", *platforms]
+    _pip("--require-hashes", *of_debian, f"--target={packages}", f"--requirement={requirements}")
+    _pip(f"--target={packages}", "--upgrade", str(wheel))
+    for pattern in UNUSED:
+        for path in packages.glob(pattern):
+            (shutil.rmtree if path.is_dir() else Path.unlink)(path)
+    for pattern in SOURCES:
+        for path in packages.rglob(pattern):
+            path.unlink()
+    for file, place in (("launcher", "usr/sbin/nftproxy"), ("config.yaml", "etc/nftproxy/config.yaml")):
+        path = tree / "root" / place
+        path.parent.mkdir(parents=True)
+        (tree / "debian" / file).rename(path)
+    (tree / "root/usr/sbin/nftproxy").chmod(0o755)
+
+
+def _pip(*arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", *arguments]
+    subprocess.run(command, check=True)
+
+
+def _describe(source: ArtifactSource, version: str, debian: Path) -> None:
+    """Write the files of debian/ that depend on the version."""
+    control = debian / "control"
+    control.write_text(control.read_text().replace("@MAINTAINER@", source.author))
+    date = formatdate(source.epoch)
+    (debian / "changelog").write_text(
+        f"nftproxy ({version}-1) trixie; urgency=medium\n\n  * Version {version}, see CHANGELOG.md.\n\n"
+        f" -- {source.author}  {date}\n"
+    )
+    unit = (source.directory / "examples/deploy/nftproxy.service").read_text()
+    unit = unit.replace("/opt/nftproxy/bin/nftproxy", "/usr/sbin/nftproxy").replace(OF_AN_ENVIRONMENT, "")
+    assert "/opt" not in unit
+    (debian / "nftproxy.service").write_text(unit)
+
+
+def lint(packages: Sequence[Path]) -> str:
+    """Return the complaints of lintian about packages."""
+    command = ["lintian", "--fail-on=none", "--tag-display-limit=0", *map(str, packages)]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
