@@ -59,16 +59,32 @@ def build() -> None:
     with (TREES / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         install_programs()
-        for base in {setting(stage, "FROM").split()[0] for stage in stages(CONTAINERFILE.read_text())} - {"scratch"}:
-            _provide_base(base)
-        _say("building")
-        context: list[str | Path] = ["--ignorefile", IGNORED, "--file", CONTAINERFILE, CHECKOUT]
-        _buildah(
-            "build", "--pull-never", "--layers", "--isolation=chroot", *_network_settings(), "--tag", NAME, *context
-        )
-        ARCHIVE.unlink(missing_ok=True)
-        _buildah("push", "--quiet", NAME, f"docker-archive:{ARCHIVE}:{NAME}")
+        build_archive(NAME, CONTAINERFILE, CHECKOUT, ARCHIVE, "--ignorefile", IGNORED)
         write_bill(BILL, _inside)
+
+
+def build_archive(name: str, recipe: Path, context: Path, archive: Path, *options: str | Path) -> None:
+    """Build an image, and write its archive.
+
+    Args:
+        name: of the image, with its tag.
+        recipe: its Containerfile.
+        context: the folder that its files are copied from.
+        archive: of the image.  An existing one is replaced.
+        options: of `buildah build`.
+
+    Raises:
+        subprocess.CalledProcessError: a line of the Containerfile fails.
+    """
+    found = stages(recipe.read_text())
+    own = {setting(stage, "FROM").partition(" AS ")[2] for stage in found} | {"scratch"}
+    for base in {setting(stage, "FROM").split()[0] for stage in found} - own:
+        _provide_base(base)
+    _say(f"building {name}")
+    given = [*_network_settings(), *options, "--tag", name, "--file", recipe, context]
+    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", *given)
+    archive.unlink(missing_ok=True)
+    _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
 def _provide_base(name: str) -> None:
