@@ -28,12 +28,13 @@ def main(shapes: tuple[str, ...], tries: int, kept: int) -> None:
 
 def tables(rows: dict[str, list[Row]]) -> str:
     """The steps of each shape, and the totals."""
-    steps = [(shape, row.step, f"{row.seconds:.2f}", *_counts(row)) for shape, each in rows.items() for row in each]
-    totals = [(shape, *_counts(*each)) for shape, each in rows.items()]
+    steps = [(shape, row.step, f"{row.seconds:.2f}", *counts(row)) for shape, each in rows.items() for row in each]
+    totals = [(shape, *counts(*each)) for shape, each in rows.items()]
     return f"{markdown(STEPS, steps)}\n{markdown(TOTALS, totals)}"
 
 
-def _counts(*rows: Row) -> list[str]:
+def counts(*rows: Row) -> list[str]:
+    """The columns `COUNTS` of the sum of these rows."""
     return [f"{sum(counts):,}" for counts in zip(*(row[2:] for row in rows), strict=True)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, Self
 
 from nftproxy_conformance.lab import RealHost
 from nftproxy_conformance.lab.echo import Conversation
@@ -40,6 +40,25 @@ class Try(NamedTuple):
     fault: str
 
 
+class Talk(Protocol):
+    """A connection to a server that answers questions.  All methods raise OSError, as any client."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def ask(self) -> object:
+        """Ask, and wait for the answer."""
+
+    def close(self) -> None:
+        """Hang up."""
+
+
+class Talker(Protocol):
+    """A client, and the place that it connects to."""
+
+    def talk(self) -> Talk:
+        """Open a connection."""
+
+
 class Client:
     """Asks at a front, by turns over a new connection and over a kept connection.
 
@@ -48,7 +67,7 @@ class Client:
         kept: how many connections it opens at the start and keeps.  It closes failed connections.
     """
 
-    def __init__(self, front: Front, kept: int) -> None:
+    def __init__(self, front: Talker, kept: int) -> None:
         self.tries: list[Try] = []
         self._front = front
         self._kept = [front.talk() for _ in range(kept)]
@@ -87,7 +106,7 @@ class Client:
 
 
 @contextmanager
-def asking(fronts: Sequence[Front], kept: int) -> Iterator[list[Client]]:
+def asking(fronts: Sequence[Talker], kept: int) -> Iterator[list[Client]]:
     """Clients that send questions to these fronts all the time."""
     clients = [Client(front, kept) for front in fronts]
     with ExitStack() as stack:
