@@ -1,0 +1,294 @@
+"""The cluster tool's pure parts: names, addresses, images, DNS, load balancing, results.  A cluster needs binaries."""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+from click.testing import CliRunner
+from nftproxy_conformance.lab import obstacle
+
+from nftproxy.config.parse_config import parse_config
+from nftproxy.model.settings import HEALTHZ_PORT
+from tests.support.processes import CHECKOUT
+from tools.kubernetes.__main__ import main
+from tools.kubernetes.binaries import CLUSTER, VARIABLE, Binaries
+from tools.kubernetes.deployment import config_map
+from tools.kubernetes.dns import answer
+from tools.kubernetes.end_to_end import keep, skips
+from tools.kubernetes.images import AGNHOST_IMAGE, KUBE_PROXY, PAUSE, wanted
+from tools.kubernetes.layout import places
+from tools.kubernetes.loadbalancer import balanced, hops
+from tools.kubernetes.results import FAILED, NOT_RUN, PASSED, SpecResult, merged, read, table
+
+needs_root = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
+
+
+# Without binaries
+
+
+@needs_root
+def test_without_a_folder_it_says_what_it_lacks() -> None:
+    """Without binaries it prints one line, which says that nothing was tried, and ends with success."""
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE}
+    command = [sys.executable, "-m", "tools.kubernetes"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, cwd=CHECKOUT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "kubernetes: skipped, nothing was tried: no folder of Kubernetes' release binaries: "
+        "give --binaries DIRECTORY, or set NFTPROXY_KUBERNETES\n"
+    )
+
+
+@needs_root
+@pytest.mark.parametrize("step", ["control-plane", "cluster", "conformance", "migration", "tests", "outages"])
+def test_each_step_says_what_it_lacks(step: str, tmp_path: Path) -> None:
+    """With an empty folder each step names missing programs, and ends with success."""
+    done = CliRunner().invoke(main, ["--binaries", str(tmp_path), step])
+    assert done.exit_code == 0
+    assert done.output.startswith(f"kubernetes: skipped, nothing was tried: {tmp_path} lacks ")
+
+
+def test_missing_programs_are_named(tmp_path: Path) -> None:
+    """Each program that isn't there, or can't be run, is named."""
+    for name in CLUSTER:
+        (tmp_path / name).touch(0o755)
+    (tmp_path / "kubelet").chmod(0o644)
+    (tmp_path / "kubectl").unlink()
+    assert Binaries(tmp_path).lack(CLUSTER) == f"{tmp_path} lacks kubelet, kubectl"
+
+
+# Names and addresses
+
+
+def test_nodes_have_names_zones_and_addresses() -> None:
+    """Nodes are numbered from 1 on, take turns at zones, and have ranges of pods that don't overlap."""
+    found = places(6, 3)
+    assert [(place.name, place.zone) for place in found[2:4]] == [("node-3", "zone-c"), ("node-4", "zone-a")]
+    assert (found[0].address, found[0].address6) == ("172.31.240.11", "fd00:31::b")
+    assert found[5].pods == ("10.244.6.0/24", "fd00:244:0:6::/64")
+    assert len({pods for place in found for pods in place.pods}) == 12
+
+
+def test_the_last_node_has_addresses() -> None:
+    """The largest cluster's last node is still within the nodes' network, and its interface has a legal name."""
+    last = places(200, 1)[-1]
+    assert (last.address, last.pods[0]) == ("172.31.240.210", "10.244.200.0/24")
+    assert len(last.link) <= 15
+
+
+@pytest.mark.parametrize(("nodes", "zones"), [(0, 1), (201, 1), (2, 3), (2, 0)])
+def test_impossible_clusters_are_denied(nodes: int, zones: int) -> None:
+    """A cluster needs a node for each zone, and has at most 200."""
+    with pytest.raises(ValueError, match="nodes in"):
+        places(nodes, zones)
+
+
+def test_kube_proxys_config_map_is_for_the_cluster() -> None:
+    """It has the cluster's server, both ranges of pods and nftables mode, and leaves sysctls alone."""
+    data = yaml.safe_load(config_map("https://172.31.240.1:6443"))["data"]
+    assert "server: https://172.31.240.1:6443\n" in data["kubeconfig.conf"]
+    given = yaml.safe_load(data["config.conf"])
+    config, _ = parse_config(given, "ConfigMap")
+    assert list(map(str, config.cluster_cidrs)) == ["10.244.0.0/16", "fd00:244::/48"]
+    assert given["mode"] == "nftables"
+    assert (config.conntrack.max_per_core, config.conntrack.min) == (0, 0)
+
+
+# Images
+
+REGRESSION = "regression-issue-74839:1.5"
+
+
+def test_images_are_built_under_the_names_that_the_tests_ask_for() -> None:
+    """An image of the tests is built if its program is there, in the version that the tests name."""
+    listing = "".join(f"registry.k8s.io/e2e-test-images/{name}\n" for name in ("agnhost:2.63.0", "nginx:1", REGRESSION))
+    own = [(PAUSE, "pause"), (KUBE_PROXY, "kube-proxy"), (AGNHOST_IMAGE, "agnhost")]
+    agnhost = ("registry.k8s.io/e2e-test-images/agnhost:2.63.0", "agnhost")
+    regression = (f"registry.k8s.io/e2e-test-images/{REGRESSION}", "regression")
+    assert wanted(listing, regression=False) == [*own, agnhost]
+    assert wanted(listing, regression=True) == [*own, agnhost, regression]
+
+
+# DNS
+
+
+def query(name: str, kind: int) -> bytes:
+    """A message that asks for a name."""
+    labels = b"".join(bytes([len(label)]) + label.encode() for label in name.split("."))
+    return b"id\1\0\0\1\0\0\0\0\0\0" + labels + b"\0" + struct.pack("!HH", kind, 1)
+
+
+def ask(objects: dict[str, Any], name: str, kind: int) -> tuple[int, list[bytes]]:
+    """The response code and the data of the records in an answer, from objects by the ends of their paths."""
+    message = query(name, kind)
+    reply = answer(message, lambda path: next((each for end, each in objects.items() if path.endswith(end)), None))
+    assert reply[:2] == b"id"
+    flags, _, count = struct.unpack_from("!HHH", reply, 2)
+    assert reply[12 : len(message)] == message[12:]
+    records, at = [], len(message)
+    for _ in range(count):
+        (length,) = struct.unpack_from("!H", reply, at + 10)
+        records.append(reply[at + 12 : at + 12 + length])
+        at += 12 + length
+    return flags & 15, records
+
+
+def test_dns_answers_for_services() -> None:
+    """A Service has its ClusterIPs by family, any other name doesn't exist."""
+    objects = {"/namespaces/shop/services/web": {"spec": {"clusterIPs": ["10.96.0.7", "fd00:96::7"]}}}
+    assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [bytes([10, 96, 0, 7])])
+    assert ask(objects, "web.shop.svc.cluster.local", 28) == (0, [bytes.fromhex("fd000096000000000000000000000007")])
+    assert ask(objects, "web.shop.svc.cluster.local", 33) == (0, [])
+    assert ask(objects, "no.shop.svc.cluster.local", 1) == (3, [])
+    assert ask(objects, "example.com", 1) == (3, [])
+
+
+def test_dns_answers_for_endpoints_of_headless_services() -> None:
+    """A headless Service has its ready endpoints, and each endpoint with a host name has a name of its own."""
+    endpoints = [
+        {"addresses": ["10.244.1.2"], "conditions": {"ready": True}, "hostname": "a"},
+        {"addresses": ["10.244.1.3"], "conditions": {}},
+        {"addresses": ["10.244.1.4"], "conditions": {"ready": False}},
+    ]
+    objects = {
+        "/services/web": {"spec": {"clusterIPs": ["None"]}},
+        "service-name%3Dweb": {"items": [{"endpoints": endpoints}, {"endpoints": None}]},
+    }
+    assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [bytes([10, 244, 1, 2]), bytes([10, 244, 1, 3])])
+    assert ask(objects, "a.web.shop.svc.cluster.local", 1) == (0, [bytes([10, 244, 1, 2])])
+
+
+def test_dns_answers_for_external_names() -> None:
+    """A Service of type ExternalName is an alias."""
+    objects = {"/services/web": {"spec": {"externalName": "example.com."}}}
+    assert ask(objects, "web.shop.svc.cluster.local", 1) == (0, [b"\7example\3com\0"])
+
+
+def test_dns_says_when_the_api_is_away() -> None:
+    """While the API server doesn't answer, the answer is a failure of the server, which clients try again."""
+
+    def away(_: str) -> None:
+        raise httpx.ConnectError("refused")
+
+    assert answer(query("web.shop.svc.cluster.local", 1), away)[3] & 15 == 2
+
+
+# Load balancing
+
+
+def load_balancer(**spec: Any) -> dict[str, Any]:
+    """A Service of type LoadBalancer."""
+    metadata = {"namespace": "shop", "name": "web", "uid": "u"}
+    return {"metadata": metadata, "spec": {"type": "LoadBalancer", "sessionAffinity": "None"} | spec}
+
+
+def test_the_load_balancer_asks_the_services_health_check() -> None:
+    """Nodes are asked at the proxy's own port, or with policy Local at the Service's."""
+    (cluster, local) = (
+        balanced(load_balancer(externalTrafficPolicy=policy, healthCheckNodePort=30000))
+        for policy in ("Cluster", "Local")
+    )
+    assert cluster is not None
+    assert local is not None
+    assert (cluster.path, cluster.port, local.port) == ("/api/v1/namespaces/shop/services/web", HEALTHZ_PORT, 30000)
+
+
+def test_the_load_balancer_leaves_other_services_alone() -> None:
+    """Services of another type or class, and those being deleted, aren't balanced."""
+    leaving = load_balancer()
+    leaving["metadata"]["deletionTimestamp"] = "now"
+    others = [load_balancer(type="NodePort"), load_balancer(loadBalancerClass="other"), leaving]
+    assert list(map(balanced, others)) == [None, None, None]
+
+
+def test_the_load_balancer_keeps_clients_at_a_node() -> None:
+    """A Service with session affinity has a single node, others have every healthy node."""
+    plain, sticky = (balanced(load_balancer(sessionAffinity=each)) for each in ("None", "ClientIP"))
+    assert plain is not None
+    assert sticky is not None
+    assert (hops(plain, ["a", "b"]), hops(sticky, ["a", "b"]), hops(sticky, [])) == (["a", "b"], ["a"], [])
+
+
+# Results
+
+
+def spec(state: str, *texts: str, message: str = "", kind: str = "It") -> dict[str, Any]:
+    """A test in Ginkgo's report."""
+    failure = {"Failure": {"Message": message}} if message else {}
+    *containers, leaf = texts
+    named = {"ContainerHierarchyTexts": containers or None, "LeafNodeText": leaf, "LeafNodeType": kind}
+    return {**named, "State": state, "RunTime": 1_500_000_000, **failure}
+
+
+REPORT: list[dict[str, Any]] = [
+    {
+        "SpecReports": [
+            spec("passed", "[sig-network] Services", "should serve [Conformance]"),
+            spec("failed", "[sig-network] DNS", "by name", "[Slow] should resolve", message="timed out\nafter 5 s"),
+            spec("interrupted", "[sig-network] Services", "should be stopped"),
+            spec("skipped", "[sig-network] Networking", "should provide Internet connection"),
+            spec("skipped", "[sig-network] Networking", "nobody has asked for"),
+            spec("skipped", "[sig-network] Services", "needs more", message="needs 3 nodes"),
+            spec("passed", "[sig-node] Pods", "should run"),
+            spec("passed", "SynchronizedBeforeSuite", kind="SynchronizedBeforeSuite"),
+        ]
+    },
+    {"SpecReports": None},
+]
+
+
+def test_reports_become_results() -> None:
+    """Tests of sig-network have results if they ran, if the skip list names them, or if they skipped themselves."""
+    assert sorted(read(REPORT, {"Internet": "no Internet"})) == [
+        SpecResult("DNS", "by name should resolve", FAILED, 1.5, "timed out after 5 s"),
+        SpecResult("Networking", "should provide Internet connection", NOT_RUN, 1.5, "no Internet"),
+        SpecResult("Services", "needs more", NOT_RUN, 1.5, "needs 3 nodes"),
+        SpecResult("Services", "should be stopped", FAILED, 1.5, ""),
+        SpecResult("Services", "should serve", PASSED, 1.5, ""),
+    ]
+
+
+def test_a_later_run_counts() -> None:
+    """Of a test that ran twice the later result counts, and a test that was not run keeps its earlier result."""
+    failed, passed, not_run = (SpecResult("Services", "a", state, 1.0, "") for state in (FAILED, PASSED, NOT_RUN))
+    assert merged([failed], [passed]) == merged([passed], [not_run]) == [passed]
+    assert merged([passed], [failed]) == [failed]
+
+
+def test_results_are_kept_over_runs(tmp_path: Path) -> None:
+    """A file gathers the results of several runs."""
+    first, second = (SpecResult("Services", name, PASSED, 1.0, "") for name in ("a", "b"))
+    assert keep([first], tmp_path / "results") == [first]
+    assert keep([second], tmp_path / "results") == [first, second]
+
+
+def test_the_table_counts_and_names() -> None:
+    """It counts each group's tests by state, and names each that didn't pass with its reason."""
+    assert table(read(REPORT, {"Internet": "no Internet"})) == (
+        "| tests | passed | failed | not run |\n"
+        "| --- | --- | --- | --- |\n"
+        "| DNS | 0 | 1 | 0 |\n"
+        "| Networking | 0 | 0 | 1 |\n"
+        "| Services | 1 | 1 | 1 |\n"
+        "| all | 1 | 2 | 2 |\n"
+        "\n"
+        "| result | test | why |\n"
+        "| --- | --- | --- |\n"
+        "| failed | DNS: by name should resolve | timed out after 5 s |\n"
+        "| failed | Services: should be stopped |  |\n"
+        "| not run | Networking: should provide Internet connection | no Internet |\n"
+        "| not run | Services: needs more | needs 3 nodes |\n"
+    )
+
+
+def test_every_skip_has_a_reason() -> None:
+    """The list of skipped tests has a reason for each."""
+    assert all(skips().values())

@@ -1,0 +1,202 @@
+"""`python -m tools.kubernetes`: brings up a cluster, or a control plane alone, and takes steps."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from functools import cached_property
+from pathlib import Path
+
+import click
+from nftproxy_conformance.lab import obstacle
+
+from tools.bench.figures import markdown
+from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
+from tools.kubernetes.cluster import RealCluster
+from tools.kubernetes.control_plane import RealControlPlane, free_ports
+from tools.kubernetes.deployment import use_nftproxy
+from tools.kubernetes.end_to_end import keep, run_tests
+from tools.kubernetes.judging import judge
+from tools.kubernetes.migration import migrate
+from tools.kubernetes.outages import OUTAGES, SILENT_NODE
+from tools.kubernetes.results import FAILED, table
+from tools.migration.__main__ import COUNTS, counts
+from tools.migration.switch import Account
+
+LOCALHOST = "127.0.0.1"
+
+
+class ClusterRun:
+    """The cluster, brought up when a step first needs it, and whether all steps have been well.
+
+    Args:
+        binaries: Kubernetes' programs.
+        directory: for all files, by default a new one.
+        nodes: how many.
+        zones: how many.
+    """
+
+    def __init__(self, binaries: Binaries, directory: Path | None, nodes: int, zones: int) -> None:
+        self.binaries = binaries
+        self._directory = directory
+        self.is_well = True
+        self._size = nodes, zones
+        self._stack = ExitStack()
+
+    def need(self, *programs: str, packages: Mapping[str, str] | None = None) -> None:
+        """End with a line that says so if a program or a package is missing, as a success if no step failed."""
+        if why := self.binaries.lack(programs, packages):
+            click.echo(f"kubernetes: skipped, nothing was tried: {why}")
+            raise SystemExit(not self.is_well)
+
+    @cached_property
+    def directory(self) -> Path:
+        """The folder of logs and kubeconfigs."""
+        made = self._directory or Path(tempfile.mkdtemp(prefix="nftproxy-kubernetes-"))
+        made.mkdir(parents=True, exist_ok=True)
+        return made
+
+    @cached_property
+    def bare(self) -> RealCluster:
+        """The cluster, as yet without a service proxy."""
+        self.need(*CLUSTER, packages=DEBIAN)
+        return self._stack.enter_context(RealCluster(self.binaries, self.directory / "cluster", *self._size, say))
+
+    @cached_property
+    def cluster(self) -> RealCluster:
+        """The cluster with nftproxy on each node."""
+        use_nftproxy(self.bare)
+        return self.bare
+
+    def close(self) -> None:
+        """End the cluster."""
+        self._stack.close()
+
+
+def say(text: str) -> None:
+    """Report progress."""
+    click.echo(f"kubernetes: {text}", err=True)
+
+
+@click.group(chain=True, invoke_without_command=True)
+@click.option(
+    "--binaries",
+    envvar=VARIABLE,
+    show_envvar=True,
+    type=click.Path(path_type=Path, file_okay=False, exists=True),
+    help="The folder of release binaries.",
+)
+@click.option("--nodes", default=3, show_default=True)
+@click.option("--zones", default=1, show_default=True, help="Nodes take turns.")
+@click.option("--directory", type=click.Path(path_type=Path), help="For logs and kubeconfigs.")
+@click.pass_context
+def main(context: click.Context, binaries: Path | None, nodes: int, zones: int, directory: Path | None) -> None:
+    """Bring up a Kubernetes cluster from release binaries, and take steps on it in the order given, by default all.
+
+    Needs root.  Exit status 1 if a step found a fault.  Where the binaries are missing it says so in a line, and ends
+    with success.
+    """
+    if why := obstacle():
+        raise click.ClickException(why)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a cluster ends as by Ctrl-C
+    given = context.obj = ClusterRun(Binaries(binaries), directory, nodes, zones)
+    context.call_on_close(given.close)
+    if context.invoked_subcommand is None:
+        for step in (conformance, migration, tests, outages):
+            context.invoke(step)
+
+
+@main.result_callback()
+@click.pass_obj
+def finish(given: ClusterRun, /, *_: object, **__: object) -> None:
+    """Exit with the status of all steps."""
+    click.echo(f"logs are in {given.directory}")
+    raise SystemExit(not given.is_well)
+
+
+@main.command()
+@click.pass_obj
+def control_plane(given: ClusterRun) -> None:
+    """Hold etcd and kube-apiserver at 127.0.0.1, until Ctrl-C."""
+    given.need(*CONTROL_PLANE)
+    (port,) = free_ports(1)
+    with RealControlPlane(given.binaries, given.directory / "control-plane", LOCALHOST, port) as made:
+        made.start()
+        hold(made.kubeconfig)
+
+
+@main.command()
+@click.option("--proxy/--no-proxy", default=True, show_default=True, help="Whether nftproxy runs on the nodes.")
+@click.pass_obj
+def cluster(given: ClusterRun, proxy: bool) -> None:
+    """Hold the cluster, until Ctrl-C."""
+    made = given.cluster if proxy else given.bare
+    say(f"its network: nsenter --net={made.fabric.path}")
+    hold(made.control.kubeconfig)
+
+
+@main.command()
+@click.option("--examples", default=20, show_default=True, help="Clusters for each feature.")
+@click.pass_obj
+def conformance(given: ClusterRun, examples: int) -> None:
+    """Compare the real kube-proxy with docs/semantics.md, on made-up clusters, and with nftproxy."""
+    given.need("kube-proxy")
+    for arguments in ([], ["--against"]):
+        status, output = judge(given.binaries, given.directory, f"--examples={examples}", *arguments)
+        click.echo(output)
+        given.is_well &= not status
+
+
+@main.command()
+@click.pass_obj
+def migration(given: ClusterRun) -> None:
+    """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
+    if "cluster" in vars(given):
+        raise click.UsageError("nftproxy is on the nodes already: migration must be the first step")
+    show(given, [migrate(given.bare)])
+    vars(given)["cluster"] = given.bare
+
+
+@main.command()
+@click.option("--focus", default=r"\[sig-network\]", show_default=True, help="A regular expression for names.")
+@click.option("--labels", default="", help="A filter of Ginkgo labels.")
+@click.option("--timeout", default="4h", show_default=True, help="For all of them, as one of Go's durations.")
+@click.option("--results", type=click.Path(path_type=Path), help="A file that gathers results over several runs.")
+@click.pass_obj
+def tests(given: ClusterRun, focus: str, labels: str, timeout: str, results: Path | None) -> None:
+    """Run Kubernetes' end-to-end tests of sig-network."""
+    given.need(*CLUSTER, END_TO_END)
+    found = run_tests(given.cluster, focus, labels, timeout)
+    click.echo(table(keep(found, results) if results else found))
+    given.is_well &= all(each.state != FAILED for each in found)
+
+
+@main.command()
+@click.option("--only", multiple=True, type=click.Choice(list(OUTAGES)), default=list(OUTAGES), help="Repeatable.")
+@click.pass_obj
+def outages(given: ClusterRun, only: tuple[str, ...]) -> None:
+    """Let a node die silently, take the API server away, and restore etcd from a backup, under traffic."""
+    for name in only:
+        show(given, OUTAGES[name](given.cluster), may_fail=name == SILENT_NODE)
+
+
+def show(given: ClusterRun, accounts: Iterable[Account], *, may_fail: bool = False) -> None:
+    """Print the fate of the connections of each step."""
+    for account in accounts:
+        rows = list(account.rows())
+        cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
+        click.echo(markdown((account.shape, "s", *COUNTS), cells))
+        given.is_well &= may_fail or not any(row.new_lost or row.ended for row in rows)
+
+
+def hold(kubeconfig: Path) -> None:
+    """Wait for Ctrl-C."""
+    click.echo(f"export KUBECONFIG={kubeconfig}")
+    with suppress(KeyboardInterrupt):
+        signal.pause()
+
+
+if __name__ == "__main__":
+    main()

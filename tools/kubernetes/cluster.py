@@ -1,0 +1,167 @@
+"""The cluster: a control plane and its nodes on one network, in namespaces of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+from nftproxy_conformance.lab import Namespace
+
+from nftproxy.api.nodes import ZONE
+from nftproxy.api.slices import SERVICE_NAME
+from nftproxy.model.errors import Unavailable
+from nftproxy.sources.documents import to_yaml
+from nftproxy.trace.links import add_addresses
+from tests.support.processes import start_module
+from tests.support.waiting import wait_until
+from tools.kubernetes import layout
+from tools.kubernetes.binaries import Binaries
+from tools.kubernetes.control_plane import PATIENCE, RealControlPlane
+from tools.kubernetes.images import build_images
+from tools.kubernetes.layout import CONTROL, CONTROL_PORT, NodePlace, places
+from tools.kubernetes.node import ClusterNode
+
+Manifest = dict[str, Any]
+
+
+class RealCluster:
+    """A cluster without a service proxy, for the block of a `with` statement.
+
+    Args:
+        binaries: Kubernetes' programs.
+        directory: all files go there.  It must not exist yet.
+        nodes: how many nodes.
+        zones: how many zones.
+        say: reports progress.
+    """
+
+    def __init__(
+        self, binaries: Binaries, directory: Path, nodes: int, zones: int, say: Callable[[str], object]
+    ) -> None:
+        self.binaries = binaries
+        self.directory = directory
+        self._places = places(nodes, zones)
+        self._say = say
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            self._bring_up(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def kubectl(self, *arguments: str, text: str | None = None) -> str:
+        """Run kubectl as the administrator, and return its output.
+
+        Args:
+            arguments: its command line.
+            text: its standard input.
+
+        Raises:
+            Unavailable: its exit status isn't 0.  The message has its standard error.
+        """
+        command = [self.binaries.path("kubectl"), f"--kubeconfig={self.control.kubeconfig}", *arguments]
+        process = self.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        out, error = process.communicate(text)
+        if process.returncode:
+            raise Unavailable(f"kubectl {' '.join(arguments)}: status {process.returncode}: {error}")
+        return str(out)
+
+    def apply(self, *objects: Manifest) -> None:
+        """Create or change objects."""
+        self.kubectl("apply", "--filename=-", text=to_yaml(objects))
+
+    def start(self, command: list[str], **options: Any) -> subprocess.Popen[Any]:
+        """Start a process beside the control plane: outside of all nodes, with routes to nodes and pods."""
+        return self.fabric.popen(command, **options)
+
+    def node(self, name: str) -> ClusterNode:
+        """The node with this name."""
+        return next(node for node in self.nodes if node.place.name == name)
+
+    def _bring_up(self, stack: ExitStack) -> None:
+        self.directory.mkdir(parents=True)
+        images = self.directory / "images"
+        images.mkdir()
+        self._say("building images")
+        for number, archive in enumerate(build_images(self.binaries, self.directory).values()):
+            (images / f"{number}.tar").symlink_to(archive)
+        self.fabric = stack.enter_context(Namespace("fabric"))
+        self._make_network()
+        users = {f"system:node:{place.name}": "system:nodes" for place in self._places}
+        self.control = stack.enter_context(
+            RealControlPlane(self.binaries, self.directory / "control-plane", CONTROL, CONTROL_PORT, users, self.start)
+        )
+        self._say("starting the control plane")
+        self.control.start()
+        self.control.start_controllers()
+        self._say(f"starting {len(self._places)} nodes")
+        self.nodes = [self._start_node(place, stack) for place in self._places]
+        self._route()
+        wait_until(self._is_ready, self._why_not_ready, patience=PATIENCE, pause=1.0)
+        self._start_services()
+
+    def _make_network(self) -> None:
+        self.fabric.ip("link set lo up", "link add nodes type bridge", "link set dev nodes up")
+        self.fabric.sysctl({"ipv4/ip_forward": "1", "ipv6/conf/all/forwarding": "1"})
+        # By connection, as cloud load balancers choose a node (loadbalancer.py).
+        self.fabric.sysctl({"ipv4/fib_multipath_hash_policy": "1"})
+        add_addresses(self.fabric, "nodes", layout.NODES, layout.NODES6)
+
+    def _start_node(self, place: NodePlace, stack: ExitStack) -> ClusterNode:
+        self.apply(node_object(place))
+        node = ClusterNode(place, self.directory / place.name, self.fabric)
+        stack.callback(node.close)
+        node.start(self.binaries, self.control.kubeconfig_of(f"system:node:{place.name}"))
+        return node
+
+    def _route(self) -> None:
+        """Let everybody reach every node's pods."""
+        for place in self._places:
+            everybody = [self.fabric, *(node.namespace for node in self.nodes if node.place is not place)]
+            for pods, address in zip(place.pods, (place.address, place.address6), strict=True):
+                for namespace in everybody:
+                    namespace.ip(f"route add {pods} via {address}")
+
+    def _is_ready(self) -> bool:
+        condition = '{range .items[*]}{.status.conditions[?(@.type=="Ready")].status} {end}'
+        return self.kubectl("get", "nodes", f"--output=jsonpath={condition}").split() == ["True"] * len(self.nodes)
+
+    def _why_not_ready(self) -> str:
+        return self.kubectl("get", "nodes") + "".join(node.log() for node in self.nodes)
+
+    def _start_services(self) -> None:
+        """Start the cluster's DNS and its load balancer."""
+        self.apply(*dns_objects())
+        for module in ("dns", "loadbalancer"):
+            with (self.directory / f"{module}.log").open("ab") as log:
+                arguments = [f"tools.kubernetes.{module}", str(self.control.kubeconfig)]
+                start_module(self.fabric, *arguments, stdout=log, stderr=log)
+
+
+def node_object(place: NodePlace) -> Manifest:
+    """A Node, as a cloud's controllers would complete it."""
+    labels = {"kubernetes.io/hostname": place.name, "kubernetes.io/os": "linux", ZONE: place.zone}
+    spec = {"podCIDR": place.pods[0], "podCIDRs": list(place.pods)}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": place.name, "labels": labels}, "spec": spec}
+
+
+def dns_objects() -> list[Manifest]:
+    """The Service kube-dns, whose endpoint is beside the control plane."""
+    ports = [{"name": f"dns-{each.lower()}", "port": 53, "protocol": each} for each in ("UDP", "TCP")]
+    metadata = {"name": "kube-dns", "namespace": "kube-system"}
+    spec = {"clusterIP": layout.DNS_SERVICE, "ports": ports}
+    endpoint_slice = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": metadata | {"labels": {SERVICE_NAME: metadata["name"]}},
+        "addressType": "IPv4",
+        "ports": ports,
+        "endpoints": [{"addresses": [CONTROL], "conditions": {"ready": True}}],
+    }
+    return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}, endpoint_slice]

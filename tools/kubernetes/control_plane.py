@@ -1,0 +1,222 @@
+"""etcd, kube-apiserver, and on a cluster kube-controller-manager and kube-scheduler, as processes of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import trustme
+
+from nftproxy.sources.documents import to_yaml
+from tests.support.waiting import wait_until
+from tools.kubernetes.binaries import Binaries
+from tools.kubernetes.layout import FIRST_SERVICE, SERVICES, SERVICES6
+
+PATIENCE = 300.0
+"""Seconds for a program to become ready on a busy machine."""
+ADMINISTRATOR = "administrator"
+
+Start = Callable[..., "subprocess.Popen[Any]"]
+
+
+def start_here(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start a process on the machine's own network.  It ends with the thread that starts it."""
+    return subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command], **options)
+
+
+def free_ports(number: int) -> list[int]:
+    """TCP ports at 127.0.0.1 that nobody listens at."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(number)]
+        return [each.getsockname()[1] for each in sockets]
+
+
+class RealControlPlane:
+    """A control plane, from `start` on, until `close`.
+
+    Args:
+        binaries: the programs.
+        directory: certificates, kubeconfigs, logs and etcd's data go here.
+        address: the API server's address, and `port` its port.
+        users: names of users beside the administrator, each with its groups.
+        start: starts a process, with a command and options of `subprocess.Popen`.
+    """
+
+    def __init__(
+        self,
+        binaries: Binaries,
+        directory: Path,
+        address: str,
+        port: int,
+        users: dict[str, str] | None = None,
+        start: Start = start_here,
+    ) -> None:
+        self.binaries = binaries
+        self.directory = directory
+        self.url = f"https://{address}:{port}"
+        self._address, self._port, self._start = address, port, start
+        self._etcd = [f"http://127.0.0.1:{each}" for each in free_ports(2)]
+        self._processes: dict[str, subprocess.Popen[Any]] = {}
+        self._users = {ADMINISTRATOR: "system:masters", **(users or {})}
+        self._tokens = {user: secrets.token_hex(16) for user in self._users}
+        directory.mkdir(parents=True, exist_ok=True)
+        self._write_credentials()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def kubeconfig(self) -> Path:
+        """The administrator's kubeconfig."""
+        return self.kubeconfig_of(ADMINISTRATOR)
+
+    def kubeconfig_of(self, user: str) -> Path:
+        """A user's kubeconfig."""
+        return self.directory / f"{user.rpartition(':')[2]}.kubeconfig"
+
+    def start(self) -> None:
+        """Start etcd and the API server, and wait until the API server is ready."""
+        self._start_etcd()
+        self.start_api_server()
+
+    def _start_etcd(self) -> None:
+        client, peer = self._etcd
+        self._launch(
+            "etcd",
+            f"--data-dir={self.data}",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+            "--unsafe-no-fsync",  # nothing here must outlive the machine
+        )
+
+    def start_api_server(self) -> None:
+        """Start the API server, and wait until it is ready."""
+        self._launch(
+            "kube-apiserver",
+            f"--etcd-servers={self._etcd[0]}",
+            f"--bind-address={self._address}",
+            f"--advertise-address={self._address}",
+            f"--secure-port={self._port}",
+            f"--service-cluster-ip-range={SERVICES},{SERVICES6}",
+            "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+            f"--service-account-key-file={self._file('accounts.key')}",
+            f"--service-account-signing-key-file={self._file('accounts.key')}",
+            f"--token-auth-file={self._file('tokens.csv')}",
+            f"--tls-cert-file={self._file('server.crt')}",
+            f"--tls-private-key-file={self._file('server.key')}",
+            f"--client-ca-file={self._file('ca.crt')}",
+            "--authorization-mode=Node,RBAC",
+            "--enable-admission-plugins=NodeRestriction",
+            "--allow-privileged=true",
+            "--kubelet-preferred-address-types=InternalIP",
+        )
+        wait_until(self.is_ready, lambda: self.log("kube-apiserver")[-3000:], patience=PATIENCE, pause=0.2)
+
+    def start_controllers(self) -> None:
+        """Start the controller manager and the scheduler."""
+        common = [f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--bind-address=127.0.0.1"]
+        self._launch(
+            "kube-controller-manager",
+            *common,
+            f"--service-account-private-key-file={self._file('accounts.key')}",
+            f"--root-ca-file={self._file('ca.crt')}",
+            f"--cluster-signing-cert-file={self._file('ca.crt')}",
+            f"--cluster-signing-key-file={self._file('ca.key')}",
+            "--use-service-account-credentials=true",
+            "--allocate-node-cidrs=false",
+        )
+        self._launch("kube-scheduler", *common)
+
+    def stop(self, program: str) -> None:
+        """End a program by SIGTERM, as systemd does."""
+        process = self._processes.pop(program)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+
+    @property
+    def data(self) -> Path:
+        """The data of etcd."""
+        return self.directory / "etcd"
+
+    def back_up(self, copy: Path) -> None:
+        """Copy etcd's data while etcd is stopped, the API server waiting."""
+        self.stop("etcd")
+        shutil.copytree(self.data, copy)
+        self._start_etcd()
+
+    def restore(self, copy: Path) -> None:
+        """Bring back a copy of etcd's data, as an administrator does, with all programs stopped."""
+        self.close()
+        shutil.rmtree(self.data)
+        shutil.copytree(copy, self.data)
+        self.start()
+        self.start_controllers()
+
+    def is_ready(self) -> bool:
+        """Whether the API server says so.  Raises RuntimeError if it has ended."""
+        for name, process in self._processes.items():
+            if process.poll() is not None:
+                raise RuntimeError(f"{name} has ended: {self.log(name)[-3000:]}")
+        command = ["curl", "--silent", "--cacert", self._file("ca.crt"), f"{self.url}/readyz"]
+        asked = self._start(command, stdout=subprocess.PIPE, text=True)
+        return str(asked.communicate()[0]) == "ok"
+
+    def log(self, program: str) -> str:
+        """The output of a program so far."""
+        return (self.directory / f"{program}.log").read_text(errors="replace")
+
+    def close(self) -> None:
+        """End all programs."""
+        for program in reversed(list(self._processes)):
+            self.stop(program)
+
+    def _launch(self, program: str, *arguments: str) -> None:
+        with (self.directory / f"{program}.log").open("ab") as log:
+            command = [self.binaries.path(program), *arguments]
+            self._processes[program] = self._start(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def _file(self, name: str) -> str:
+        return str(self.directory / name)
+
+    def _write_credentials(self) -> None:
+        authority = trustme.CA()
+        names = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "localhost", "127.0.0.1")
+        server = authority.issue_cert(*dict.fromkeys((self._address, FIRST_SERVICE, *names)))
+        accounts = authority.issue_cert("accounts.example.test")
+        for name, blob in {
+            "ca.crt": authority.cert_pem,
+            "ca.key": authority.private_key_pem,
+            "server.crt": server.cert_chain_pems[0],
+            "server.key": server.private_key_pem,
+            "accounts.key": accounts.private_key_pem,
+        }.items():
+            blob.write_to_path(self._file(name))
+        rows = [f'{self._tokens[user]},{user},{user},"{groups}"\n' for user, groups in self._users.items()]
+        (self.directory / "tokens.csv").write_text("".join(rows))
+        for user in self._users:
+            self.kubeconfig_of(user).write_text(self._kubeconfig(user))
+
+    def _kubeconfig(self, user: str) -> str:
+        cluster = {"server": self.url, "certificate-authority": self._file("ca.crt")}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "lab", "cluster": cluster}],
+            "users": [{"name": "lab", "user": {"token": self._tokens[user]}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "lab"}}],
+            "current-context": "lab",
+        }
+        return to_yaml([document])

@@ -1,0 +1,34 @@
+"""`nftproxy conformance` with the real kube-proxy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.processes import CHECKOUT
+from tools.kubernetes.binaries import Binaries
+
+CONFIGURATION = """\
+apiVersion: kubeproxy.config.k8s.io/v1alpha1
+kind: KubeProxyConfiguration
+mode: nftables
+clusterCIDR: 10.1.0.0/16,fd00:1::/32
+conntrack: {maxPerCore: 0, min: 0}
+"""
+
+
+def judge(binaries: Binaries, directory: Path, *arguments: str) -> tuple[int, str]:
+    """Run the suite with kube-proxy, and return its exit status and output.
+
+    Args:
+        binaries: have kube-proxy.
+        directory: for its configuration, and the output as a file.
+        arguments: further arguments of the command.
+    """
+    configuration = directory / "kube-proxy-config.yaml"
+    configuration.write_text(CONFIGURATION)
+    proxy = f"{binaries.path('kube-proxy')} --config {{config}}"
+    command = [sys.executable, "-m", "nftproxy", "conformance", "--proxy", proxy, "--config", str(configuration)]
+    done = subprocess.run([*command, *arguments], check=False, stdout=subprocess.PIPE, text=True, cwd=CHECKOUT)
+    return done.returncode, done.stdout

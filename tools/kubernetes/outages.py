@@ -1,0 +1,74 @@
+"""A node that dies without a word, an API server that is away, and an etcd restored from a backup."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from tests.support.waiting import wait_until
+from tools.kubernetes.cluster import RealCluster
+from tools.kubernetes.control_plane import PATIENCE
+from tools.kubernetes.workload import Workload, answers
+from tools.migration.switch import Account
+
+AWAY = 12.0
+"""Seconds that the API server is away."""
+DEAD = 15.0
+"""Seconds that a node is dead: kube-controller-manager notices after 50."""
+LEAVE_OUT = {"nftproxy.dev/silent-endpoints": "leave-out"}
+
+
+def silent_node(cluster: RealCluster) -> Iterator[Account]:
+    """Cut the last node from the network, with the annotation and without."""
+    node = cluster.nodes[-1]
+    for number, (name, chosen) in enumerate({"keep": {}, "leave-out": LEAVE_OUT}.items(), 1):
+        workload = Workload(cluster, f"silent-{name}", number, chosen, [node])
+
+        def dead() -> None:
+            node.cut()
+            time.sleep(DEAD)
+
+        yield workload.follow(name, [("all nodes", lambda: None), ("a dead node", dead)])
+        node.mend()
+
+
+def api_outage(cluster: RealCluster) -> Iterator[Account]:
+    """Stop the API server for a while, then make a Service, and wait until it is served."""
+    workload = Workload(cluster, "outage", 3)
+
+    def away() -> None:
+        cluster.control.stop("kube-apiserver")
+        time.sleep(AWAY)
+
+    steps = [
+        ("the API server is away", away),
+        ("it is back", cluster.control.start_api_server),
+        ("a new Service is served", lambda: Workload(cluster, "after-outage", 4).await_service()),
+    ]
+    yield workload.follow("API outage", steps)
+
+
+def restored_etcd(cluster: RealCluster) -> Iterator[Account]:
+    """Restore etcd from a backup that lacks a Service, and wait until that Service is no longer served."""
+    workload = Workload(cluster, "restore", 5)
+    copy = cluster.directory / "backup"
+    cluster.control.back_up(copy)
+    lost = Workload(cluster, "not-in-the-backup", 6)
+
+    def steps() -> Iterator[tuple[str, Callable[[], object]]]:
+        yield "all Services", lost.await_service
+        yield "etcd is restored", partial(cluster.control.restore, copy)
+        yield "the lost Service is gone", partial(_await_end, lost)
+        yield "a new Service is served", lambda: Workload(cluster, "after-restore", 7).await_service()
+
+    yield workload.follow("restored etcd", steps())
+
+
+def _await_end(workload: Workload) -> None:
+    """Wait until nobody is served at a Service's addresses."""
+    wait_until(lambda: not any(map(answers, workload.fronts())), partial(str, workload.name), patience=PATIENCE)
+
+
+SILENT_NODE = "silent-node"
+OUTAGES = {SILENT_NODE: silent_node, "api": api_outage, "etcd": restored_etcd}

@@ -1,0 +1,109 @@
+"""A Service with a pod on each node, and clients of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from ipaddress import IPv4Address
+
+from tests.support.waiting import wait_until
+from tools.kubernetes.cluster import Manifest, RealCluster
+from tools.kubernetes.control_plane import PATIENCE
+from tools.kubernetes.deployment import ROLLOUT
+from tools.kubernetes.images import AGNHOST_IMAGE
+from tools.kubernetes.layout import FIRST_SERVICE
+from tools.kubernetes.node import ClusterNode
+from tools.kubernetes.traffic import HttpFront
+from tools.migration.switch import Account, Step
+from tools.migration.traffic import asking, await_tries
+
+PORT, TARGET = 80, 8080
+TRIES = 200
+"""Questions of each client after each step, at the least."""
+KEPT = 10
+"""Connections that each client keeps."""
+
+
+class Workload:
+    """A Service `name` with a pod on each node, and what its clients connect to.
+
+    Args:
+        cluster: with a service proxy.
+        number: from 0 on, of its ClusterIP and node port.
+        annotations: of the Service.
+        apart: nodes whose node ports have no client.
+    """
+
+    def __init__(
+        self,
+        cluster: RealCluster,
+        name: str,
+        number: int,
+        annotations: dict[str, str] | None = None,
+        apart: Collection[ClusterNode] = (),
+    ) -> None:
+        self.name = name
+        self.cluster_ip = str(IPv4Address(FIRST_SERVICE) + 1000 + number)
+        self.node_port = 30080 + number
+        self._cluster = cluster
+        self._places = [node.place for node in cluster.nodes if node not in apart]
+        cluster.apply(*objects(name, self.cluster_ip, self.node_port, annotations or {}))
+        cluster.kubectl("rollout", "status", f"daemonset/{name}", ROLLOUT)
+
+    def fronts(self) -> list[HttpFront]:
+        """A client among the pods of the first node, a client on that node's network, and clients outside.
+
+        Each node has a client of its node port, except for nodes apart.
+        """
+        node, outside = self._cluster.nodes[0], self._cluster.fabric
+        return [
+            HttpFront("pod to ClusterIP", node.guest, self.cluster_ip, PORT),
+            HttpFront("node to ClusterIP", node.namespace, self.cluster_ip, PORT),
+            *(HttpFront(f"node port of {each.name}", outside, each.address, self.node_port) for each in self._places),
+        ]
+
+    def await_service(self) -> None:
+        """Wait until each front is served."""
+        for front in self.fronts():
+            wait_until(partial(answers, front), partial(str, front.name), patience=PATIENCE, pause=0.2)
+
+    def follow(self, name: str, steps: Iterable[tuple[str, Callable[[], object]]]) -> Account:
+        """Take steps while clients connect all the time, and return the fate of their connections."""
+        self.await_service()
+        done = []
+        with asking(self.fronts(), KEPT) as clients:
+            for text, action in steps:
+                began = time.monotonic()
+                action()
+                done.append(Step(text, began, time.monotonic()))
+                await_tries(clients, TRIES)
+        return Account(name, tuple(done), tuple(sorted(each for client in clients for each in client.tries)))
+
+
+def answers(front: HttpFront) -> bool:
+    """Whether a pod answers at a front."""
+    try:
+        with front.talk() as conversation:
+            return bool(conversation.ask())
+    except OSError:
+        return False
+
+
+def objects(name: str, cluster_ip: str, node_port: int, annotations: dict[str, str]) -> list[Manifest]:
+    """A DaemonSet of agnhost's web server, and its Service."""
+    labels, metadata = {"app": name}, {"name": name, "namespace": "default"}
+    port = {"port": PORT, "targetPort": TARGET, "nodePort": node_port}
+    service = {"type": "NodePort", "clusterIP": cluster_ip, "selector": labels, "ports": [port]}
+    container = {
+        "name": "web",
+        "image": AGNHOST_IMAGE,
+        "args": ["netexec", f"--http-port={TARGET}"],
+        "readinessProbe": {"httpGet": {"path": "/hostname", "port": TARGET}},
+    }
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
+    pods = {"selector": {"matchLabels": labels}, "template": template}
+    return [
+        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": pods},
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata | {"annotations": annotations}, "spec": service},
+    ]
