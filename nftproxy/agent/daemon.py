@@ -20,6 +20,7 @@ from collections.abc import (
 from contextlib import aclosing
 from pathlib import Path
 
+from nftproxy.agent.conntrack_watch import watch_conntrack_fill
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.forwarding import watch_forwarding
 from nftproxy.agent.http.listeners import Listeners
@@ -204,6 +205,7 @@ class Daemon:
         else:
             yield watch_other_proxies(self.faults.report_other_proxies)
         yield watch_forwarding(self._pipeline, self.faults.report_not_forwarded)
+        yield watch_conntrack_fill(self.faults.report_conntrack_fill)
         if config.cluster_cidrs:
             yield watch_pod_routes(self._pipeline, self.faults.report_unrouted)
         if config.startup_taint and nodes is not None:

@@ -9,6 +9,7 @@ from nftproxy.doctor.findings import Finding, Severity, error, found, note, warn
 from nftproxy.doctor.observations import Observations
 from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of
 from nftproxy.model.codes import Code
+from nftproxy.model.conntrack_fill import nearly_full
 
 _FORWARDING: Mapping[str, tuple[Family, Severity]] = MappingProxyType(
     {
@@ -20,8 +21,6 @@ _BRIDGED = ("bridge/bridge-nf-call-iptables", "bridge/bridge-nf-call-ip6tables")
 BRIDGES = frozenset({"cni0", "cbr0", "kube-bridge"})
 """The pods' bridges of the CNI plugins bridge and flannel, of kubenet, and of kube-router."""
 
-FULL = 0.75
-"""The share of the maximum above which a burst could need the rest."""
 LONGEST_CHAIN = 8
 """The most entries a bucket: twice the ratio of kube-proxy's and the kernel's defaults (sysctl.py)."""
 
@@ -58,9 +57,8 @@ def _conntrack(observed: Observations) -> Iterator[Finding]:
     seen = observed.conntrack
     if seen is None:
         return
-    if seen.count > FULL * seen.maximum:
-        share = 100 * seen.count // max(seen.maximum, 1)
-        yield warning(Code.CONNTRACK_FULL, f"{seen.count} entries of {seen.maximum}, {share} %")
+    if fill := nearly_full(seen.count, seen.maximum):
+        yield warning(Code.CONNTRACK_FULL, fill)
     if seen.wanted > seen.maximum:
         yield note(
             Code.CONNTRACK_SMALL,

@@ -20,7 +20,7 @@ from nftproxy_conformance.apiserver.faults import Fault, Respond
 from nftproxy_conformance.lab import DROPPED, NODE, TCP_RESET, UNTOUCHED, Origin, Outcome, obstacle
 
 from nftproxy.api.services import PROXY_NAME
-from nftproxy.kernel import sysctl
+from tests.kernel.conntrack.entries import fill
 from tests.support.cluster import IP, IP6, at
 from tests.support.command import nftproxy
 from tests.support.objects import Object
@@ -360,13 +360,13 @@ def test_a_pod_that_does_not_answer(scene: Scene) -> None:
     assert re.search(r" 10\.1\.0\.4:8080 +([1-9]\d*) +\1$", scene.answer(ROWS[DEAD].commands), re.MULTILINE)
 
 
-def test_connection_tracking_is_full(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The doctor names a full connection tracking, by invented sysctls: the limit belongs to the whole machine."""
-    full = {sysctl.CONNTRACK_ENTRIES: 262144, sysctl.CONNTRACK_LIMIT: 262144}
-    read_all = sysctl.read_all
-    monkeypatch.setattr(sysctl, "read_all", lambda paths: read_all(paths) | full)
+def test_connection_tracking_is_full(scene: Scene) -> None:
+    """The doctor names a full connection tracking, which drops a new connection."""
     scene.has(*FINE)
+    scene.node.call(fill, scene.world.lab.node.conntrack_room() + 1_000)
+    assert scene.world.lab.connect(POD, IP.vip, 80) == DROPPED
     scene.find(*FULL)
+    scene.world.lab.node.flush_conntrack()
 
 
 def test_another_program_deletes_the_rules(scene: Scene) -> None:

@@ -47,6 +47,7 @@ class FaultReporter:
         self._had_node = True
         self._unrouted: set[Address] = set()
         self._not_forwarded: set[Family] = set()
+        self._is_conntrack_full = False
         self._excess_changes = 0
 
     def report_services(self) -> None:
@@ -102,6 +103,19 @@ class FaultReporter:
             )
         self._not_forwarded = set(sysctls)
         self._health.set_warnings(Code.NOT_FORWARDING, warnings.values())
+
+    def report_conntrack_fill(self, fill: str) -> None:
+        """Report that connection tracking is nearly full, with its entries and limit, or with "" that it isn't."""
+        warnings = (
+            [f"connection tracking has {fill}: once it is full, the kernel drops new connections"] if fill else []
+        )
+        if bool(fill) != self._is_conntrack_full:
+            self._is_conntrack_full = bool(fill)
+            for warning in warnings:
+                warn(Code.CONNTRACK_FULL, "%(warning)s", warning=warning)
+            if not fill:
+                log.info("connection tracking has room again")
+        self._health.set_warnings(Code.CONNTRACK_FULL, warnings)
 
     def _report_losses(self, losses: Sequence[LostClaim]) -> None:
         """Report lost addresses and ports, with a single log line for each Service."""

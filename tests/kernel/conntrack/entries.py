@@ -107,6 +107,6 @@ def addition(client: bytes, front: bytes, endpoint: bytes, zones: tuple[bytes, b
         return nested(kind, parts + (attribute(ct.TUPLE_ZONE, zone) if zone else b""))
 
     both = flow(ct.TUPLE_ORIGINAL, client, front, zones[0]) + flow(ct.TUPLE_REPLY, endpoint, client, zones[1])
-    status = attribute(ct.STATUS, struct.pack("!I", 0xA))  # confirmed, seen
+    status = attribute(ct.STATUS, struct.pack("!I", 0xE))  # confirmed, assured, seen
     timeout = attribute(ct.TIMEOUT, struct.pack("!I", 600))
     return request(ct.SUBSYSTEM, ct.NEW, CREATE | EXCLUSIVE, socket.AF_INET, both + timeout + status)

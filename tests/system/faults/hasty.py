@@ -5,7 +5,7 @@
 
 import functools
 
-from nftproxy.agent import daemon, forwarding, pod_routes
+from nftproxy.agent import conntrack_watch, daemon, forwarding, pod_routes
 from nftproxy.agent.lifecycle import rivals
 from nftproxy.agent.reporting import freshness
 from nftproxy.api.pauses import ReflectorTimes
@@ -16,7 +16,7 @@ from nftproxy.sources.api_connection import Timeouts
 BOOKMARKS = 0.3
 """Seconds between bookmarks, which keep a watch from timing out."""
 PROXIES_PERIOD = 0.3
-"""Seconds between two checks for other proxies, for routes to pods, and of forwarding."""
+"""Seconds between two checks for other proxies, for routes to pods, of forwarding, and of conntrack."""
 GRACE = 0.5
 """Seconds for which requests may fail before a resource counts as out of touch."""
 PATIENCE = Timeouts(connect=2.0, answer=2.0, silence=1.5)
@@ -28,4 +28,5 @@ if __name__ == "__main__":
     vars(freshness)["GRACE"] = GRACE
     vars(pod_routes)["PERIOD"] = PROXIES_PERIOD
     vars(forwarding)["PERIOD"] = PROXIES_PERIOD
+    vars(conntrack_watch)["PERIOD"] = PROXIES_PERIOD
     cli.main()

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 
 import yaml
 from nftproxy_conformance.apiserver.faults import Fault, Reset, Respond
-from nftproxy_conformance.lab import Origin
+from nftproxy_conformance.lab import DROPPED, Origin
 from nftproxy_conformance.lab.topology import NODE_NAME
 
 from nftproxy.api.services import PROXY_NAME
+from tests.kernel.conntrack.entries import fill
 from tests.support.cluster import IP
 from tests.support.objects import Object
 from tests.system.e2e.objects import external_name, service, slice_of
@@ -138,6 +139,15 @@ def not_forwarding(bench: Bench) -> Iterator[None]:
     bench.lab.node.sysctl({"ipv4/ip_forward": "0"})
     yield
     bench.lab.node.sysctl({"ipv4/ip_forward": "1"})
+
+
+@contextmanager
+def tracking_is_full(bench: Bench) -> Iterator[None]:
+    """Connection tracking has as many entries as the machine allows a namespace, and drops a new connection."""
+    bench.lab.node.call(fill, bench.lab.node.conntrack_room() + 1_000)
+    assert bench.lab.connect(Origin.POD, vip(3), 80) == DROPPED
+    yield
+    bench.lab.node.flush_conntrack()
 
 
 @contextmanager
@@ -351,6 +361,7 @@ THE_NODE = [
     Incident("ufw, docker, CNI, a firewall", DOCTOR, ("FORWARD", "firewall"), FINE, together(crowded, WALL), (), 1),
     Incident("nothing routes to pods", "status", ("NFT018",), (WEB, slice_of("10.1.77.5@node-b")), unrouted, WELL[1:]),
     Incident("ip_forward is off", "status", ("NFT624",), FINE, not_forwarding, WELL[1:]),
+    Incident("connection tracking is full", "status", ("NFT626", "100 %"), FINE, tracking_is_full, WELL[1:]),
     Incident("pods have no range", DOCTOR, ("NFT637",), FINE, rangeless, (), 1),
     Incident("API away, ip_forward off", DOCTOR, ("NFT624", "Connection refused"), FINE, BOTH, (), 1),
 ]
@@ -444,7 +455,3 @@ CLIENTS = [
     Incident("pod is gone, connection stays", "top", ("(gone)",), (WEB, slice_of(HERE)), gone),
 ]
 INCIDENTS = [*THE_AGENT, *THE_NODE, *SERVICES, *CLIENTS]
-"""All incidents but a full connection tracking table.
-
-The limit of connection tracking is the machine's, not the namespace's (tests/doctor/test_findings.py).
-"""
