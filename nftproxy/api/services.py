@@ -44,6 +44,8 @@ PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 
 kube-proxy ignores every Service with this label, with any value (pkg/proxy/apis/well_known_labels.go)."""
 
+PROXIED = "Proxy"
+"""The ipMode of addresses whose packets the load balancer sends to node ports or pods by itself."""
 ANOTHERS = f"it is for another proxy (label {PROXY_NAME})"
 """The reason for which an object with that label is ignored."""
 
@@ -104,6 +106,7 @@ def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> S
         return None
     kind = word(spec.type, ServiceType.CLUSTER_IP, "spec.type", report)
     balanced = kind is ServiceType.LOAD_BALANCER
+    ingress = list(_ingress_ips(given.status, report)) if balanced else []
     external_ips = several(spec.external_ips, virtual_address, "spec.externalIPs", report)
     internal, external = _policies(spec, report)
     if kind is ServiceType.CLUSTER_IP and not external_ips:
@@ -117,7 +120,8 @@ def build_service(given: schema.RawService, key: ObjectKey, report: Report) -> S
         cluster_ips=cluster_ips,
         ports=tuple(_service_ports(spec, kind, report)),
         external_ips=external_ips,
-        load_balancer_ips=tuple(dict.fromkeys(_load_balancer_ips(given.status, report))) if balanced else (),
+        load_balancer_ips=tuple(dict.fromkeys(ip for ip, mode in ingress if mode != PROXIED)),
+        proxied_ips=tuple(dict.fromkeys(ip for ip, mode in ingress if mode == PROXIED)),
         source_ranges=_source_ranges(spec.load_balancer_source_ranges, report) if balanced else (),
         internal_policy=internal,
         external_policy=external,
@@ -202,17 +206,17 @@ def _optional_port(value: int | None, path: str, report: Report) -> int:
     return (port_number(value, path, report) or 0) if value else 0
 
 
-def _load_balancer_ips(status: schema.ServiceStatus | None, report: Report) -> Iterator[Address]:
-    """Parse status.loadBalancer.ingress[].ip where ipMode is VIP or absent (KEP-1860).  Hostnames are ignored."""
+def _ingress_ips(status: schema.ServiceStatus | None, report: Report) -> Iterator[tuple[Address, str]]:
+    """Parse status.loadBalancer.ingress[].ip, each with its ipMode (KEP-1860).  Hostnames are ignored."""
     balancer = (status or schema.ServiceStatus()).load_balancer or schema.LoadBalancerStatus()
     for index, ingress in numbered(balancer.ingress):
         path = f"status.loadBalancer.ingress[{index}]"
-        if ingress.ip_mode not in (None, "", "VIP", "Proxy"):
-            report(f"{path}.ipMode", f"{show(ingress.ip_mode)} is not VIP or Proxy")
-        elif ingress.ip and ingress.ip_mode != "Proxy":
+        if ingress.ip_mode not in (None, "", "VIP", PROXIED):
+            report(f"{path}.ipMode", f"{show(ingress.ip_mode)} is not VIP or {PROXIED}")
+        elif ingress.ip:
             address = virtual_address(ingress.ip, f"{path}.ip", report)
             if address:
-                yield address
+                yield address, ingress.ip_mode or ""
 
 
 def _source_ranges(value: object, report: Report) -> tuple[Network, ...]:

@@ -34,7 +34,7 @@ from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
 from nftproxy.model.steps import finish
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import why_not_near
+from nftproxy.policy.choosing.choice import endpoints_left_out, why_not_near
 from nftproxy.policy.fronts import restricting_ranges
 
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
@@ -190,6 +190,7 @@ def _served(
         affinity=affinity_of(pipeline, spot, served, asking),
         notes=(
             *place.notes,
+            *filter(None, [endpoints_left_out(pipeline.state.slices_of(service.key), spot.family, served.port)]),
             *_topology(pipeline, served, spot.family),
             *_silence(pipeline, served),
             *_hairpin(served, asking, cases),

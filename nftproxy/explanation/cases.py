@@ -14,7 +14,13 @@ import msgspec
 
 from nftproxy.explanation.answer import Admission, Admits, Case, EndpointShare, Fate, List
 from nftproxy.explanation.clients import Client, is_local, own_addresses
-from nftproxy.explanation.ownership import Served, node_port_addresses, node_port_owner
+from nftproxy.explanation.ownership import (
+    Served,
+    health_check_at,
+    node_port_addresses,
+    node_port_owner,
+    serves_node_ports,
+)
 from nftproxy.explanation.question import SourceKind, ToAddress
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm
@@ -118,8 +124,14 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
         return Case(sources, Fate.NODE, _why_nodes_own(pipeline, spot))
     if whose := another_proxys(pipeline.state, address):
         return Case(sources, Fate.PASSED, f"{whose}, so the packet is routed as any other")
-    why = _why_no_node_port(pipeline, spot) or "no Service has this address and port"
+    why = _why_no_node_port(pipeline, spot) or _proxied(state, address) or "no Service has this address and port"
     return Case(sources, Fate.PASSED, f"{why}, so the packet is routed as any other")
+
+
+def _proxied(state: ClusterState, address: Address) -> str:
+    """Name the Service whose load balancer takes packets to an address by itself, or return "".  This looks at all."""
+    found = (each.key for each in state.services.values() if address in each.proxied_ips)
+    return next((f"it is a load balancer IP of Service {key} with ipMode Proxy" for key in found), "")
 
 
 def another_proxys(state: ClusterState, address: Address) -> str:
@@ -134,7 +146,10 @@ def _whose(pipeline: Pipeline, address: Address) -> str:
 
 def _why_nodes_own(pipeline: Pipeline, spot: ToAddress) -> str:
     """Why a packet to one of the node's own addresses isn't translated."""
-    return f"it is the node's own address, and {_why_no_node_port(pipeline, spot) or 'no Service has the port'}"
+    service = health_check_at(pipeline, spot) if serves_node_ports(pipeline, spot.address) else None
+    checked = f"the agent answers health checks of Service {service.key} there" if service else ""
+    why = checked or _why_no_node_port(pipeline, spot) or "no Service has the port"
+    return f"it is the node's own address, and {why}"
 
 
 def _why_no_node_port(pipeline: Pipeline, spot: ToAddress) -> str:

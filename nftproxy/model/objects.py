@@ -87,6 +87,7 @@ class Service(msgspec.Struct, frozen=True, gc=False):
     traffic_distribution: TrafficDistribution = TrafficDistribution.NONE
     labels: tuple[Label, ...] = ()  # for the selectors of `nftproxy list`: no rule depends on them
     options: ServiceOptions = PLAIN  # the values of nftproxy's own annotations
+    proxied_ips: tuple[Address, ...] = ()  # the ingress IPs with the ipMode Proxy: no rule depends on them
     faults: tuple[
         str, ...
     ] = ()  # the parts that can't be used, with codes, for `nftproxy list`: no rule depends on them

@@ -173,21 +173,21 @@ def test_of_equal_node_ports_the_first_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ingress", "expected"),
+    ("ingress", "served", "proxied"),
     [
-        ({"ip": "203.0.113.80"}, ["203.0.113.80"]),
-        ({"ip": "203.0.113.80", "ipMode": None}, ["203.0.113.80"]),
-        ({"ip": "203.0.113.80", "ipMode": ""}, ["203.0.113.80"]),
-        ({"ip": "203.0.113.80", "ipMode": "VIP"}, ["203.0.113.80"]),
-        ({"ip": "203.0.113.80", "ipMode": "Proxy"}, []),
-        ({"hostname": "lb.example.com"}, []),
-        ({"hostname": "lb.example.com", "ip": ""}, []),
+        ({"ip": "203.0.113.80"}, ["203.0.113.80"], []),
+        ({"ip": "203.0.113.80", "ipMode": None}, ["203.0.113.80"], []),
+        ({"ip": "203.0.113.80", "ipMode": ""}, ["203.0.113.80"], []),
+        ({"ip": "203.0.113.80", "ipMode": "VIP"}, ["203.0.113.80"], []),
+        ({"ip": "203.0.113.80", "ipMode": "Proxy"}, [], ["203.0.113.80"]),
+        ({"hostname": "lb.example.com"}, [], []),
+        ({"hostname": "lb.example.com", "ip": ""}, [], []),
     ],
 )
-def test_load_balancer_ips(ingress: Raw, expected: list[str]) -> None:
-    """Ingress IPs count unless their mode is Proxy.  Hostnames don't."""
+def test_load_balancer_ips(ingress: Raw, served: list[str], proxied: list[str]) -> None:
+    """Ingress IPs are served unless their mode is Proxy, and are kept with it for people.  Hostnames don't count."""
     made, problems = service("status.loadBalancer.ingress", [ingress])
-    assert (list(made.load_balancer_ips), problems) == (expected, [])
+    assert (list(made.load_balancer_ips), list(made.proxied_ips), problems) == (served, proxied, [])
 
 
 def test_each_load_balancer_ip_counts_once() -> None:

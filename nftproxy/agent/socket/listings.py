@@ -15,7 +15,7 @@ from nftproxy.api.selectors import Selector, selects
 from nftproxy.model.addresses import FAMILY_NAMES, Family, family_of, port_text
 from nftproxy.model.objects import ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.pipeline import Pipeline
-from nftproxy.policy.choosing.choice import choose, why_no_candidate
+from nftproxy.policy.choosing.choice import choose, endpoints_left_out, why_no_candidate
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.fronts import ClaimedFront, claimed_fronts
 
@@ -101,7 +101,9 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
     lost = [f"it does not get {each.what}: {each.why(pipeline.state.claims)}" for each in losses]
     judged = list(_judged_ports(pipeline, service))
     without, none_local = list(_without_endpoints(pipeline, service, judged)), list(_without_local(judged))
-    notes = (quarantines, lost[:MOST_NOTES], without[:MOST_NOTES], none_local[:MOST_NOTES], _faults(pipeline, service))
+    others = [*_proxied(service), *_left_out(pipeline, service, judged)]
+    limited = [each[:MOST_NOTES] for each in (lost, without, none_local, others)]
+    notes = (quarantines, *limited, _faults(pipeline, service))
     reasons = {"Quarantined": quarantines, "Conflict": lost, "NoEndpoints": without, "NoneLocal": none_local}
     used, local, known = _counts(each for each in judged if each.family is judged[0].family)
     return ServiceRow(
@@ -109,7 +111,7 @@ def _service_row(pipeline: Pipeline, service: Service) -> ServiceRow:
         service=service.key.name,
         type=service.type.value,
         cluster_ips=service.cluster_ips,
-        external_ips=tuple(dict.fromkeys((*service.load_balancer_ips, *service.external_ips))),
+        external_ips=tuple(dict.fromkeys((*service.load_balancer_ips, *service.proxied_ips, *service.external_ips))),
         ports=tuple(map(_port_text, service.ports)),
         created=service.created,
         state=next((state for state, why in reasons.items() if why), "Served"),
@@ -176,6 +178,18 @@ def _without_endpoints(pipeline: Pipeline, service: Service, judged: Iterable[Ju
             if not each.choice.verdicts:
                 why = why_no_candidate(pipeline.state.slices_of(service.key), each.family, each.port)
             yield f"{each}: no usable endpoint: {why}"
+
+
+def _proxied(service: Service) -> Iterator[str]:
+    """Yield a note for each address that kubectl shows, too, and no rule serves."""
+    yield from (f"{each} has ipMode Proxy: no rule serves it" for each in service.proxied_ips)
+
+
+def _left_out(pipeline: Pipeline, service: Service, judged: Iterable[JudgedPort]) -> Iterator[str]:
+    """Yield a note for each port that some of the Service's EndpointSlices don't have."""
+    for each in judged:
+        if why := endpoints_left_out(pipeline.state.slices_of(service.key), each.family, each.port):
+            yield f"{each}: {why}"
 
 
 def _without_local(judged: Iterable[JudgedPort]) -> Iterator[str]:

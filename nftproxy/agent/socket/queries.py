@@ -38,11 +38,12 @@ from nftproxy.api.selectors import parse_selector
 from nftproxy.config.configz import configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
 from nftproxy.explanation.answering import explaining
-from nftproxy.explanation.expected import with_kernel
+from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
 from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family, host_port
 from nftproxy.model.codes import Code
@@ -193,7 +194,9 @@ def _explain(known: QueryContext) -> QueryHandler:
                 one = msgspec.structs.replace(explanation, places=(place,))
                 places += (await asyncio.to_thread(_with_kernel, one)).places
                 yield GOING_ON
-            explanation = msgspec.structs.replace(explanation, places=tuple(places))
+            present = await asyncio.to_thread(_hooked_chains, {place.family for place in explanation.places})
+            missing = missing_chains(known.pipeline, explanation, present.__getitem__) if present else ()
+            explanation = msgspec.structs.replace(explanation, places=tuple(places), missing_chains=missing)
             if is_last or not explanation.is_damaged:
                 break
             await asyncio.sleep(AGAIN)
@@ -233,6 +236,14 @@ def _with_kernel(explanation: Explanation) -> Explanation:
             return with_kernel(explanation, elements.find)
     except Unavailable:
         return explanation
+
+
+def _hooked_chains(families: Iterable[Family]) -> dict[Family, frozenset[str]]:
+    """Return the base chains of each family to which packets come, nothing if the kernel can't be read."""
+    try:
+        return {family: hooked_chains(family) for family in families}
+    except Unavailable:
+        return {}
 
 
 def _affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:

@@ -78,9 +78,23 @@ def why_no_candidate(slices: Iterable[EndpointSlice], family: Family, port: Serv
     count = len({endpoint.address for each in own for endpoint in each.endpoints})
     if not count:
         return "its EndpointSlices have no endpoints, as when its selector matches no pod"
-    name = f"the port `{port.name}`" if port.name else f"a {port.protocol.name} port without a name"
     hint = "as when targetPort names no container port of the pods"
-    return f"its EndpointSlices have {count} endpoint{'s' * (count > 1)}, none with {name}, {hint}"
+    return f"its EndpointSlices have {count} endpoint{'s' * (count > 1)}, none with {_port_words(port)}, {hint}"
+
+
+def endpoints_left_out(slices: Iterable[EndpointSlice], family: Family, port: ServicePort) -> str:
+    """Say how many endpoints a Service port lacks, as only other EndpointSlices have the port, or return ""."""
+    own = [each for each in slices if each.family is family]
+    having = [each for each in own if any((at.name, at.protocol) == (port.name, port.protocol) for at in each.ports)]
+    if not having or len(having) == len(own):
+        return ""
+    known, used = ({endpoint.address for each in some for endpoint in each.endpoints} for some in (own, having))
+    count = len(known - used)
+    return f"endpoints without {_port_words(port)} in their EndpointSlice: {count} of {len(known)}" if count else ""
+
+
+def _port_words(port: ServicePort) -> str:
+    return f"the port `{port.name}`" if port.name else f"a {port.protocol.name} port without a name"
 
 
 class ChoiceCache:

@@ -15,7 +15,7 @@ from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
 from nftproxy.explanation.answer import Explanation
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Service
@@ -174,6 +174,24 @@ def used(*objects: ClusterObject) -> dict[str, str]:
             ),
         ),
         (
+            (service(), slice_of(endpoints=[HERE]), slice_of(endpoints=[HERE, AWAY], ports=["web:8080"], suffix="2")),
+            "Served",
+            "1/1",
+            ("port http (IPv4): endpoints without the port `http` in their EndpointSlice: 1 of 2",),
+        ),
+        (
+            (service(), slice_of(endpoints=[HERE]), slice_of(endpoints=[HERE], ports=["web:8080"], suffix="2")),
+            "Served",
+            "1/1",
+            (),
+        ),
+        (
+            (service(type="LoadBalancer", proxied_ips=(Address("203.0.113.7"),)), slice_of(endpoints=[HERE])),
+            "Served",
+            "1/1",
+            ("203.0.113.7 has ipMode Proxy: no rule serves it",),
+        ),
+        (
             (service(), slice_of(endpoints=[f"{HERE} unready"])),
             "NoEndpoints",
             "0/1",
@@ -271,6 +289,22 @@ def test_a_change_on_its_way_is_no_damage(monkeypatch: pytest.MonkeyPatch, damag
         return b"".join([piece async for piece in handler({"to": "10.96.0.10:80"})])
 
     monkeypatch.setattr(queries, "_with_kernel", with_kernel)
+    monkeypatch.setattr(queries, "_hooked_chains", lambda _families: {})
     monkeypatch.setattr(queries, "AGAIN", 0.0)
     assert msgspec.json.decode(asyncio.run(answer()), type=Explanation).is_damaged is is_damaged
     assert len(compared) == min(damaged + 1, queries.COMPARISONS)
+
+
+def test_a_missing_chain_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An explanation names the base chains that the kernel lacks, and is damaged by them."""
+
+    async def answer() -> bytes:
+        handler = queries.query_handlers(knowing(pipeline(service(), slice_of())))["/v1/explain"]
+        return b"".join([piece async for piece in handler({"to": "10.96.0.10:80"})])
+
+    monkeypatch.setattr(queries, "_with_kernel", lambda explanation: explanation)
+    monkeypatch.setattr(queries, "_hooked_chains", lambda families: dict.fromkeys(families, frozenset()))
+    monkeypatch.setattr(queries, "AGAIN", 0.0)
+    explanation = msgspec.json.decode(asyncio.run(answer()), type=Explanation)
+    assert "ip nftproxy nat-prerouting" in explanation.missing_chains
+    assert explanation.is_damaged

@@ -63,6 +63,13 @@ def noted(made: Object, **annotations: str) -> Object:
     return made
 
 
+def proxied(made: Object) -> Object:
+    """A Service whose load balancer takes packets to its addresses by itself."""
+    for each in made["status"]["loadBalancer"]["ingress"]:
+        each["ipMode"] = "Proxy"
+    return made
+
+
 # Damage
 
 
@@ -392,6 +399,27 @@ SERVICES = [
         ("none with the port",),
         (web(ports=["http:80"]), NAMELESS_PORT),
         never=NOWHERE[1:],
+    ),
+    Incident(
+        "new pods name their port otherwise",
+        LIST,
+        ("in their EndpointSlice: 1 of 2",),
+        (web(ports=["http:80"]), slice_of(HERE, ports=["http:8080"]), slice_of(AWAY, suffix="2", ports=["web:8080"])),
+        never=NOWHERE,
+    ),
+    Incident(
+        "load balancer IP with ipMode Proxy",
+        f"explain {IP.balanced}:80 {OUTSIDE}",
+        ("load balancer IP of Service shop/web with ipMode Proxy",),
+        (proxied(web(**BALANCED)), PODS),
+        never=("no Service has",),
+    ),
+    Incident(
+        "load balancer's health check",
+        "explain node:32000",
+        ("answers health checks of Service shop/web", "the status is 503"),
+        (web(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=32000), slice_of(AWAY)),
+        never=("no Service has",),
     ),
     Incident("selector matches no pod", LIST, ("selector matches no pod", "NoEndpoints"), (WEB, slice_of())),
     Incident("no pod is ready", LIST, ("none of 2 is ready", "NoEndpoints"), (WEB, UNREADY), never=NOWHERE[1:]),
