@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 def quick(examples: int = 60) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Settings of every property here: few examples, as each is a whole cluster, and no clock."""
+    """Hypothesis settings for these properties: few examples, since each is a whole cluster, and no deadline."""
     return settings(
         max_examples=examples,
         deadline=None,

@@ -89,7 +89,7 @@ def sent(*tellings: Occurrence, failures: int = 0) -> list[str]:
 
 @contextmanager
 def reaching(server: ApiServer, tmp_path: Path) -> Iterator[Callable[[Sequence[Step]], None]]:
-    """A function that makes an agent report these in sequence, each once the previous report has been answered."""
+    """A function that makes an agent report occurrences in sequence, each once the previous is answered."""
     kubeconfig = str(server.write_kubeconfig(tmp_path / "kubeconfig"))
 
     async def tell(steps: Sequence[Step]) -> None:

@@ -76,7 +76,7 @@ def test_a_foreign_commit_invalidates_the_cache(made: Pipeline, text: str) -> No
 
 
 def test_a_commit_while_it_is_read_is_seen(made: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If another program commits something between two parts of it, nothing of it is used."""
+    """If another program commits while a set is being listed, the parts that were read are not used."""
 
     def disturbed(family: Family, name: str) -> Iterable[bytes]:
         yield from listings(family, name)
