@@ -232,7 +232,7 @@ class SyncLoop:
         events, changes = await self._compile_next()
         applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
         if not any(map(_concerns_all, events)) and (
-            expense := self._turns.spent(self._processor_time() - began, now())
+            expense := self._turns.charge(self._processor_time() - began, now())
         ):
             self._expenses.record(expense, now())
         waiting = self.inbox.waiting(self._pipeline.state.service_of)

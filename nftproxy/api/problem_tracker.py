@@ -50,7 +50,7 @@ class ProblemTracker:
         self._fresh: list[tuple[Key, Problem]] = []
         self._windows: dict[Key, _Window] = {}
         """The oldest is first."""
-        self._unsaid = 0
+        self._suppressed = 0
 
     def begin_listing(self) -> None:
         """Begin a listing: objects that are not recorded until it ends are gone."""
@@ -80,7 +80,7 @@ class ProblemTracker:
         if len(self._fresh) < MOST_AT_ONCE:
             self._fresh.append((key, problem))
         else:
-            self._unsaid += 1
+            self._suppressed += 1
 
     def take_new(self, now: float) -> list[Problem]:
         """Return the new problems, each once, and the number of problems that were left out.
@@ -89,27 +89,27 @@ class ProblemTracker:
             now: seconds of a clock that never goes back.
         """
         fresh, self._fresh = self._fresh, []
-        said = [*self._ended_windows(now), *(each for key, each in fresh if self._may_say(key, each, now))]
-        if self._unsaid:
-            said.append(Problem("", "", "", f"and {self._unsaid} more problems like these", Code.MORE_PROBLEMS))
-            self._unsaid = 0
-        return said
+        reported = [*self._ended_windows(now), *(each for key, each in fresh if self._is_within_limit(key, each, now))]
+        if self._suppressed:
+            reported.append(Problem("", "", "", f"and {self._suppressed} more problems like these", Code.MORE_PROBLEMS))
+            self._suppressed = 0
+        return reported
 
-    def _may_say(self, key: Key, problem: Problem, now: float) -> bool:
+    def _is_within_limit(self, key: Key, problem: Problem, now: float) -> bool:
         """Count a problem of an object, and return whether it is within the object's limit."""
         window = self._windows.get(key, _Window(now, 0, 0, problem.object))
         if key not in self._windows and len(self._windows) >= MOST_WINDOWS:
-            self._unsaid += 1
+            self._suppressed += 1
             return False
-        may_say = window.reported < MOST_OF_ONE
+        is_within = window.reported < MOST_OF_ONE
         self._windows[key] = window._replace(
-            reported=window.reported + may_say, left_out=window.left_out + (not may_say)
+            reported=window.reported + is_within, left_out=window.left_out + (not is_within)
         )
-        return may_say
+        return is_within
 
     def _ended_windows(self, now: float) -> list[Problem]:
         """Forget the windows that are over.  Return a problem for each of these that has left problems out."""
-        said: list[Problem] = []
+        reported: list[Problem] = []
         while self._windows:
             key, window = next(iter(self._windows.items()))
             if now - window.since < WHILE:
@@ -117,5 +117,5 @@ class ProblemTracker:
             del self._windows[key]
             if window.left_out:
                 text = f"and {window.left_out} more problems, as it was written again and again"
-                said.append(Problem("", window.name, "", text, Code.MORE_PROBLEMS))
-        return said
+                reported.append(Problem("", window.name, "", text, Code.MORE_PROBLEMS))
+        return reported

@@ -31,15 +31,15 @@ def failure_text(error: BaseException | None, host: str, timeouts: Timeouts, *, 
         case httpx.ReadTimeout():
             return f"no data from {host} for {timeouts.answer:g} s"
         case httpx.ConnectError():
-            return f"no connection to {host}: {_said(cause)}"
+            return f"no connection to {host}: {_message(cause)}"
         case httpx.NetworkError() | httpx.RemoteProtocolError() | ConnectionResetError() | BrokenPipeError():
-            return f"the connection to {host} broke: {_said(cause)}"
+            return f"the connection to {host} broke: {_message(cause)}"
         case TimeoutError() if not cause.errno and not cause.args:
             return f"{host} took longer than {timeouts.page:g} s for an answer"
-    return _said(cause) or type(cause).__name__
+    return _message(cause) or type(cause).__name__
 
 
-def _said(error: BaseException | None) -> str:
+def _message(error: BaseException | None) -> str:
     """Return the system's message if the system has failed, else the message of the error or of its causes."""
     chain = list(_chain(error))
     system = [_of_system(each) for each in chain if isinstance(each, OSError) and each.errno]

@@ -141,7 +141,7 @@ class BoundedConnections:
         """Uncount a listener, even if `take_listener` raised."""
         self._listeners -= 1
 
-    def made(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
+    def add(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
         """Add a connection, and close an older one for each limit that is exceeded."""
         peer = transport.get_extra_info("peername")
         made = _Open(listener, peer[0] if peer else "", transport)

@@ -166,7 +166,7 @@ class HttpServer:
         task, transport = _this_task(), writer.transport
         transport.set_write_buffer_limits(0)  # drained data has left the process, so nothing is lost at the end
         self._conversations[task] = transport
-        self._connections.made(transport, group, transport)
+        self._connections.add(transport, group, transport)
         protocol = h11.Connection(h11.SERVER, LARGEST_HEAD)
         try:
             while await self._exchange(protocol, reader, writer):

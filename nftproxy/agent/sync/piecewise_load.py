@@ -65,7 +65,7 @@ class PiecewiseLoad:
         try:
             with contextlib.ExitStack() as stack:
                 await self._apply_all_but_the_last(stack)
-                last = self._taken()
+                last = self._take_piece()
                 if not self._under_way:
                     stack.enter_context(self._table_watch.committing(len(last.text)))
                 commits = await self._commits()
@@ -85,14 +85,14 @@ class PiecewiseLoad:
             if size >= PIECE:  # and there is more
                 if not self._under_way:
                     stack.enter_context(self._table_watch.committing(LARGE))
-                self._under_way.append(asyncio.ensure_future(self._kernel.apply(self._taken())))
+                self._under_way.append(asyncio.ensure_future(self._kernel.apply(self._take_piece())))
                 size = 0
             self._gathered.append(made)
             size += len(made.text)
             with self._reporter.interrupted():
                 await asyncio.sleep(0)
 
-    def _taken(self) -> Transaction:
+    def _take_piece(self) -> Transaction:
         piece = join(self._gathered)
         self._gathered = []
         self.size += len(piece.text)

@@ -102,8 +102,8 @@ class Turns:
         """Return when it is a large Service's turn."""
         return max(self._due, self._due_of.get(service.namespace, 0.0))
 
-    def spent(self, seconds: float, now: float) -> Expense | None:
-        """Note the cost of the chosen Services' changes.  Return the largest change, if it is large."""
+    def charge(self, seconds: float, now: float) -> Expense | None:
+        """Charge the cost of the chosen Services' changes.  Return the largest change, if it is large."""
         sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
         total = sum(sizes.values())
         costs = {key: seconds * size / total for key, size in sizes.items()}

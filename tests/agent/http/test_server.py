@@ -97,9 +97,9 @@ async def test_a_client_that_opens_too_many_is_refused_the_rest() -> None:
     class Counted(BoundedConnections):
         served = 0
 
-        def made(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
+        def add(self, handler: Handler, listener: Hashable, transport: asyncio.WriteTransport) -> None:
             Counted.served += 1
-            super().made(handler, listener, transport)
+            super().add(handler, listener, transport)
 
     listening = socket.create_server(("127.0.0.1", 0))
     server = HttpServer("it", Counted(MOST), echo)

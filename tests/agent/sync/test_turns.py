@@ -27,7 +27,7 @@ def charged(*large: ObjectKey) -> Turns:
     made = turns()
     for each in large:
         made.choose({each: 0.0}, 0.0)
-        made.spent(COST, 0.0)
+        made.charge(COST, 0.0)
     return made
 
 
@@ -36,7 +36,7 @@ def test_small_changes_come_together() -> None:
     waiting = {WEB: 1.0, BIG: 0.5, CART: 0.7}
     made = turns()
     assert set(made.choose(waiting, 2.0)) == set(waiting)
-    assert made.spent(LARGE / 2, 2.0) is None
+    assert made.charge(LARGE / 2, 2.0) is None
     assert set(made.choose(waiting, 2.1)) == set(waiting)
 
 
@@ -45,7 +45,7 @@ def test_a_large_change_waits_for_its_turn() -> None:
     made = charged(BIG)
     for at in (0.1, 1.0, OWN_REST * COST - 0.1):
         assert list(made.choose({BIG: 0.0, WEB: at}, at)) == [WEB]
-        made.spent(0.01, at)
+        made.charge(0.01, at)
         assert list(made.choose({BIG: 0.0}, at)) == []
         assert made.next_due({BIG: 0.0}, at) == OWN_REST * COST
     assert list(made.choose({BIG: 0.0}, OWN_REST * COST)) == [BIG]
@@ -56,10 +56,10 @@ def test_a_large_change_has_a_transaction_of_its_own() -> None:
     made, later = charged(BIG, OTHER_BIG), 100.0
     waiting = {BIG: later - 5, OTHER_BIG: later - 10, WEB: later}
     assert list(made.choose(waiting, later)) == [OTHER_BIG]
-    made.spent(COST, later)
+    made.charge(COST, later)
     del waiting[OTHER_BIG]
     assert list(made.choose(waiting, later)) == [WEB]
-    made.spent(0.01, later)
+    made.charge(0.01, later)
     del waiting[WEB]
     assert list(made.choose(waiting, later)) == []
     assert list(made.choose(waiting, later + REST * COST)) == [BIG]
@@ -79,14 +79,14 @@ def test_the_time_for_large_changes_is_bounded() -> None:
         made, now, spent, began = turns(dict.fromkeys(services, 100_000)), 0.0, 0.0, 0.0
         for each in services:
             made.choose({each: 0.0}, now)
-            made.spent(COST, now)
+            made.charge(COST, now)
             now = began = now + COST
         began = now = max(map(made.due, services))
         for _ in range(200):
             chosen = made.choose(dict.fromkeys(services, 0.0), now)
             spent += COST * len(chosen)
             now += COST * len(chosen)
-            made.spent(COST * len(chosen), now)
+            made.charge(COST * len(chosen), now)
             now = max(now, made.next_due(dict.fromkeys(services, 0.0), now))
         assert most * 0.8 <= spent / (now - began) <= most * 1.01
 
@@ -95,7 +95,7 @@ def test_a_large_service_with_small_changes_is_small_again() -> None:
     """The size of a Service makes no change large: after a cheap change the next doesn't wait."""
     made, turn = charged(BIG), OWN_REST * COST
     made.choose({BIG: 0.0}, turn)
-    assert made.spent(LARGE / 2, turn) is None
+    assert made.charge(LARGE / 2, turn) is None
     assert set(made.choose({BIG: turn, WEB: turn}, turn)) == {BIG, WEB}
 
 
@@ -111,7 +111,7 @@ def test_costs_go_to_the_large_service() -> None:
     """Of the Services that shared a large transaction, only the large Services wait."""
     made = turns()
     made.choose({BIG: 0.0, WEB: 0.0}, 0.0)
-    expense = made.spent(COST, 0.0)
+    expense = made.charge(COST, 0.0)
     assert expense
     assert expense.service == BIG
     assert (expense.seconds, expense.rest) == pytest.approx((COST, OWN_REST * COST), rel=1e-3)
@@ -124,7 +124,7 @@ def test_a_deletion_costs_the_deleted() -> None:
     made = turns(sizes)
     assert list(made.choose({WEB: 0.0}, 0.0, gone=[BIG])) == [WEB]
     del sizes[BIG]
-    assert made.spent(COST, 0.0) is not None
+    assert made.charge(COST, 0.0) is not None
     assert list(made.choose({WEB: 1.0, BIG: 1.0, NEW: 1.0}, 1.0)) == [WEB]
 
 
@@ -135,7 +135,7 @@ def test_a_flood_comes_in_rounds() -> None:
     waiting = dict.fromkeys(flood, 0.0)
     first = list(made.choose(waiting, 0.0))
     assert len(first) == 10
-    made.spent(LARGE * 5, 0.0)
+    made.charge(LARGE * 5, 0.0)
     assert made.next_due(waiting, 1.0) == 1.0
     assert next(iter(made.choose(waiting | {WEB: 1.0}, 1.0))) == WEB, "although the others have waited longer"
 
@@ -153,13 +153,13 @@ def test_a_large_new_service_has_a_transaction_of_its_own() -> None:
     coming = {NEW: ROUND, OTHER_BIG: 5 * ROUND, WEB: 10, BIG: 100_000 + ROUND - 1}
     waiting = {NEW: 0.0, OTHER_BIG: 0.1, WEB: 0.5, BIG: 0.5}
     assert set(made.choose(waiting, 0.5, coming=coming)) == {WEB, BIG}
-    made.spent(LARGE / 2, 0.5)
+    made.charge(LARGE / 2, 0.5)
     del waiting[BIG]
     assert list(made.choose(waiting, PATIENCE, coming=coming)) == [NEW]
-    made.spent(COST, PATIENCE + COST)
+    made.charge(COST, PATIENCE + COST)
     del waiting[NEW]
     assert list(made.choose(waiting, 10.0, coming=coming)) == [WEB]
-    made.spent(LARGE / 2, 10.0)
+    made.charge(LARGE / 2, 10.0)
     del waiting[WEB]
     due = PATIENCE + COST + REST * COST
     assert list(made.choose(waiting, 10.0, coming=coming)) == []
@@ -172,7 +172,7 @@ def test_memory_is_bounded() -> None:
     made = turns({})
     for number in range(MOST_LARGE + 10):
         made.choose({key(f"evil/s{number}"): 0.0}, 1e6 * number)
-        made.spent(COST, 1e6 * number)
+        made.charge(COST, 1e6 * number)
     assert len(made._large) == MOST_LARGE  # nothing else shows it
 
 
@@ -203,7 +203,7 @@ def test_the_work_grows_with_the_services() -> None:
         made, waiting = turns({}), {key(f"shop/s{index}"): 0.0 for index in range(number)}
         began = time.process_time()
         made.choose(waiting, 0.0)
-        made.spent(0.1, 0.0)
+        made.charge(0.1, 0.0)
         return time.process_time() - began
 
     assert min(seconds(16_000) for _ in range(3)) < 64 * min(seconds(1_000) for _ in range(9))
