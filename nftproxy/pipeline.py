@@ -26,7 +26,6 @@ from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.skeleton import compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
-from nftproxy.rules.pieces import replacement
 from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Owner, Savepoint
 from nftproxy.rules.transaction import (
@@ -188,10 +187,6 @@ class Pipeline:
         generation = self.generations[family]
         generation.drop_unused()
         return load_transaction(generation, self._shape(family), installed)
-
-    def replacement(self, family: Family, installed: Installed | None) -> list[Transaction]:
-        """Transactions that replace a table in pieces.  Between them no rules of the family are in force."""
-        return replacement(self.generations[family], self._shape(family), installed)
 
     def refilled(self, family: Family, installed: Installed | None) -> Generation | None:
         """The expected content of a table that a load refills in place.  None if the load replaces the table."""

@@ -6,7 +6,8 @@ Invariants:
 
 * A transaction is one call, so it happens as a whole or not at all.  It is passed as a file in memory and not as a
   buffer: libnftables reports the line of a file, but of a buffer it shows the first line, whichever was wrong.
-* A transaction of elements alone doesn't need the library (element_batch.py), unless the kernel refuses it.
+* A transaction of elements alone doesn't need the library (element_batch.py), unless the kernel refuses it.  Of a large
+  transaction the library compiles only the declarations (large_batch.py).
 * Only our own table is ever named.  The kernel itself is asked for the table's contents (nft_queries.py says why).
 * libnftables sees no other program's table (table_view.py), as it might crash on one.
 * libnftables opens its netlink socket when its context is made, in the namespace of the calling thread, and the context
@@ -18,9 +19,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -30,6 +33,7 @@ from nftproxy.kernel.element_json import element_of
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.comparison import differences
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
+from nftproxy.kernel.nfnetlink.large_batch import LargeBatch, has_long_commands
 from nftproxy.kernel.nfnetlink.read_ahead import ReadAhead
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.nfnetlink.table_view import TableView
@@ -39,9 +43,14 @@ from nftproxy.model.errors import NftproxyError, Refused, Unavailable
 from nftproxy.rules.ruleset import Element, Generation, NftKind
 from nftproxy.rules.transaction import Commit, Container, Installed, Transaction
 
+log = logging.getLogger(__name__)
+
 # libnftables takes some 45 bytes per byte of text, and glibc keeps them: 200 MB after 130,000 elements.  Giving them
 # back costs 1 ms here and 20 ms after 4 MB, 2 % of what the transaction itself takes.
 TRIM_CHARACTERS = 256 * 1024
+
+REFUSAL = "Could not process rule"
+"""libnftables' words before the kernel's error."""
 
 EMPTY_RULESET = "flush ruleset\n"
 """The only transaction for which libnftables reads no table."""
@@ -91,20 +100,59 @@ class _Session:
             self.run(text)
         return Commit(before, nft_queries.generation_by(self._asking))
 
-    def run(self, text: str) -> None:
-        """Have libnftables execute a text.  Raises the exceptions of `_failure`."""
-        view, path = self.view, f"/proc/self/fd/{self._file.fileno()}"
+    def run(self, text: str, *, is_trial: bool = False) -> None:
+        """Execute a text.  Raises the exceptions of `_error`."""
+        batch = self._batch(text)
+        if batch:
+            self._send(batch, is_trial=is_trial)
+        else:
+            self._run_by_library(text, is_trial=is_trial)
+
+    def _batch(self, text: str) -> LargeBatch | None:
+        """Return a transaction with long commands as a batch, None if libnftables must execute all of it."""
+        if not has_long_commands(text):
+            return None
+        try:
+            return LargeBatch(text, self._compile, partial(nft_queries.declaration_of, self._asking))
+        except Unavailable as error:
+            log.debug("libnftables executes all of a large transaction: %(error)s", {"error": error})
+            return None
+
+    def _compile(self, text: str) -> bytes:
+        """Return the messages that libnftables would send.  Raises the exceptions of `_error`."""
+        with self._as_file(text) as path:
+            (code, _, error), messages = self.view.compile(lambda context: context.cmd_from_file(path))
+        if code:
+            raise _error(*explain(text, path, error))
+        return messages
+
+    def _send(self, batch: LargeBatch, *, is_trial: bool) -> None:
+        failure = batch.send(self.view.kernel, is_trial=is_trial)
+        if failure and not failure.statement:
+            self._run_by_library(batch.rest, is_trial=True)  # it names the statement, if that is refused by itself
+        if failure:
+            raise _error(f"{REFUSAL}: {os.strerror(failure.code)}", failure.statement)
+
+    def _run_by_library(self, text: str, *, is_trial: bool) -> None:
+        view = self.view
+        view.context.set_dry_run(is_trial)
+        with self._as_file(text) as path:
+            reads = text != EMPTY_RULESET
+            code, _, error = view.run(lambda context: context.cmd_from_file(path), reads_tables=reads)
+        if code:
+            raise _error(*explain(text, path, error))
+
+    @contextlib.contextmanager
+    def _as_file(self, text: str) -> Iterator[str]:
+        """Let libnftables read a text as a file, and yield its path."""
         self._fill(text)
         self._close_spare()
         try:
-            reads = text != EMPTY_RULESET
-            code, _, error = view.run(lambda context: context.cmd_from_file(path), reads_tables=reads)
+            yield f"/proc/self/fd/{self._file.fileno()}"
         finally:
             with contextlib.suppress(OSError):  # another thread took the descriptor
                 self._open_spare()
             self._fill("")
-        if code:
-            raise _failure(text, path, error)
 
     def _fill(self, text: str) -> None:
         """Replace the contents of the file."""
@@ -196,9 +244,7 @@ class Kernel:
         if not transaction:
             return
         with self._lock, _unavailable(), contextlib.closing(_Session()) as session:
-            # A session of its own, so that no later transaction is a dry run by mistake.
-            session.view.context.set_dry_run(True)
-            session.run(transaction.text)
+            session.run(transaction.text, is_trial=True)
 
     def read_back(self, family: Family) -> Installed | None:
         """Return the contents of our table by name only, or None if there is no table.
@@ -337,9 +383,8 @@ def _unavailable() -> Iterator[None]:
         raise Unavailable(f"the system doesn't allow it: {error.strerror or error}") from error
 
 
-def _failure(text: str, path: str, error: str) -> NftproxyError:
-    """Return the error to raise.  If libnftables names no place in the text, the machine may be the cause."""
-    message, statement = explain(text, path, error)
+def _error(message: str, statement: str) -> NftproxyError:
+    """Return the error to raise.  Without a statement at fault, the machine may be the cause."""
     if os.strerror(errno.EPERM) in message:
         nft_queries.generation()  # raises, unless the permission is there and another program owns the table
     if os.strerror(errno.EMSGSIZE) in message:

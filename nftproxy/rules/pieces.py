@@ -1,7 +1,7 @@
 """Splits a large transaction into pieces that the kernel takes in turn.
 
-A large transaction costs memory (libnftables takes some 45 bytes for each byte of text), and the kernel holds its lock
-meanwhile.  The time and memory of a piece are bounded, however large the change is.
+A large transaction costs memory, and the kernel holds its lock meanwhile.  The time and memory of a piece are bounded,
+however large the change is.
 
 Packets see the table between two pieces, so the order of the pieces keeps every front usable:
 
@@ -25,15 +25,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Family, Protocol
-from nftproxy.rules.ruleset import Generation
-from nftproxy.rules.transaction import (
-    Difference,
-    Installed,
-    Transaction,
-    declared_transaction,
-    filling_transaction,
-    hook_transaction,
-)
+from nftproxy.rules.transaction import Difference, Installed, Transaction
 
 PIECE = 56 * 1024
 """Characters of a piece, some 1,300 elements: elements go as bytes, without libnftables, up to 64 KiB
@@ -137,15 +129,6 @@ def split_refill(family: Family, installed: Installed, size: int = PIECE) -> Spl
     early, fronts, late = ([Transaction(text) for text in _pieces(stage, size) if text] for stage in _staged(parts))
     known = {**installed.differences, **dict.fromkeys(plain, Difference())}
     return SplitRefill(early, msgspec.structs.replace(installed, differences=known), fronts + late)
-
-
-def replacement(generation: Generation, shape: str, installed: Installed | None) -> list[Transaction]:
-    """Replace a table in pieces, the base chains last.  No rules are in force from the first piece to the last."""
-    return [
-        declared_transaction(generation, shape, installed),
-        *pieces_of(filling_transaction(generation)),
-        hook_transaction(generation),
-    ]
 
 
 def _has_verdicts(difference: Difference) -> bool:

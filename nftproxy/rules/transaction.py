@@ -161,19 +161,9 @@ def unhooked_transaction(generation: Generation, shape: str, installed: Installe
     kernel has nothing to validate.  As the generation grows, `change_transaction` makes the next transactions.
     `hook_transaction` makes the last.
     """
-    return join([declared_transaction(generation, shape, installed), filling_transaction(generation)])
-
-
-def declared_transaction(generation: Generation, shape: str, installed: Installed | None) -> Transaction:
-    """As `unhooked_transaction`, without elements."""
     declared = [each for each in generation.declarations.values() if not each.is_base_chain]
-    return Transaction("".join(_begun(generation, shape, installed) + _filled(generation, (), declared)))
-
-
-def filling_transaction(generation: Generation) -> Transaction:
-    """The transaction that adds all elements to a table that has none."""
-    commands = _element_commands("add", generation.family.table, map(_item, generation.elements()))
-    return Transaction("".join(commands))
+    parts = _begun(generation, shape, installed) + _filled(generation, generation.elements(), declared)
+    return Transaction("".join(parts))
 
 
 def hook_transaction(generation: Generation) -> Transaction:

@@ -51,23 +51,6 @@ def test_the_kernel_takes_a_change_in_pieces(node: Node) -> None:
     assert_held(node, kernel, agent)
 
 
-def test_the_kernel_takes_a_replacement_in_pieces(node: Node) -> None:
-    """A table of another shape is replaced in pieces, and has no hooks until the last."""
-    kernel, agent = Kernel(), pipeline(wide_maps=probe().capabilities.wide_maps)
-    node.call(kernel.apply, agent.full_transaction({}))
-    for events in HISTORY[: STATES[2]]:
-        agent.ingest(events)
-    for family in agent.generations:
-        *pieces, last = agent.replacement(family, node.call(kernel.read_back, family))
-        for piece in pieces:
-            node.call(kernel.apply, piece)
-            found = node.call(kernel.read_back, family)
-            assert found is not None
-            assert not found.has_hooks
-        node.call(kernel.apply, last)
-    assert_held(node, kernel, agent)
-
-
 def test_the_kernel_takes_a_refill_in_pieces(node: Node) -> None:
     """A restart over other rules sends differences in pieces around the load, and the kernel takes all of them."""
     kernel, first = Kernel(), pipeline(wide_maps=probe().capabilities.wide_maps)

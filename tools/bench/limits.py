@@ -4,7 +4,8 @@ A namespace asks for more than the budget of elements, in six shapes.  Each shap
 cluster.  Meanwhile another tenant changes a Service again and again.  The rows have
 
 * the elements that the kernel holds in the end, and the hostile Services that are quarantined,
-* the agent's peak of memory, as the Services come and after a restart,
+* the agent's peak of memory: as the Services come, after a restart, and after an upgrade, which replaces tables of
+  another shape,
 * the longest time of a transaction (in a process of its own, which applies the same change), and the size of the
   largest,
 * the longest time until a change of the other tenant was in the kernel.
@@ -37,6 +38,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.settings import ELEMENT_BUDGET
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.rules.pieces import pieces_of
+from nftproxy.rules.transaction import Transaction, delete_transaction, join
 from tests.support import objects as api
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
@@ -53,6 +55,14 @@ PAUSE = 0.1
 """Seconds between two changes of the other tenant."""
 PATIENCE = 600.0
 """Seconds for a single change."""
+OTHER_TABLES = join(
+    Transaction(
+        f"{delete_transaction(family).text}table {family.table} {{\n"
+        '  comment "nftproxy another-shape"\n  chain c { type filter hook input priority 0; }\n}\n'
+    )
+    for family in Family
+)
+"""Tables that an upgrade replaces."""
 QUIET = 6.0
 """Seconds without a change of the hostile Services' rules, after which all of them have been followed."""
 
@@ -71,6 +81,7 @@ class Outcome(msgspec.Struct):
     quarantined: int
     peak: int
     restart_peak: int
+    upgrade_peak: int
     wait: float
     pieces: int
     largest: int
@@ -189,9 +200,13 @@ def measure(shape: str, budget: int) -> Outcome:
         rig.start_agent()
         elements = _elements(rig)
         restart_peak = rig.agent.peak
+        rig.stop_agent()
+        rig.node.call(Kernel().apply, OTHER_TABLES)
+        rig.start_agent()
+        upgrade_peak = rig.agent.peak
         rig.agent.stop()
     pieces, largest, longest = msgspec.json.decode(_run("--pieces", shape, "--budget", str(budget)))
-    return Outcome(elements, quarantined, peak, restart_peak, victim.longest, pieces, largest, longest)
+    return Outcome(elements, quarantined, peak, restart_peak, upgrade_peak, victim.longest, pieces, largest, longest)
 
 
 class Victim:
@@ -306,7 +321,8 @@ def row(shape: str, found: Outcome) -> str:
     """A row of the table."""
     return (
         f"| {shape} | {found.elements:,} | {found.quarantined:,} | {found.peak / 1e6:,.0f} MB"
-        f" | {found.restart_peak / 1e6:,.0f} MB | {found.pieces:,} | {found.largest:,}"
+        f" | {found.restart_peak / 1e6:,.0f} MB | {found.upgrade_peak / 1e6:,.0f} MB"
+        f" | {found.pieces:,} | {found.largest:,}"
         f" | {found.longest * 1000:,.0f} ms | {found.wait:,.2f} s |"
     )
 
@@ -321,8 +337,8 @@ def main(shapes: tuple[str, ...], budget: int, pieces: str | None) -> None:
         click.echo(msgspec.json.encode(in_pieces(pieces, budget)))
         return
     click.echo(
-        "| shape | elements | quarantined | peak, as they come | peak, after a restart | transactions | characters of"
-        " the largest | longest transaction | another tenant waited |"
+        "| shape | elements | quarantined | peak, as they come | peak, after a restart | after an upgrade"
+        " | transactions | characters of the largest | longest transaction | another tenant waited |"
     )
     click.echo("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for shape in shapes or SHAPES:

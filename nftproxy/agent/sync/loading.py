@@ -24,6 +24,7 @@ import itertools
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import IntEnum
+from typing import TypeGuard
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.piecewise_load import LONGEST, PiecewiseLoad
@@ -54,14 +55,6 @@ LONGEST_PAUSE = 30.0
 SHORTEST_QUIET, QUIET = 1.0, 4.0
 """Changes by other programs cause no load until `QUIET` times the duration of the last load have passed, and at least
 `SHORTEST_QUIET` seconds.  So repairs take at most a fifth of a CPU, however often our tables are changed."""
-
-
-LARGEST_WHOLE = 12 * 2**20
-"""Characters up to which a table is replaced in one transaction, some 300,000 elements.  With a table of 12.1 MB
-of text the agent takes 855 MB at most, with 16.6 MB 1,160 MB, and the manifests allow 1 GiB.
-
-A larger transaction could take more memory than the agent may have, again after each restart.  So a larger table is
-replaced in pieces, and has no rules for some seconds."""
 
 
 class Remedy(IntEnum):
@@ -281,26 +274,11 @@ class Loader:
         self._has_been_loaded(tables, size, now() - began)
 
     def _load_transactions(self, installed: Mapping[Family, Installed | None]) -> list[Transaction]:
-        """The transactions of a load: a single one, with pieces before and after it if much differs in the tables.
-
-        Tables that are replaced are loaded in pieces, if the load is larger than `LARGEST_WHOLE`.  A table that is
-        replaced after a refusal is loaded as a whole: another refusal must leave its rules in force.
-        """
-        whole = join(self._pipeline.load(family, found) for family, found in installed.items())
-        replaced = [
-            family
-            for family, found in installed.items()
-            if found != _REPLACED and not self._pipeline.refilled(family, found)
-        ]
-        if len(whole.text) > LARGEST_WHOLE and replaced:
-            pieces = [piece for family in replaced for piece in self._pipeline.replacement(family, installed[family])]
-            others = {family: found for family, found in installed.items() if family not in replaced}
-            return [*pieces, *(self._load_transactions(others) if others else ())]
-        if len(whole.text) <= LONGEST or not any(found and found.differences for found in installed.values()):
-            return [whole]
-        split = {family: split_refill(family, found) for family, found in installed.items() if found}
+        """The transactions of a load: a single one, with pieces before and after it if much differs in a table."""
+        split = {family: split_refill(family, found) for family, found in installed.items() if _differs_much(found)}
         rest = join(
-            self._pipeline.load(family, split[family].installed if family in split else None) for family in installed
+            self._pipeline.load(family, split[family].installed if family in split else found)
+            for family, found in installed.items()
         )
         return [
             *itertools.chain.from_iterable(each.early for each in split.values()),
@@ -412,6 +390,13 @@ class Loader:
             else:
                 text = "the kernel accepts the rules of Service %(service)s for %(family)s again"
                 log.info(text, {"service": service, "family": FAMILY_NAMES[family]})
+
+
+def _differs_much(found: Installed | None) -> TypeGuard[Installed]:
+    """True if a single transaction with the differences of a table would be long."""
+    differences = found.differences.values() if found else ()
+    elements = itertools.chain.from_iterable((*each.surplus, *each.missing) for each in differences)
+    return sum(len(each.text) for each in elements) > LONGEST
 
 
 def _since(generation: int, commits: Sequence[Commit], installed: Iterable[Installed | None]) -> Commit:

@@ -4,8 +4,8 @@ While no rules of ours are in force, no connection depends on our tables, so the
 chains, and with them all hooks, come in the last transaction, which alone brings the rules into force.  This has two
 uses:
 
-* libnftables works in its own thread without the interpreter's lock, so a second processor loads while Python renders.
-* libnftables takes some 45 bytes of memory for each byte of text, and a small text needs little of it.
+* The kernel's thread works without the interpreter's lock, so a second processor loads while Python renders.
+* A small piece needs little memory.
 
 A small cluster fits into a single piece, and so into a single transaction.  An agent that ends in between leaves tables
 without hooks, which no packet passes.  The next agent sees that by `Installed.has_hooks`, and replaces them.

@@ -12,7 +12,7 @@ from nftproxy.netlink.codec import DONE, ERROR, messages_of
 
 NETLINK_NETFILTER = 12  # linux/netlink.h
 SOL_NETLINK, ADD_MEMBERSHIP, DROP_MEMBERSHIP = 270, 1, 2  # NETLINK_*
-SO_RCVBUFFORCE = 33
+SO_SNDBUFFORCE, SO_RCVBUFFORCE = 32, 33
 BUFFER_SIZE = 1 << 18  # bytes: the kernel fills at most 32 KiB of it per answer
 ANSWER_SECONDS = 10.0  # the kernel answers at once, unless a commit holds its lock
 

@@ -15,7 +15,7 @@ import socket
 from typing import NamedTuple
 
 from nftproxy.kernel.nfnetlink.nft_queries import generation, table_comment, tables
-from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, open_socket
+from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, SO_SNDBUFFORCE, bodies, open_socket
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
@@ -38,7 +38,6 @@ from nftproxy.netlink.codec import (
 )
 from nftproxy.netlink.netfilter import FAMILY_NUMBER, GENERAL, body_attributes
 
-SO_SNDBUFFORCE = 32
 ATTEMPTS = 10  # at a table that other programs keep changing
 
 # The attributes to send back, by NFTA_* numbers.

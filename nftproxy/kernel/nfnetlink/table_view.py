@@ -10,6 +10,7 @@ objects from the answers.
 * The generations are made up, also in the messages of an answer.  Each run has another generation.  So libnftables
   never reuses what it has read before, and every run has both questions.
 * If libnftables sends a transaction earlier, the transaction is dropped, and `run` raises an error.
+* `compile` doesn't put the netlink socket back, so the thread receives the transaction, and the kernel doesn't.
 
 The socket in that place belongs to a pair of the kind SOCK_SEQPACKET, which ignores the address that libmnl sends to.
 libmnl checks that the sender's address is as long as a netlink address, so the other socket of the pair is bound to an
@@ -22,6 +23,7 @@ import contextlib
 import errno
 import itertools
 import os
+import queue
 import secrets
 import socket
 import threading
@@ -30,7 +32,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
-from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, NETLINK_NETFILTER, SOL_NETLINK, answers
+from nftproxy.kernel.nfnetlink.sockets import (
+    ANSWER_SECONDS,
+    BUFFER_SIZE,
+    NETLINK_NETFILTER,
+    SO_SNDBUFFORCE,
+    SOL_NETLINK,
+    answers,
+)
 from nftproxy.model.addresses import TABLE
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
@@ -50,6 +59,7 @@ from nftproxy.netlink.netfilter import FAMILY_OF_NUMBER, GENERAL
 EXTENDED_ERRORS = 11  # NETLINK_EXT_ACK, which libnftables turns on
 THREAD_NAME = "libnftables"
 REQUEST_SIZE = 4096  # bytes; a request names a table and a set at most
+COMPILED_SIZE = 8 << 20  # bytes; a socket pair takes messages of some 4 MiB at most
 ADDRESS_SIZE = 12  # bytes of struct sockaddr_nl
 FAMILY_SIZE = 2  # bytes of it that are the family of addresses
 GENERATIONS = range(1, 1 << 16)  # libnftables compares 16 bits, and 0 is no generation
@@ -68,6 +78,10 @@ class TableView:
     Args:
         binding: makes the context.
 
+    Attributes:
+        context: the context.
+        kernel: its netlink socket, which doesn't block.
+
     Raises:
         OSError: there is no such library, or the process has no file descriptors left.
     """
@@ -80,14 +94,18 @@ class TableView:
             if len(made) != 1:
                 raise OSError(errno.EBADF, "the netlink socket of libnftables can't be found")
             ((self._number, _),) = made
-            self._kernel = stack.enter_context(socket.socket(fileno=os.dup(self._number)))
+            self.kernel = stack.enter_context(socket.socket(fileno=os.dup(self._number)))
             self._library, self._near = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self._library)
             stack.enter_context(self._near)
+            with contextlib.suppress(PermissionError):  # then it takes smaller messages
+                self._library.setsockopt(socket.SOL_SOCKET, SO_SNDBUFFORCE, COMPILED_SIZE // 2)
             self._near.bind(b"\0" + secrets.token_bytes(ADDRESS_SIZE - FAMILY_SIZE - 1))
             self._generations = itertools.cycle(GENERATIONS)
             self._generation = 0
             self._questions = 0
+            self._is_compiling = False
+            self._compiled = queue.SimpleQueue[bytes]()
             self._failure: Exception | None = None
             self._thread = threading.Thread(target=self._serve, name=THREAD_NAME, daemon=True)
             try:
@@ -123,13 +141,31 @@ class TableView:
         try:
             result = call(self.context)
         finally:
-            os.dup2(self._kernel.fileno(), self._number, inheritable=False)
+            os.dup2(self.kernel.fileno(), self._number, inheritable=False)
         if self._failure is not None:
             raise Unavailable(f"the kernel's tables can't be read: {self._failure}") from self._failure
         code, _, _ = result
         if not code and self._questions < QUESTIONS:
             raise Unavailable("libnftables has made a transaction before it has read the tables, and nothing happened")
         return result
+
+    def compile(self, call: Callable[[Nftables], tuple[int, str, str]]) -> tuple[tuple[int, str, str], bytes]:
+        """As `run`, but the kernel doesn't receive the transaction.  It is returned beside the result.
+
+        There is none if the result is a failure.  A transaction of more than some 4 MiB fails.
+
+        Raises:
+            Unavailable: as `run` does, or libnftables has sent no transaction.
+        """
+        self._compiled = queue.SimpleQueue()
+        self._is_compiling = True
+        try:
+            result = self.run(call)
+            return result, b"" if result[0] else self._compiled.get(timeout=ANSWER_SECONDS)
+        except queue.Empty:
+            raise Unavailable("libnftables has sent no transaction") from None
+        finally:
+            self._is_compiling = False
 
     def close(self) -> None:
         """End the thread, and close all descriptors except the context's own."""
@@ -142,7 +178,7 @@ class TableView:
     def _serve(self) -> None:
         """Answer requests until `close`."""
         with contextlib.suppress(OSError):  # closed
-            while request := self._near.recv(REQUEST_SIZE):
+            while request := self._near.recv(COMPILED_SIZE if self._is_compiling else REQUEST_SIZE):
                 try:
                     self._answer(request)
                 except Exception as error:  # noqa: BLE001  # libnftables would wait for an answer forever
@@ -154,9 +190,11 @@ class TableView:
         if kind == nft.SUBSYSTEM << 8 | nft.GET_GENERATION:
             self._questions += 1
             self._near.send(_generation_message(self._generation, sequence))
-            if self._questions == QUESTIONS:
+            if self._questions == QUESTIONS and not self._is_compiling:
                 self._put_back()
             self._near.send(_end(sequence))
+        elif self._is_compiling and kind == nft.BATCH_BEGIN:
+            self._compiled.put(request)
         elif kind >> 8 == nft.SUBSYSTEM:  # else a transaction
             for part in self._asked(request):
                 if kept := ours_of(part, self._generation):
@@ -170,7 +208,7 @@ class TableView:
         """
         while self._has_unread():
             time.sleep(BRIEFLY)
-        os.dup2(self._kernel.fileno(), self._number, inheritable=False)
+        os.dup2(self.kernel.fileno(), self._number, inheritable=False)
 
     def _has_unread(self) -> bool:
         """True if libnftables hasn't taken all parts of its answer."""
@@ -198,7 +236,7 @@ class TableView:
 
     def _consistent(self, request: bytes) -> list[bytes]:
         for _ in range(ATTEMPTS):
-            parts = list(answers(self._kernel, request, BUFFER_SIZE))
+            parts = list(answers(self.kernel, request, BUFFER_SIZE))
             if not any(map(_is_interrupted, parts)):
                 return parts
         raise InterruptedError(errno.EINTR, f"the ruleset has changed during each of {ATTEMPTS} attempts")
@@ -206,7 +244,7 @@ class TableView:
 
 def ours_of(data: bytes, generation: int) -> bytes:
     """Return the messages of an answer that describe our tables, as of a generation, and those that end an answer."""
-    return b"".join(_as_of(generation, message) for message in _messages(data))
+    return b"".join(_as_of(generation, message) for message in messages_in(data))
 
 
 def _as_of(generation: int, message: bytes) -> bytes:
@@ -227,7 +265,8 @@ def _resource(generation: int) -> int:
     return socket.htons(generation)
 
 
-def _messages(data: bytes) -> Iterator[bytes]:
+def messages_in(data: bytes) -> Iterator[bytes]:
+    """Yield each message with its header."""
     start = 0
     while start < len(data):
         length = aligned(HEADER.unpack_from(data, start)[0])
@@ -236,7 +275,7 @@ def _messages(data: bytes) -> Iterator[bytes]:
 
 
 def _is_interrupted(data: bytes) -> bool:
-    return any(HEADER.unpack_from(message)[2] & DUMP_INTERRUPTED for message in _messages(data))
+    return any(HEADER.unpack_from(message)[2] & DUMP_INTERRUPTED for message in messages_in(data))
 
 
 def _generation_message(generation: int, sequence: int) -> bytes:

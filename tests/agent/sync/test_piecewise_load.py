@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,6 @@ from nftproxy.agent.sync import loading, piecewise_load
 from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Put
-from nftproxy.rules import pieces as rule_pieces
 from nftproxy.rules.pieces import PIECE
 from nftproxy.rules.transaction import Transaction
 from tests.agent.world import EVERYTHING, MORE_PODS, REFUSED, SYNC_PERIOD, UNAVAILABLE, FakeKernel, World, source
@@ -67,32 +67,31 @@ def test_a_restart_is_one_transaction() -> None:
     assert len(kernel.applied) == 1
 
 
-@pytest.mark.parametrize("is_large", [False, True])
-def test_a_large_table_of_another_shape_is_replaced_in_pieces(monkeypatch: pytest.MonkeyPatch, is_large: bool) -> None:
-    """An upgrade replaces the tables in one transaction, and in pieces only if that would take too much memory."""
+def test_a_table_of_another_shape_is_replaced_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade replaces tables of any size in one transaction, so that there is no moment without rules."""
     with monkeypatch.context() as earlier:
         earlier.setattr(pipeline.Pipeline, "_shape", lambda *_: "of-an-earlier-release")
         kernel = World().run(source((0, EVERYBODY)), until=1).kernel
     kernel.applied.clear()
-    if is_large:
-        monkeypatch.setattr(loading, "LARGEST_WHOLE", 10_000)
-        monkeypatch.setattr(rule_pieces.pieces_of, "__defaults__", (4_000,))
+    monkeypatch.setattr(loading, "LONGEST", 1_000)
     World(kernel).run(source((0, EVERYBODY)), until=3 * SYNC_PERIOD).assert_in_step()
-    sent = texts(kernel)
-    assert sum(f"delete table {family.table}\n" in text for text in sent for family in Family) == len(Family)
-    without_declarations = [text for text in sent if "table ip" not in text.partition("\n")[0]]
-    assert (len(sent) > 1 + 2 * len(Family)) == is_large
-    assert max(map(len, without_declarations), default=0) < 5_000
+    (sent,) = texts(kernel)
+    assert [sent.count(f"delete table {family.table}\n") for family in Family] == [1, 1]
 
 
 @pytest.mark.parametrize("fewer", [False, True])
 def test_a_restart_sends_much_in_pieces(monkeypatch: pytest.MonkeyPatch, fewer: bool) -> None:
-    """Where tables of ours are in force and much differs, elements come before and after the load, in pieces."""
+    """Where tables of ours are in force and much differs, elements come before and after the load, in pieces.
+
+    The text of the load is made once.
+    """
     monkeypatch.setattr(loading, "LONGEST", 1_000)
     first, second = (EVERYTHING, EVERYBODY) if not fewer else (EVERYBODY, EVERYTHING)
     kernel = World().run(source((0, first)), until=1).kernel
     kernel.applied.clear()
-    World(kernel).run(source((0, second)), until=3 * SYNC_PERIOD).assert_in_step()
+    with mock.patch.object(pipeline.Pipeline, "load", autospec=True, side_effect=pipeline.Pipeline.load) as made:
+        World(kernel).run(source((0, second)), until=3 * SYNC_PERIOD).assert_in_step()
+    assert made.call_count == len(Family)
     sent = texts(kernel)
     assert len(sent) >= 3
     (load,) = (text for text in sent if "type nat hook" in text)
