@@ -27,6 +27,10 @@ ARCHIVE = TREES / "nftproxy-image.tar"
 BILL = TREES / "nftproxy-image.cdx.json"
 NAME = f"docker.io/library/nftproxy:{__version__}"
 IGNORED = Path(__file__).with_name("containerignore")
+TIMESTAMP = ("--timestamp", "315532800")
+"""The time of each file in the image, 1980, so that the same checkout and packages make the same bytes."""
+MIRROR = os.environ.get("DEBIAN_MIRROR", "")
+"""The mirror that base and packages come from, such as a snapshot (snapshot.debian.org), "" for Debian's own."""
 MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
@@ -49,8 +53,11 @@ def install_programs() -> None:
         subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=quiet)
 
 
-def build() -> None:
+def build(*, may_reuse: bool = True) -> None:
     """Build the image from the checkout as it is now, and write its archive and its bill of materials.
+
+    Args:
+        may_reuse: whether lines that have not changed since an earlier build keep its layers.
 
     Raises:
         subprocess.CalledProcessError: a line of the Containerfile fails.
@@ -59,7 +66,8 @@ def build() -> None:
     with (TREES / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         install_programs()
-        build_archive(NAME, CONTAINERFILE, CHECKOUT, ARCHIVE, "--ignorefile", IGNORED)
+        anew = [] if may_reuse else ["--no-cache"]
+        build_archive(NAME, CONTAINERFILE, CHECKOUT, ARCHIVE, "--ignorefile", IGNORED, *TIMESTAMP, *anew)
         write_bill(BILL, _inside)
 
 
@@ -90,16 +98,18 @@ def build_archive(name: str, recipe: Path, context: Path, archive: Path, *option
 def _provide_base(name: str) -> None:
     """Make Debian under the name that FROM asks for, as small as the "slim" images are."""
     full = f"docker.io/library/{name}"
-    if _buildah("images", "--quiet", "--filter", f"reference={full}"):
+    if not MIRROR and _buildah("images", "--quiet", "--filter", f"reference={full}"):
         return
     suite = name.removeprefix("debian:").removesuffix("-slim")
     _say(f"unpacking Debian ({suite})")
     archive = TREES / f"debian-{suite}.tar"
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in ("doc", "man", "locale")]
-    subprocess.run([MMDEBSTRAP, "--quiet", "--variant=apt", *excluded, suite, archive], check=True)
+    mirror = [f"deb [check-valid-until=no] {MIRROR} {suite} main"] if MIRROR else []
+    command: list[str | Path] = [MMDEBSTRAP, "--quiet", "--variant=apt", *excluded, suite, archive, *mirror]
+    subprocess.run(command, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": TIMESTAMP[1]})
     container = _buildah("from", "scratch")
     _buildah("add", "--quiet", container, archive, "/")
-    _buildah("commit", "--quiet", "--rm", container, full)
+    _buildah("commit", "--quiet", *TIMESTAMP, "--rm", container, full)
     archive.unlink()
 
 

@@ -45,12 +45,24 @@ def main(candidate: str | None, *, with_image: bool) -> None:
         if complaints := lint(list(TARGET.glob("*.deb"))):
             raise click.ClickException(f"lintian complains:\n{complaints}")
         if with_image:
-            image.build()
-            shutil.copy(image.ARCHIVE, TARGET / f"nftproxy-image-{__version__}.tar")
-            shutil.copy(image.BILL, TARGET / f"nftproxy-image-{__version__}.tar.cdx.json")
+            add_image(TARGET / f"nftproxy-image-{__version__}.tar", again)
         describe(source, __version__, TARGET)
     for path in sorted(TARGET.iterdir()):
         click.echo(f"{path.stat().st_size:>11,}  {path.relative_to(CHECKOUT)}")
+
+
+def add_image(file: Path, again: Path) -> None:
+    """Build the image with the layers that are there, and anew.  Add it with its bill if both are the same.
+
+    Raises:
+        click.ClickException: they differ.
+    """
+    for target, may_reuse in ((file, True), (again / file.name, False)):
+        image.build(may_reuse=may_reuse)
+        shutil.copy(image.ARCHIVE, target)
+    if not filecmp.cmp(file, again / file.name, shallow=False):
+        raise click.ClickException("two builds of the image differ")
+    shutil.copy(image.BILL, file.with_name(f"{file.name}.cdx.json"))
 
 
 def differing(one: Path, other: Path) -> list[str]:
