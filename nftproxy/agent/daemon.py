@@ -137,9 +137,9 @@ class Daemon:
     ) -> bool:
         """Follow the sources, by name, until SIGTERM, SIGINT or a reason to restart.  The rules stay.
 
-        While there is another agent in this network namespace this waits for it to end, and answers for its health
-        only.  `post` sends an Event.  `nodes` removes the startup taint.  The result says whether to restart.  In that
-        case the lock stays for the next program image of this process.
+        While there is another agent in this network namespace this waits for it to end, and only answers for its health
+        and status.  `post` sends an Event.  `nodes` removes the startup taint.  The result says whether to restart.  In
+        that case the lock stays for the next program image of this process.
         """
         waiting = asyncio.ensure_future(until_alone(self._reporter.health.waits_for_agent))
         restarting = asyncio.ensure_future(reason_to_restart)
@@ -157,7 +157,7 @@ class Daemon:
         restarting.add_done_callback(stop)
         with ends_in_any_case(at_last=plugins.kill_all):
             try:
-                async with self._listeners:  # health is answered before there are rules
+                async with self._listeners, self._agent_socket:  # both answer before there are rules
                     await asyncio.wait([waiting])
                     if not waiting.cancelled():
                         self._lock = waiting.result()
@@ -187,8 +187,8 @@ class Daemon:
             with contextlib.suppress(Unavailable):  # the first load says so, and goes on trying
                 await self._kernel.prepare()
             await self._counts.set_baseline()
-            async with self._agent_socket:
-                await self._loop.run({**sources, "connections without an answer": self._silence_watch.events()})
+            await self._agent_socket.open()
+            await self._loop.run({**sources, "connections without an answer": self._silence_watch.events()})
         finally:
             for task in beside:
                 task.cancel()

@@ -35,7 +35,7 @@ QueryHandler = Callable[[Mapping[str, str]], AsyncIterator[bytes]]
 
 
 class AgentSocket:
-    """The socket.  It is open inside this asynchronous context, if it can be made."""
+    """The socket.  It can be open inside this asynchronous context."""
 
     def __init__(self, path: str, questions: Mapping[str, QueryHandler]) -> None:
         """Nothing is opened yet.
@@ -51,20 +51,28 @@ class AgentSocket:
         self._server: HttpServer | None = None
 
     async def __aenter__(self) -> AgentSocket:
-        if self._path:
-            try:
-                await self._open(Path(self._path))
-            except OSError as error:
-                text = "can't make the socket %(path)s, so `nftproxy status` and `list` get no answer: %(reason)s"
-                warn(Code.AGENT_SOCKET_FAILED, text, path=self._path, reason=error.strerror or error)
+        """Open the socket, unless another agent has it: `open` tries again."""
+        with contextlib.suppress(OSError):
+            await self._try()
         return self
+
+    async def open(self) -> None:
+        """Open the socket, if it isn't open yet.  If it can't be made, log that."""
+        try:
+            await self._try()
+        except OSError as error:
+            text = "can't make the socket %(path)s, so `nftproxy status` and `list` get no answer: %(reason)s"
+            warn(Code.AGENT_SOCKET_FAILED, text, path=self._path, reason=error.strerror or error)
 
     async def __aexit__(self, *_: object) -> None:
         if self._server:
             self._remove()
             await self._server.close()
 
-    async def _open(self, path: Path) -> None:
+    async def _try(self) -> None:
+        if self._server or not self._path:
+            return
+        path = Path(self._path)
         listening = listen(path, CONNECTIONS.connections)
         self._identity = _identity(path)
         self._server = HttpServer(path, BoundedConnections(CONNECTIONS), self._handle)

@@ -106,10 +106,9 @@ def test_the_agent_does_without_a_socket(tmp_path: Path, caplog: pytest.LogCaptu
     (tmp_path / "file").write_text("")
 
     async def scenario() -> None:
-        async with AgentSocket(str(tmp_path / "file" / "agent.sock"), QUESTIONS):
-            pass
-        async with AgentSocket("", QUESTIONS):
-            pass
+        for path in (str(tmp_path / "file" / "agent.sock"), ""):
+            async with AgentSocket(path, QUESTIONS) as made:
+                await made.open()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(scenario())
@@ -119,17 +118,22 @@ def test_the_agent_does_without_a_socket(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_another_agents_socket_is_left_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A second agent at the same path has no socket, and when it ends the first agent's socket is still there."""
+    """A second agent at the same path has no socket until the first has ended, and says so if it can't wait."""
     path = tmp_path / "agent.sock"
 
     async def scenario() -> None:
-        async with AgentSocket(str(path), QUESTIONS):
-            async with AgentSocket(str(path), QUESTIONS):
-                pass
+        async with AgentSocket(str(path), QUESTIONS) as first:
+            async with AgentSocket(str(path), {}) as second:
+                assert caplog.text == ""
+                await second.open()
+            assert "listens there" in caplog.text
             assert (await ask(path, "/fine"))[0] == b"1\n"
+            async with AgentSocket(str(path), {"/new": fine}) as third:
+                await first.__aexit__()
+                await third.open()
+                assert (await ask(path, "/new"))[0] == b"1\n"
 
     asyncio.run(scenario())
-    assert "listens there" in caplog.text
 
 
 def test_a_slow_reader_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
+from tests.support.processes import CHECKOUT
 from tests.system.faults.bench import Bench
 from tests.system.faults.test_life import LOADED
 
@@ -35,6 +38,34 @@ def test_an_agent_that_waits_ends_on_sigterm(bench: Bench) -> None:
     second.terminate()
     assert second.wait(PATIENCE) == 0
     assert bench.is_right()
+
+
+def test_log_health_and_status_name_the_holder_of_the_lock(bench: Bench) -> None:
+    """While another process holds the lock, the agent's log, health, metrics and status name that process."""
+    bench.stop()
+    code = (
+        "from nftproxy.kernel.agent_lock import *; lock = AgentLock(); print(lock.acquire(), flush=True); input(); "
+        "lock.close()"
+    )
+    pipe = subprocess.PIPE
+    with bench.lab.node.popen([sys.executable, "-c", code], cwd=CHECKOUT, stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "True\n"
+        with bench.logging(WAITING.format(holder.pid)):
+            bench.launch(*bench.options)
+        ending = f"the end of another nftproxy (process {holder.pid})"
+        bench.wait_until(lambda: ending in json.loads(bench.healthz().body)["waitingFor"], PATIENCE)
+        assert (bench.healthz().status, bench.ask("/livez", 10256).status) == (503, 200)
+        assert bench.metric(f'nftproxy_waiting{{for="{ending}"}}') == 1
+        status = bench.command("status")
+        assert status.status == 1
+        assert f"waiting for {ending}" in status.out
+        with bench.logging(LOADED):
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+    bench.wait_until_right(PATIENCE)
+    assert bench.command("status").status == 0
 
 
 def traces(bench: Bench) -> float:
