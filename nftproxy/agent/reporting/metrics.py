@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -218,7 +218,7 @@ class _Histogram(Collector):
 
 
 class Metrics:
-    """All metrics of an agent, by their full names.  A `Family` as a label value becomes its API name ("IPv4")."""
+    """All metrics of an agent, by their full names.  A `Family` as the first label becomes its API name."""
 
     def __init__(self, look: Callable[[], MetricsSnapshot] = MetricsSnapshot) -> None:
         """Start with the known series.  `look` is called at each scrape."""
@@ -287,5 +287,8 @@ class Metrics:
         self.observe("rest_client_request_duration_seconds", asked.seconds, asked.method, asked.host)
 
 
-def _texts(labels: Iterable[str | Family]) -> tuple[str, ...]:
-    return tuple([FAMILY_NAMES[each] if isinstance(each, Family) else each for each in labels])
+def _texts(labels: tuple[str | Family, ...]) -> tuple[str, ...]:
+    """Return the values of labels as texts.  Only the first can be a `Family`."""
+    if labels and isinstance(labels[0], Family):
+        return FAMILY_NAMES[labels[0]], *cast(tuple[str, ...], labels[1:])
+    return cast(tuple[str, ...], labels)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,12 +45,15 @@ def _triggers(events: Iterable[Event]) -> list[tuple[Family, float]]:
     return [(each.family, each.triggered) for each in slices if each.triggered]
 
 
-def _objects(event: Event, kind: type[ClusterObject]) -> int:
-    """Return the number of objects of a kind in an event."""
-    if isinstance(event, Put):
-        return 1 if isinstance(event.object, kind) else 0
-    count = len(event.objects) if isinstance(event, Listed) else 1
-    return count if event.kind is kind else 0
+def _objects(events: Iterable[Event]) -> Counter[type]:
+    """Return the number of objects in events, by their kind."""
+    found = Counter[type]()
+    for event in events:
+        if isinstance(event, Put):
+            found[type(event.object)] += 1
+        else:
+            found[event.kind] += len(event.objects) if isinstance(event, Listed) else 1
+    return found
 
 
 def read_clocks() -> Moment:
@@ -178,10 +181,10 @@ class SyncReporter:
         """Note events that have come.  Each object of a listing counts, as in kube-proxy."""
         now = self._clocks()
         self.health.queued(now)
-        for kind, name in _CHANGES.items():
-            count = sum(_objects(event, kind) for event in events)
-            self.metrics.count(f"kubeproxy_sync_proxy_rules_{name}_changes_total", by=count)
-            self._set_pending(kind, self._pending[kind] + count)
+        for kind, count in _objects(events).items():
+            if name := _CHANGES.get(kind):
+                self.metrics.count(f"kubeproxy_sync_proxy_rules_{name}_changes_total", by=count)
+                self._set_pending(kind, self._pending[kind] + count)
         for family in self.health.families:
             self.metrics.set("kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds", now.wall, family)
         self._queued_triggers += _triggers(events)
@@ -233,7 +236,8 @@ class SyncReporter:
         now = self._clocks()
         seconds = now.steady - self._began.steady
         for of_kind, count in self._taken.items():
-            self._set_pending(of_kind, self._pending[of_kind] - count)
+            if count:
+                self._set_pending(of_kind, self._pending[of_kind] - count)
         self._taken.clear()
         self.health.applied(now, families)
         self._observe_sync(families, seconds, full=full)
@@ -264,8 +268,9 @@ class SyncReporter:
 
     def checked(self, families: Collection[Family]) -> None:
         """Note that these families' tables are right, after a transaction or the periodic check."""
+        now = self._clocks().wall
         for family in families:
-            self.metrics.set("kubeproxy_sync_proxy_rules_last_timestamp_seconds", self._clocks().wall, family)
+            self.metrics.set("kubeproxy_sync_proxy_rules_last_timestamp_seconds", now, family)
 
     def _set_pending(self, kind: type[ClusterObject], count: int) -> None:
         self._pending[kind] = count

@@ -104,9 +104,7 @@ class Turns:
 
     def charge(self, seconds: float, now: float) -> Expense | None:
         """Charge the cost of the chosen Services' changes.  Return the largest change, if it is large."""
-        sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
-        total = sum(sizes.values())
-        costs = {key: seconds * size / total for key, size in sizes.items()}
+        costs = self._costs(seconds)
         self._chosen = {}
         self._drop_past_dues(now)
         for key, cost in costs.items():
@@ -123,6 +121,14 @@ class Turns:
             return None
         key = max(costs, key=costs.__getitem__)
         return Expense(key, costs[key], OWN_REST * costs[key]) if costs[key] >= LARGE else None
+
+    def _costs(self, seconds: float) -> dict[ObjectKey, float]:
+        """Divide a cost between the chosen Services, by their sizes."""
+        if len(self._chosen) == 1:
+            return dict.fromkeys(self._chosen, seconds)
+        sizes = {key: max(1, size, self._size_of(key)) for key, size in self._chosen.items()}
+        total = sum(sizes.values())
+        return {key: seconds * size / total for key, size in sizes.items()}
 
     def _rest(self, namespace: str, cost: float, now: float) -> None:
         self._due = max(now, self._due) + REST * cost
