@@ -32,6 +32,9 @@ PATIENCE = 5.0  # seconds to wait for the markers, which take microseconds unles
 TRACING, MARKED = "nftproxy-trace", "marker"
 """The table beside ours, and the chain in which markers end."""
 
+UNTRACKED = "ct state untracked meta l4proto {{ tcp, udp, sctp }} meta nftrace set 1"
+"""Traces packets that another program has exempted from connection tracking, and so from Services."""
+
 # Opening packets are traced after connection tracking, at -200, and before our tables.  Rejections that the node sends
 # are traced only where they leave, after our tables.
 _TRACING = f"""\
@@ -43,18 +46,22 @@ table {{family}} {TRACING} {{{{
   chain prerouting {{{{
     type filter hook prerouting priority -150
     ct state new meta nftrace set 1
+    {UNTRACKED}
   }}}}
   chain output {{{{
     type filter hook output priority -150
     meta l4proto != {MARKER} ct state new meta nftrace set 1
+    {UNTRACKED}
   }}}}
   chain {DELIVERED} {{{{
     type filter hook input priority 300
     ct state new,related meta nftrace set 1
+    {UNTRACKED}
   }}}}
   chain {LEFT} {{{{
     type filter hook postrouting priority 300
     oif != lo meta l4proto != {MARKER} ct state new,related meta nftrace set 1
+    oif != lo {UNTRACKED}
   }}}}
 }}}}
 """

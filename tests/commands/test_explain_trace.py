@@ -107,6 +107,18 @@ def test_other_programs_tables_are_traced(rules: str) -> None:
 
 @needs_lab
 @pytest.mark.usefixtures("namespace")
+def test_packets_that_another_program_exempts_from_tracking() -> None:
+    """A table that exempts packets from connection tracking is part of the copy, and they pass untranslated."""
+    Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
+    rules = "table ip raw { chain p { type filter hook prerouting priority -300; tcp dport 80 notrack; }; }"
+    subprocess.run(["nft", "-f", "-"], input=rules, text=True, check=True)
+    done = explain(*OUTSIDER)
+    assert "not tried: this node's routes, interfaces, sysctls and connections\n" in done.out
+    assert (done.status, "DIFFERS: explained as translated, but let through by the kernel" in done.out) == (1, True)
+
+
+@needs_lab
+@pytest.mark.usefixtures("namespace")
 def test_what_a_copy_lacks_is_said() -> None:
     """A table of netdev isn't copied, nor any table of other programs with manifests alone, and a line says so."""
     Kernel().apply(example_pipeline("cluster-ip").full_transaction({}))
