@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 
 import msgspec
 
-from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanation
+from nftproxy.explanation.answer import Affinity, Case, ExplainedPlace, Explanation, List
 from nftproxy.explanation.cases import localhost_case, merged, served_case, unserved_case
 from nftproxy.explanation.clients import Client, addresses_of, assumption, clients
 from nftproxy.explanation.expected import affinity_of, base_chains, expected_at
@@ -191,7 +191,7 @@ def _served(
         notes=(
             *place.notes,
             *filter(None, [endpoints_left_out(pipeline.state.slices_of(service.key), spot.family, served.port)]),
-            *_topology(pipeline, served, spot.family),
+            *_topology(pipeline, served, spot.family, cases),
             *_silence(pipeline, served),
             *_hairpin(served, asking, cases),
         ),
@@ -270,8 +270,10 @@ def _silence(pipeline: Pipeline, served: Served) -> Iterator[str]:
         yield "endpoints that don't answer this node are left out, up to half of a list, until they answer again"
 
 
-def _topology(pipeline: Pipeline, served: Served, family: Family) -> Iterator[str]:
-    """Why a Service uses all endpoints although it asks for near endpoints."""
+def _topology(pipeline: Pipeline, served: Served, family: Family, cases: Iterable[Case]) -> Iterator[str]:
+    """Why a Service uses all endpoints although it asks for near endpoints.  Policy Local uses the node's own."""
+    if all(case.list is List.LOCAL for case in cases):
+        return
     distribution = served.service.traffic_distribution
     why = why_not_near(pipeline.state.endpoints_of(served.service, family), served.port)
     if why and distribution is not TrafficDistribution.NONE:

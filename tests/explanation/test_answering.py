@@ -461,3 +461,11 @@ def test_a_client_whose_kind_is_a_guess(pod_cidrs: tuple[str, ...], ranges: list
     here = node(pod_cidrs=pod_cidrs)
     made = pipeline(service(), slice_of(endpoints=["10.1.0.4@node-a"]), node=here, cluster_cidrs=ranges)
     assert asked(made, "10.96.0.10:80", source).notes == ((note,) if note else ())
+
+
+def test_near_endpoints_that_policy_local_replaces_are_no_remark() -> None:
+    """Policy Local uses the node's own endpoints whatever the hints, so nothing is said of near endpoints."""
+    near = TrafficDistribution.PREFER_SAME_ZONE
+    for policy, remarks in (("Cluster", 1), ("Local", 0)):
+        made = pipeline(service(internal_policy=policy, traffic_distribution=near), slice_of())
+        assert len([each for each in place(made, "10.96.0.10:80").notes if Code.TOPOLOGY_UNUSED in each]) == remarks

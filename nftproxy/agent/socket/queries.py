@@ -62,6 +62,8 @@ LONGEST_TEXT = 1_000
 COMPARISONS, AGAIN = 4, 0.3
 """How often an explanation is compared with the kernel, and the seconds in between.  A change that is on its way to the
 kernel is no damage: it takes milliseconds, or as long as nftables.minSyncPeriod."""
+OF_PACKETS = (Code.NOT_FORWARDING, Code.PODS_UNROUTED, Code.CONNTRACK_FULL, Code.OTHER_PROXY)
+"""Warnings about the node that an explanation repeats, as the rules don't show them."""
 GOING_ON = b"\n"
 """Sent after each step of an answer that is a single value, so that the client sees progress."""
 
@@ -200,10 +202,16 @@ def _explain(known: QueryContext) -> QueryHandler:
             if is_last or not explanation.is_damaged:
                 break
             await asyncio.sleep(AGAIN)
-        notes = (*filter(None, [known.reporter.caveat()]), *explanation.notes, *_changes(known, explanation))
+        notes = (*_of_the_node(known), *explanation.notes, *_changes(known, explanation))
         yield _encode(msgspec.structs.replace(explanation, notes=notes))
 
     return answer
+
+
+def _of_the_node(known: QueryContext) -> Iterator[str]:
+    """Yield the reasons why packets may fare otherwise than the rules say, or the rules may be out of date."""
+    yield from filter(None, [known.reporter.caveat()])
+    yield from (each for each in known.reporter.status().warnings if each.startswith(OF_PACKETS))
 
 
 def _changes(known: QueryContext, explanation: Explanation) -> Iterator[str]:

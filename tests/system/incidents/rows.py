@@ -368,6 +368,7 @@ THE_NODE = [
     Incident("ufw, docker, CNI, a firewall", DOCTOR, ("FORWARD", "firewall"), FINE, together(crowded, WALL), (), 1),
     Incident("nothing routes to pods", "status", ("NFT018",), (WEB, slice_of("10.1.77.5@node-b")), unrouted, WELL[1:]),
     Incident("ip_forward is off", "status", ("NFT624",), FINE, not_forwarding, WELL[1:]),
+    Incident("ip_forward is off, by explain", f"{HTTP} {OUTSIDE}", ("NFT624",), FINE, not_forwarding),
     Incident("connection tracking is full", "status", ("NFT626", "100 %"), FINE, tracking_is_full, WELL[1:]),
     Incident("pods have no range", DOCTOR, ("NFT637",), FINE, rangeless, (), 1),
     Incident("API away, ip_forward off", DOCTOR, ("NFT624", "Connection refused"), FINE, BOTH, (), 1),
