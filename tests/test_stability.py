@@ -27,6 +27,7 @@ from nftproxy.explanation.answer import Explanation
 from nftproxy.model.annotations import NONE, OF_SERVICES, OF_SLICES, Word
 from nftproxy.model.codes import Code
 from tests.conftest import CHECKOUT
+from tests.support.own_versions import OwnVersion, own_versions
 
 FILE = CHECKOUT / "docs" / "stable.txt"
 NEXT = "next"
@@ -147,3 +148,17 @@ class _Outer(Shape):
 def test_fields_of_json_are_found_at_every_depth() -> None:
     """A field within a list has its path, and a change of its type changes its line."""
     assert list(fields(ms.type_info(_Outer), "")) == [".a[].b or null", ".a[].b int", ".c dict"]
+
+
+def slots(rules: str) -> set[tuple[str, str]]:
+    """The elements that lead from a slot of a list to an endpoint, each with its family and map."""
+    commands = re.findall(r"^add element (\S+ nftproxy [-a-z]*endpoints) \{ (.*) \}$", rules, re.MULTILINE)
+    return {(container, element) for container, elements in commands for element in elements.split(", ")}
+
+
+@pytest.mark.parametrize("version", own_versions(wide_maps=False), ids=lambda version: version.directory.name)
+def test_nodes_of_two_versions_agree_on_slots(version: OwnVersion) -> None:
+    """The present code gives each endpoint the slots that the version gave it, so a client gets the same from both."""
+    kept = slots(version.tables.text)
+    assert len(kept) > 40
+    assert slots(version.cluster.pipeline.full_transaction({}).text) == kept
