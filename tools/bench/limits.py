@@ -340,7 +340,7 @@ def main(shapes: tuple[str, ...], budget: int, pieces: str | None) -> None:
         "| shape | elements | quarantined | peak, as they come | peak, after a restart | after an upgrade"
         " | transactions | characters of the largest | longest transaction | another tenant waited |"
     )
-    click.echo("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    click.echo("| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for shape in shapes or SHAPES:
         click.echo(row(shape, measure(shape, budget)))
 
