@@ -154,7 +154,10 @@ def list_command(
         sys.stdout.write(f"{line}\n")
     missing = [name for name in names if name not in {row.service for row in found}]
     if what == "services" and missing:
-        click.echo(f"services {printable(', '.join(missing))} not found in {printable(namespace)} namespace.", err=True)
+        absent = (
+            f"services {printable(', '.join(missing))} not found in {printable(namespace)} namespace, or not served"
+        )
+        click.echo(f"{absent}: nftproxy explain svc/{printable(f'{namespace}/{missing[0]}')}", err=True)
     elif not found and output in (None, "wide"):
         click.echo("No resources found" + (f" in {printable(scope)} namespace." if scope else ""), err=True)
     if isinstance(end, End) and end.is_cut:

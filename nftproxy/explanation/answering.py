@@ -106,8 +106,11 @@ def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
             yield f"Service {to.service} has no such port"
         elif not found:
             yield f"there are no rules for the families of Service {to.service}"
+    elif not found and isinstance(to, ToAddress):
+        yield "there are no rules for this address's family"
     elif not found:
-        yield "there are no rules for this address's family" if isinstance(to, ToAddress) else "the node has no address"
+        why = f"the cluster has no Node {state.node.name}, so its addresses are unknown"
+        yield "the node has no address" if state.has_node else why
 
 
 def _names_unknown(pipeline: Pipeline, to: To) -> bool:

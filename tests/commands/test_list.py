@@ -61,7 +61,8 @@ def test_services_by_name() -> None:
     assert nftproxy("list", "svc", "web", "-n", "shop", "-o", "name").out == "svc/shop/web\n"
     some = nftproxy("list", "svc", "web", "wbe", "-n", "shop", "-o", "name")
     assert (some.status, some.out) == (1, "svc/shop/web\n")
-    assert some.err == "services wbe not found in shop namespace.\n"
+    absent = "services wbe not found in shop namespace, or not served: nftproxy explain svc/shop/wbe\n"
+    assert some.err == absent
     assert nftproxy("list", "ep", "web", "-n", "shop", "-o", "name").status == 0
     assert nftproxy("list", "svc", "web", "-A").status == 2
 

@@ -469,3 +469,9 @@ def test_near_endpoints_that_policy_local_replaces_are_no_remark() -> None:
     for policy, remarks in (("Cluster", 1), ("Local", 0)):
         made = pipeline(service(internal_policy=policy, traffic_distribution=near), slice_of())
         assert len([each for each in place(made, "10.96.0.10:80").notes if Code.TOPOLOGY_UNUSED in each]) == remarks
+
+
+def test_a_node_that_the_cluster_does_not_have() -> None:
+    """Where the Node is missing, its addresses are unknown, which isn't that it has none."""
+    notes = [asked(pipeline(node=each), "node:30080").notes for each in (None, node(internal_ips=()))]
+    assert notes == [("the cluster has no Node node-a, so its addresses are unknown",), ("the node has no address",)]
