@@ -19,6 +19,8 @@ from tools.release.candidate import prepare
 from tools.release.deb_package import lint
 
 TARGET = CHECKOUT / "dist"
+NEEDED = {"debhelper": "dh", "lintian": "lintian"}
+"""Debian's packages for making the Debian package, each with a program of it."""
 
 
 @click.command()
@@ -26,6 +28,8 @@ TARGET = CHECKOUT / "dist"
 @click.option("--image/--no-image", "with_image", default=True, show_default=True, help="Whether to make the image.")
 def main(candidate: str | None, *, with_image: bool) -> None:
     """Make the artefacts of a version."""
+    if missing := [package for package, program in NEEDED.items() if shutil.which(program) is None]:
+        raise click.ClickException(f"please install {' and '.join(missing)} (names are Debian's)")
     if changed := uncommitted():
         raise click.ClickException(f"commit or remove these first, as artefacts are of a commit:\n{changed}")
     if candidate:

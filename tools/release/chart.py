@@ -157,10 +157,15 @@ def _fixed_fields(without: str = "") -> Json:
 def _rendered(without: str = "") -> list[str]:
     """The lines of the manifests, with a word for each value and with all options, except for `without`."""
     asked = _asked(without)
-    template = (deploy_templates_dir() / TEMPLATE).read_text()
-    text = render(template, asked, deployed(asked), to_yaml([_fixed_fields(without)]) + GIVEN)
+    text = rendered_manifests(asked, to_yaml([_fixed_fields(without)]) + GIVEN)
     lines = text.splitlines(keepends=True)
     return lines[next(number for number, line in enumerate(lines) if not line.startswith("#")) :]
+
+
+def rendered_manifests(asked: DaemonSetOptions, configuration_file: str) -> str:
+    """Return the manifests with a configuration file of this text."""
+    template = (deploy_templates_dir() / TEMPLATE).read_text()
+    return render(template, asked, deployed(asked), configuration_file)
 
 
 def _asked(without: str) -> DaemonSetOptions:

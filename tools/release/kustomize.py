@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from ipaddress import ip_network
 
-from nftproxy.deploy.daemonset import TEMPLATE, DaemonSetOptions, configuration, deployed, render
+from nftproxy.deploy.daemonset import DaemonSetOptions, configuration, deployed
 from nftproxy.deploy.distributions import KUBEADM
 from nftproxy.model.settings import Config
 from nftproxy.sources.documents import to_yaml
-from nftproxy.templates_dir import deploy_templates_dir
+from tools.release.chart import rendered_manifests
 
 BASE = "resources: [agent.yaml]\n"
 OVERLAY = """\
@@ -53,10 +53,8 @@ def kustomize(version: str) -> dict[str, str]:
         api_server="https://set-me.invalid:6443",
         image=f"nftproxy:{version}",
     )
-    config = deployed(asked)
-    template = (deploy_templates_dir() / TEMPLATE).read_text()
     return {
         "base/kustomization.yaml": BASE,
-        "base/agent.yaml": render(template, asked, config, to_yaml([configuration(config)])),
+        "base/agent.yaml": rendered_manifests(asked, to_yaml([configuration(deployed(asked))])),
         "overlay/kustomization.yaml": OVERLAY.format(version=version),
     }
