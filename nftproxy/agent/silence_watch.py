@@ -33,7 +33,7 @@ from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put, SilentPlaces
 from nftproxy.model.objects import ObjectKey, Place
 from nftproxy.policy.numbers import namespace_number
-from nftproxy.policy.silence import Silence
+from nftproxy.policy.silence import ProbeAnswer, Silence
 from nftproxy.policy.state import ClusterState
 
 log = logging.getLogger(__name__)
@@ -55,35 +55,37 @@ MOST_NAMED = 3
 
 
 class SilenceChange(NamedTuple):
-    """An endpoint that has fallen silent or answers again, with the Services that leave it out."""
+    """An endpoint that has fallen silent, perhaps as it refuses, or answers again, with its Services."""
 
     place: Place
     is_silent: bool
+    refuses: bool
     services: Sequence[ObjectKey]
 
     def occurrences(self, node: str) -> Iterator[Occurrence]:
         """Yield an Event (`Fault`) for each of the Services if the endpoint has fallen silent."""
         place = host_port(*self.place)
-        note = f"endpoint {place} doesn't answer node {node}, which sends new connections to other endpoints"
+        fails = "refuses" if self.refuses else "doesn't answer"
+        note = f"endpoint {place} {fails} node {node}, which sends new connections to other endpoints"
         for service in self.services if self.is_silent else ():
             yield Occurrence(service, "EndpointSilent", "LeaveOut", note, Code.ENDPOINT_SILENT)
 
 
-Connect = Callable[[Place, float], Awaitable[bool]]
-"""Probes a place, and returns whether it answered within so many seconds."""
+Connect = Callable[[Place, float], Awaitable[ProbeAnswer]]
+"""Probes a place, and returns its answer within so many seconds."""
 
 
-async def answers(place: Place, patience: float) -> bool:
-    """Return whether an endpoint answers by TCP within `patience` seconds.  A reset is an answer."""
+async def answer_of(place: Place, patience: float) -> ProbeAnswer:
+    """Return an endpoint's answer to a TCP connection within `patience` seconds."""
     family = socket.AF_INET6 if family_of(place.address) is Family.IPV6 else socket.AF_INET
     with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as ours:
         try:
             async with asyncio.timeout(patience):
                 await asyncio.get_running_loop().sock_connect(ours, place)
         except ConnectionRefusedError:
-            return True
-        return True
-    return False
+            return ProbeAnswer.REFUSED
+        return ProbeAnswer.ACCEPTED
+    return ProbeAnswer.NONE
 
 
 class SilenceWatch:
@@ -105,7 +107,7 @@ class SilenceWatch:
         reader: UnansweredReader,
         metrics: Metrics,
         report: Callable[[SilenceChange], object],
-        connect: Connect = answers,
+        connect: Connect = answer_of,
     ) -> None:
         self._state = state
         self._families = tuple(families)
@@ -114,7 +116,7 @@ class SilenceWatch:
         self._report = report
         self._connect = connect
         self._known = Silence()
-        self._published: tuple[Place, ...] = ()
+        self._published = SilentPlaces(())
         self._places: Mapping[Place, Sequence[ObjectKey]] = {}
         self._in_force: frozenset[Place] = frozenset()
         self._tries: dict[Place, asyncio.Task[None]] = {}
@@ -128,7 +130,7 @@ class SilenceWatch:
         self._in_force = frozenset(self._state.silent)
         if self._state.watched:
             self._wanted.set()
-        if len(self._known) or self._published:
+        if len(self._known) or self._published.places:
             self._places = self._state.watched_places()
             self._known.retain(self._places)
 
@@ -147,8 +149,8 @@ class SilenceWatch:
                     pause = min(2 * pause, LONGEST_PAUSE)
                     text = "%(error)s; the list of silent endpoints stays as it is, retrying in %(pause).1f s"
                     warn(Code.SILENCE_UNREADABLE, text, error=error, pause=pause)
-                if self._known.silent != self._published:
-                    yield [Put(SilentPlaces(self._publish()))]
+                if SilentPlaces(self._known.silent, self._known.refusing) != self._published:
+                    yield [Put(self._publish())]
                 if not self._state.watched and not len(self._known):
                     self._wanted.clear()
                 await asyncio.sleep(pause)
@@ -161,20 +163,25 @@ class SilenceWatch:
     async def _look(self) -> None:
         """Read the kernel, delete stuck connections, and probe the suspects that are due."""
         sent_again = [each for family in self._families for each in self._read(family)]
+        refused = {place for family in self._families for place in self._reader.refused(family)}
         missing = Counter[Place]()
-        if sent_again:
+        if sent_again or refused:
             self._report_crowded()
+        if sent_again:
             waiting = await asyncio.to_thread(self._reader.unanswered, sent_again)
             missing.update(each.place for each in waiting if each.retransmission.waits >= GRACE)
             stuck = [each for each in waiting if each.place in self._in_force]
             if stuck:
                 moved = await asyncio.to_thread(self._reader.delete, stuck)
                 self._metrics.count("nftproxy_connections_moved_total", by=moved)
-        if missing and not missing.keys() <= self._places.keys():
+        if not self._places.keys() >= missing.keys() | refused:
             self._places = self._state.watched_places()
         missing = Counter({place: count for place, count in missing.items() if place in self._places})
-        namespaces = {place: {service.namespace for service in self._places[place]} for place in missing}
-        self._known.observe(missing, time.monotonic(), namespaces)
+        refused &= self._places.keys()
+        namespaces = {
+            place: {service.namespace for service in self._places[place]} for place in missing.keys() | refused
+        }
+        self._known.observe(missing, time.monotonic(), namespaces, refused)
         for place, patience in self._known.pop_due_probes(time.monotonic()):
             self._due.setdefault(self._known.namespace_of(place), {})[place] = patience
         self._try_next()
@@ -229,17 +236,19 @@ class SilenceWatch:
         self._try_next()
 
     async def _tried(self, place: Place, patience: float) -> None:
-        has_answered = await self._connect(place, patience)
-        self._metrics.count("nftproxy_silence_checks_total", str(has_answered).lower())
-        self._known.record_probe(place, time.monotonic(), has_answered=has_answered)
+        answer = await self._connect(place, patience)
+        self._metrics.count("nftproxy_silence_checks_total", str(answer is not ProbeAnswer.NONE).lower())
+        self._known.record_probe(place, time.monotonic(), answer)
 
-    def _publish(self) -> tuple[Place, ...]:
+    def _publish(self) -> SilentPlaces:
         """Report the changes, and return the silent endpoints."""
-        before, self._published = self._published, self._known.silent
-        for place in [*self._published, *before]:
-            if (place in before) != (place in self._published):
-                self._say(SilenceChange(place, place in self._published, self._places.get(place, ())))
-        families = Counter(family_of(place.address) for place in self._published)
+        before, self._published = self._published, SilentPlaces(self._known.silent, self._known.refusing)
+        now = self._published
+        for place in [*now.places, *before.places]:
+            if (place in before.places) != (place in now.places):
+                services = self._places.get(place, ())
+                self._say(SilenceChange(place, place in now.places, place in now.refusing, services))
+        families = Counter(family_of(place.address) for place in now.places)
         for family in self._families:
             self._metrics.set("nftproxy_silent_endpoints", families[family], family)
         return self._published
@@ -252,10 +261,11 @@ class SilenceWatch:
             place, services = host_port(*change.place), ", ".join(map(str, change.services))
             if change.is_silent:
                 text = (
-                    "endpoint %(place)s of Service %(services)s doesn't answer connections from this node: new "
-                    "connections go to other endpoints, and it is retried until it answers"
+                    "endpoint %(place)s of Service %(services)s %(fails)s connections from this node: new connections "
+                    "go to other endpoints, and it is retried until it answers"
                 )
-                warn(Code.ENDPOINT_SILENT, text, place=place, services=services)
+                fails = "refuses" if change.refuses else "doesn't answer"
+                warn(Code.ENDPOINT_SILENT, text, place=place, services=services, fails=fails)
             else:
                 text = "endpoint %(place)s of Service %(services)s answers again, and gets connections again"
                 log.info(text, {"place": place, "services": services})

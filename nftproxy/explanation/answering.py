@@ -29,6 +29,7 @@ from nftproxy.explanation.ownership import (
 )
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback, port_text
+from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
@@ -195,7 +196,7 @@ def _served(
             *place.notes,
             *filter(None, [endpoints_left_out(pipeline.state.slices_of(service.key), spot.family, served.port)]),
             *_topology(pipeline, served, spot.family, cases),
-            *_silence(pipeline, served),
+            *_failover(served),
             *_hairpin(served, asking, cases),
         ),
     )
@@ -267,10 +268,16 @@ def _hairpin(served: Served, asking: Sequence[Client], cases: Sequence[Case]) ->
         yield "a pod of this node that reaches itself is masqueraded, or it would not recognise its own answer"
 
 
-def _silence(pipeline: Pipeline, served: Served) -> Iterator[str]:
-    """A remark if a Service leaves out silent endpoints: only the node's agent knows which endpoints are silent."""
-    if served.service.key in pipeline.state.watched and served.port.protocol is Protocol.TCP:
-        yield "endpoints that don't answer this node are left out, up to half of a list, until they answer again"
+_FAILOVER = {
+    Failover.SILENT: "endpoints that don't answer this node are left out, up to half of a list, until they answer",
+    Failover.REFUSED: "endpoints that refuse are left out likewise, and the connections go elsewhere",
+}
+
+
+def _failover(served: Served) -> Iterator[str]:
+    """A remark for each failure: only the node's agent knows which endpoints have failed."""
+    if served.port.protocol is Protocol.TCP:
+        yield from (remark for failure, remark in _FAILOVER.items() if served.service.options.fails_over(failure))
 
 
 def _topology(pipeline: Pipeline, served: Served, family: Family, cases: Iterable[Case]) -> Iterator[str]:

@@ -42,6 +42,7 @@ class Failover(Enum):
     """The failures of an endpoint after which its connections go to other endpoints."""
 
     SILENT = "silent"
+    REFUSED = "refused"
 
 
 class GuardedFronts(Enum):
@@ -116,7 +117,7 @@ class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
         Annotation(
             Word(Failover, is_list=True),
             "says after which [failures of an endpoint](#failover) its connections go to other endpoints",
-            ("watched",),
+            ("watched", "retried"),
         ),
     ] = None
     """None: the configuration's default, which policy/state.py fills in."""

@@ -18,9 +18,13 @@ class HostAddresses(msgspec.Struct, frozen=True):
 
 
 class SilentPlaces(msgspec.Struct, frozen=True):
-    """All endpoints that don't answer this node by TCP, in the order in which they fell silent."""
+    """All endpoints that don't answer this node by TCP, in the order in which they fell silent.
+
+    `refusing` are those of them that answer with a reset.
+    """
 
     places: tuple[Place, ...]
+    refusing: frozenset[Place] = frozenset()
 
 
 class ApiServers(msgspec.Struct, frozen=True):

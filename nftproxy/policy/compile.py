@@ -28,6 +28,7 @@ from nftproxy.policy.choosing.choice import ChoiceCache, choose
 from nftproxy.policy.choosing.verdicts import Choice
 from nftproxy.policy.drawing import Drawing
 from nftproxy.policy.facts import PortFacts, PortScreen, Row, Slots
+from nftproxy.policy.failover import PortFailover
 from nftproxy.policy.fronts import (
     ClaimedFront,
     claimed_fronts,
@@ -35,7 +36,6 @@ from nftproxy.policy.fronts import (
     has_own_list,
     restricting_ranges,
 )
-from nftproxy.policy.numbers import namespace_number
 from nftproxy.policy.ranges import range_keys
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
@@ -91,10 +91,9 @@ def compile_service(
         screen = screen_of(service, settings.config, family, had, own.list, denied) if choice.has_endpoints else None
         if screen and screen.denied:
             denied = ()
-        is_watched = service.key in state.watched and port.protocol is Protocol.TCP
-        namespace = namespace_number(service.key.namespace, family) if is_watched else None
         drawing = Drawing(family, service, port, state.node.name, settings)
-        compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, namespace)
+        failover = PortFailover.of(service, family, port, choice)
+        compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, failover)
         facts = PortFacts(port.protocol.value, cluster_ips, screen=screen, **compiler.collected(had))
         if facts.allowed:
             own = own.without_allowed()
@@ -109,8 +108,7 @@ class _PortCompiler(NamedTuple):
     drawing: Drawing
     screen: PortScreen | None
     is_counted: bool
-    namespace: str | None
-    """The number of the Service's namespace if its silent endpoints are left out."""
+    failover: PortFailover
 
     def collected(self, had: Sequence[ClaimedFront]) -> dict[str, tuple[Any, ...]]:
         """The memberships of all fronts that the port has, by field of PortFacts."""
@@ -182,8 +180,7 @@ class _PortCompiler(NamedTuple):
             yield "local_policy" if is_local else "masqueraded", front
             if claimed.claim.address in self.own.guarded_ips:
                 yield "guarded", (front, self.own.list)
-        if self.namespace:
-            yield "watched", (front, self.namespace)
+        yield from self.failover.sets_of(front, [policy for _, policy in _lists_of(claimed)])
         for _, address in self.drawing.remembered:
             yield "affinities", (front, address)
 

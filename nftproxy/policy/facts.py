@@ -52,7 +52,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     `counted` holds the names of the counts for each Service ("connections", "race"), and `counters` the chain that
     counts a connection that an endpoint gets.  Without counting, both are empty.
     `endings` are the verdicts for packets that no endpoint gets.
-    `watchers` holds the chain that notes connections without an answer, if any Service leaves out silent endpoints.
+    `watchers` holds the chain that notes connections without an answer, if any Service asks for failover from silent
+    endpoints, and `retriers` the chain that drops refusals, if any asks for failover after these.
     """
 
     table: str
@@ -75,6 +76,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     counters: tuple[str, ...] = ()
     endings: Endings = Endings()
     watchers: tuple[str, ...] = ()
+    retriers: tuple[str, ...] = ()
 
 
 class ListFacts(msgspec.Struct, frozen=True):
@@ -212,6 +214,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     of other nodes could serve, if connections are counted: their packets are dropped in any case.
     `watched` has the fronts whose connections are noted when they get no answer, each with the number of the Service's
     namespace (numbers.py).  `silent` are the endpoints of such a Service that are known to be silent.
+    `retried` has the fronts whose connections are tried again if refused, in the same form, and `unretried` rows of
+    (front, address and port of an endpoint whose refusals pass).
     `screen` is the screening of clients, None without any.
     """
 
@@ -232,6 +236,8 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     hairpins: tuple[tuple[Address, int], ...] = ()
     watched: tuple[tuple[Front, str], ...] = ()
     silent: tuple[tuple[Address, int], ...] = ()
+    retried: tuple[tuple[Front, str], ...] = ()
+    unretried: tuple[tuple[Front, Address, int], ...] = ()
     lists: tuple[ListFacts, ...] = ()
     draws: tuple[DrawFacts, ...] = ()
     screen: PortScreen | None = None

@@ -105,7 +105,8 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) 
     options = service.options
     front = FRONT + (service.affinity_timeout is not None)
     front += options is not PLAIN and _optional(options)
-    outside = front + 1 + (service.external_policy is TrafficPolicy.LOCAL) + bool(service.source_ranges)
+    lists = 1 + (service.external_policy is TrafficPolicy.LOCAL)
+    outside = front + lists + bool(service.source_ranges) + (lists - 1) * options.fails_over(Failover.REFUSED)
     node_ports = sum([port.node_port > 0 for port in service.ports])
     elements = crowded + keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
     elements += _of_timeout(service)
@@ -145,7 +146,7 @@ def weighs_the_same(old: EndpointSlice, new: EndpointSlice) -> bool:
 
 def _optional(options: ServiceOptions) -> int:
     """The elements of a front that annotations ask for."""
-    return SCREENED * options.screens + options.fails_over(Failover.SILENT)
+    return SCREENED * options.screens + options.fails_over(Failover.SILENT) + 2 * options.fails_over(Failover.REFUSED)
 
 
 def _of_timeout(service: Service) -> int:

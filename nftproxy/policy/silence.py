@@ -1,18 +1,21 @@
-"""The endpoints that don't answer, as seen from this node: when they are left out, retried, and come back.
+"""The endpoints that don't answer or refuse, as seen from this node: when they are left out, retried, and come back.
 
-A state machine without clock and sockets.  Its inputs are the time, and the number of connections to each endpoint that
-are without any reply.  Its outputs are the endpoints to probe, and the silent endpoints.
+A state machine without clock and sockets.  Its inputs are the time, the number of connections to each endpoint that
+are without any reply, and the endpoints that refused any.  Its outputs are the endpoints to probe, and the
+silent endpoints.
 
     unknown ──a connection without reply──> suspect ──none of some connections is answered, nor is ours──> silent
-                                               │                                                              │
+               or refused                      │      or one is refused, and ours isn't accepted              │
                                                └──────────────ours is answered──> well <──────────────────────┘
 
 * Endpoints that no client has contacted are never probed: an endpoint becomes suspect by a client's connection that
   has sent its first packet twice and has no reply.
 * It becomes silent when `THRESHOLD` connections are in that state at once, and a connection of our own isn't answered
   either.  So a pod stays that loses a packet, or that a network policy hides from some clients.
+* An endpoint that refuses a client's connection is silent if it doesn't accept our own either.  So packets alone,
+  whoever sent them, make no endpoint silent.
 * A silent endpoint is retried by a connection of our own, with backoff from `FIRST_PAUSE` to `LONGEST_PAUSE`, and
-  comes back when the endpoint answers it.  A reset is an answer, too.
+  comes back when the endpoint answers it.  A reset is an answer, too, but not of an endpoint that refused.
 * An endpoint that falls silent again within `PROBATION` goes on with twice its last pause, so that flapping is damped.
 * If something keeps the node itself from connecting, no retry would ever be answered: after `TRIAL` the endpoint comes
   back without an answer.
@@ -49,6 +52,8 @@ PROBATION = 300.0
 """Seconds for which an endpoint that came back must be well until its pauses start over at `FIRST_PAUSE`."""
 TRIAL = 600.0
 """Seconds after which a silent endpoint comes back though no retry was answered."""
+REFUSED_AGAIN = 1.0
+"""Seconds for which refusals of an endpoint don't count after it has accepted our own connection."""
 MOST_KNOWN = 4_096
 """The most endpoints remembered.  Beyond it, a new endpoint evicts the latest endpoint of the namespace with the most
 endpoints, if its own namespace has fewer.  Otherwise the new endpoint is not watched."""
@@ -56,6 +61,14 @@ endpoints, if its own namespace has fewer.  Otherwise the new endpoint is not wa
 
 EVERYBODYS: Mapping[Place, Collection[str]] = {}
 """No namespace for any endpoint: all endpoints are treated as those of a single namespace."""
+
+
+class ProbeAnswer(Enum):
+    """The answer of an endpoint to a connection of our own."""
+
+    ACCEPTED = auto()
+    REFUSED = auto()
+    NONE = auto()
 
 
 class _Standing(Enum):
@@ -70,7 +83,9 @@ class _Known:
     missing: int
     """Connections without reply at the last look."""
     missed_at: float
-    """The last time when there were any."""
+    """The last time when there were any, or a refusal."""
+    refuses: bool
+    """Whether the endpoint refused clients' connections since it was last well."""
     namespace: str
     """The namespace for which the endpoint takes room."""
 
@@ -83,6 +98,17 @@ class _Known:
     def become(self, standing: _Standing, now: float, due: float | None = None) -> None:
         self.standing, self.since, self.due = standing, now, due
         self.has_failed = False
+        if standing is not _Standing.SILENT:
+            self.refuses = False
+
+    def fall_silent(self, now: float) -> None:
+        """Leave the endpoint out, for longer than the last time."""
+        self.pause = min(2 * self.pause, LONGEST_PAUSE) or FIRST_PAUSE
+        self.become(_Standing.SILENT, now, due=now + self.pause)
+
+    def has_answered(self, answer: ProbeAnswer) -> bool:
+        """Whether an answer shows that the endpoint is well."""
+        return answer is ProbeAnswer.ACCEPTED or (answer is ProbeAnswer.REFUSED and not self.refuses)
 
 
 class Silence:
@@ -109,40 +135,53 @@ class Silence:
         found = [(each.since, place) for place, each in self._known.items() if each.standing is _Standing.SILENT]
         return tuple(place for _, place in sorted(found))
 
+    @property
+    def refusing(self) -> frozenset[Place]:
+        """The silent endpoints that refuse."""
+        return frozenset(place for place in self.silent if self._known[place].refuses)
+
     def namespace_of(self, place: Place) -> str:
         """The namespace for which an endpoint takes room, "" if the endpoint isn't known."""
         known = self._known.get(place)
         return known.namespace if known else ""
 
     def observe(
-        self, missing: Mapping[Place, int], now: float, namespaces: Mapping[Place, Collection[str]] = EVERYBODYS
+        self,
+        missing: Mapping[Place, int],
+        now: float,
+        namespaces: Mapping[Place, Collection[str]] = EVERYBODYS,
+        refused: Collection[Place] = (),
     ) -> None:
         """Take in the number of connections to each endpoint without reply now.  Absent endpoints have none.
 
-        `namespaces` has the namespaces of the Services that have an endpoint.  Its place is taken from the namespace
-        with the fewest endpoints known.
+        `refused` are the endpoints that lately refused a connection.  `namespaces` has the namespaces of the Services
+        that have an endpoint.  Its place is taken from the namespace with the fewest endpoints known.
         """
-        for place in missing:
-            self._suspect(place, now, namespaces.get(place, ()))
+        for place in dict.fromkeys((*missing, *refused)):
+            self._suspect(place, now, namespaces.get(place, ()), refuses=place in refused)
         for place, known in list(self._known.items()):
             known.missing = missing.get(place, 0)
-            if known.missing:
+            if known.missing or place in refused:
                 known.missed_at = now
             _judge(known, now)
             if _is_forgettable(known, now):
                 self._forget(place)
 
-    def _suspect(self, place: Place, now: float, namespaces: Collection[str]) -> None:
+    def _suspect(self, place: Place, now: float, namespaces: Collection[str], *, refuses: bool) -> None:
         """Suspect an endpoint that isn't known yet, or was well for long enough."""
         known = self._known.get(place)
         if known is None:
             namespace = min(namespaces, key=self._count, default="")
             if len(self._known) < MOST_KNOWN or self._make_room(namespace):
-                self._known[place] = _Known(now, namespace)
+                known = self._known[place] = _Known(now, namespace)
                 self._of.setdefault(namespace, {})[place] = None
                 self._largest = ""
-        elif known.standing is _Standing.WELL and now >= known.acquitted_until:
+        elif known.standing is _Standing.WELL and now >= (
+            known.since + REFUSED_AGAIN if refuses else known.acquitted_until
+        ):
             known.become(_Standing.SUSPECT, now, due=now)
+        if known and known.standing is _Standing.SUSPECT:
+            known.refuses |= refuses
 
     def _count(self, namespace: str) -> int:
         """The number of endpoints known of a namespace."""
@@ -171,14 +210,16 @@ class Silence:
             known.due = None
         return [(place, _patience(known)) for place, known in due]
 
-    def record_probe(self, place: Place, now: float, *, has_answered: bool) -> None:
+    def record_probe(self, place: Place, now: float, answer: ProbeAnswer) -> None:
         """Record the outcome of our own connection to an endpoint."""
         known = self._known.get(place)
         if known is None or known.standing is _Standing.WELL:
             return
-        if has_answered:
+        if known.has_answered(answer):
             known.acquitted_until = now + (ACQUITTAL if known.standing is _Standing.SUSPECT else 0.0)
             known.become(_Standing.WELL, now)
+        elif known.standing is _Standing.SUSPECT and known.refuses:
+            known.fall_silent(now)
         elif known.standing is _Standing.SUSPECT:
             known.has_failed, known.due = True, now + SUSPECT_PAUSE
             _judge(known, now)
@@ -199,8 +240,7 @@ def _judge(known: _Known, now: float) -> None:
     if known.standing is not _Standing.SUSPECT:
         return
     if known.has_failed and known.missing >= THRESHOLD:
-        known.pause = min(2 * known.pause, LONGEST_PAUSE) or FIRST_PAUSE
-        known.become(_Standing.SILENT, now, due=now + known.pause)
+        known.fall_silent(now)
     elif now - known.missed_at >= ACQUITTAL:
         known.become(_Standing.WELL, now)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nftproxy.model.addresses import Family, Protocol, family_of
+from nftproxy.model.annotations import Failover
 from nftproxy.model.settings import Config, Settings
 from nftproxy.policy.counts import CONNECTIONS, SCREENED, UnservedReason
 from nftproxy.policy.facts import COUNTED, Endings, TableFacts
@@ -62,7 +63,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         else (),
         counters=("count-connection",) if config.service_counts else (),
         endings=endings(config),
-        watchers=("watch",) if state.watched else (),
+        watchers=("watch",) if state.failing_over[Failover.SILENT] else (),
+        retriers=("retry",) if state.failing_over[Failover.REFUSED] else (),
     )
 
 

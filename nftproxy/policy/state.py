@@ -61,7 +61,8 @@ class ClusterState:
     `services` are the Services within the limits (limits.py) and the budget (budget.py).  `excessive` has the rest,
     each with the reason.  `excess_changes` counts the changes of `excessive`.
     `ignored` are the Services that aren't for this proxy, which no rule depends on.
-    `watched` are the `services` that leave out silent endpoints.  `silent` are the endpoints that don't answer.
+    `failing_over` has the `services` that ask for failover, by failure.  `silent` are the endpoints that don't answer,
+    and `refusing` those of them that refuse.
     """
 
     def __init__(self, node_name: str, config: Config = Config()) -> None:  # noqa: B008  # a value
@@ -70,9 +71,10 @@ class ClusterState:
         """Whether the cluster has a Node of this name."""
         self.host_addresses: frozenset[Address] | None = None
         self.silent: tuple[Place, ...] = ()
+        self.refusing: frozenset[Place] = frozenset()
         self.api_servers: frozenset[Place] = frozenset()
         self.services: dict[ObjectKey, Service] = {}
-        self.watched: set[ObjectKey] = set()
+        self.failing_over: dict[Failover, set[ObjectKey]] = {each: set() for each in Failover}
         self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
         self.excess_changes = 0
         self._budget = Budget(config.element_budget)
@@ -97,8 +99,21 @@ class ClusterState:
 
     def endpoints_of(self, service: Service, family: Family) -> ServiceEndpoints:
         """The inputs to the choice of a Service's endpoints in a family."""
-        silent = self.silent if service.key in self.watched else ()
-        return ServiceEndpoints.of(service, self.slices_of(service.key), family, self.node, silent)
+        return ServiceEndpoints.of(service, self.slices_of(service.key), family, self.node, self._silent_of(service))
+
+    def _silent_of(self, service: Service) -> tuple[Place, ...]:
+        """The silent endpoints that a Service leaves out, longest silence first."""
+        leaves_out = service.options.fails_over
+        return tuple(
+            place
+            for place in self.silent
+            if leaves_out(Failover.REFUSED if place in self.refusing else Failover.SILENT)
+        )
+
+    @property
+    def watched(self) -> set[ObjectKey]:
+        """The Services that leave out silent endpoints."""
+        return self.failing_over[Failover.SILENT] | self.failing_over[Failover.REFUSED]
 
     def watched_places(self) -> dict[Place, list[ObjectKey]]:
         """The endpoints of watched Services, each with these Services.  This takes a while."""
@@ -227,8 +242,8 @@ class ClusterState:
             case HostAddresses() if self.host_addresses != new.addresses:
                 self.host_addresses = new.addresses
                 touched.table = touched.everything = True
-            case SilentPlaces() if self.silent != new.places:
-                self._change_silent(new.places, touched)
+            case SilentPlaces() if (self.silent, self.refusing) != (new.places, new.refusing):
+                self._change_silent(new, touched)
             case ApiServers() if self.api_servers != new.places:
                 self.api_servers = new.places
                 self.claims.set_api_servers(new.places)
@@ -315,23 +330,23 @@ class ClusterState:
         if new is not None:
             self.claims.add(new)
             self.services[key] = new
-        self._watch(key, new, touched)
+        self._note_failover(key, new, touched)
         touched.services.add(key)
 
-    def _watch(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
-        """Note whether a Service leaves out silent endpoints.  The skeleton depends on whether any Service does."""
-        had = bool(self.watched)
-        if new is not None and new.options.fails_over(Failover.SILENT):
-            self.watched.add(key)
-        else:
-            self.watched.discard(key)
-        if bool(self.watched) != had:
-            touched.table = True
+    def _note_failover(self, key: ObjectKey, new: Service | None, touched: Invalidation) -> None:
+        """Note a Service's failures with failover.  The skeleton depends on whether any Service has it."""
+        for failure, services in self.failing_over.items():
+            had = bool(services)
+            if new is not None and new.options.fails_over(failure):
+                services.add(key)
+            else:
+                services.discard(key)
+            touched.table |= bool(services) != had
 
-    def _change_silent(self, places: tuple[Place, ...], touched: Invalidation) -> None:
+    def _change_silent(self, new: SilentPlaces, touched: Invalidation) -> None:
         """Replace the silent endpoints.  Their order matters, too: if not all may be left out, the first are."""
-        changed = set(places) | set(self.silent)
-        self.silent = places
+        changed = {*new.places, *self.silent}
+        self.silent, self.refusing = new.places, new.refusing
         for key in self.watched:
             if any(place in changed for each in self.slices_of(key) for place in _places(each)):
                 touched.endpoints.add(key)

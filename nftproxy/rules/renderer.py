@@ -7,7 +7,7 @@ Eight templates make the data plane:
 * `draw.nft.j2`: the draw of a slot among N
 * `service.nft.j2`: the elements of a Service port
 * `counts.nft.j2`: counts of connections, if the configuration asks for them
-* `watch.nft.j2`: notes of connections without an answer, if a Service leaves out silent endpoints
+* `watch.nft.j2`: notes of connections without an answer and of refusals, if a Service asks for failover
 * `screen.nft.j2` and `screened.nft.j2`: restrictions of clients, if a Service has any, and the Service's elements there
 
 They render plain nft in two forms only: a `table` block of declarations, and `add element` lines with one element each.
@@ -107,7 +107,7 @@ class Renderer:
 
     def table(self, facts: TableFacts) -> Block:
         """The skeleton of a family's table, with the chains that count or watch connections if they are asked for."""
-        also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers))
+        also = ((COUNTS_TEMPLATE, facts.counted), (WATCH_TEMPLATE, facts.watchers + facts.retriers))
         names = (TABLE_TEMPLATE, *(name for name, is_asked_for in also if is_asked_for))
         blocks = [self._block(name, msgspec.structs.asdict(facts)) for name in names]
         return Block(

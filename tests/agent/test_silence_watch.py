@@ -18,12 +18,12 @@ from nftproxy.kernel.conntrack.unanswered import (
     UnansweredConnection,
     UnansweredReader,
 )
-from nftproxy.model.addresses import Address, Family
+from nftproxy.model.addresses import Address, Family, family_of
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Put, Removed, SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Place, Service
 from nftproxy.policy.numbers import namespace_number
-from nftproxy.policy.silence import THRESHOLD
+from nftproxy.policy.silence import THRESHOLD, ProbeAnswer
 from nftproxy.policy.state import ClusterState, Invalidation
 from tests.support.factories import key, service, slice_of
 from tests.support.waiting import until
@@ -42,6 +42,7 @@ class FakeKernel(UnansweredReader):
         self.forgotten: list[UnansweredConnection] = []
         self.fails = self.is_closed = False
         self.crowds: set[str] = set()
+        self.refusing: list[Place] = []
 
     def wait_for(self, place: Place, count: int = THRESHOLD, waits: float = GRACE, *, more: bool = False) -> None:
         """Let connections wait for an endpoint: instead of all waiting connections, or in addition to them (`more`)."""
@@ -58,6 +59,10 @@ class FakeKernel(UnansweredReader):
         if self.fails:
             raise Unavailable("no")
         return [each.retransmission for each in self.waiting if each.retransmission.family is family]
+
+    def refused(self, family: Family) -> list[Place]:
+        """As the kernel does."""
+        return [place for place in self.refusing if family_of(place.address) is family]
 
     def crowded(self, family: Family) -> set[str]:
         """As the kernel does."""
@@ -94,10 +99,12 @@ class Bench:
         self.watch = SilenceWatch(state, Family, self.kernel, self.metrics, self.changes.append, self.connect)
         self._task: asyncio.Task[None] | None = None
 
-    async def connect(self, place: Place, _patience: float) -> bool:
-        """True if an endpoint answers."""
+    async def connect(self, place: Place, _patience: float) -> ProbeAnswer:
+        """The answer of an endpoint."""
         self.tried.append(place)
-        return place in self.answering
+        if place in self.kernel.refusing:
+            return ProbeAnswer.REFUSED
+        return ProbeAnswer.ACCEPTED if place in self.answering else ProbeAnswer.NONE
 
     async def __aenter__(self) -> Bench:
         self._task = asyncio.create_task(self._follow())
@@ -163,14 +170,33 @@ def test_dead_endpoint_is_left_out_and_its_connections_move(monkeypatch: pytest.
             bench.kernel.wait_for(DEAD)
             await until(lambda: not bench.kernel.waiting)
             assert bench.state.silent == (DEAD,)
-            assert bench.changes == [SilenceChange(DEAD, is_silent=True, services=[key("shop/web")])]
+            assert bench.changes == [SilenceChange(DEAD, True, False, [key("shop/web")])]
             assert {each.place for each in bench.kernel.forgotten} == {DEAD}
             assert f"nftproxy_connections_moved_total {float(THRESHOLD)}" in bench.metrics.exposition().decode()
             bench.answering.add(DEAD)
             await until(lambda: not bench.state.silent)
-            assert bench.changes[1:] == [SilenceChange(DEAD, is_silent=False, services=[key("shop/web")])]
+            assert bench.changes[1:] == [
+                SilenceChange(DEAD, is_silent=False, refuses=False, services=[key("shop/web")])
+            ]
             assert 'nftproxy_silent_endpoints{ip_family="IPv4"} 0.0' in bench.metrics.exposition().decode()
         assert bench.kernel.is_closed
+
+    asyncio.run(main())
+
+
+def test_endpoint_that_refuses_clients_and_us_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that refuses is silent where Services ask for that, is reported, and returns once it accepts."""
+
+    async def main() -> None:
+        async with Bench(cluster(annotations={"failover": "refused"}), monkeypatch) as bench:
+            bench.kernel.refusing = [DEAD, Place(Address("10.9.9.9"), 8080)]
+            await until(lambda: bool(bench.state.silent))
+            assert bench.state.silent == (*bench.state.refusing,) == (DEAD,)
+            assert bench.changes == [SilenceChange(DEAD, True, True, [key("shop/web")])]
+            (event,) = bench.changes[0].occurrences("node-a")
+            assert event.note.startswith("endpoint 10.1.1.4:8080 refuses node node-a, which sends new connections")
+            bench.kernel.refusing, bench.answering = [], {DEAD}
+            await until(lambda: not bench.state.silent)
 
     asyncio.run(main())
 
@@ -257,9 +283,10 @@ def test_probes_take_turns_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None
         state.ingest(Put(slice_of("evil/web", endpoints=crowd, ports=PORTS)))
         bench, gate = Bench(state, monkeypatch), asyncio.Semaphore(0)
 
-        async def connect(place: Place, _patience: float) -> bool:
+        async def connect(place: Place, _patience: float) -> ProbeAnswer:
             bench.tried.append(place)
-            return not await gate.acquire()
+            await gate.acquire()
+            return ProbeAnswer.NONE
 
         bench.watch = SilenceWatch(state, Family, bench.kernel, bench.metrics, bench.changes.append, connect)
         async with bench:

@@ -300,7 +300,10 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
         ),
         ("detectLocal.interfaceNamePrefix", "p" * 15, f": {'p' * 15!r} {NO_INTERFACE.format(14)}"),
         ("nftproxy.failover", "silent", ": 'silent' is not a list"),
-        *(("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent") for word in ("", "none", 5)),
+        *(
+            ("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent, refused")
+            for word in ("", "none", 5)
+        ),
         ("nftproxy.serviceProxyName", "a,b", ": 'a,b' is not the value of a label"),
         *(
             ("nftproxy.startupTaint", key, f": {key!r} is not the key of a taint, as in nftproxy.dev/not-ready")

@@ -179,7 +179,12 @@ SHAPES: dict[str, dict[str, Any]] = {
         }
     },
     "ranges": {"source_ranges": ["10.9.0.0/16", "10.64.0.0/11", "10.7.0.0/25"], "load_balancer_ips": ["203.0.113.3"]},
-    "silent": {"annotations": {"failover": "silent"}},
+    "failover": {"annotations": {"failover": "silent,refused"}},
+    "failover and local": {
+        "annotations": {"failover": "refused"},
+        "external_ips": ["203.0.113.1"],
+        "external_policy": "Local",
+    },
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -9,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nftproxy.model.addresses import Address
 from nftproxy.model.objects import Place
 from nftproxy.policy import silence
-from nftproxy.policy.silence import Silence
+from nftproxy.policy.silence import ProbeAnswer, Silence
 
 # The promises of docs/semantics.md, in connections and seconds. The other figures are from silence.py.
 THRESHOLD = 3
@@ -17,6 +18,7 @@ CONFIRMATION, SUSPECT_PAUSE, ACQUITTAL = 0.5, 1.0, 5.0
 FIRST_PAUSE, LONGEST_PAUSE, RETRY_PATIENCE = 1.0, 60.0, 2.0
 PROBATION, TRIAL = 300.0, 600.0
 MOST_KNOWN = 4096
+REFUSED_AGAIN = 1.0
 
 DEAD, OTHER, THIRD = (Place(Address(f"10.1.{node}.4"), 8080) for node in (1, 2, 3))
 
@@ -34,7 +36,7 @@ def fall(known: Silence, place: Place, at: float) -> None:
     """Let an endpoint fall silent."""
     known.observe({place: THRESHOLD}, at)
     assert (place, CONFIRMATION) in known.pop_due_probes(at)
-    known.record_probe(place, at, has_answered=False)
+    known.record_probe(place, at, ProbeAnswer.NONE)
     assert place in known.silent
 
 
@@ -47,7 +49,7 @@ def pauses(known: Silence, place: Place, begin: float, count: int) -> list[float
             now += 0.5
         assert due == [(place, RETRY_PATIENCE)]
         found.append(now - last)
-        known.record_probe(place, now, has_answered=False)
+        known.record_probe(place, now, ProbeAnswer.NONE)
         last = now
     return found
 
@@ -58,7 +60,7 @@ def test_threshold_and_an_unanswered_connection_of_ours_make_an_endpoint_silent(
     known.observe({DEAD: THRESHOLD}, 0)
     assert not known.silent
     assert known.pop_due_probes(0) == [(DEAD, CONFIRMATION)]
-    known.record_probe(DEAD, 0.5, has_answered=False)
+    known.record_probe(DEAD, 0.5, ProbeAnswer.NONE)
     assert known.silent == (DEAD,)
 
 
@@ -67,7 +69,7 @@ def test_fewer_connections_than_the_threshold_prove_nothing() -> None:
     known = Silence()
     known.observe({DEAD: THRESHOLD - 1}, 0)
     known.pop_due_probes(0)
-    known.record_probe(DEAD, 0.5, has_answered=False)
+    known.record_probe(DEAD, 0.5, ProbeAnswer.NONE)
     assert not known.silent
     assert known.pop_due_probes(0.4 + SUSPECT_PAUSE) == []
     assert known.pop_due_probes(0.5 + SUSPECT_PAUSE) == [(DEAD, CONFIRMATION)]
@@ -81,7 +83,7 @@ def test_connections_that_got_their_reply_prove_nothing() -> None:
     known.observe({DEAD: THRESHOLD}, 0)
     known.pop_due_probes(0)
     known.observe({}, 0.25)
-    known.record_probe(DEAD, 0.5, has_answered=False)
+    known.record_probe(DEAD, 0.5, ProbeAnswer.NONE)
     assert known.silent == ()
 
 
@@ -92,9 +94,9 @@ def test_endpoints_fall_silent_together() -> None:
     assert known.pop_due_probes(0) == [(place, CONFIRMATION) for place in (DEAD, OTHER, THIRD)]
     assert known.pop_due_probes(0.4) == []
     for place, now in ((THIRD, 0.5), (DEAD, 0.6)):
-        known.record_probe(place, now, has_answered=False)
+        known.record_probe(place, now, ProbeAnswer.NONE)
     assert known.silent == (THIRD, DEAD)
-    known.record_probe(OTHER, 0.7, has_answered=True)
+    known.record_probe(OTHER, 0.7, ProbeAnswer.ACCEPTED)
     known.observe({}, 0.7 + ACQUITTAL)
     assert (known.silent, len(known)) == ((THIRD, DEAD), 2)
 
@@ -104,7 +106,7 @@ def test_suspect_that_answers_us_stays_and_is_left_in_peace() -> None:
     known = Silence()
     known.observe({DEAD: 50}, 0)
     known.pop_due_probes(0)
-    known.record_probe(DEAD, 0.1, has_answered=True)
+    known.record_probe(DEAD, 0.1, ProbeAnswer.ACCEPTED)
     known.observe({DEAD: 50}, ACQUITTAL)
     assert (known.silent, known.pop_due_probes(ACQUITTAL)) == ((), [])
     known.observe({DEAD: 50}, ACQUITTAL + 0.1)
@@ -116,7 +118,7 @@ def test_suspect_that_nobody_misses_any_more_is_forgotten() -> None:
     known = Silence()
     known.observe({DEAD: 1}, 0)
     known.pop_due_probes(0)
-    known.record_probe(DEAD, 0.5, has_answered=False)
+    known.record_probe(DEAD, 0.5, ProbeAnswer.NONE)
     known.observe({}, ACQUITTAL)
     assert len(known) == 0
     assert known.pop_due_probes(100) == []
@@ -127,7 +129,7 @@ def test_suspect_that_answered_is_remembered_while_it_is_left_in_peace() -> None
     known = Silence()
     known.observe({DEAD: 1}, 0)
     known.pop_due_probes(0)
-    known.record_probe(DEAD, 0.5, has_answered=True)
+    known.record_probe(DEAD, 0.5, ProbeAnswer.ACCEPTED)
     known.observe({}, 0.4 + ACQUITTAL)
     assert len(known) == 1
     known.observe({}, 0.5 + ACQUITTAL)
@@ -136,14 +138,14 @@ def test_suspect_that_answered_is_remembered_while_it_is_left_in_peace() -> None
 
 def test_answer_that_comes_late_changes_nothing() -> None:
     """An endpoint on probation without missing replies is neither tried again nor kept for longer."""
-    for has_answered in (False, True):
+    for answer in (ProbeAnswer.NONE, ProbeAnswer.ACCEPTED):
         known = fallen()
         known.pop_due_probes(1)
-        known.record_probe(DEAD, 1, has_answered=True)
+        known.record_probe(DEAD, 1, ProbeAnswer.ACCEPTED)
         known.observe({DEAD: 1}, 2)
         known.pop_due_probes(2)
         known.observe({}, 2 + ACQUITTAL)
-        known.record_probe(DEAD, 100, has_answered=has_answered)
+        known.record_probe(DEAD, 100, answer)
         assert known.pop_due_probes(200) == []
         known.observe({}, 2 + ACQUITTAL + PROBATION)
         assert len(known) == 0
@@ -197,12 +199,54 @@ def test_retries_have_pauses_that_double_up_to_the_longest() -> None:
     assert pauses(fallen(), DEAD, 0, 8) == [FIRST_PAUSE, 2, 4, 8, 16, 32, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
+@pytest.mark.parametrize("answer", [ProbeAnswer.REFUSED, ProbeAnswer.NONE])
+def test_an_endpoint_that_refuses_clients_and_us_is_silent_until_it_accepts(answer: ProbeAnswer) -> None:
+    """A single refusal suffices if our own connection isn't accepted either, and then no reset counts as an answer."""
+    known = Silence()
+    known.observe({}, 0, refused={DEAD})
+    assert known.pop_due_probes(0) == [(DEAD, CONFIRMATION)]
+    assert not known.silent
+    known.record_probe(DEAD, 0, answer)
+    assert known.silent == (*known.refusing,) == (DEAD,)
+    assert known.pop_due_probes(FIRST_PAUSE) == [(DEAD, RETRY_PATIENCE)]
+    known.record_probe(DEAD, FIRST_PAUSE, ProbeAnswer.REFUSED)
+    assert known.silent == (DEAD,)
+    known.pop_due_probes(3 * FIRST_PAUSE)
+    known.record_probe(DEAD, 3 * FIRST_PAUSE, ProbeAnswer.ACCEPTED)
+    assert not known.silent
+
+
+def test_refusals_of_an_endpoint_that_accepts_us_prove_nothing() -> None:
+    """An endpoint that refuses some clients and accepts our connection stays, and is probed once a second at most."""
+    known = Silence()
+    for now in (0.0, REFUSED_AGAIN, 2 * REFUSED_AGAIN):
+        known.observe({}, now, refused={DEAD})
+        assert known.pop_due_probes(now) == [(DEAD, CONFIRMATION)]
+        known.record_probe(DEAD, now, ProbeAnswer.ACCEPTED)
+        known.observe({}, now + 0.75 * REFUSED_AGAIN, refused={DEAD})
+        assert known.pop_due_probes(now + 0.75 * REFUSED_AGAIN) == []
+    assert not known.silent
+
+
+def test_a_reset_is_an_answer_of_an_endpoint_that_refused_no_client() -> None:
+    """A suspect that resets our connection is well, and so is a silent endpoint that answers a retry with a reset."""
+    known = Silence()
+    known.observe({DEAD: THRESHOLD}, 0)
+    known.pop_due_probes(0)
+    known.record_probe(DEAD, 0, ProbeAnswer.REFUSED)
+    assert not known.silent
+    known = fallen()
+    known.pop_due_probes(FIRST_PAUSE)
+    known.record_probe(DEAD, FIRST_PAUSE, ProbeAnswer.REFUSED)
+    assert not known.silent
+
+
 def test_endpoint_comes_back_when_a_retry_is_answered() -> None:
     """It is no longer silent at once, and all other silent endpoints still are."""
     known = fallen(DEAD, OTHER)
     assert set(known.silent) == {DEAD, OTHER}
     known.pop_due_probes(2)
-    known.record_probe(DEAD, 2, has_answered=True)
+    known.record_probe(DEAD, 2, ProbeAnswer.ACCEPTED)
     assert known.silent == (OTHER,)
 
 
@@ -210,7 +254,7 @@ def test_endpoint_that_came_back_is_suspect_at_once() -> None:
     """An endpoint that was silent just now, and still leaves clients without reply, isn't left in peace."""
     known = fallen()
     known.pop_due_probes(1)
-    known.record_probe(DEAD, 1, has_answered=True)
+    known.record_probe(DEAD, 1, ProbeAnswer.ACCEPTED)
     known.observe({DEAD: 1}, 1)
     assert known.pop_due_probes(1) == [(DEAD, CONFIRMATION)]
 
@@ -224,7 +268,7 @@ def test_flapping_doubles_the_first_pause_until_it_was_well_for_long() -> None:
         while not known.pop_due_probes(now):
             now += 0.5
         found.append(now - began)
-        known.record_probe(DEAD, now, has_answered=True)
+        known.record_probe(DEAD, now, ProbeAnswer.ACCEPTED)
         now += 10
     assert found == [1, 2, 4, 8, 16]
     came_back = now - 10
@@ -238,10 +282,10 @@ def test_suspicion_on_probation_does_not_shorten_the_pauses() -> None:
     """A lost packet after a fall is no reason to forget the fall."""
     known = fallen()
     known.pop_due_probes(1)
-    known.record_probe(DEAD, 1, has_answered=True)
+    known.record_probe(DEAD, 1, ProbeAnswer.ACCEPTED)
     known.observe({DEAD: 1}, 2)
     known.pop_due_probes(2)
-    known.record_probe(DEAD, 2.5, has_answered=False)
+    known.record_probe(DEAD, 2.5, ProbeAnswer.NONE)
     known.observe({}, 2 + ACQUITTAL)
     fall(known, DEAD, 20)
     assert pauses(known, DEAD, 20, 1) == [2 * FIRST_PAUSE]
@@ -252,7 +296,7 @@ def test_endpoint_comes_back_on_trial_where_no_retry_is_ever_answered() -> None:
     for seconds, is_silent in ((TRIAL - 0.1, True), (TRIAL, False)):
         known = fallen(at=1000.0)
         assert known.pop_due_probes(1001) == [(DEAD, RETRY_PATIENCE)]
-        known.record_probe(DEAD, 1000 + seconds, has_answered=False)
+        known.record_probe(DEAD, 1000 + seconds, ProbeAnswer.NONE)
         assert bool(known.silent) is is_silent
         assert bool(known.pop_due_probes(2000)) is is_silent
 
@@ -261,7 +305,7 @@ def test_endpoints_that_have_gone_are_forgotten() -> None:
     """A late report on a removed endpoint, as by a retry under way, changes nothing."""
     known = fallen(DEAD, THIRD, OTHER)
     known.retain({OTHER})
-    known.record_probe(DEAD, 5, has_answered=False)
+    known.record_probe(DEAD, 5, ProbeAnswer.NONE)
     assert (known.silent, len(known)) == ((OTHER,), 1)
 
 
@@ -277,6 +321,7 @@ class Histories(RuleBasedStateMachine):
         super().__init__()
         self.known, self.now = Silence(), 0.0
         self.missed: set[Place] = set()
+        self.refused: set[Place] = set()
         self.trying: dict[Place, float] = {}
         silence.MOST_KNOWN = MOST
 
@@ -284,12 +329,14 @@ class Histories(RuleBasedStateMachine):
         """Let the next test have the real bound."""
         silence.MOST_KNOWN = 4096
 
-    @rule(missing=st.dictionaries(PLACES, st.integers(1, 5), max_size=8))
-    def observe(self, missing: dict[Place, int]) -> None:
-        """Some connections are without reply."""
+    @rule(missing=st.dictionaries(PLACES, st.integers(1, 5), max_size=8), refused=st.sets(PLACES, max_size=2))
+    def observe(self, missing: dict[Place, int], refused: set[Place]) -> None:
+        """Some connections are without reply, and some endpoints have refused connections."""
         before = set(self.known.silent)
         self.missed |= missing.keys()
-        self.known.observe(missing, self.now)
+        self.known.observe(missing, self.now, refused=refused)
+        self.missed |= refused
+        self.refused |= refused
         assert all(missing.get(place, 0) >= THRESHOLD for place in set(self.known.silent) - before)
 
     @rule(seconds=st.sampled_from([0.25, 1.0, 7.0, 70.0, 700.0]))
@@ -302,13 +349,13 @@ class Histories(RuleBasedStateMachine):
             self.trying.setdefault(place, self.now)
 
     @precondition(lambda self: self.trying)
-    @rule(data=st.data(), has_answered=st.booleans())
-    def answer(self, data: st.DataObject, has_answered: bool) -> None:
-        """Our connection is answered, or isn't."""
+    @rule(data=st.data(), answer=st.sampled_from(ProbeAnswer))
+    def answer(self, data: st.DataObject, answer: ProbeAnswer) -> None:
+        """Our connection is accepted, refused, or not answered."""
         place = data.draw(st.sampled_from(sorted(self.trying)))
         del self.trying[place]
-        self.known.record_probe(place, self.now, has_answered=has_answered)
-        assert not (has_answered and place in self.known.silent)
+        self.known.record_probe(place, self.now, answer)
+        assert not (answer is ProbeAnswer.ACCEPTED and place in self.known.silent)
 
     @rule(places=st.sets(PLACES))
     def go(self, places: set[Place]) -> None:
@@ -322,7 +369,7 @@ class Histories(RuleBasedStateMachine):
         """Nobody is silent twice or without having been missed, and memory has a bound."""
         silent = self.known.silent
         assert len(set(silent)) == len(silent) <= len(self.known) <= MOST
-        assert self.missed >= set(silent)
+        assert self.missed >= set(silent) >= self.known.refusing <= self.refused
 
 
 TestHistories = Histories.TestCase

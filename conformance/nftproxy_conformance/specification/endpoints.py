@@ -38,9 +38,12 @@ def lists_of(world: World, service: Service, slices: Iterable[EndpointSlice], po
     entries = _entries(service, slices, port, world.node.name)
     lists = _lists({place: entry for place, entry in entries.items() if entry.weight > 0}, world.node)
     failures = world.config.failover if service.options.failover is None else service.options.failover
-    if Failover.SILENT not in failures or port.protocol is not Protocol.TCP:
+    if port.protocol is not Protocol.TCP:
         return lists
-    return lists._replace(cluster=_answering(world.silent, lists.cluster), local=_answering(world.silent, lists.local))
+    silent = [
+        each for each in world.silent if (Failover.REFUSED if each in world.refusing else Failover.SILENT) in failures
+    ]
+    return lists._replace(cluster=_answering(silent, lists.cluster), local=_answering(silent, lists.local))
 
 
 def _answering(silent: Iterable[tuple[Address, int]], targets: Targets) -> Targets:

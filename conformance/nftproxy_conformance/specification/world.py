@@ -21,7 +21,7 @@ class World(NamedTuple):
 
     `interfaces` are the addresses on the node's interfaces without loopback.  If the proxy doesn't have them
     (`knows_interfaces`), as in `render`, it uses the Node's own addresses.  `silent` are the endpoints that don't
-    answer TCP connections from this node, the longest silent first.
+    answer TCP connections from this node, the longest silent first, and `refusing` those of them that refuse.
     """
 
     node: Node
@@ -32,6 +32,7 @@ class World(NamedTuple):
     interfaces: frozenset[Address] = frozenset()
     knows_interfaces: bool = True
     silent: tuple[tuple[Address, int], ...] = ()
+    refusing: frozenset[tuple[Address, int]] = frozenset()
 
     @classmethod
     def with_objects(cls, node: Node, config: Config, objects: Iterable[object], **fields: Any) -> World:

@@ -135,15 +135,17 @@ lab_events: st.SearchStrategy[Event] = st.one_of(
 
 @st.composite
 def silent_worlds(draw: st.DrawFn) -> World:
-    """A world in which every Service leaves out silent endpoints, and some endpoints are silent."""
+    """A world in which Services ask for failover, and some endpoints are silent or refuse."""
     world = draw(worlds)
-    leaving = ServiceOptions(failover=frozenset({Failover.SILENT}))
+    failures = st.sets(st.sampled_from(Failover), min_size=1).map(frozenset)
+    leaving = ServiceOptions(failover=draw(failures))
     places = [
         (endpoint.address, port.port) for each in world.slices for endpoint in each.endpoints for port in each.ports
     ]
     silent = draw(st.lists(st.sampled_from(places), unique=True, max_size=8)) if places else []
     services_ = tuple(structs.replace(each, options=leaving) for each in world.services)
-    return world._replace(services=services_, silent=tuple(silent))
+    refusing = draw(st.sets(st.sampled_from(silent))) if silent else set()
+    return world._replace(services=services_, silent=tuple(silent), refusing=frozenset(refusing))
 
 
 @st.composite

@@ -88,5 +88,6 @@ def events(world: World) -> Iterable[Event]:
     if world.knows_interfaces:
         given.append(Put(HostAddresses(world.interfaces)))
     if world.silent:
-        given.append(Put(SilentPlaces(tuple(Place(*each) for each in world.silent))))
+        refusing = frozenset(Place(*each) for each in world.refusing)
+        given.append(Put(SilentPlaces(tuple(Place(*each) for each in world.silent), refusing)))
     return given

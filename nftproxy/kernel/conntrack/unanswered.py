@@ -32,8 +32,9 @@ from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import DUMP, attribute, attribute_map, attributes_of, messages_of, nested, number_of
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, body_attributes, request
 
-UNANSWERED, STUCK, CROWDED = "unanswered", "stuck", "crowded"
-"""The sets of watch.nft.j2: connections, connections to silent endpoints, and namespaces over their share."""
+UNANSWERED, STUCK, CROWDED, REFUSED = "unanswered", "stuck", "crowded", "refused"
+"""The sets of watch.nft.j2: connections, connections to silent endpoints, namespaces over their share, and endpoints
+that refused a connection."""
 SIZE = 16384
 """The size of each of the first two sets."""
 KEPT = 2.0
@@ -47,7 +48,7 @@ A connection whose entry is gone is noted at its second packet, 0.2 s after the 
 _LOOK = {
     (family, name): nft.request(nft.GET_ELEMENTS, DUMP, number, nft.of_set(name))
     for family, number in FAMILY_NUMBER.items()
-    for name in (UNANSWERED, STUCK, CROWDED)
+    for name in (UNANSWERED, STUCK, CROWDED, REFUSED)
 }
 """The request for each of a family's sets."""
 
@@ -95,6 +96,15 @@ class UnansweredReader:
         found = [Retransmission(family, key, max(0.0, KEPT - left)) for key, left in self._elements(family, name)]
         self._deleted = {key: moment for key, moment in self._deleted.items() if moment > now - KEPT - TICKS}
         return [each for each in found if now - each.waits > self._deleted.get((family, each.key), 0.0) + TICKS]
+
+    def refused(self, family: Family) -> list[Place]:
+        """Return the endpoints that lately refused a connection of a Service that asks for failover then.
+
+        Raises:
+            Unavailable: the kernel does not answer.
+        """
+        size = ADDRESS_SIZE[family]
+        return [_place(family, key[:size], key[size : size + 2]) for key, _ in self._elements(family, REFUSED)]
 
     def crowded(self, family: Family) -> set[str]:
         """Return the numbers of the namespaces that lately had more connections to note than their share allows.
@@ -162,7 +172,7 @@ class UnansweredReader:
         held = body_attributes(body)
         if number_of(held[ct.STATUS]) & ct.SEEN_REPLY:
             return None
-        place = _place(sent.family, held[ct.TUPLE_REPLY])
+        place = _sender(sent.family, held[ct.TUPLE_REPLY])
         return UnansweredConnection(sent, place, held[ct.TUPLE_ORIGINAL], held[ct.ID])
 
     def _delete(self, connection: UnansweredConnection) -> bool:
@@ -189,9 +199,13 @@ def _tuple(sent: Retransmission) -> bytes:
     return nested(ct.TUPLE_ADDRESSES, addresses) + nested(ct.TUPLE_PROTOCOL, protocol + ports)
 
 
-def _place(family: Family, reply: bytes) -> Place:
+def _place(family: Family, address: bytes, port: bytes) -> Place:
+    return Place(Address(socket.inet_ntop(FAMILY_NUMBER[family], address)), number_of(port))
+
+
+def _sender(family: Family, reply: bytes) -> Place:
     """Return the endpoint, the sender of the reply."""
     parts = attribute_map(reply)
     address = attribute_map(parts[ct.TUPLE_ADDRESSES])[ct.SOURCE[family]]
     port = attribute_map(parts[ct.TUPLE_PROTOCOL])[ct.SOURCE_PORT]
-    return Place(Address(socket.inet_ntop(FAMILY_NUMBER[family], address)), number_of(port))
+    return _place(family, address, port)

@@ -33,8 +33,8 @@ class ChoiceReason(Enum):
     OTHER_NODE = "on another node"
     OTHER_NODE_HINT = "every ready endpoint has node hints, and its own do not name this node"
     OTHER_ZONE_HINT = "every ready endpoint has zone hints, and its own do not name this node's zone"
-    SILENT = "left out, as connections from this node get no answer"
-    SILENT_BUT_NEEDED = "connections from this node get no answer, but no further endpoint of the list may be left out"
+    SILENT = "left out, as it doesn't answer this node, or refuses its connections"
+    SILENT_BUT_NEEDED = "doesn't answer this node, or refuses its connections, but half of the list is left out already"
 
     @property
     def is_choice(self) -> bool:

@@ -26,9 +26,16 @@ from tests.system.e2e.agent import Agent, ask_http, eventually
 from tests.system.e2e.objects import node, service_cidr, slice_of
 
 PORT = 80
-SILENT = "left out, as connections from this node get no answer"
-NEEDED = "connections from this node get no answer, but no further endpoint of the list may be left out"
-ANNOTATION = {"annotations": {"nftproxy.dev/failover": "silent"}}
+SILENT = "left out, as it doesn't answer this node, or refuses its connections"
+NEEDED = "doesn't answer this node, or refuses its connections, but half of the list is left out already"
+
+
+def failover(words: str) -> dict[str, dict[str, str]]:
+    """The metadata of a Service with failover after these failures."""
+    return {"annotations": {"nftproxy.dev/failover": words}}
+
+
+ANNOTATION = failover("silent")
 PLAIN = {IP: IP.vip2, IP6: IP6.vip2}
 
 

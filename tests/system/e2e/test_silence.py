@@ -14,7 +14,7 @@ from tests.support.cluster import IP6, Ip
 from tests.support.waiting import wait_until
 from tests.system.e2e import silent_town
 from tests.system.e2e.agent import eventually
-from tests.system.e2e.silent_town import NEEDED, PLAIN, SILENT, Connections, Town, put_service
+from tests.system.e2e.silent_town import NEEDED, PLAIN, SILENT, Connections, Town, failover, put_service
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
 
@@ -191,3 +191,27 @@ def test_last_endpoint_is_never_left_out(town: Town, ip: Ip) -> None:
         town.network.route(town.other_ranges(ip), town.nodes[2])
         assert web.wait(60) == 0
     eventually(town.status, [], timeout=60)
+
+
+def test_refused_connections_fail_for_nobody(town: Town) -> None:
+    """While a pod's port is closed and its slice still has it, every client reaches the other pod, as in a rollout."""
+    pod = town.nodes[1].pod("roll", "10.1.1.8", "fd00:1:0:1::8")
+    ends = [f"{each.address}@node-b {each.address6}@node-b" for each in (pod, town.pods["web-b"])]
+    servers = pod.serve(8080)
+    put_service(town.server, "roll", VIPS, " ".join(ends).split(), metadata=failover("refused"))
+    eventually(lambda: len(town.sharing("roll")), 4)
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(contextlib.closing(Connections(town.client, vip))) for vip in VIPS]
+        keep_on(clients)
+        for server in servers:
+            server.close()
+        fallen = town.metric("nftproxy_silences_total")
+        keep_on_until(town, clients, fallen + 2)
+        keep_on(clients)
+        assert [each.wait(30) for each in clients] == [0, 0]
+        assert sum(seconds > 0.5 for each in clients for seconds in each.took) > 0
+        assert town.sharing("roll") == {town.pods["web-b"].address, town.pods["web-b"].address6}
+        pod.serve(8080)
+        eventually(lambda: len(town.sharing("roll")), 4, timeout=60)
+    town.remove_service("roll")
+    pod.close()

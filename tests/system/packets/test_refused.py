@@ -1,0 +1,268 @@
+"""Refused connections of Services that ask for it are tried again at another endpoint, with real sockets and resets."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import select
+import socket
+import struct
+from collections.abc import Iterator
+
+import pytest
+from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
+
+from nftproxy.kernel.conntrack.unanswered import UnansweredReader
+from nftproxy.model.addresses import Address
+from nftproxy.model.events import Put, SilentPlaces
+from nftproxy.model.objects import EndpointSlice, Place, Service
+from nftproxy.pipeline import Pipeline
+from tests.support.cluster import IP, Ip
+from tests.support.factories import pipeline, service, slice_of
+from tests.support.waiting import wait_until
+
+REFUSED = {"failover": "refused"}
+SPORTS = itertools.count(4321)
+RST_ACK = 0x14
+
+
+class World:
+    """Node-a with our rules, node-b, and clients everywhere.  "dead" endpoints have no server, "live" ones have one."""
+
+    def __init__(self, network: RealNetwork) -> None:
+        self.node: RealNode = network.node("node-a")
+        other = network.node("node-b")
+        self.pod = self.node.pod("client", "10.1.0.9", "fd00:1::9")
+        self.clients = {
+            "pod": self.pod,
+            "node": self.node,
+            "outside": network.host("outside", "198.51.100.7", "2001:db8:100::7"),
+        }
+        self.dead = {
+            "here": self.node.pod("here", "10.1.0.4", "fd00:1::4"),
+            "away": other.pod("away", "10.1.1.4", "fd00:1:0:1::4"),
+            "own": self.node,
+        }
+        self.live = other.pod("live", "10.1.1.5", "fd00:1:0:1::5")
+        self.other = other.pod("other", "10.1.1.6", "fd00:1:0:1::6")
+        for pod in (self.live, self.other):
+            pod.serve(8080)
+        self.reader = UnansweredReader()
+        self.pipeline: Pipeline
+
+    def load(self, *objects: Service | EndpointSlice) -> None:
+        """Load the rules of these objects alone."""
+        self.pipeline = pipeline(*objects)
+        self.node.node.reset()
+        self.node.load(self.pipeline.full_transaction({}).text)
+
+    def put(self, event: SilentPlaces | EndpointSlice) -> None:
+        """Change the rules."""
+        self.node.load(self.pipeline.ingest([Put(event)]).text)
+
+    def web(self, ip: Ip, *hosts: RealHost, annotations: dict[str, str] = REFUSED) -> None:
+        """Load a Service with endpoints on these hosts."""
+        web = service(
+            type="NodePort", cluster_ips=[ip.vip], external_ips=[ip.external], ports=["http:80:30080"],
+            annotations=annotations,
+        )  # fmt: skip
+        self.load(web, endpoints(ip, *hosts))
+
+    def leave_out(self, ip: Ip, *hosts: RealHost) -> None:
+        """Leave out the endpoints on these hosts, as they refuse connections."""
+        places = tuple(place(ip, each) for each in hosts)
+        self.put(SilentPlaces(places, frozenset(places)))
+
+    def refused(self, ip: Ip) -> list[Place]:
+        """The endpoints that the rules have noted."""
+        return self.node.node.call(self.reader.refused, ip.family)
+
+
+def endpoints(ip: Ip, *hosts: RealHost) -> EndpointSlice:
+    """The EndpointSlice of the Service."""
+    ends = [f"{ip.of(host)}@node-a" if host.name in {"here", "node-a"} else f"{ip.of(host)}@node-b" for host in hosts]
+    return slice_of(endpoints=ends, ports=("http:8080",))
+
+
+def place(ip: Ip, host: RealHost) -> Place:
+    """A host's endpoint."""
+    return Place(Address(ip.of(host)), 8080)
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Two nodes with pods and clients."""
+    with RealNetwork() as network:
+        made = World(network)
+        yield made
+        made.reader.close()
+
+
+class Attempts:
+    """Connections that are under way at once.  `close` ends them."""
+
+    def __init__(self, client: RealHost, address: str, port: int, count: int) -> None:
+        self._kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.sockets = [self._begin(client, address, port) for _ in range(count)]
+
+    def _begin(self, client: RealHost, address: str, port: int) -> socket.socket:
+        made = client.namespace.socket(self._kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        made.connect_ex((address, port))
+        return made
+
+    def ended(self, timeout: float = 0.0) -> list[int]:
+        """The error of each connection that has ended or is established (0)."""
+        _, ready, _ = select.select([], self.sockets, [], timeout)
+        return [each.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) for each in ready]
+
+    def close(self) -> None:
+        """Close all of them."""
+        for each in self.sockets:
+            each.close()
+
+
+@contextlib.contextmanager
+def mute(host: RealHost) -> Iterator[None]:
+    """Keep a host from answering."""
+    host.namespace.run(
+        ["nft", "add table inet t; add chain inet t c { type filter hook output priority 0; policy drop; }"]
+    )
+    try:
+        yield
+    finally:
+        host.namespace.run(["nft", "delete table inet t"])
+
+
+FRONTS = [("pod", "vip"), ("node", "vip"), ("outside", "node"), ("outside", "external"), ("pod", "node")]
+
+
+@pytest.mark.parametrize("dead", ["here", "away", "own"])
+@pytest.mark.parametrize(("client", "front"), FRONTS)
+def test_refused_connections_reach_another_endpoint(world: World, ip: Ip, client: str, front: str, dead: str) -> None:
+    """Whoever the client is, and wherever the endpoint: no refusal reaches it, and its next packet another endpoint."""
+    world.web(ip, world.dead[dead], world.live)
+    made = Attempts(world.clients[client], *ip.front(front), 16)
+    wait_until(lambda: world.refused(ip) == [place(ip, world.dead[dead])])
+    world.leave_out(ip, world.dead[dead])
+    wait_until(lambda: len(made.ended()) == 16)
+    assert made.ended() == [0] * 16
+    made.close()
+
+
+def test_refusals_from_an_endpoint_that_has_just_left_are_dropped(world: World, ip: Ip) -> None:
+    """A connection whose endpoint leaves the slices before it refuses reaches the only endpoint that is left."""
+    dead = world.dead["away"]
+    world.web(ip, dead)
+    dead.namespace.run(
+        ["nft", "add table inet t; add chain inet t c { type filter hook input priority 0; policy drop; }"]
+    )
+    made = Attempts(world.pod, ip.vip, 80, 4)
+    world.put(endpoints(ip, world.live))
+    dead.namespace.run(["nft", "delete table inet t"])
+    wait_until(lambda: len(made.ended()) == 4)
+    assert made.ended() == [0] * 4
+    made.close()
+
+
+def test_refusals_pass_where_no_endpoint_would_do_better(world: World, ip: Ip) -> None:
+    """The only endpoint that isn't silent, and a silent endpoint that the list needs, refuse their clients at once."""
+    here, away = world.dead["here"], world.dead["away"]
+    for hosts, silent in (([here], []), ([here, away], [here, away])):
+        world.web(ip, *hosts)
+        world.leave_out(ip, *silent)
+        for front in ("vip", "node"):
+            with pytest.raises(ConnectionRefusedError):
+                world.pod.ask(*ip.front(front))
+    assert world.refused(ip) == []
+
+
+@pytest.mark.parametrize("annotations", [{}, {"failover": "silent"}])
+def test_other_refusals_pass(world: World, ip: Ip, annotations: dict[str, str]) -> None:
+    """A Service without the word refuses, and so does the endpoint itself at its own address with it."""
+    here, away = world.dead["here"], world.dead["away"]
+    world.web(ip, here, away, annotations=annotations)
+    with pytest.raises(ConnectionRefusedError):
+        world.pod.ask(ip.vip, 80)
+    world.web(ip, here, away)
+    with pytest.raises(ConnectionRefusedError):
+        world.pod.ask(ip.of(away), 8080)
+
+
+# ---- attacks
+
+
+def reset(source: str, destination: str, dport: int, acknowledges: int) -> bytes:
+    """A refusal as an endpoint sends it: an IPv4 packet, without checksums."""
+    tcp = struct.pack("!HHIIBBHHH", 8080, dport, 0, acknowledges, 5 << 4, RST_ACK, 0, 0, 0)
+    pseudo = socket.inet_aton(source) + socket.inet_aton(destination) + struct.pack("!BBH", 0, 6, len(tcp))
+    total = sum(struct.unpack(f"!{(len(pseudo) + len(tcp)) // 2}H", pseudo + tcp))
+    total = (total >> 16) + (total & 0xFFFF)
+    tcp = tcp[:16] + struct.pack("!H", ~(total + (total >> 16)) & 0xFFFF) + tcp[18:]
+    head = struct.pack(
+        "!BBHHHBBH4s4s", 0x45, 0, 20 + len(tcp), 1, 0, 64, 6, 0, *map(socket.inet_aton, (source, destination))
+    )
+    return head + tcp
+
+
+class Forger:
+    """A pod of node-a that sends refusals in the name of an endpoint, and the node's count of these."""
+
+    def __init__(self, world: World, victim: str) -> None:
+        self._world, self._victim = world, victim
+        self._socket = world.dead["here"].namespace.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+        world.node.load(
+            "table ip forged {\n chain c {\n type filter hook prerouting priority -300\n"
+            f"ip saddr {victim} tcp flags & rst != 0 counter\n }}\n}}\n"
+        )
+        self._sent = 0
+
+    def send(self, acknowledges: int, sport: int) -> None:
+        """Send a refusal, and wait until the node has it."""
+        self._sent += 1
+        packet = reset(self._victim, self._world.pod.address, sport, acknowledges)
+        self._socket.sendto(packet, (self._world.pod.address, 0))
+        wait_until(
+            lambda: f"packets {self._sent} " in self._world.node.node.run(["nft", "list", "table", "ip", "forged"])
+        )
+
+    def close(self) -> None:
+        """Forget the count."""
+        self._socket.close()
+        self._world.node.load("delete table ip forged")
+
+
+def test_forged_refusals_of_a_connection_that_waits(world: World) -> None:
+    """A refusal that another pod forges has a waiting connection tried again, and never resets it.
+
+    It acknowledges 0, which connection tracking takes for any number, and clients for none.
+    """
+    with contextlib.ExitStack() as stack:
+        world.web(IP, world.live)
+        with mute(world.live):
+            client = stack.enter_context(world.pod.namespace.socket(socket.AF_INET, socket.SOCK_STREAM))
+            client.bind((world.pod.address, sport := next(SPORTS)))
+            client.setblocking(False)
+            client.connect_ex((IP.vip, 80))
+            world.put(endpoints(IP, world.live, world.other))
+            forger = stack.enter_context(contextlib.closing(Forger(world, world.live.address)))
+
+            def is_noted() -> bool:
+                forger.send(0, sport)
+                return world.refused(IP) == [place(IP, world.live)]
+
+            wait_until(is_noted)
+        wait_until(lambda: select.select([], [client], [], 0)[1])
+        assert client.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+
+
+def test_forged_refusals_of_an_established_connection(world: World) -> None:
+    """No refusal ends an established connection, whatever it acknowledges, and none is noted."""
+    world.web(IP, world.live, world.dead["away"])
+    world.leave_out(IP, world.dead["away"])
+    with world.pod.talk(IP.vip, 80, sport=(sport := next(SPORTS))) as conversation:
+        assert conversation.ask().name == "live"
+        with contextlib.closing(Forger(world, world.live.address)) as forger:
+            for acknowledges in (0, 1, 2**31, 2**32 - 1):
+                forger.send(acknowledges, sport)
+            assert conversation.ask().name == "live"
+    assert world.refused(IP) == []
