@@ -44,6 +44,17 @@ def test_a_row_tells_how_far_a_target_is_met(value: float, shown: str, verdict: 
     assert row == ("a change", "<= 5 ms", shown, verdict)
 
 
+@pytest.mark.parametrize(("figure", "verdict"), [(0.0099, "met"), (0.011, "missed by 10%")])
+def test_a_time_is_judged_by_the_speed_of_the_hour(figure: float, verdict: str) -> None:
+    """In an hour in which the fixed work takes twice as long, a time may be twice the limit."""
+    slow = {"work/changes/100": 2 * figures.QUIET_WORK, "a": figure}
+    row = Target("a change", "a", 0.005, MILLISECONDS).row(slow)
+    assert row is not None
+    assert row[1::2] == ("<= 5 ms", verdict)
+    ratio = Target("a ratio", "b", 1.0, RATIO).row(slow | {"b": 2.0})
+    assert ratio == ("a ratio", "<= 1 x", "2 x", "missed by 100%")
+
+
 def test_a_ratio_needs_both_figures() -> None:
     """A row that compares two figures is left out if either figure is missing."""
     target = Target("growth", "many", 1.5, RATIO, "few")

@@ -63,6 +63,7 @@ def run(
     def measure(row: Row[Place], size: Size, place: Place) -> None:
         records.progress(f"{row.name}, {size}")
         figures[f"others/{row.name}/{size.services}"] = records.load_by_others()
+        figures[f"work/{row.name}/{size.services}"] = records.fixed_work()
         row.measure(place, figures)
         if path:
             records.save(figures, path)

@@ -12,7 +12,7 @@ from nftproxy.kernel.libnftables import Kernel
 from tests.support.processes import CHECKOUT
 from tools.bench import changes, stages
 from tools.bench.cluster import ALL_SIZES
-from tools.bench.figures import Figures, markdown
+from tools.bench.figures import Figures, markdown, slowness
 from tools.bench.targets import (
     COUNT,
     DIRECTLY,
@@ -51,11 +51,12 @@ def machine(figures: Figures) -> str:
     busy = (
         f"Other programs kept {statistics.median(shares):.0%} of it busy, at most {max(shares):.0%}." if shares else ""
     )
+    slow = f"A fixed piece of work took {slowness(figures):.2f} times as long as in a quiet hour." if shares else ""
     cpu = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / (1 << 30)
     return (
         f"Linux {platform.release().split('-')[0]} on {os.cpu_count()} CPUs ({cpu[1] if cpu else platform.machine()}), "
-        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}\n"
+        f"{memory:.0f} GB, libnftables {Kernel().version()}, Python {platform.python_version()}.\n{busy}  {slow}\n"
     )
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from tools.bench import changes, connections, loads, startup
 from tools.bench.connections import DIRECT, SERVICE
-from tools.bench.figures import Figures
+from tools.bench.figures import Figures, slowness
 from tools.bench.startup import COLD, QUIET, RELOAD
 
 Unit = tuple[str, float]
@@ -18,7 +18,10 @@ NO_GROWTH = 1.1
 
 
 class Target(NamedTuple):
-    """A figure, or the ratio of two, and its limit, None without a target."""
+    """A figure, or the ratio of two, and its limit, None without a target.
+
+    The limit of a time is for a quiet hour: the verdict is on the time at that speed of the machine.
+    """
 
     text: str
     figure: str
@@ -33,8 +36,10 @@ class Target(NamedTuple):
         if value is None or base is None:
             return None
         value /= base
+        is_time = self.unit in (MILLISECONDS, MICRO, SECONDS)
+        verdict = self._verdict(value / slowness(figures) if is_time else value)
         target = "" if self.limit is None else f"<= {show(self.limit, self.unit)}"
-        return self.text, target, show(value, self.unit), self._verdict(value)
+        return self.text, target, show(value, self.unit), verdict
 
     def _verdict(self, value: float) -> str:
         if self.limit is None:
