@@ -19,7 +19,8 @@ from nftproxy_conformance.reports import report
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies import focused, quick, worlds
 from nftproxy_conformance.strategies.probes import MORE_IPS
-from nftproxy_conformance.subjects.manifests import configuration, manifests
+from nftproxy_conformance.subjects.manifests import configuration, manifests, objects
+from nftproxy_conformance.subjects.plane import marker
 from nftproxy_conformance.subjects.rendered import Rendered
 from nftproxy_conformance.trials import suite
 from nftproxy_conformance.trials.features import FEATURES, Finding
@@ -50,6 +51,14 @@ def test_manifests_say_all_of_a_world(tmp_path_factory: pytest.TempPathFactory, 
     directory = tmp_path_factory.mktemp("world")
     read = written(directory, manifests(world), configuration(world.config))
     assert read == world
+
+
+def test_services_have_the_families_of_their_addresses() -> None:
+    """Each Service names the families of its ClusterIPs, as an API server does: kube-proxy serves no other family."""
+    services = [each["spec"] for each in (*objects(focused.sample()), *marker(1024)) if each["kind"] == "Service"]
+    assert len(services) > 2
+    for spec in services:
+        assert spec["ipFamilies"] == ["IPv6" if ":" in each else "IPv4" for each in spec["clusterIPs"]]
 
 
 def written(directory: Path, manifest: str, config: str) -> World:

@@ -11,7 +11,7 @@ from nftproxy.api.nodes import ZONE
 from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.config.configz import node_port_addresses_texts
 from nftproxy.config.parse_config import API_VERSION, KIND
-from nftproxy.model.addresses import FAMILY_NAMES
+from nftproxy.model.addresses import FAMILY_NAMES, family_of
 from nftproxy.model.annotations import NONE, Rate, ServiceOptions, SliceOptions, name_of
 from nftproxy.model.objects import (
     Endpoint,
@@ -116,6 +116,7 @@ def _service(service: Service) -> Manifest:
         type=service.type.value,
         clusterIP=str(service.cluster_ips[0]),
         clusterIPs=_texts(service.cluster_ips),
+        ipFamilies=[FAMILY_NAMES[family_of(address)] for address in service.cluster_ips],
         ports=list(map(_service_port, service.ports)),
         externalIPs=_texts(service.external_ips),
         loadBalancerSourceRanges=_texts(service.source_ranges),

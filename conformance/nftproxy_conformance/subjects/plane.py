@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from nftproxy.model.addresses import FAMILIES
 from nftproxy.trace.links import join
 from nftproxy_conformance.apiserver import ApiServer
 from nftproxy_conformance.lab import Address, Namespace, Origin, Probe
@@ -91,7 +92,7 @@ class ControlPlane:
     def move_marker(self) -> dict[Probe, Address]:
         """Change the marker, and return the endpoints that connections to it reach once the change is in force."""
         port = next(self._ports)
-        self._server.put(*_marker(port))
+        self._server.put(*marker(port))
         return {Probe(Origin.POD, address, port): Address(pod, port) for address, pod in MARKERS.items()}
 
 
@@ -115,7 +116,8 @@ def _value(given: Mapping[str, Any], path: Iterable[str]) -> object:
     return value
 
 
-def _marker(port: int) -> list[Manifest]:
+def marker(port: int) -> list[Manifest]:
+    """The marker: a Service with an endpoint of each family, at a port."""
     addresses = list(MARKERS)
     made: list[Manifest] = [
         {
@@ -126,11 +128,12 @@ def _marker(port: int) -> list[Manifest]:
                 "type": "ClusterIP",
                 "clusterIP": addresses[0],
                 "clusterIPs": addresses,
+                "ipFamilies": list(FAMILIES),
                 "ports": [{"name": "marker", "protocol": "TCP", "port": port}],
             },
         }
     ]
-    for family, pod in zip(("IPv4", "IPv6"), MARKERS.values(), strict=True):
+    for family, pod in zip(FAMILIES, MARKERS.values(), strict=True):
         labels = {"kubernetes.io/service-name": _MARKER["name"]}
         made.append(
             {
