@@ -89,8 +89,7 @@ class RealCluster:
         images = self.directory / "images"
         images.mkdir()
         self._say("building images")
-        for number, archive in enumerate(build_images(self.binaries, self.directory).values()):
-            (images / f"{number}.tar").symlink_to(archive)
+        build_images(self.binaries, images)
         self.fabric = stack.enter_context(Namespace("fabric"))
         self._make_network()
         users = {f"system:node:{place.name}": "system:nodes" for place in self._places}

@@ -2,71 +2,54 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from tools.image.build import ARCHIVE, NAME, build, build_archive
+from tools.image.build import ARCHIVE, build, build_archive
 from tools.kubernetes.binaries import END_TO_END, Binaries
 
 CONTAINERFILE = Path(__file__).with_name("Containerfile")
-PAUSE = "registry.k8s.io/pause:lab"
-KUBE_PROXY = "registry.k8s.io/kube-proxy:lab"
-AGNHOST_IMAGE = "registry.k8s.io/agnhost:lab"
+REGISTRY = "registry.k8s.io"
+PAUSE = f"{REGISTRY}/pause:lab"
+KUBE_PROXY = f"{REGISTRY}/kube-proxy:lab"
+AGNHOST_IMAGE = f"{REGISTRY}/agnhost:lab"
 """For our own pods: the names of the tests' images depend on the version of Kubernetes."""
-TARGETS = {
-    "agnhost": "agnhost",
-    "busybox": "busybox",
-    "distroless-iptables": "busybox",
-    "regression-issue-74839": "regression",
-}
+TARGETS = {PAUSE: "pause", KUBE_PROXY: "kube-proxy", AGNHOST_IMAGE: "agnhost", f"{REGISTRY}/busybox:lab": "busybox"}
+REGRESSION = "regression-issue-74839"
+TESTS_TARGETS = {"agnhost": "agnhost", "busybox": "busybox", "distroless-iptables": "busybox", REGRESSION: "regression"}
 """Targets of the Containerfile, by the last part of the names of the tests' images."""
 
 
-class BuiltImage(NamedTuple):
-    """An image of the tests: its name, and the target that it is built by."""
-
-    name: str
-    target: str
-
-
-def wanted(listing: str, *, regression: bool) -> list[BuiltImage]:
-    """The images that can be built, of those that `e2e.test --list-images` lists.
+def wanted(listing: str, *, regression: bool) -> dict[str, list[str]]:
+    """The names of the images that can be built, by the target that builds them.
 
     Args:
-        listing: its output, a name in each line.
+        listing: the output of `e2e.test --list-images`, a name in each line.
         regression: whether there is a binary of regression-issue-74839.
     """
-    own = {PAUSE: "pause", KUBE_PROXY: "kube-proxy", AGNHOST_IMAGE: "agnhost"}
-    return [*itertools.starmap(BuiltImage, own.items()), *_of_tests(listing.split(), regression)]
+    found = {target: [name] for name, target in TARGETS.items()}
+    for name in listing.split():
+        registry, _, path = name.partition("/")
+        target = TESTS_TARGETS.get(path.rpartition("/")[2].partition(":")[0], "")
+        if registry == REGISTRY and target and (regression or target != "regression"):
+            found.setdefault(target, []).append(name)
+    return found
 
 
-def _of_tests(names: list[str], regression: bool) -> Iterator[BuiltImage]:
-    for name in names:
-        target = TARGETS.get(name.rpartition("/")[2].partition(":")[0], "")
-        if target and (regression or target != "regression"):
-            yield BuiltImage(name, target)
-
-
-def build_images(binaries: Binaries, directory: Path) -> dict[str, Path]:
-    """Build the images, nftproxy's too, and return the archive of each by its name.
+def build_images(binaries: Binaries, directory: Path) -> None:
+    """Write an archive for each image, nftproxy's too, and beside it a file with the image's further names.
 
     Args:
         binaries: the release binaries.
-        directory: the archives go there.
+        directory: the files go there.
     """
     listing = ""
     if binaries.has(END_TO_END):
-        listing = subprocess.run(
-            [binaries.path(END_TO_END), "--list-images"], check=True, capture_output=True, text=True
-        ).stdout
-    images = wanted(listing, regression=binaries.has("regression-issue-74839"))
+        command = [binaries.path(END_TO_END), "--list-images"]
+        listing = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     context = Path(binaries.path("agnhost")).parent
-    archives = {}
-    for number, image in enumerate(images):
-        archives[image.name] = directory / f"image-{number}.tar"
-        build_archive(image.name, CONTAINERFILE, context, archives[image.name], "--target", image.target)
+    for target, (name, *more) in wanted(listing, regression=binaries.has(REGRESSION)).items():
+        build_archive(name, CONTAINERFILE, context, directory / f"{target}.tar", "--target", target)
+        (directory / f"{target}.names").write_text("".join(f"{name} {other}\n" for other in more))
     build()
-    return archives | {NAME: ARCHIVE}
+    (directory / "nftproxy.tar").symlink_to(ARCHIVE)

@@ -26,8 +26,11 @@ done
 
 containerd --config "$directory/containerd.toml" >>"$directory/containerd.log" 2>&1 &
 until ctr version >/dev/null 2>&1; do sleep 0.2; done
-for archive in "$directory"/../images/*; do
+for archive in "$directory"/../images/*.tar; do
     ctr --namespace k8s.io images import "$archive" >>"$directory/images.log" 2>&1
+done
+cat "$directory"/../images/*.names | while read -r image name; do
+    ctr --namespace k8s.io images tag "$image" "$name" >>"$directory/images.log" 2>&1
 done
 "$kubelet" --config "$directory/kubelet.yaml" "$@" >>"$directory/kubelet.log" 2>&1 &
 wait  # and reap the processes whose parents have ended
