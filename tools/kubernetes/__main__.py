@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
@@ -185,10 +185,21 @@ def outages(given: ClusterRun, only: tuple[str, ...]) -> None:
 def show(given: ClusterRun, accounts: Iterable[Account], *, may_fail: bool = False) -> None:
     """Print the fate of the connections of each step."""
     for account in accounts:
+        with (given.directory / "lost.txt").open("a") as file:
+            file.writelines(f"{account.shape}: {line}\n" for line in lost(account))
         rows = list(account.rows())
         cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
         click.echo(markdown((account.shape, "s", *COUNTS), cells))
         given.is_well &= may_fail or not any(row.new_lost or row.ended for row in rows)
+
+
+def lost(account: Account) -> Iterator[str]:
+    """A line for each connection that was lost."""
+    began = account.steps[0].began
+    for each in account.tries:
+        if each.fault:
+            kind = "new" if each.is_new else "kept"
+            yield f"{kind}, begun after {each.began - began:.1f} s, lost after {each.seconds:.1f} s: {each.fault}"
 
 
 def hold(kubeconfig: Path) -> None:

@@ -50,7 +50,10 @@ def api_outage(cluster: RealCluster) -> Iterator[Account]:
 
 
 def restored_etcd(cluster: RealCluster) -> Iterator[Account]:
-    """Restore etcd from a backup that lacks a Service, and wait until that Service is no longer served."""
+    """Restore etcd from a backup that lacks a Service, and wait until that Service is no longer served.
+
+    The new Service has pods that are there: kubelets follow no older etcd until they are restarted.
+    """
     workload = Workload(cluster, "restore", 5)
     copy = cluster.directory / "backup"
     cluster.control.back_up(copy)
@@ -60,7 +63,7 @@ def restored_etcd(cluster: RealCluster) -> Iterator[Account]:
         yield "all Services", lost.await_service
         yield "etcd is restored", partial(cluster.control.restore, copy)
         yield "the lost Service is gone", partial(_await_end, lost)
-        yield "a new Service is served", lambda: Workload(cluster, "after-restore", 7).await_service()
+        yield "a new Service is served", lambda: Workload(cluster, "after-restore", 7, pods="restore").await_service()
 
     yield workload.follow("restored etcd", steps())
 

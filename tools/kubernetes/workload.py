@@ -33,6 +33,7 @@ class Workload:
         number: from 0 on, of its ClusterIP and node port.
         annotations: of the Service.
         apart: nodes whose node ports have no client.
+        pods: the name of an existing workload whose pods serve, "" for pods of its own.
     """
 
     def __init__(
@@ -42,14 +43,17 @@ class Workload:
         number: int,
         annotations: dict[str, str] | None = None,
         apart: Collection[ClusterNode] = (),
+        pods: str = "",
     ) -> None:
         self.name = name
         self.cluster_ip = str(IPv4Address(FIRST_SERVICE) + 1000 + number)
         self.node_port = 30080 + number
         self._cluster = cluster
         self._places = [node.place for node in cluster.nodes if node not in apart]
-        cluster.apply(*objects(name, self.cluster_ip, self.node_port, annotations or {}))
-        cluster.kubectl("rollout", "status", f"daemonset/{name}", ROLLOUT)
+        if not pods:
+            cluster.apply(daemon_set(name))
+            cluster.kubectl("rollout", "status", f"daemonset/{name}", ROLLOUT)
+        cluster.apply(service(name, self.cluster_ip, self.node_port, annotations or {}, pods or name))
 
     def fronts(self) -> list[HttpFront]:
         """A client among the pods of the first node, a client on that node's network, and clients outside.
@@ -90,20 +94,24 @@ def answers(front: HttpFront) -> bool:
         return False
 
 
-def objects(name: str, cluster_ip: str, node_port: int, annotations: dict[str, str]) -> list[Manifest]:
-    """A DaemonSet of agnhost's web server, and its Service."""
-    labels, metadata = {"app": name}, {"name": name, "namespace": "default"}
+def service(name: str, cluster_ip: str, node_port: int, annotations: dict[str, str], pods: str) -> Manifest:
+    """A Service of type NodePort with the pods of a workload."""
     port = {"port": PORT, "targetPort": TARGET, "nodePort": node_port}
-    service = {"type": "NodePort", "clusterIP": cluster_ip, "selector": labels, "ports": [port]}
+    spec = {"type": "NodePort", "clusterIP": cluster_ip, "selector": {"app": pods}, "ports": [port]}
+    metadata = {"name": name, "namespace": "default", "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+
+
+def daemon_set(name: str) -> Manifest:
+    """A pod with agnhost's web server on each node."""
     container = {
         "name": "web",
         "image": AGNHOST_IMAGE,
         "args": ["netexec", f"--http-port={TARGET}"],
         "readinessProbe": {"httpGet": {"path": "/hostname", "port": TARGET}},
     }
+    labels = {"app": name}
     template = {"metadata": {"labels": labels}, "spec": {"containers": [container], "terminationGracePeriodSeconds": 1}}
-    pods = {"selector": {"matchLabels": labels}, "template": template}
-    return [
-        {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": pods},
-        {"apiVersion": "v1", "kind": "Service", "metadata": metadata | {"annotations": annotations}, "spec": service},
-    ]
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    metadata = {"name": name, "namespace": "default"}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec}
