@@ -75,8 +75,9 @@ async def test_a_list_without_end_is_given_up(
     assert caplog.text.count(f"giving up a list that has no end within {BOUND} bytes") == 2
 
 
-async def test_a_bomb_is_given_up(server: ApiServer, cluster: ApiClient, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bomb_is_given_up(server: ApiServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A list of spaces that is compressed a thousand times is given up early, and requested again later."""
+    cluster = reach(server, tmp_path, patience=msgspec.structs.replace(PATIENCE, answer=60.0))
     server.faults.add(Fault(Respond(200, body=bytes(20_000_000)), verb="list", resource="services"))
     async with following(server, cluster) as seen:
         await seen.right()

@@ -29,9 +29,9 @@ def test_no_external_address_captures_the_api_server(tmp_path: Path) -> None:
         assert world.outcomes(Origin.OUTSIDE, IP.node, 80) == at(IP.here, masqueraded=True)
         assert world.outcomes(Origin.OUTSIDE, IP.node, port, times=2) == {NODE}
         why = "this node reaches the API server there"
-        line = f"shop/web does not get {IP.node} . tcp . {port}, and is served without it: {why}"
+        line = f"shop/web does not get {IP.node}:{port}/TCP, and is served without it: {why}"
         eventually(lambda: line in world.agent.log(), True)
-        note = f"NFT312: {IP.node} . tcp . {port} of port api is not served: {why}"
+        note = f"NFT312: {IP.node}:{port}/TCP of port api is not served: {why}"
         eventually(lambda: note in [each["note"] for each in world.server.objects("Event")], True)
         world.server.faults.add(Fault(EndWatch(), verb="watch", count=WATCHES))
         world.put(service("other", vips=[IP.vip2]), slice_of(IP.away, name="other"))
