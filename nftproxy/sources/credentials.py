@@ -43,6 +43,11 @@ class Credentials(msgspec.Struct, frozen=True):
     proxy_url: str = ""
     plugin: Plugin | None = None  # the user's exec section: a program that prints credentials
 
+    @property
+    def has_default_authorities(self) -> bool:
+        """Whether nothing says how to verify the server, so that public authorities do."""
+        return not (self.authority or self.certificate or self.is_insecure)
+
 
 def read_credentials(kubeconfig: str, account: Path = SERVICE_ACCOUNT) -> Credentials:
     """Read the credentials in a kubeconfig.  If its path is "", read a pod's credentials, as kube-proxy does.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from nftproxy_conformance.apiserver.faults import EndWatch, Fault, Respond
 
 from nftproxy.api.pauses import ReflectorTimes
 from nftproxy.model.errors import BadInput, Unavailable
+from nftproxy.sources import api_connection
 from nftproxy.sources.api_client import ApiClient
 from nftproxy.sources.api_connection import RequestOutcome
 from nftproxy.sources.credentials import Credentials, read_credentials
@@ -134,6 +136,32 @@ async def reads(server: ApiServer, config: Path, **more: Any) -> None:
     cluster = ApiClient(str(config), **{"times": TIMES, "patience": PATIENCE} | more)
     async with following(server, cluster) as seen:
         await seen.right()
+
+
+@pytest.mark.parametrize(("scheme", "loads"), [("http", 0), ("https", 1)])
+async def test_public_authorities(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, loads: int
+) -> None:
+    """Without an authority in the kubeconfig, all connections read the public ones once, and without TLS never."""
+    loaded: list[str] = []
+    create = ssl.create_default_context
+
+    def counted(cafile: str) -> ssl.SSLContext:
+        loaded.append(cafile)
+        return create(cafile=cafile)
+
+    monkeypatch.setattr(ssl, "create_default_context", counted)
+    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    api_connection._default_context.cache_clear()
+    kubeconfig = yaml.safe_load(server.write_kubeconfig(tmp_path / "kubeconfig").read_text())
+    kubeconfig["clusters"][0]["cluster"] = {"server": f"{scheme}://127.0.0.1:{server.port}"}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(kubeconfig))
+    for _ in range(5):
+        cluster = ApiClient(str(tmp_path / "kubeconfig"), times=TIMES, patience=PATIENCE)
+        with pytest.raises(Unavailable):  # this server's authority isn't public, and it doesn't speak plain HTTP
+            await cluster.request("GET", "v1", "services")
+        await cluster.aclose()
+    assert len(loaded) == loads
 
 
 async def test_token_file(server: ApiServer, tmp_path: Path) -> None:
