@@ -28,6 +28,7 @@ from nftproxy.agent.reporting.occurrences import Occurrence
 from nftproxy.kernel.conntrack.unanswered import STUCK, Retransmission, UnansweredReader
 from nftproxy.logs import warn
 from nftproxy.model.addresses import Family, family_of, host_port
+from nftproxy.model.annotations import Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.model.events import Event, Put, SilentPlaces
@@ -163,7 +164,8 @@ class SilenceWatch:
     async def _look(self) -> None:
         """Read the kernel, delete stuck connections, and probe the suspects that are due."""
         sent_again = [each for family in self._families for each in self._read(family)]
-        refused = {place for family in self._families for place in self._reader.refused(family)}
+        asking = self._families if self._state.failing_over[Failover.REFUSED] else ()
+        refused = {place for family in asking for place in self._reader.refused(family)}
         missing = Counter[Place]()
         if sent_again or refused:
             self._report_crowded()

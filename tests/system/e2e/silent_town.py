@@ -111,10 +111,14 @@ class Town:
 
 
 class Connections:
-    """A client's connections, and the seconds until each was answered.  `close` closes the unanswered connections."""
+    """A client's connections, and the seconds until each was answered.  `close` closes the unanswered connections.
 
-    def __init__(self, client: RealHost, address: str) -> None:
-        self._client, self._address = client, address
+    `failed` counts the connections that failed.  Unless they `may_fail`, a failure is an error.
+    """
+
+    def __init__(self, client: RealHost, address: str, *, may_fail: bool = False) -> None:
+        self._client, self._address, self._may_fail = client, address, may_fail
+        self.failed = 0
         self._waiting: dict[int, tuple[socket.socket, float]] = {}
         self._poll = select.poll()
         self.began: list[float] = []
@@ -136,7 +140,9 @@ class Connections:
             for number, _ in self._poll.poll(left * 1000):
                 made, began = self._waiting.pop(number)
                 self._poll.unregister(number)
-                assert not made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                has_failed = bool(made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR))
+                assert self._may_fail or not has_failed
+                self.failed += has_failed
                 self.began.append(began)
                 self.took.append(time.monotonic() - began)
                 made.close()
