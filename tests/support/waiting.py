@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Iterable
 
-PATIENCE = 60.0
-"""Seconds for something that takes a moment on an idle machine."""
+PATIENCE = 60.0 * float(os.environ.get("NFTPROXY_SLOWNESS", "1"))
+"""Seconds for something that takes a moment on an idle machine.  A virtual machine says how much slower it is."""
 
 
 def wait_until(

@@ -57,7 +57,7 @@ PERMISSIONS = [
     ("events.k8s.io", "events", "patch"),
 ]
 """The agent's permissions: API group, resource, verb."""
-SOON = 60.0
+SOON = PATIENCE
 """Seconds within which the rules must be right again.  An idle machine takes less than a second."""
 CROWD = 2000
 """`change` never deletes Services from this number on."""
