@@ -13,7 +13,11 @@ from typing import NamedTuple, Self
 from nftproxy_conformance.lab.namespace import Namespace
 from nftproxy_conformance.lab.outcome import Address
 
-KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
+KINDS = {
+    "tcp": (socket.SOCK_STREAM, 0),
+    "udp": (socket.SOCK_DGRAM, 0),
+    "sctp": (socket.SOCK_STREAM, socket.IPPROTO_SCTP),  # few kernels have its sockets
+}
 
 
 class EchoAnswer(NamedTuple):
@@ -31,7 +35,7 @@ class EchoServer:
         name: the name in its answers, without blanks.
         address: the address it listens on.
         port: the port it listens on.
-        protocol: "tcp" or "udp".
+        protocol: "tcp", "udp" or "sctp".
 
     Raises:
         OSError: the address or the port is not available.
@@ -46,10 +50,10 @@ class EchoServer:
         try:
             listener = _socket(namespace, address, protocol)
             self._selector.register(
-                listener, selectors.EVENT_READ, self._accept if protocol == "tcp" else self._answer_datagram
+                listener, selectors.EVENT_READ, self._answer_datagram if protocol == "udp" else self._accept
             )
             listener.bind((address, port))
-            if protocol == "tcp":
+            if protocol != "udp":
                 listener.listen(128)
         except BaseException:
             self._close_all()
@@ -114,7 +118,7 @@ class Conversation:
         namespace: where the client is.
         address: the server's address.
         port: the server's port.
-        protocol: "tcp" or "udp".
+        protocol: "tcp", "udp" or "sctp".
         sport: the client's own port, 0 for any.
         timeout: how long to wait for the connection and for each answer, in seconds.
 
@@ -160,6 +164,6 @@ class Conversation:
 
 
 def _socket(namespace: Namespace, address: str, protocol: str) -> socket.socket:
-    end = namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, KINDS[protocol])
+    end = namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, *KINDS[protocol])
     end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return end

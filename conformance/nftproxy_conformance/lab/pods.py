@@ -46,7 +46,7 @@ class RealHost:
         self._stack.callback(namespace.close)
 
     def serve(self, port: int, protocol: str = "tcp") -> tuple[EchoServer, EchoServer]:
-        """Listen on `port` ("tcp" or "udp") of both addresses, until the servers or the host are closed."""
+        """Listen on `port` ("tcp", "udp" or "sctp") of both addresses, until the servers or the host are closed."""
         both = (
             EchoServer(self.namespace, self.name, self.address, port, protocol),
             EchoServer(self.namespace, self.name, self.address6, port, protocol),

@@ -1,0 +1,17 @@
+"""Features of a kernel that few machines have, and a virtual machine of tools/vm has."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+
+def load_module(*names: str) -> None:
+    """Load modules of the kernel, or skip the test where it has none of that name."""
+    if os.geteuid() != 0:
+        pytest.skip("loading a module takes root")
+    for name in names:
+        if subprocess.run(["modprobe", name], capture_output=True, check=False).returncode:
+            pytest.skip(f"this kernel has no module {name}; a virtual machine has (tools/vm)")
