@@ -5,11 +5,12 @@
 #   tools/debian/debian.sh RELEASE              prepares the tree, if it isn't there or is out of date
 #   tools/debian/debian.sh sid nft --version    prepares it if needed, then runs the command
 #   unshare --net tools/debian/debian.sh trixie python -m pytest tests/kernel
+#   tools/debian/debian.sh trixie-arm64 uname --machine
 #
-# Releases go by their code names.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
+# Releases go by their code names, with an architecture if it isn't this machine's.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
 # newest nft is, whatever that is on the day that the tree is unpacked.
 #
-# The tree is .trees/RELEASE: 130 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
+# The tree is .trees/RELEASE, which tools/vm boots too: 160 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
 # checked by it, the packages below and what they depend on from Debian's mirror, and then, by pip, what the
 # `test` extra of pyproject.toml names.  A prepared tree needs no network.  Mounts are private to the command,
 # so nothing has to be cleaned up after it.
@@ -17,19 +18,21 @@ set -euo pipefail
 self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
+packages+=,kmod,ipvsadm,systemd-sysv  # for virtual machines
 
 say() { echo "debian.sh: $*" >&2; }
 
-if [[ ! ${1-} =~ ^[a-z]+$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
-release=$1; shift
-tree=$checkout/.trees/$release
+if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
+tree=$checkout/.trees/$1
+IFS=- read -r release architecture <<<"$1-$(dpkg --print-architecture)"; shift
+architecture=${architecture%%-*}
 
 unpack() {
-    say "unpacking Debian $release into $tree"
+    say "unpacking Debian $release ($architecture) into $tree"
     rm -rf "$tree" "$tree.part"
     # "essential" is Debian without apt: the tree is used as it is unpacked.  Signatures are checked, but not how old the
     # list of packages is: sid's is good for a week, and some mirrors are behind.
-    "$(dirname "$self")/mmdebstrap.sh" --quiet --variant=essential --include="$packages" \
+    "$(dirname "$self")/mmdebstrap.sh" --quiet --variant=essential --architectures="$architecture" --include="$packages" \
         --aptopt='Acquire::Check-Valid-Until "false"' \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-exclude=/usr/share/man/*' \
         --dpkgopt='path-exclude=/usr/share/locale/*' "$release" "$tree.part"
@@ -60,9 +63,14 @@ if (( EUID )); then say "needs root, to mount and chroot"; exit 1; fi
 mkdir -p "$checkout/.trees"
 exec 9>"$tree.lock"
 flock 9  # two test runs may both find it missing
+"$(dirname "$self")/emulate.sh" "$architecture"
 if [[ ! $tree -nt $self ]]; then unpack; fi
 if [[ ! $tree/venv/.nftproxy-setup -nt $checkout/pyproject.toml ]]; then
-    inside env VENV=/venv EXTRA=test .ci/setup >&2
+    if [[ $architecture == "$(dpkg --print-architecture)" ]]; then
+        inside env VENV=/venv EXTRA=test .ci/setup >&2
+    else
+        python3 "$(dirname "$self")/wheels.py" "$tree" "$(inside uname --machine)"
+    fi
 fi
 exec 9>&-
 if (( $# )); then inside "$@"; fi

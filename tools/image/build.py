@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 from nftproxy import __version__
+from tools.debian.packages import install
 from tools.image.containerfile import setting, stages
 from tools.image.materials import write_bill
 
@@ -34,23 +34,8 @@ MIRROR = os.environ.get("DEBIAN_MIRROR", "")
 MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
-NEEDED = ("buildah", "containerd", "runc")
-"""Debian's packages, each named like its program."""
-
-
-def install_programs() -> None:
-    """Install the missing programs for building and starting the image.
-
-    Raises:
-        subprocess.CalledProcessError: apt can't install it.
-    """
-    missing = [name for name in NEEDED if shutil.which(name) is None]
-    if missing:
-        _say(f"installing {', '.join(missing)} with apt")
-        quiet = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-qq"], check=True, stdin=subprocess.DEVNULL)
-        command = ["apt-get", "install", "-qq", "-y", "--no-install-recommends", *missing]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=quiet)
+NEEDED = {name: name for name in ("buildah", "containerd", "runc")}
+"""Programs, and Debian's packages that have them."""
 
 
 def build(*, may_reuse: bool = True) -> None:
@@ -65,7 +50,7 @@ def build(*, may_reuse: bool = True) -> None:
     TREES.mkdir(exist_ok=True)
     with (TREES / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        install_programs()
+        install(NEEDED)
         anew = [] if may_reuse else ["--no-cache"]
         build_archive(NAME, CONTAINERFILE, CHECKOUT, ARCHIVE, "--ignorefile", IGNORED, *TIMESTAMP, *anew)
         write_bill(BILL, _inside)

@@ -1,0 +1,46 @@
+"""docs/support.md shows the results of runs, and nothing else."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tools.support import results
+from tools.support.page import PAGE, page, tables
+from tools.support.results import SupportResult, read_results, record
+
+
+def result(**changes: str) -> SupportResult:
+    """A result on some kernel."""
+    fields = {"topic": "kernels", "row": "Linux 5.10", "column": "packets", "command": "try packets"}
+    return SupportResult(**fields | {"date": "2026-11-23", "result": "9 passed"} | changes)
+
+
+def test_the_page_has_the_results() -> None:
+    """docs/support.md has the results of docs/support.json, and with UPDATE_DOCS=1 it is written."""
+    wanted = page(read_results())
+    if os.environ.get("UPDATE_DOCS"):
+        PAGE.write_text(wanted)
+    assert PAGE.read_text() == wanted
+
+
+def test_a_row_without_a_result_says_so() -> None:
+    """A row has the result, the day and the command, or it says that nothing was tried."""
+    lines = tables([result(), result(topic="kubernetes", row="1.36", column="sig-network")]).splitlines()
+    assert "| Linux 5.10 | packets | 9 passed | 2026-11-23 | `try packets` |" in lines
+    assert "| 1.36 | sig-network | 9 passed | 2026-11-23 | `try packets` |" in lines
+    assert "| 1.37 | | not tried | | |" in lines
+    assert "| 1.36 | | not tried | | |" not in lines
+
+
+def test_a_new_result_replaces_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file keeps one result of each command, the newest, and those of other commands."""
+    monkeypatch.setattr(results, "FILE", tmp_path / "support.json")
+    for each in (result(), result(column="examples"), result(result="1 failed, 8 passed", date="2026-11-24")):
+        record(each)
+    assert [(each.column, each.result) for each in read_results()] == [
+        ("examples", "9 passed"),
+        ("packets", "1 failed, 8 passed"),
+    ]

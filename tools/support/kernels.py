@@ -1,0 +1,40 @@
+"""`python -m tools.support.kernels`: run each subject in a virtual machine for each kernel, and record the results."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+
+import click
+
+from tools.support.subjects import SUBJECTS
+from tools.vm.machine import Machine
+
+MACHINES = (
+    Machine("bookworm", "bullseye"),
+    Machine("bookworm", "bookworm"),
+    Machine("trixie", "trixie"),
+    Machine("sid", "sid"),
+    Machine("trixie", "trixie", architecture="arm64"),
+)
+OLDEST = MACHINES[0]
+"""The oldest kernel and the oldest nft."""
+QUICK = "packets, in short"
+MINUTES = 60.0
+"""For a subject: ten times what the longest takes on a processor that is not emulated."""
+
+
+@click.command()
+@click.option("--quick", is_flag=True, help="Only a minute of packets, on the oldest kernel.  Nothing is recorded.")
+@click.option("--subject", "names", multiple=True, type=click.Choice(list(SUBJECTS)), default=SUBJECTS)
+def main(quick: bool, names: tuple[str, ...]) -> None:
+    """Try nftproxy on other kernels and architectures.  Ends with 1 if something failed."""
+    if quick:
+        sys.exit(OLDEST.run(shlex.split(SUBJECTS[QUICK].command), MINUTES * 60))
+    tried = [
+        machine.run(["python", "-m", "tools.support", name], MINUTES * 60) for machine in MACHINES for name in names
+    ]
+    sys.exit(any(tried))
+
+
+main()

@@ -1,0 +1,50 @@
+"""The tables of docs/support.md, from the results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from tools.support.results import CHECKOUT, SupportResult
+from tools.support.subjects import SUBJECTS
+
+PAGE = CHECKOUT / "docs" / "support.md"
+BEGIN = "<!-- written from support.json -->"
+
+TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "kernels": ("Kernels, nft, architectures", ()),
+    "kubernetes": ("Kubernetes", tuple(f"1.{minor}" for minor in range(28, 38))),
+    "neighbours": (
+        "Neighbours on a node",
+        (
+            "firewalld", "ufw", "Docker", "keepalived", "portmap (nftables)", "portmap (iptables)", "NodeLocal DNS",
+            "WireGuard", "bird or frr", "another table's flowtable",
+        ),
+    ),
+}  # fmt: skip
+"""Headings, and the rows that a table has without a result too, by topic."""
+
+
+def tables(results: Iterable[SupportResult]) -> str:
+    """Return a table for each topic, with a row for each result and each expected row that has none."""
+    listed = list(results)
+    return "\n".join(line for topic in TOPICS for line in _table(topic, [it for it in listed if it.topic == topic]))
+
+
+def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
+    heading, expected = TOPICS[topic]
+    yield from ("", f"## {heading}", "", "| on | tried | result | day | command |", "| --- | --- | --- | --- | --- |")
+    order = list(SUBJECTS)
+    rows = {each.row: each.details for each in results}
+    for row in dict.fromkeys([*expected, *rows]):
+        found = [each for each in results if each.row == row]
+        found.sort(key=lambda each: order.index(each.column) if each.column in order else len(order))
+        if not found:
+            yield f"| {row} | | not tried | | |"
+        for number, each in enumerate(found):
+            name = f"{row} ({rows[row]})" if rows[row] and not number else row if not number else ""
+            yield f"| {name} | {each.column} | {each.result} | {each.date} | `{each.command}` |"
+
+
+def page(results: Iterable[SupportResult]) -> str:
+    """Return the page with new tables."""
+    return f"{PAGE.read_text().partition(BEGIN)[0]}{BEGIN}\n{tables(results)}\n"

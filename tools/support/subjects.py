@@ -1,0 +1,40 @@
+"""What is tried on each kernel."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+PYTEST = "python -m pytest -p no:cacheprovider -o timeout=3600 --tb=short"
+"""A test's own limit is for a machine that hangs, and an emulated processor is ten times slower."""
+OF_PYTEST = r"=+ (\d.*) in [\d.]+s.*"
+
+
+class Subject(NamedTuple):
+    """A subject of trials.
+
+    Attributes:
+        command: what is run, in the checkout, by a shell.
+        result: a regular expression for the line of the output that has the result, in its first group.
+    """
+
+    command: str
+    result: str = OF_PYTEST
+
+
+def _tests(*paths: str) -> Subject:
+    return Subject(f"{PYTEST} {' '.join(paths)}")
+
+
+SUBJECTS = {
+    "rules": _tests("tests/kernel/test_capabilities.py tests/kernel/test_ruleset_check.py"),
+    "packets, in short": _tests("tests/system/packets/test_policies.py"),
+    "packets": _tests("tests/system/packets"),
+    "examples": _tests("tests/test_examples.py"),
+    "affinity": _tests("tests/system/e2e/test_affinity.py"),
+    "restart": _tests("tests/system/faults/test_start.py tests/system/faults/test_first_load.py"),
+    "silent endpoints": _tests("tests/system/e2e/test_silence.py"),
+    "conformance": Subject("python -m nftproxy conformance --examples 2", r"(\d.* connections.*)"),
+    "demo": Subject("python -m tools.demo", r"(All promises were kept|\d+ promises were broken).*"),
+    "machine": _tests("tests/system/machine"),
+}
+"""Subjects by name, in the order of the page's columns."""
