@@ -25,6 +25,7 @@ from nftproxy.netlink.codec import (
     CREATE,
     DUMP,
     KIND_MASK,
+    Attributes,
     attribute,
     attribute_map,
     attributes_of,
@@ -49,6 +50,8 @@ RULE_ATTRIBUTES = frozenset({1, 2, 4, 7})  # table, chain, expressions, user dat
 RULE_EXPRESSIONS, RULE_COMPAT = 4, 5  # NFTA_RULE_EXPRESSIONS, NFTA_RULE_COMPAT
 COMPAT_PROTOCOL, COMPAT_FLAGS, INVERTED = 1, 2, 2  # NFTA_RULE_COMPAT_*, NFT_RULE_COMPAT_F_INV
 META_KEY, L4PROTO = 2, 16  # NFTA_META_KEY, NFT_META_L4PROTO
+PAYLOAD_BASE, PAYLOAD_OFFSET = 2, 3  # NFTA_PAYLOAD_*
+NETWORK_HEADER, IPV4_PROTOCOL = 1, 9  # NFT_PAYLOAD_NETWORK_HEADER, the offset of IPv4's protocol
 CMP_OPERATION, CMP_DATA, NOT_EQUAL = 2, 3, 1  # NFTA_CMP_OP, NFTA_CMP_DATA, NFT_CMP_NEQ
 
 OBJECT_ATTRIBUTES = frozenset({1, 2, 3, 4})  # table, name, type, data: a counter, quota or limit with a name
@@ -185,13 +188,21 @@ def _compatible(rule: bytes) -> bytes:
     expressions = [attribute_map(item) for _, item in attributes_of(body_attributes(rule)[RULE_EXPRESSIONS])]
     held = [(text_of(each[nft.EXPRESSION_NAME]), attribute_map(each[nft.EXPRESSION_DATA])) for each in expressions]
     for (name, loaded), (test, compared) in itertools.pairwise(held):
-        if (name, test) == ("meta", "cmp") and number_of(loaded.get(META_KEY, b"")) == L4PROTO:
+        if test == "cmp" and _is_protocol(name, loaded):
             protocol = number_of(attribute_map(compared[CMP_DATA])[nft.DATA_VALUE])
             flags = INVERTED if number_of(compared[CMP_OPERATION]) == NOT_EQUAL else 0
             numbers = ((COMPAT_PROTOCOL, protocol), (COMPAT_FLAGS, flags))
             parts = b"".join(attribute(kind, value.to_bytes(4, "big")) for kind, value in numbers)
             return nested(RULE_COMPAT, parts)
     return b""
+
+
+def _is_protocol(name: str, loaded: Attributes) -> bool:
+    """Whether an expression loads the protocol: `meta l4proto`, or IPv4's field, as iptables 1.8.11 has it."""
+    if name == "meta":
+        return number_of(loaded.get(META_KEY, b"")) == L4PROTO
+    place = number_of(loaded.get(PAYLOAD_BASE, b"")), number_of(loaded.get(PAYLOAD_OFFSET, b""))
+    return name == "payload" and place == (NETWORK_HEADER, IPV4_PROTOCOL)
 
 
 def _again(kind: int, family: int, body: bytes, wanted: frozenset[int], more: bytes = b"", *, flags: int = 0) -> bytes:
