@@ -195,7 +195,7 @@ def test_last_endpoint_is_never_left_out(town: Town, ip: Ip) -> None:
 
 def test_refused_connections_fail_for_nobody(town: Town) -> None:
     """While a pod's port is closed and its slice still has it, every client reaches the other pod, as in a rollout."""
-    pod = town.nodes[1].pod("roll", "10.1.1.8", "fd00:1:0:1::8")
+    pod = town.nodes[1].pod("roll", "10.1.1.7", "fd00:1:0:1::7")
     ends = [f"{each.address}@node-b {each.address6}@node-b" for each in (pod, town.pods["web-b"])]
     servers = pod.serve(8080)
     put_service(town.server, "roll", VIPS, " ".join(ends).split(), metadata=failover("refused"))
