@@ -6,30 +6,32 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from nftproxy.model.annotations import name_of
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import PATIENCE
-from tools.kubernetes.workload import Workload, answers
+from tools.kubernetes.workload import Workload, answer
 from tools.migration.switch import Account
 
 AWAY = 12.0
 """Seconds that the API server is away."""
 DEAD = 15.0
 """Seconds that a node is dead: kube-controller-manager notices after 50."""
-LEAVE_OUT = {"nftproxy.dev/silent-endpoints": "leave-out"}
+FAILOVER = {"none": {}, "silent": {name_of("failover"): "silent"}}
+"""Annotations of the Service."""
 
 
 def silent_node(cluster: RealCluster) -> Iterator[Account]:
-    """Cut the last node from the network, with the annotation and without."""
+    """Cut the last node from the network, without and with failover."""
     node = cluster.nodes[-1]
-    for number, (name, chosen) in enumerate({"keep": {}, "leave-out": LEAVE_OUT}.items(), 1):
-        workload = Workload(cluster, f"silent-{name}", number, chosen, [node])
+    for number, (name, chosen) in enumerate(FAILOVER.items(), 1):
+        workload = Workload(cluster, f"failover-{name}", number, chosen, [node])
 
         def dead() -> None:
             node.cut()
             time.sleep(DEAD)
 
-        yield workload.follow(name, [("all nodes", lambda: None), ("a dead node", dead)])
+        yield workload.follow(f"failover: {name}", [("all nodes", lambda: None), ("a dead node", dead)])
         node.mend()
 
 
@@ -70,7 +72,7 @@ def restored_etcd(cluster: RealCluster) -> Iterator[Account]:
 
 def _await_end(workload: Workload) -> None:
     """Wait until nobody is served at a Service's addresses."""
-    wait_until(lambda: not any(map(answers, workload.fronts())), partial(str, workload.name), patience=PATIENCE)
+    wait_until(lambda: not any(map(answer, workload.fronts())), partial(str, workload.name), patience=PATIENCE)
 
 
 SILENT_NODE = "silent-node"

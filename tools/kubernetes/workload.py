@@ -68,9 +68,14 @@ class Workload:
         ]
 
     def await_service(self) -> None:
-        """Wait until each front is served."""
+        """Wait until each front has been served by the pod of each node."""
         for front in self.fronts():
-            wait_until(partial(answers, front), partial(str, front.name), patience=PATIENCE, pause=0.2)
+            met: set[str] = set()
+            wait_until(partial(self._has_met_all, front, met), partial(str, (front.name, met)), patience=PATIENCE)
+
+    def _has_met_all(self, front: HttpFront, met: set[str]) -> bool:
+        met.add(answer(front))
+        return len(met - {""}) == len(self._cluster.nodes)
 
     def follow(self, name: str, steps: Iterable[tuple[str, Callable[[], object]]]) -> Account:
         """Take steps while clients connect all the time, and return the fate of their connections."""
@@ -85,13 +90,13 @@ class Workload:
         return Account(name, tuple(done), tuple(sorted(each for client in clients for each in client.tries)))
 
 
-def answers(front: HttpFront) -> bool:
-    """Whether a pod answers at a front."""
+def answer(front: HttpFront) -> str:
+    """The name of the pod that answers at a front, "" if none does."""
     try:
         with front.talk() as conversation:
-            return bool(conversation.ask())
+            return conversation.ask()
     except OSError:
-        return False
+        return ""
 
 
 def service(name: str, cluster_ip: str, node_port: int, annotations: dict[str, str], pods: str) -> Manifest:
