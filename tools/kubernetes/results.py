@@ -52,9 +52,9 @@ def read(report: Iterable[Mapping[str, Any]], skips: Mapping[str, str]) -> Itera
 
 def _result(texts: list[str], spec: Mapping[str, Any], reason: str) -> SpecResult:
     state = STATES.get(spec["State"], FAILED)
-    group, *rest = (MARK.sub("", text).strip() for text in texts)
+    group, *rest = filter(None, (MARK.sub("", text).strip() for text in texts))
     line = "" if state == PASSED else " ".join(reason.split())[:200]
-    return SpecResult(group, " ".join(filter(None, rest)), state, spec["RunTime"] / 1e9, line)
+    return SpecResult(group, " ".join(rest), state, spec["RunTime"] / 1e9, line)
 
 
 def merged(earlier: Iterable[SpecResult], later: Iterable[SpecResult]) -> list[SpecResult]:
@@ -67,7 +67,7 @@ def merged(earlier: Iterable[SpecResult], later: Iterable[SpecResult]) -> list[S
 
 
 def table(results: Iterable[SpecResult]) -> str:
-    """The number of tests of each group by state, then each test that didn't pass, with its reason."""
+    """The number of tests of each group by state, then each test that failed, and why tests were not run."""
     given = sorted(results)
     counts: dict[str, Counter[str]] = {}
     for each in given:
@@ -75,5 +75,7 @@ def table(results: Iterable[SpecResult]) -> str:
     counts["all"] = sum(counts.values(), Counter())
     states = (PASSED, FAILED, NOT_RUN)
     rows = [(group, *(str(found[state]) for state in states)) for group, found in counts.items()]
-    others = [(each.state, f"{each.group}: {each.name}", each.reason) for each in given if each.state != PASSED]
-    return "\n".join([markdown(("tests", *states), rows), markdown(("result", "test", "why"), sorted(others))])
+    failed = [(FAILED, f"{each.group}: {each.name}", each.reason) for each in given if each.state == FAILED]
+    reasons = Counter(each.reason for each in given if each.state == NOT_RUN)
+    not_run = [(NOT_RUN, f"{number} tests", reason) for reason, number in sorted(reasons.items())]
+    return "\n".join([markdown(("tests", *states), rows), markdown(("result", "test", "why"), [*failed, *not_run])])
