@@ -7,6 +7,8 @@ import subprocess
 
 import pytest
 
+from tools.vm.machine import OPTIONS
+
 
 def load_module(*names: str) -> None:
     """Load modules of the kernel, or skip the test where it has none of that name."""
@@ -15,3 +17,9 @@ def load_module(*names: str) -> None:
     for name in names:
         if subprocess.run(["modprobe", name], capture_output=True, check=False).returncode:
             pytest.skip(f"this kernel has no module {name}; a virtual machine has (tools/vm)")
+
+
+def require_own_machine() -> None:
+    """Skip the test unless it may do as it likes with the whole machine."""
+    if OPTIONS not in os.environ:
+        pytest.skip("it changes the whole machine, and runs in a virtual one (tools/vm)")
