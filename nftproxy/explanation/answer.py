@@ -313,7 +313,8 @@ def _kernel(place: ExplainedPlace) -> Iterator[str]:
     differing = [each for each in place.expected if not each.is_held]
     if place.expected and not differing:
         present = sum(each.value is not None for each in place.expected)
-        yield f"kernel: holds exactly the {present} elements that it must"
+        elements = "1 element" if present == 1 else f"{present} elements"
+        yield f"kernel: holds exactly the {elements} that it must"
     for each in differing:
         wanted, found = _element(each.key, each.value), _element(each.key, each.found)
         yield f"kernel: {each.container} must have {wanted}, and has {found}"

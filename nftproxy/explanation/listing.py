@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from nftproxy.model.addresses import TABLE, Family, of_family
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
-from nftproxy.model.objects import Ignored, TrafficDistribution
+from nftproxy.model.objects import Ignored, TrafficDistribution, TrafficPolicy
 from nftproxy.model.settings import Settings
 from nftproxy.model.texts import printable
 from nftproxy.pipeline import SKELETON, Pipeline
@@ -54,10 +54,16 @@ def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ign
 
 
 def _topology_notes(pipeline: Pipeline) -> Iterator[str]:
-    """Services that ask for near endpoints and get all of them on this node."""
+    """Services that ask for near endpoints and get all of them on this node.
+
+    Those whose fronts all use the node's own endpoints get none of the rest.  With externalTrafficPolicy Local alone,
+    pods and the node still use the rest.
+    """
     state = pipeline.state
     asking = (each for each in state.services.values() if each.traffic_distribution is not TrafficDistribution.NONE)
     for service in sorted(asking, key=lambda each: each.key):
+        if service.internal_policy is TrafficPolicy.LOCAL and not service.is_external:
+            continue
         endpoints = {family: state.endpoints_of(service, family) for family in pipeline.generations}
         for port, family in itertools.product(service.ports, pipeline.generations):
             why = why_not_near(endpoints[family], port)

@@ -92,6 +92,11 @@ class Service(msgspec.Struct, frozen=True, gc=False):
         str, ...
     ] = ()  # the parts that can't be used, with codes, for `nftproxy list`: no rule depends on them
 
+    @property
+    def is_external(self) -> bool:
+        """Whether the Service can have node ports, load balancer IPs or externalIPs (externalTrafficPolicy)."""
+        return self.type is not ServiceType.CLUSTER_IP or bool(self.external_ips)
+
 
 class Place(NamedTuple):
     """The address and port of an endpoint."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import ANY, Address, Family, family_of, of_family
-from nftproxy.model.objects import ObjectKey, Service, ServiceType, TrafficPolicy
+from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.candidates import candidates_of
 from nftproxy.policy.choosing.choice import choose
@@ -152,6 +152,5 @@ def without_local_endpoints(state: ClusterState, family: Family) -> dict[str, in
 
 
 def _local_policies(service: Service) -> list[str]:
-    is_external = service.type is not ServiceType.CLUSTER_IP or bool(service.external_ips)
     internal = ["internal"] if service.internal_policy is TrafficPolicy.LOCAL else []
-    return internal + (["external"] if is_external and service.external_policy is TrafficPolicy.LOCAL else [])
+    return internal + (["external"] if service.is_external and service.external_policy is TrafficPolicy.LOCAL else [])

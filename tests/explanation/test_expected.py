@@ -139,5 +139,9 @@ def test_the_command_asks_this_machine(tmp_path: Path) -> None:
     (rules := tmp_path / "rules.nft").write_text(nftproxy("render", *where).out)
     subprocess.run(["nft", "-f", rules], check=True)
     held = nftproxy("explain", "svc/shop/web", *where, "--kernel")
-    assert "kernel: holds exactly the " in held.out
+    assert "kernel: holds exactly the 7 elements that it must" in held.out
     assert held.status == 0
+    assert (
+        "kernel: holds exactly the 1 element that it must"
+        in nftproxy("explain", "10.96.0.10:81", *where, "--kernel").out
+    )

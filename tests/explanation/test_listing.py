@@ -16,7 +16,7 @@ from nftproxy.explanation.listing import notes, review
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem
 from nftproxy.model.events import Event, Put
-from nftproxy.model.objects import Ignored, ObjectKey, ServicePort, TrafficDistribution
+from nftproxy.model.objects import Ignored, ObjectKey, ServicePort, TrafficDistribution, TrafficPolicy
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from tests.support.factories import IPV6, key, node, pipeline, renderer, service, slice_of
@@ -112,6 +112,14 @@ def test_a_preference_that_is_not_followed_is_explained(endpoints: list[str], wh
     assert list(notes(made, [], [])) == ([told] if why else [])
     made.ingest([Put(service())])
     assert list(notes(made, [], [])) == []
+
+
+@pytest.mark.parametrize(("kind", "count"), [("ClusterIP", 0), ("NodePort", 1)])
+def test_internal_policy_local_has_no_preference(kind: str, count: int) -> None:
+    """A Service whose fronts all use the node's own endpoints has no line, as it doesn't use all endpoints."""
+    wish = TrafficDistribution.PREFER_SAME_ZONE
+    local = service(type=kind, ports=["http:80:30080"], traffic_distribution=wish, internal_policy=TrafficPolicy.LOCAL)
+    assert len(list(notes(pipeline(local, slice_of(endpoints=FAR)), [], []))) == count
 
 
 def test_a_node_without_a_zone_follows_no_preference() -> None:
