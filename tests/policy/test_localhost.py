@@ -133,7 +133,7 @@ def test_a_port_that_is_lost_at_localhost_alone_is_named() -> None:
     younger = service("shop/younger", created=2, ports=["http:80:30080"], cluster_ips=["10.96.0.2"])
     it = made(older, younger, asked=["localhost"])
     lost = lost_claims(it.state, it.settings.config, IPV4, younger)
-    assert lost == [LostClaim(key("shop/younger"), "http", claim("30080/tcp"), "tcp . 30080", Denial.TAKEN)]
+    assert lost == [LostClaim(key("shop/younger"), "http", claim("30080/tcp"), "node:30080/TCP", Denial.TAKEN)]
 
 
 def test_changes_are_followed() -> None:

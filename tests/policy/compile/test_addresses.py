@@ -175,7 +175,7 @@ def test_an_external_address_captures_nothing_from_others(kind: str, place: str,
     own = memberships(pipeline(victim, node=node(external_ips=["203.0.113.2"])), f"{address} . tcp . {port}")
     assert memberships(made, f"{address} . tcp . {port}") == own
     lost = lost_claims(made.state, made.settings.config, IPV4, thief)
-    assert [(each.what, each.why(made.state.claims)) for each in lost] == [(f"{address} . tcp . {port}", why)]
+    assert [(each.what, each.why(made.state.claims)) for each in lost] == [(f"{address}:{port}/TCP", why)]
 
 
 @pytest.mark.parametrize("kind", ["external_ips", "load_balancer_ips"])
@@ -218,7 +218,7 @@ def test_external_ips_may_be_limited_to_ranges() -> None:
         f"{VIP} . tcp . 80",
     }
     lost = lost_claims(made.state, made.settings.config, IPV4, older)
-    assert [(each.what, each.denial) for each in lost] == [(f"{VIP} . tcp . 80", Denial.NOT_ALLOWED)]
+    assert [(each.what, each.denial) for each in lost] == [(f"{VIP}:80/TCP", Denial.NOT_ALLOWED)]
     assert lost_claims(made.state, made.settings.config, IPV4, younger) == []
 
 

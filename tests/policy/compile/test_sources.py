@@ -186,7 +186,7 @@ def test_a_service_that_shares_its_cluster_ip_admits_nobody() -> None:
     assert elements(made, IPV4, "guarded") == {f"{VIP} . tcp . 1": "10.96.0.10", "203.0.113.8 . tcp . 2": "0.0.0.0"}
     assert elements(made, IPV4, "allowed") == {"10.96.0.10 . 198.51.100.0 . 24": ""}
     (lost,) = lost_claims(made.state, made.settings.config, IPV4, younger)
-    assert (lost.what, lost.denial) == ("203.0.113.8 . tcp . 2", Denial.CLOSED)
+    assert (lost.what, lost.denial) == ("203.0.113.8:2/TCP", Denial.CLOSED)
     assert lost_claims(made.state, made.settings.config, IPV4, older) == []
     made.ingest([Removed(Service, older.key)])
     assert elements(made, IPV4, "guarded") == {"203.0.113.8 . tcp . 2": "10.96.0.10"}
