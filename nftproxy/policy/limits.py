@@ -52,7 +52,7 @@ MINUTE = 60
 ODD_TIMEOUT = 100
 """Elements that an affinity timeout counts as, in each family and protocol, if it is no whole number of minutes.
 
-Each timeout has a map and chains of its own: 1 KB of text, declared in one transaction.  There are 1,440 whole minutes,
+Each timeout has a map and chains of its own: 1 KB of text, which libnftables compiles.  There are 1,440 whole minutes,
 which Services share, and 86,400 timeouts."""
 
 

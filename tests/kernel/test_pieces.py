@@ -11,8 +11,9 @@ from nftproxy_conformance.lab.node import Node
 from nftproxy.kernel.capabilities import probe
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.pipeline import Pipeline
-from nftproxy.rules.pieces import pieces_of, split_refill
-from tests.rules.test_pieces import HISTORY
+from nftproxy.rules import ruleset
+from nftproxy.rules.pieces import DECLARATIONS, pieces_of, split_refill
+from tests.rules.test_pieces import HISTORY, gone, timeouts
 from tests.support.factories import pipeline
 
 pytestmark = pytest.mark.skipif(bool(obstacle()), reason=obstacle())
@@ -49,6 +50,19 @@ def test_the_kernel_takes_a_change_in_pieces(node: Node) -> None:
         for piece in pieces_of(change, max(SIZE, len(change.text) // 10)):
             node.call(kernel.apply, piece)
     assert_held(node, kernel, agent)
+
+
+def test_the_kernel_takes_declarations_in_pieces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes every piece of many new maps and chains, and every piece of their end."""
+    monkeypatch.setattr(ruleset, "MAX_UNUSED", 0)
+    kernel, agent = Kernel(), pipeline(wide_maps=probe().capabilities.wide_maps)
+    node.call(kernel.apply, agent.full_transaction({}))
+    for events in (timeouts(200), gone(200)):
+        pieces = pieces_of(agent.ingest(events), SIZE // DECLARATIONS)
+        assert sum("flush chain " in each.text for each in pieces) > 3
+        for piece in pieces:
+            node.call(kernel.apply, piece)
+        assert_held(node, kernel, agent)
 
 
 def test_the_kernel_takes_a_refill_in_pieces(node: Node) -> None:

@@ -14,9 +14,9 @@ from nftproxy.model.events import Event, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.pipeline import Pipeline
 from nftproxy.rules import ruleset
-from nftproxy.rules.pieces import PIECE, pieces_of
+from nftproxy.rules.pieces import DECLARATIONS, PIECE, pieces_of
 from nftproxy.rules.transaction import Transaction
-from tests.support.factories import Ledger, pipeline, service, slice_of
+from tests.support.factories import Ledger, key, pipeline, service, slice_of
 
 SIZE = 600
 """Characters of a piece here, some 14 elements."""
@@ -130,9 +130,9 @@ def test_a_front_changes_in_a_single_piece() -> None:
         homes: dict[tuple[str, str], set[int]] = {}
         for number, piece in enumerate(split(change)):
             ledger.apply(piece)
-            for table, name, key in elements_of(piece):
+            for table, name, front in elements_of(piece):
                 if name.removeprefix("nodeport-") in FRONTS:
-                    homes.setdefault((table, key), set()).add(number)
+                    homes.setdefault((table, front), set()).add(number)
         assert all(len(numbers) == 1 for numbers in homes.values())
 
 
@@ -165,6 +165,39 @@ def test_pieces_are_bounded() -> None:
     assert max(len(each.text) for each in pieces) < 1.1 * PIECE
     assert len(declared.text) < PIECE
     assert sum(1 for _ in elements_of(large)) == sum(1 for each in pieces for _ in elements_of(each))
+
+
+def timeouts(count: int) -> list[Event]:
+    """Services with ever other affinity timeouts, each of which has a map and chains of its own."""
+    made = [
+        service(f"evil/s{each}", cluster_ips=[f"10.97.0.{each}"], affinity_timeout=60 * each + 1)
+        for each in range(count)
+    ]
+    return [*map(Put, made), *(Put(slice_of(str(each.key))) for each in made)]
+
+
+def gone(count: int) -> list[Event]:
+    """The end of these Services."""
+    return [Removed(Service, key(f"evil/s{each}")) for each in range(count)]
+
+
+def test_pieces_of_declarations_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many new maps and chains come in pieces before the elements that lead to them, and go in pieces after these."""
+    monkeypatch.setattr(ruleset, "MAX_UNUSED", 0)
+    agent, ledger = pipeline(), Ledger()
+    ledger.apply(agent.full_transaction({}))
+    for events in (timeouts(200), gone(200)):
+        change = agent.ingest(events)
+        pieces = pieces_of(change, SIZE)
+        commands = [piece for piece in pieces if " element " not in piece.text]
+        assert sum(len(each.text) for each in commands) > 4 * DECLARATIONS * SIZE
+        assert max(len(each.text) for each in commands) < 1.2 * DECLARATIONS * SIZE
+        for piece in pieces:
+            ledger.apply(piece)
+        assert {name for _, name, _ in ledger.declared(Family.IPV4)} == {
+            name for _, name in agent.generations[Family.IPV4].declarations
+        }
+        assert ledger.held(Family.IPV4) == set(agent.generations[Family.IPV4].elements())
 
 
 def test_a_small_change_stays_whole() -> None:
