@@ -20,7 +20,7 @@ from nftproxy_conformance.specification.world import Place, place_of, virtual_ip
 class Rule(Enum):
     """A rule: the title of its section, and its sentence."""
 
-    PROTOCOLS = "Which objects count", "Without a protocol it is TCP."
+    PROTOCOLS = "Which objects count", "TCP (the default), UDP or SCTP"
     CAPTURED = "Virtual addresses", "`externalTrafficPolicy` applies to them, `internalTrafficPolicy` to the ClusterIP"
     OTHER_PORTS = "Virtual addresses", "Every other port of a ClusterIP, of any protocol, is rejected"
     UNALLOCATED = (
