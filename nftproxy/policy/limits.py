@@ -48,12 +48,15 @@ FRONT = 2
 """Elements of a front in any case: in `services` and in `fronts`."""
 SCREENED = 4
 """Further elements of a front that restricts its clients by annotations (screened.nft.j2)."""
-MINUTE = 60
-ODD_TIMEOUT = 100
-"""Elements that an affinity timeout counts as, in each family and protocol, if it is no whole number of minutes.
+COMMON_TIMEOUTS = frozenset(
+    [*(60 * minutes for minutes in (1, 2, 5, 10, 15, 20, 30)), *(3600 * hours for hours in (1, 2, 3, 4, 6, 8, 12, 24))]
+)
+"""Affinity timeouts in seconds that cost nothing, as Services share them."""
+ODD_TIMEOUT = 500
+"""Elements that any other affinity timeout counts as, in each family, protocol and list of endpoints.
 
-Each timeout has a map and chains of its own: 1 KB of text, which libnftables compiles.  There are 1,440 whole minutes,
-which Services share, and 86,400 timeouts."""
+Each timeout has a map and chains of its own: 1 KB of text, and 2.4 KB as libnftables compiles it.  It compiles up to
+4 MiB for one load, some 1,700 timeouts, and the default budget allows 1,200."""
 
 
 class Exceeded(NamedTuple):
@@ -151,10 +154,12 @@ def _optional(options: ServiceOptions) -> int:
 
 def _of_timeout(service: Service) -> int:
     """The elements that stand for the declarations of an affinity timeout that few Services share."""
-    if service.affinity_timeout is None or service.affinity_timeout % MINUTE == 0:
+    if service.affinity_timeout is None or service.affinity_timeout in COMMON_TIMEOUTS:
         return 0
     families, protocols = set(map(family_of, service.cluster_ips)), {port.protocol for port in service.ports}
-    return ODD_TIMEOUT * len(families) * len(protocols)
+    is_local = TrafficPolicy.LOCAL in (service.external_policy, service.internal_policy)
+    lists = (1 + is_local) * (1 + any(port.node_port for port in service.ports))
+    return ODD_TIMEOUT * len(families) * len(protocols) * lists
 
 
 def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:

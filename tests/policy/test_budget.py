@@ -233,9 +233,37 @@ def test_maps_of_long_ipv6_lists_count() -> None:
 
 
 def test_declarations_of_affinity_timeouts_are_bounded() -> None:
-    """Services with ever other affinity timeouts exceed the budget before their declarations are many."""
-    declared, alike = _with_timeouts(lambda number: number + 1), _with_timeouts(lambda _: 90 * 60)
-    assert alike < declared <= alike + 4 * 5_000 / ODD_TIMEOUT
+    """Services with ever other affinity timeouts exceed the budget before their declarations are many.
+
+    So do Services with as many whole minutes.
+    """
+    alike = _with_timeouts(lambda _: 10_800)
+    for declared in (_with_timeouts(lambda number: number + 1), _with_timeouts(lambda number: 60 * (number + 61))):
+        assert alike < declared <= alike + 4 * 5_000 / ODD_TIMEOUT
+
+
+@pytest.mark.parametrize("internal", ["Cluster", "Local"])
+@pytest.mark.parametrize("external", ["Cluster", "Local"])
+@pytest.mark.parametrize("node_ports", [False, True])
+def test_an_affinity_timeout_counts_in_each_list(internal: str, external: str, node_ports: bool) -> None:
+    """A timeout counts for at least each chain of its own: in each family, protocol and list of endpoints."""
+    tweaks: dict[str, Any] = {
+        "cluster_ips": ["10.96.0.10", "fd00:96::10"],
+        "ports": ["a:80:30080", "b:53:30053/udp"] if node_ports else ["a:80", "b:53/udp"],
+        "external_ips": ["203.0.113.1", "2001:db8::1"],
+        "internal_policy": internal,
+        "external_policy": external,
+    }
+    odd, common = (service("shop/web", **tweaks, affinity_timeout=timeout) for timeout in (3601, 3600))
+    counted, rest = divmod(size(odd, []) - size(common, []), ODD_TIMEOUT)
+    slices = [
+        slice_of("shop/web", [f"{first}1@node-a"], ports=["a:80", "b:53/udp"], suffix=first[:2])
+        for first in ("10.1.0.", "fd00:1::")
+    ]
+    declared = (name for each in pipeline(odd, *slices).generations.values() for _, name in each.declarations)
+    chains = sum(name.startswith("follow-") and name.endswith("-3601") for name in declared)
+    assert rest == 0
+    assert 4 <= chains <= counted <= 2 * chains
 
 
 def _with_timeouts(timeout_of: Callable[[int], int]) -> int:
