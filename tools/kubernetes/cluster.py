@@ -11,10 +11,10 @@ from typing import Any, Self
 from nftproxy_conformance.lab import Namespace
 
 from nftproxy.api.nodes import ZONE
-from nftproxy.api.slices import SERVICE_NAME
 from nftproxy.model.errors import Unavailable
 from nftproxy.sources.documents import to_yaml
 from nftproxy.trace.links import add_addresses
+from tests.support import objects
 from tests.support.processes import start_module
 from tests.support.waiting import wait_until
 from tools.kubernetes import layout
@@ -147,20 +147,13 @@ def node_object(place: NodePlace) -> Manifest:
     """A Node, as a cloud's controllers would complete it."""
     labels = {"kubernetes.io/hostname": place.name, "kubernetes.io/os": "linux", ZONE: place.zone}
     spec = {"podCIDR": place.pods[0], "podCIDRs": list(place.pods)}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": place.name, "labels": labels}, "spec": spec}
+    return objects.api_object("Node", place.name, labels=labels) | {"spec": spec}
 
 
 def dns_objects() -> list[Manifest]:
     """The Service kube-dns, whose endpoint is beside the control plane."""
-    ports = [{"name": f"dns-{each.lower()}", "port": 53, "protocol": each} for each in ("UDP", "TCP")]
-    metadata = {"name": "kube-dns", "namespace": "kube-system"}
-    spec = {"clusterIP": layout.DNS_SERVICE, "ports": ports}
-    endpoint_slice = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": metadata | {"labels": {SERVICE_NAME: metadata["name"]}},
-        "addressType": "IPv4",
-        "ports": ports,
-        "endpoints": [{"addresses": [CONTROL], "conditions": {"ready": True}}],
-    }
-    return [{"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}, endpoint_slice]
+    name, namespace, ports = "kube-dns", "kube-system", ("dns-udp:53/UDP", "dns-tcp:53/TCP")
+    return [
+        objects.service(name, {"clusterIP": layout.DNS_SERVICE}, namespace=namespace, ports=ports),
+        objects.endpoint_slice(name, CONTROL, service=name, namespace=namespace, ports=ports),
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from ipaddress import IPv4Address
 
+from tests.support import objects
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import Manifest, RealCluster
 from tools.kubernetes.control_plane import PATIENCE
@@ -102,9 +103,9 @@ def answer(front: HttpFront) -> str:
 def service(name: str, cluster_ip: str, node_port: int, annotations: dict[str, str], pods: str) -> Manifest:
     """A Service of type NodePort with the pods of a workload."""
     port = {"port": PORT, "targetPort": TARGET, "nodePort": node_port}
-    spec = {"type": "NodePort", "clusterIP": cluster_ip, "selector": {"app": pods}, "ports": [port]}
-    metadata = {"name": name, "namespace": "default", "annotations": annotations}
-    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
+    spec = {"type": "NodePort", "clusterIP": cluster_ip, "selector": {"app": pods}}
+    metadata = {"annotations": annotations}
+    return objects.service(name, spec, namespace="default", ports=[port], metadata=metadata)
 
 
 def daemon_set(name: str) -> Manifest:
