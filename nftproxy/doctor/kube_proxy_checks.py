@@ -120,10 +120,15 @@ def _ipvs_interface(observed: Observations) -> Iterator[Finding]:
 
 def _local_sources(observed: Observations) -> Iterator[Finding]:
     """Find a configuration that says nothing about pods: policy Local then drops their own traffic, too."""
-    given = observed.configuration
-    if given is None or given.knows_local_sources:
+    given, api = observed.configuration, observed.api
+    if given is None:
+        return
+    lacks_range = given.takes_node_range and api is not None and api.has_pod_range is False
+    if given.knows_local_sources and not lacks_range:
         return
     evidence = [f"no clusterCIDR and no other detectLocalMode, in {given.source}"]
+    if lacks_range:
+        evidence = [f"detectLocalMode: NodeCIDR, in {given.source}, and the Node {observed.node} has no podCIDRs"]
     if found := recognised(observed.interfaces):
         fields = "bridgeInterface" if found.bridge else "interfaceNamePrefix"
         value = found.bridge or found.prefix

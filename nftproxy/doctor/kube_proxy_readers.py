@@ -77,6 +77,7 @@ def _configuration(
         scheduler=str(_at(given, "ipvs.scheduler") or ""),
         knows_local_sources=bool(_at(given, "clustercidr"))
         or _at(given, "detectlocalmode") not in (None, "", "ClusterCIDR"),
+        takes_node_range=_at(given, "detectlocalmode") == "NodeCIDR",
         problems=tuple(problems),
         faults=tuple(map(str, faults)),
     )

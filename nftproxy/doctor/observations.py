@@ -38,6 +38,8 @@ class KubeProxyConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     localhost_node_ports: bool = True
     knows_local_sources: bool = True
     """Whether a range or an interface says which sources are pods (clusterCIDR, detectLocalMode)."""
+    takes_node_range: bool = False
+    """Whether that is the range of the Node's pods (detectLocalMode: NodeCIDR)."""
     scheduler: str = ""
     problems: tuple[str, ...] = ()
     """The warnings that nftproxy logs when it is started with this configuration."""
@@ -80,6 +82,8 @@ class ApiAccess(msgspec.Struct, frozen=True, kw_only=True):
     """The ClusterIP of the Service default/kubernetes."""
     has_node: bool | None = None
     """Whether the cluster has a Node of this node's name."""
+    has_pod_range: bool | None = None
+    """Whether that Node has a range of pods (spec.podCIDRs)."""
     felix_mode: str | None = None
     """nftablesMode in Calico's FelixConfiguration."""
     version: tuple[int, int] | None = None

@@ -34,6 +34,7 @@ class ClusterAnswers(NamedTuple):
 
     denied: dict[Permission, str]  # the API's reason for each permission that is missing
     has_node: bool | None  # whether a Node of this name exists
+    has_pod_range: bool | None  # whether that Node has podCIDRs
     cluster_ip: str | None  # of the Service default/kubernetes
     felix_mode: str | None  # Calico's nftablesMode, "Auto" if unset
     version: tuple[int, int] | None  # Kubernetes' major and minor version
@@ -42,6 +43,7 @@ class ClusterAnswers(NamedTuple):
 class _AnswerSpec(msgspec.Struct, frozen=True):
     cluster_ip: str | None = msgspec.field(name="clusterIP", default=None)
     nftables_mode: str | None = msgspec.field(name="nftablesMode", default=None)
+    pod_cidrs: list[str] | None = msgspec.field(name="podCIDRs", default=None)
 
 
 class _AnswerObject(msgspec.Struct):
@@ -85,6 +87,7 @@ async def _query_cluster(cluster: ApiClient, node: str, rights: Sequence[Permiss
         return ClusterAnswers(
             denied,
             has_node=None if nodes is None else bool(nodes),
+            has_pod_range=bool(nodes[0].spec.pod_cidrs) if nodes else None,
             cluster_ip=services[0].spec.cluster_ip if services else None,
             felix_mode=felix,
             version=_version(*await cluster.server_version()),

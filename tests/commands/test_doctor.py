@@ -324,6 +324,15 @@ def test_a_configuration_that_names_no_pods(tmp_path: Path) -> None:
         assert "NFT637" not in found("--config", config)
 
 
+def test_a_node_without_the_range_that_is_asked_for(server: ApiServer, kubeconfig: Path, tmp_path: Path) -> None:
+    """With detectLocalMode NodeCIDR, a Node without podCIDRs says nothing about pods, and one with them does."""
+    (config := tmp_path / "config.yaml").write_text(f"{CONFIG}detectLocalMode: NodeCIDR\n")
+    finding = found("--config", config, "--kubeconfig", kubeconfig)["NFT637"]
+    assert seen(finding).startswith(f"detectLocalMode: NodeCIDR, in {config}, and the Node node-a has no podCIDRs")
+    server.put(objects.node("node-a", spec={"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}))
+    assert "NFT637" not in found("--config", config, "--kubeconfig", kubeconfig)
+
+
 # ---- other programs ------------------------------------------------------------------------------------------------
 
 UFW = """\
