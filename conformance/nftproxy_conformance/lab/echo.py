@@ -49,6 +49,7 @@ class EchoServer:
         self._running = True
         try:
             listener = _socket(namespace, address, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._selector.register(
                 listener, selectors.EVENT_READ, self._answer_datagram if protocol == "udp" else self._accept
             )
@@ -133,7 +134,8 @@ class Conversation:
         self._socket = _socket(namespace, address, protocol)
         try:
             self._socket.settimeout(timeout)
-            if sport:
+            if sport:  # for any port the option would let two datagram sockets share a port, and one loses its answers
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 self._socket.bind(("", sport))
             self._socket.connect((address, port))
         except BaseException:
@@ -164,6 +166,4 @@ class Conversation:
 
 
 def _socket(namespace: Namespace, address: str, protocol: str) -> socket.socket:
-    end = namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, *KINDS[protocol])
-    end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return end
+    return namespace.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, *KINDS[protocol])

@@ -609,3 +609,13 @@ def test_the_network_can_send_addresses_elsewhere() -> None:
         assert client.ask("203.0.113.7", 80).name == "node-a"
         network.route("203.0.113.0/24", second)
         assert client.ask("203.0.113.7", 80).name == "node-b"
+
+
+def test_kept_datagram_sockets_have_ports_of_their_own() -> None:
+    """No two of 500 sockets that are open to one server share a port, so each gets the answers to its own questions."""
+    with RealNetwork() as network, contextlib.ExitStack() as stack:
+        client = network.host("client", "198.51.100.7", "2001:db8:100::7")
+        server = network.host("server", "198.51.100.8", "2001:db8:100::8")
+        server.serve(5353, "udp")
+        kept = [stack.enter_context(client.talk("198.51.100.8", 5353, "udp", timeout=30)) for _ in range(500)]
+        assert len({each.ask().client.port for each in kept}) == 500
