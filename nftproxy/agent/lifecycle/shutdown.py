@@ -59,14 +59,23 @@ def ends_in_any_case(grace: float = GRACE, at_last: Callable[[], object] = lambd
 
 def _pass_signals_on(hearing: socket.socket, loops: int, grace: float, at_last: Callable[[], object]) -> None:
     """Pass signals on to the event loop, and end the process `grace` seconds after SIGTERM or SIGINT."""
-    with hearing:
-        while numbers := hearing.recv(16):
-            with contextlib.suppress(OSError):  # the loop may be gone already
-                os.write(loops, numbers)
-            if any(number in SIGNALS for number in numbers):
-                asked_to_end.set()
-                time.sleep(grace)
-                warn(Code.HANGING_END, "some work hangs: ending without it; the rules stay")
-                at_last()
-                logging.shutdown()
-                os._exit(0)
+    while numbers := _received(hearing):
+        with contextlib.suppress(OSError):  # the loop may be gone already
+            os.write(loops, numbers)
+        if any(number in SIGNALS for number in numbers):
+            asked_to_end.set()
+            time.sleep(grace)
+            warn(Code.HANGING_END, "some work hangs: ending without it; the rules stay")
+            at_last()
+            logging.shutdown()
+            os._exit(0)
+    with contextlib.suppress(OSError):
+        hearing.close()
+
+
+def _received(hearing: socket.socket) -> bytes:
+    """The next signals, b"" at the end.  An agent that executes itself closes the descriptor without asking."""
+    try:
+        return hearing.recv(16)
+    except OSError:
+        return b""

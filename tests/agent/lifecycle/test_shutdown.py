@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import socket
 import subprocess
 import sys
 
 import pytest
+
+from nftproxy.agent.lifecycle import shutdown
 
 LOOP = "time.sleep(3600)"
 THREAD = "await asyncio.to_thread(time.sleep, 3600)"
@@ -52,3 +56,12 @@ def test_ends_in_any_case(work: str, said: str, number: int) -> None:
     assert said in output
     assert ("good order" in output) != ("hangs" in output)
     assert ("at last" in output) == ("hangs" in output)
+
+
+def test_a_closed_descriptor_ends_the_thread() -> None:
+    """An agent that executes itself closes all descriptors, and the thread that reads signals ends without a word."""
+    hearing, writing = socket.socketpair()
+    os.close(hearing.fileno())
+    with writing:
+        shutdown._pass_signals_on(hearing, -1, 60.0, lambda: None)
+    hearing.detach()
