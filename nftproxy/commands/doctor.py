@@ -35,7 +35,7 @@ from nftproxy.doctor.observations import (
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
-from nftproxy.kernel.nfnetlink.dropping_chains import dropping_chains
+from nftproxy.kernel.nfnetlink.foreign_chains import foreign_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies
 from nftproxy.model.addresses import TABLE, Family
@@ -51,7 +51,7 @@ T = TypeVar("T")
 
 PROGRAM = "kube-proxy"
 LEGACY_TABLES = ("filter", "mangle", "raw", "security")
-"""The tables of legacy iptables in which rules drop packets."""
+"""The tables of legacy iptables in which rules drop packets or exempt them from connection tracking."""
 METRICS = "http://127.0.0.1:10249"
 """kube-proxy's metrics on its node, unless metricsBindAddress says otherwise."""
 SYSCTLS = (
@@ -134,7 +134,7 @@ class NodeInspection:
             saved=tuple(self._saved()),
             accounts=self._observe("kube-proxy's counters", nfacct.packets, {}),
             base_chains=tuple(self._observe("nftables' chains", nft_queries.base_chains, [])),
-            dropping_chains=tuple(self._observe("other programs' chains", dropping_chains, []) if ours else ()),
+            foreign_chains=tuple(self._observe("other programs' chains", foreign_chains, []) if ours else ()),
             nft_tables=tuple(self._observe("nftables' tables", nft_queries.tables, [])),
             schedulers=tuple(self._observe("IPVS' virtual servers", ipvs.schedulers, [])),
             traces=self._observe("other proxies' rules", other_proxies, {}),

@@ -15,7 +15,7 @@ import msgspec
 from nftproxy.api.access_reviews import Permission
 from nftproxy.doctor.saved_iptables import SavedTables
 from nftproxy.model.addresses import Address, Family
-from nftproxy.model.base_chains import BaseChain, DroppingChain
+from nftproxy.model.base_chains import BaseChain, ForeignChain
 
 
 class Unseen(msgspec.Struct, frozen=True):
@@ -99,8 +99,9 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     metrics: KubeProxyMetrics | None = None
     saved: tuple[SavedTables, ...] = ()
     base_chains: tuple[BaseChain, ...] = ()
-    dropping_chains: tuple[DroppingChain, ...] = ()
-    """Chains of nftables that can drop packets, iptables-nft's among them.  Read only where our rules are."""
+    foreign_chains: tuple[ForeignChain, ...] = ()
+    """Chains of nftables that can keep packets from Services, iptables-nft's among them.  Read only where our rules
+    are."""
     nft_tables: tuple[str, ...] = ()
     schedulers: tuple[str, ...] = ()
     """The schedulers of IPVS' virtual servers."""

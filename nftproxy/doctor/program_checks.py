@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from types import MappingProxyType
 
 from nftproxy.doctor.findings import Finding, MigrationStage, note, stage_of, warning
 from nftproxy.doctor.observations import Observations
 from nftproxy.doctor.saved_iptables import Rule, SavedTables, Table
 from nftproxy.model.addresses import TABLE
-from nftproxy.model.base_chains import BaseChain, DroppingChain
+from nftproxy.model.base_chains import BaseChain, Effect, ForeignChain, rule_with
 from nftproxy.model.codes import Code
 
 _OF_FIREWALLS: Mapping[str, str] = MappingProxyType(
@@ -18,6 +18,12 @@ _OF_FIREWALLS: Mapping[str, str] = MappingProxyType(
 """Firewalls by the prefixes of their chains' names."""
 _STOPS = frozenset({"DROP", "REJECT"})
 _FORWARDS = "forward"
+_BY_EFFECT: Mapping[Code, Set[Effect]] = MappingProxyType(
+    {
+        Code.OTHERS_MAY_DROP: {Effect.DROPS},
+        Code.OTHERS_COME_FIRST: {Effect.EXEMPTS, Effect.TRANSLATES},
+    }
+)
 
 
 def _forwarding(observed: Observations) -> Iterator[Finding]:
@@ -78,41 +84,42 @@ def _firewalls_in_nft(observed: Observations) -> Iterator[Finding]:
         return chain.hook == _FORWARDS and chain.drops and not is_iptables and chain.table != TABLE
 
     evidence = [f"the chain {c.name} in the table {c.family} {c.table}" for c in observed.base_chains if matters(c)]
-    if evidence and not observed.has_our_rules:  # then `_others_that_drop` names it
+    if evidence and not observed.has_our_rules:  # then `_other_chains` names it
         yield note(Code.FIREWALL_IN_NFT, *evidence)
 
 
-def _others_that_drop(observed: Observations) -> Iterator[Finding]:
-    """Find every chain of other programs on the path that can drop packets, once our rules are there."""
-    found = [*observed.dropping_chains, *(chain for saved in observed.saved for chain in _legacy_chains(saved))]
-    if observed.has_our_rules and found:
-        yield warning(Code.OTHERS_MAY_DROP, *map(str, sorted(found)))
+def _other_chains(observed: Observations) -> Iterator[Finding]:
+    """Find every chain of other programs that can keep packets from Services, once our rules are there."""
+    found = [*observed.foreign_chains, *(chain for saved in observed.saved for chain in _legacy_chains(saved))]
+    for code, effects in _BY_EFFECT.items():
+        evidence = [str(chain) for chain in sorted(found) if chain.effect in effects]
+        if evidence and observed.has_our_rules:
+            yield warning(code, *evidence)
 
 
-def _legacy_chains(saved: SavedTables) -> Iterator[DroppingChain]:
-    """Yield the built-in chains of legacy iptables that can drop packets.
+def _legacy_chains(saved: SavedTables) -> Iterator[ForeignChain]:
+    """Yield the built-in chains of legacy iptables that can drop packets, or exempt them from connection tracking.
 
     Chains of iptables-nft are among the kernel's base chains already.
     """
     for table in saved.tables if saved.is_legacy else ():
         for chain, policy in table.policies.items():
-            why = "its policy is drop" if policy == "DROP" else _drops_in_reach(table, chain)
-            if why:
-                yield DroppingChain(saved.tool, table.name, chain, chain.lower(), why)
+            if why := "its policy is drop" if policy == "DROP" else _in_reach(table, chain, Effect.DROPS, _STOPS):
+                yield ForeignChain(saved.tool, table.name, chain, chain.lower(), Effect.DROPS, why)
+            if why := _in_reach(table, chain, Effect.EXEMPTS, {"NOTRACK"}):
+                yield ForeignChain(saved.tool, table.name, chain, chain.lower(), Effect.EXEMPTS, why)
 
 
-def _drops_in_reach(table: Table, start: str) -> str:
-    """How a chain can drop packets by itself or through its jumps, "" if it can't.  kubelet's chains don't count."""
-    seen, waiting = {start}, [start]
-    while waiting:
-        name = waiting.pop()
-        targets = {rule.target for rule in table.of(name)}
-        if targets & _STOPS:
-            return "a rule drops or rejects" if name == start else f"a rule in the chain {name} drops or rejects"
-        near = sorted(each for each in targets - seen if each in table.chains and not each.startswith("KUBE-"))
-        seen.update(near)
-        waiting += near
-    return ""
+def _in_reach(table: Table, start: str, effect: Effect, wanted: Set[str]) -> str:
+    """How a chain can have an effect by these targets, "" if it can't.  kubelet's chains don't count."""
+    targets: dict[str, set[str]] = {}
+    for rule in table.rules:
+        targets.setdefault(rule.chain, set()).add(rule.target)
+
+    def near(chain: str) -> Iterator[str]:
+        return (each for each in targets.get(chain, ()) if each in table.chains and not each.startswith("KUBE-"))
+
+    return rule_with(effect, start, lambda chain: bool(targets.get(chain, set()) & wanted), near)
 
 
 def _calico(observed: Observations) -> Iterator[Finding]:
@@ -149,4 +156,4 @@ def _route_localnet(observed: Observations) -> Iterator[Finding]:
         yield warning(Code.ROUTE_LOCALNET_LEFT, observed.setting(path))
 
 
-CHECKS = (_forwarding, _firewalls_in_nft, _others_that_drop, _calico, _other_proxies, _no_agent, _route_localnet)
+CHECKS = (_forwarding, _firewalls_in_nft, _other_chains, _calico, _other_proxies, _no_agent, _route_localnet)

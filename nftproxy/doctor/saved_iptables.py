@@ -17,7 +17,10 @@ _COMMENT = re.compile(r'-m comment --comment (?:"(?:[^"\\]|\\.)*"|\S+) ?')
 
 
 class Rule(msgspec.Struct, frozen=True):
-    """A rule: its chain, its matches (without comments), its target, and its packet counter."""
+    """A rule: its chain, its matches (without comments), its target, and its packet counter.
+
+    `CT --notrack` counts as the target NOTRACK.
+    """
 
     chain: str
     matches: str
@@ -79,4 +82,6 @@ def _rule(match: re.Match[str]) -> Rule:
     rest = _COMMENT.sub("", rest)
     target = _TARGET.search(rest)
     matches = rest[: target.start()] if target else rest
-    return Rule(chain, matches.strip(), target[1] if target else "", int(packets or 0))
+    is_untracked = target and target[1] == "CT" and "--notrack" in target[2]
+    name = "NOTRACK" if is_untracked else target[1] if target else ""
+    return Rule(chain, matches.strip(), name, int(packets or 0))

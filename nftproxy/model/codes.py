@@ -145,3 +145,4 @@ class Code(StrEnum):
     OTHERS_MAY_DROP = "NFT636", "Other programs' chains can drop packets of Services"
     LOCAL_SOURCES_UNKNOWN = "NFT637", "Nothing says which sources are the cluster's own pods"
     API_OLD = "NFT638", "The API server's Kubernetes version is older than nftproxy supports"
+    OTHERS_COME_FIRST = "NFT639", "Other programs' chains can take packets before they reach Services"

@@ -453,10 +453,61 @@ def test_every_foreign_chain_that_can_drop_is_named_beside_our_rules() -> None:
     ]
 
 
-def test_without_other_programs_nothing_is_said_about_them() -> None:
-    """Our own rules, which drop packets too, are no other program's."""
+EARLY = """\
+table inet mine {
+  chain dns { notrack; }
+  chain raw { type filter hook prerouting priority -300; udp dport 53 jump dns; }
+  chain late { type filter hook prerouting priority -150; notrack; }
+  chain forwarded { type filter hook forward priority -300; notrack; }
+  chain sources { type nat hook postrouting priority -150; masquerade; }
+}
+table ip mine {
+  chain ports { type nat hook prerouting priority -101; tcp dport 81 redirect to 8081; }
+  chain own { type nat hook output priority -150; ip daddr 10.96.0.10 dnat to 192.0.2.1; }
+  chain after { type nat hook prerouting priority -100; ip daddr 10.96.0.10 dnat to 192.0.2.1; }
+}
+"""
+NODE_LOCAL = """\
+*raw
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+-A PREROUTING -d 169.254.20.10/32 -p udp -m udp --dport 53 -j CT --notrack
+-A OUTPUT -p udp -m udp --dport 53 -j CT --zone 1
+COMMIT
+"""
+
+
+def test_every_foreign_chain_that_comes_before_ours_is_named_beside_our_rules() -> None:
+    """Beside our rules each earlier chain is a warning that exempts packets from tracking or translates them.
+
+    At the priority of ours a chain may run first.
+    """
+    run("nft -f -", EARLY)
+    assert "NFT639" not in found()
     Kernel().apply(pipeline().full_transaction({}))
-    assert "NFT636" not in found()
+    for tool in TOOLS:
+        restore(
+            tool, NODE_LOCAL if tool.startswith("iptables") else NODE_LOCAL.replace("169.254.20.10/32", "fd00::/64")
+        )
+    finding = found()["NFT639"]
+    assert finding["severity"] == "warning"
+    exempts = "a rule exempts packets from connection tracking"
+    assert finding["evidence"] == [
+        "the chain raw in the table inet mine (prerouting): "
+        "a rule in the chain dns exempts packets from connection tracking",
+        "the chain own in the table ip mine (output): a rule translates destinations",
+        "the chain ports in the table ip mine (prerouting): a rule translates destinations",
+        f"the chain PREROUTING in the table ip raw (prerouting): {exempts}",
+        f"the chain PREROUTING in the table ip6 raw (prerouting): {exempts}",
+        f"the chain PREROUTING in the table ip6tables-legacy raw (prerouting): {exempts}",
+        f"the chain PREROUTING in the table iptables-legacy raw (prerouting): {exempts}",
+    ]
+
+
+def test_without_other_programs_nothing_is_said_about_them() -> None:
+    """Our own rules, which drop packets and translate them, are no other program's."""
+    Kernel().apply(pipeline().full_transaction({}))
+    assert not {"NFT636", "NFT639"} & found().keys()
 
 
 @pytest.fixture
@@ -725,7 +776,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 34
+    assert len(codes) == 35
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

@@ -321,6 +321,8 @@ HUGE: dict[str, Any] = {
     "externalIPs": [f"203.0.114.{number}" for number in range(100)],
 }
 WALL = table(drops(10, "tcp dport 8080 drop"))
+UNTRACKED = table("chain raw { type filter hook prerouting priority -300; tcp dport 80 notrack; }")
+EARLY = table("chain n { type nat hook prerouting priority -150; tcp dport 80 dnat ip to 10.1.1.99; }")
 BOTH = together(refused, not_forwarding)
 WALLS = together(table(drops(10, "policy drop")), table(drops(20, "tcp dport 8080 drop"), "second"))
 NAMELESS_PORT = slice_of(HERE, ports=["other:8080"])
@@ -366,6 +368,9 @@ THE_NODE = [
     Incident("two firewalls drop", DOCTOR, ("second", "firewall"), FINE, WALLS, (), 1),
     Incident("ufw, docker, iptables CNI", f"{HTTP} --trace", ("chain FORWARD",), FINE, crowded, (), 1),
     Incident("ufw, docker, CNI, a firewall", DOCTOR, ("FORWARD", "firewall"), FINE, together(crowded, WALL), (), 1),
+    Incident("NOTRACK comes first", f"{HTTP} --trace", ("explained as translated, but",), FINE, UNTRACKED, (), 1),
+    Incident("NOTRACK comes first, by doctor", DOCTOR, ("NFT639", "chain raw"), FINE, UNTRACKED, (), 1),
+    Incident("another DNAT comes first", DOCTOR, ("NFT639", "chain n", "translates"), FINE, EARLY, (), 1),
     Incident("nothing routes to pods", "status", ("NFT018",), (WEB, slice_of("10.1.77.5@node-b")), unrouted, WELL[1:]),
     Incident("ip_forward is off", "status", ("NFT624",), FINE, not_forwarding, WELL[1:]),
     Incident("ip_forward is off, by explain", f"{HTTP} {OUTSIDE}", ("NFT624",), FINE, not_forwarding),

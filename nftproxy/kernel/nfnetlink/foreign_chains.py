@@ -1,19 +1,22 @@
-"""Chains of other programs that can drop packets: base chains of any table, by their policy or by a verdict in reach.
+"""Chains of other programs that can keep packets from Services: base chains of any table, by their policy or a rule in
+reach.
 
-The kernel describes each rule by its expressions.  Only expressions that can stop a packet or lead to another chain are
-read: verdicts, `reject`, targets of iptables, and lookups in verdict maps.  Matches aren't judged, so a chain that is
-found may drop only packets that nobody sends.
+Such chains drop packets, or come before ours and exempt packets from connection tracking or translate them.  The kernel
+describes each rule by its expressions.  Only expressions with such an effect, or that lead to another chain, are read:
+verdicts, `reject`, `notrack`, `dnat`, `redirect`, targets of iptables, and lookups in verdict maps.  Matches aren't
+judged, so a chain that is found may have its effect only on packets that nobody sends.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from nftproxy.kernel.nfnetlink.nft_queries import why
 from nftproxy.kernel.nfnetlink.sockets import bodies, open_socket
 from nftproxy.model.addresses import TABLE
-from nftproxy.model.base_chains import DroppingChain
+from nftproxy.model.base_chains import Effect, ForeignChain, rule_with
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
@@ -37,12 +40,21 @@ OF_KUBERNETES = "KUBE-"
 elsewhere, and `doctor` reports kube-proxy's chains by themselves."""
 OURS_AND_PROXIES = frozenset({TABLE, "kube-proxy"})
 """Tables that aren't read, beside dormant tables: ours, and that of kube-proxy's nftables mode."""
-_STOPS = frozenset({b"reject\0", b"DROP\0", b"REJECT\0"})
-_INTERESTING = (b"immediate\0", b"reject\0", b"lookup\0", b"target\0")
-"""A rule without any of these stops no packet, and isn't parsed."""
+_TARGETS = {b"reject": Effect.DROPS, b"DROP": Effect.DROPS, b"REJECT": Effect.DROPS}
+"""Effects by the names of targets of iptables.  Its DNAT and REDIRECT come after our chains, at priority -100."""
+_WORDS = (b"immediate", b"reject", b"lookup", b"target", b"notrack", b"nat", b"redir")
+_INTERESTING = tuple(word + b"\0" for word in _WORDS)
+"""A rule without any of these has no effect, and isn't parsed."""
+_FIRST = {Effect.EXEMPTS: -201, Effect.TRANSLATES: -101}
+"""The highest priority at which a chain has an effect on our packets: before connection tracking, and not after our
+translation.  At the same priority the kernel runs the chain first that was made last."""
+_ARRIVALS = ("prerouting", "output")
+"""The hooks at which ours translate."""
 
-# NFTA_RULE_EXPRESSIONS, NFTA_IMMEDIATE_DATA, NFTA_LOOKUP_SET, NFTA_TARGET_NAME, NFTA_RULE_CHAIN
-_EXPRESSIONS, _IMMEDIATE_DATA, _LOOKUP_SET, _TARGET_NAME, _RULE_CHAIN = 4, 2, 1, 1, 2
+# NFTA_RULE_EXPRESSIONS, NFTA_IMMEDIATE_DATA, NFTA_LOOKUP_SET, NFTA_TARGET_NAME, NFTA_TARGET_INFO, NFTA_RULE_CHAIN
+_EXPRESSIONS, _IMMEDIATE_DATA, _LOOKUP_SET, _TARGET_NAME, _TARGET_INFO, _RULE_CHAIN = 4, 2, 1, 1, 3, 2
+_NAT_TYPE, _DESTINATION = 1, 1  # NFTA_NAT_TYPE, NFT_NAT_DNAT
+_NOTRACK = 1  # XT_CT_NOTRACK, in the flags with which struct xt_ct_target_info begins
 
 
 class _TableKey(NamedTuple):
@@ -51,17 +63,22 @@ class _TableKey(NamedTuple):
 
 
 class _Chain:
-    """A chain: its hook ("" if it has none), whether it stops packets by itself, and the chains that it leads to."""
+    """A chain: its hook ("" if it has none), its priority, the effects of its rules, and the chains they lead to."""
 
-    def __init__(self, hook: str, *, has_drop_policy: bool) -> None:
+    def __init__(self, hook: str = "", priority: int = 0, *, has_drop_policy: bool = False) -> None:
         self.hook = hook
+        self.priority = priority
         self.has_drop_policy = has_drop_policy
-        self.stops = False
+        self.effects: set[Effect] = set()
         self.leads_to: set[str] = set()
 
+    def can_have(self, effect: Effect) -> bool:
+        """Return whether a rule with this effect would have it on packets to Services, at this hook and priority."""
+        return effect not in _FIRST or (self.hook in _ARRIVALS and self.priority <= _FIRST[effect])
 
-def dropping_chains() -> list[DroppingChain]:
-    """Return the base chains of other programs that can drop packets, by family, table and name.
+
+def foreign_chains() -> list[ForeignChain]:
+    """Return the base chains of other programs that can keep packets from Services, by family, table and name.
 
     Raises:
         Unavailable: the kernel does not answer.
@@ -76,7 +93,7 @@ def dropping_chains() -> list[DroppingChain]:
     raise Unavailable(f"the nftables ruleset changed {ATTEMPTS} times while it was being read")
 
 
-def _found() -> Iterator[DroppingChain]:
+def _found() -> Iterator[ForeignChain]:
     tables: dict[_TableKey, dict[str, _Chain]] = {}
     for family in FAMILIES:
         left_out = OURS_AND_PROXIES | frozenset(_dormant(family))
@@ -88,8 +105,9 @@ def _found() -> Iterator[DroppingChain]:
         _read_rules(tables, family)
     for (family, table), chains in tables.items():
         for name, chain in chains.items():
-            if chain.hook and (by := _why(chains, name)):
-                yield DroppingChain(FAMILIES[family], table, name, chain.hook, by)
+            for effect in Effect if chain.hook else ():
+                if chain.can_have(effect) and (by := _why(chains, name, effect)):
+                    yield ForeignChain(FAMILIES[family], table, name, chain.hook, effect, by)
 
 
 def _dormant(family: int) -> Iterator[str]:
@@ -101,11 +119,12 @@ def _dormant(family: int) -> Iterator[str]:
 
 def _chain(family: int, held: Attributes) -> _Chain:
     if nft.CHAIN_HOOK not in held:
-        return _Chain("", has_drop_policy=False)
-    number = number_of(attribute_map(held[nft.CHAIN_HOOK])[nft.HOOK_NUMBER])
+        return _Chain()
+    hook = attribute_map(held[nft.CHAIN_HOOK])
+    number, priority = number_of(hook[nft.HOOK_NUMBER]), number_of(hook[nft.HOOK_PRIORITY], signed=True)
     hooks = _NETDEV_HOOKS if FAMILIES[family] == "netdev" else _INET_HOOKS
     policy = number_of(held.get(nft.CHAIN_POLICY, b"\1"))
-    return _Chain(hooks[number] if number < len(hooks) else str(number), has_drop_policy=policy == nft.DROP)
+    return _Chain(hooks[number] if number < len(hooks) else str(number), priority, has_drop_policy=policy == nft.DROP)
 
 
 def _read_rules(tables: Mapping[_TableKey, Mapping[str, _Chain]], family: int) -> None:
@@ -124,9 +143,15 @@ def _read_expression(key: _TableKey, chain: _Chain, expression: Attributes) -> N
     name, data = text_of(expression[nft.EXPRESSION_NAME]), attribute_map(expression.get(nft.EXPRESSION_DATA, b""))
     match name:
         case "reject":
-            chain.stops = True
-        case "target" if data.get(_TARGET_NAME, b"") in _STOPS:
-            chain.stops = True
+            chain.effects.add(Effect.DROPS)
+        case "notrack":
+            chain.effects.add(Effect.EXEMPTS)
+        case "redir":
+            chain.effects.add(Effect.TRANSLATES)
+        case "nat" if number_of(data[_NAT_TYPE]) == _DESTINATION:
+            chain.effects.add(Effect.TRANSLATES)
+        case "target":
+            chain.effects |= _target_effects(data)
         case "immediate" if _IMMEDIATE_DATA in data:
             _read_verdict(chain, attribute_map(data[_IMMEDIATE_DATA]))
         case "lookup" if _LOOKUP_SET in data:
@@ -134,11 +159,21 @@ def _read_expression(key: _TableKey, chain: _Chain, expression: Attributes) -> N
                 _read_verdict(chain, attribute_map(held.get(nft.ELEMENT_DATA, b"")))
 
 
+def _target_effects(data: Attributes) -> set[Effect]:
+    """The effects of a target of iptables."""
+    name = data.get(_TARGET_NAME, b"").rstrip(b"\0")
+    flags = int.from_bytes(data.get(_TARGET_INFO, b"")[:2], sys.byteorder)
+    if name == b"NOTRACK" or (name == b"CT" and flags & _NOTRACK):
+        return {Effect.EXEMPTS}
+    return {_TARGETS[name]} if name in _TARGETS else set()
+
+
 def _read_verdict(chain: _Chain, data: Attributes) -> None:
     if nft.DATA_VERDICT not in data:
         return
     verdict = attribute_map(data[nft.DATA_VERDICT])
-    chain.stops |= number_of(verdict[nft.VERDICT_CODE], signed=True) == nft.DROP
+    if number_of(verdict[nft.VERDICT_CODE], signed=True) == nft.DROP:
+        chain.effects.add(Effect.DROPS)
     if nft.VERDICT_CHAIN in verdict:
         chain.leads_to.add(text_of(verdict[nft.VERDICT_CHAIN]))
 
@@ -160,19 +195,13 @@ def _has_verdicts(key: _TableKey, name: str) -> bool:
     return number_of(held.get(nft.SET_DATA_TYPE, b"")) == nft.DATA_TYPE_VERDICT
 
 
-def _why(chains: Mapping[str, _Chain], start: str) -> str:
-    """How a base chain can drop a packet, "" if it can't."""
-    if chains[start].has_drop_policy:
+def _why(chains: Mapping[str, _Chain], start: str, effect: Effect) -> str:
+    """How a base chain can have an effect, "" if it can't."""
+    if effect is Effect.DROPS and chains[start].has_drop_policy:
         return "its policy is drop"
-    seen, waiting = {start}, [start]
-    while waiting:
-        name = waiting.pop()
-        if chains[name].stops:
-            return "a rule drops or rejects" if name == start else f"a rule in the chain {name} drops or rejects"
-        near = sorted(each for each in chains[name].leads_to if each in chains and each not in seen)
-        seen.update(near)
-        waiting += near
-    return ""
+    return rule_with(
+        effect, start, lambda name: effect in chains[name].effects, lambda name: chains[name].leads_to & chains.keys()
+    )
 
 
 def _dump(kind: int, family: int, attributes: bytes = b"") -> list[bytes]:
