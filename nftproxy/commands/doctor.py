@@ -1,7 +1,7 @@
 """`nftproxy doctor`: inspect a node before, while and after it changes from kube-proxy, and print findings.
 
-This module gathers observations, and `nftproxy/doctor` judges them.  It changes nothing and needs no agent.  The output
-names everything that couldn't be inspected, with the reason.
+This module gathers observations, and `nftproxy/doctor` judges them.  It changes nothing.  It needs no agent, but
+asks it for its configuration.  The output names everything that couldn't be inspected, with the reason.
 """
 
 from __future__ import annotations
@@ -19,13 +19,16 @@ from urllib.parse import urlsplit
 import click
 import msgspec
 
+from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
+from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
 from nftproxy.commands.articles import articles
 from nftproxy.commands.output import json_text
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
 from nftproxy.doctor.diagnosis import as_text, as_values, diagnose
 from nftproxy.doctor.kube_proxy_readers import flags_of, of_configz, read_configuration, read_configz, read_metrics
 from nftproxy.doctor.observations import (
+    AgentFacts,
     ApiAccess,
     ConntrackUsage,
     KubeProxyConfigFacts,
@@ -49,6 +52,7 @@ from nftproxy.sources.interfaces import host_addresses
 
 T = TypeVar("T")
 
+AGENT = "the agent's configuration"
 PROGRAM = "kube-proxy"
 LEGACY_TABLES = ("filter", "mangle", "raw", "security")
 """The tables of legacy iptables in which rules drop packets or exempt them from connection tracking."""
@@ -87,15 +91,23 @@ SYSCTLS = (
     "--kube-proxy-metrics", default=METRICS, show_default=True, help="The URL of kube-proxy's metrics.", metavar="URL"
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@LIVE
 def doctor_command(
-    config_file: Path | None, kubeconfig: Path | None, node: str, kube_proxy_metrics: str, output: str
+    config_file: Path | None,
+    kubeconfig: Path | None,
+    node: str,
+    kube_proxy_metrics: str,
+    output: str,
+    agent_socket: str,
+    timeout: float,
 ) -> None:
     """Find the consequences of leaving kube-proxy on this node.
 
     Run it before the change, while both proxies are there, and afterwards for leftovers.  It changes nothing.  Exit
     status 1 if there are errors or warnings, 0 if there are notes at most.
     """
-    inspection = NodeInspection(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"))
+    agent = _agent_inputs(AgentClient(agent_socket, timeout))
+    inspection = NodeInspection(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"), agent)
     diagnosis = diagnose(inspection.observations(config_file, kubeconfig))
     if output == "json":
         click.echo(json_text(as_values(diagnosis, _advice)))
@@ -110,11 +122,13 @@ class NodeInspection:
     Args:
         node: the node's name.
         url: of kube-proxy's metrics server, without a path.
+        agent: the inputs of this node's agent, None if no agent answers.
     """
 
-    def __init__(self, node: str, url: str) -> None:
+    def __init__(self, node: str, url: str, agent: NodeInputs | None) -> None:
         self._node = node
         self._url = url
+        self._agent = agent
         self._unseen: list[Unseen] = []
 
     def observations(self, config_file: Path | None, kubeconfig: Path | None) -> Observations:
@@ -130,6 +144,7 @@ class NodeInspection:
             node=self._node,
             kernel=os.uname().release,
             configuration=configuration,
+            agent=_agent_facts(self._agent) if self._agent else None,
             metrics=self._observe("kube-proxy's metrics", lambda: read_metrics(url, _fetch(url)), None),
             saved=tuple(self._saved()),
             accounts=self._observe("kube-proxy's counters", nfacct.packets, {}),
@@ -171,7 +186,7 @@ class NodeInspection:
         if given is None:
             process = next(processes.processes_called(PROGRAM), None)
             if process is None:
-                return self._configz(), Config()
+                return self._configz(), self._in_force()
             source, flags = f"the arguments of process {process.number}", flags_of(process.arguments[1:])
             path = process.path(flags["config"]) if "config" in flags else None
         if path is not None:
@@ -182,8 +197,12 @@ class NodeInspection:
                 if given is not None:
                     raise
                 self._add_unseen("kube-proxy's configuration", str(error))
-                return self._configz(), Config()
+                return self._configz(), self._in_force()
         return read_configuration(document, source, flags), _config(document, source)
+
+    def _in_force(self) -> Config:
+        """The agent's configuration, or the defaults without an agent."""
+        return _config(_values(self._agent), AGENT) if self._agent else Config()
 
     def _configz(self) -> KubeProxyConfigFacts | None:
         """The configuration that a running kube-proxy shows."""
@@ -250,6 +269,23 @@ class NodeInspection:
 def _advice(code: Code) -> tuple[str, str]:
     article = articles()[code]
     return article.means, article.do
+
+
+def _agent_inputs(client: AgentClient) -> NodeInputs | None:
+    try:
+        return client.get(NodeInputs, "/v1/node")
+    except NoAnswer:
+        return None
+
+
+def _agent_facts(agent: NodeInputs) -> AgentFacts:
+    return AgentFacts(of_configz(_values(agent), AGENT), has_pod_range=bool(agent.pod_cidrs))
+
+
+def _values(agent: NodeInputs) -> Mapping[str, Any]:
+    """The fields of the agent's configuration."""
+    (values,) = msgspec.json.decode(agent.configuration, type=dict[str, dict[str, Any]]).values()
+    return values
 
 
 def _fetch(url: str) -> str:

@@ -120,10 +120,11 @@ def _ipvs_interface(observed: Observations) -> Iterator[Finding]:
 
 def _local_sources(observed: Observations) -> Iterator[Finding]:
     """Find a configuration that says nothing about pods: policy Local then drops their own traffic, too."""
-    given, api = observed.configuration, observed.api
+    agent, seen = observed.agent, observed.api or observed.agent
+    given = observed.configuration or (agent.configuration if agent else None)
     if given is None:
         return
-    lacks_range = given.takes_node_range and api is not None and api.has_pod_range is False
+    lacks_range = given.takes_node_range and seen is not None and seen.has_pod_range is False
     if given.knows_local_sources and not lacks_range:
         return
     evidence = [f"no clusterCIDR and no other detectLocalMode, in {given.source}"]

@@ -47,6 +47,13 @@ class KubeProxyConfigFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The errors for which nftproxy doesn't start with it."""
 
 
+class AgentFacts(msgspec.Struct, frozen=True):
+    """The inputs of this node's agent: its configuration, and whether its Node has a range of pods (spec.podCIDRs)."""
+
+    configuration: KubeProxyConfigFacts
+    has_pod_range: bool
+
+
 class KubeProxyMetrics(msgspec.Struct, frozen=True):
     """Two of kube-proxy's metrics, None if missing.  `source` is the URL."""
 
@@ -96,6 +103,7 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     kernel: str = ""
     configuration: KubeProxyConfigFacts | None = None
+    agent: AgentFacts | None = None
     metrics: KubeProxyMetrics | None = None
     saved: tuple[SavedTables, ...] = ()
     base_chains: tuple[BaseChain, ...] = ()

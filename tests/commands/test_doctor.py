@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import msgspec
 import pytest
+import yaml
 from nftproxy_conformance.apiserver import ApiServer, Permission
 from nftproxy_conformance.apiserver.faults import Fault, Respond
 
+from nftproxy.agent.socket.answers import NodeInputs
+from nftproxy.commands.agent_client import AgentClient
 from nftproxy.doctor import diagnosis as diagnosis_module
 from nftproxy.kernel import capabilities, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
@@ -331,6 +335,30 @@ def test_a_node_without_the_range_that_is_asked_for(server: ApiServer, kubeconfi
     assert seen(finding).startswith(f"detectLocalMode: NodeCIDR, in {config}, and the Node node-a has no podCIDRs")
     server.put(objects.node("node-a", spec={"podCIDR": "10.1.0.0/24", "podCIDRs": ["10.1.0.0/24"]}))
     assert "NFT637" not in found("--config", config, "--kubeconfig", kubeconfig)
+
+
+def inputs(*pod_cidrs: str, **fields: Any) -> NodeInputs:
+    """The answer of an agent with this configuration."""
+    given = yaml.safe_load(CONFIG) | {"mode": "nftables", "nftproxy": {}} | fields
+    configuration = msgspec.Raw(json.dumps({"kubeproxy.config.k8s.io": given}).encode())
+    return NodeInputs("node-a", "", (), (), pod_cidrs, (), None, (), (), True, configuration)
+
+
+def test_the_configuration_that_is_in_force(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without kube-proxy's configuration the agent's counts, with its range of pods."""
+    node_range = {"detectLocalMode": "NodeCIDR"}
+    cases = [
+        (inputs(), {"NFT637"}),
+        (inputs(clusterCIDR="10.1.0.0/16"), set()),
+        (inputs(**node_range), {"NFT637"}),
+        (inputs("10.1.0.0/24", **node_range), set()),
+        (inputs(clusterCIDR="10.1.0.0/16", conntrack={"min": 2_000_000_000, "maxPerCore": 1}), {"NFT627"}),
+    ]
+    for answer, codes in cases:
+        monkeypatch.setattr(AgentClient, "get", lambda *_, answer=answer: answer)
+        findings = found()
+        assert set(findings) == codes
+        assert "the agent's configuration" in seen(findings["NFT637"]) if "NFT637" in codes else True
 
 
 # ---- other programs ------------------------------------------------------------------------------------------------
@@ -714,7 +742,6 @@ def test_rights_for_a_startup_taint(server: ApiServer, kubeconfig: Path, config:
 
 def test_the_rights_of_the_manifest_are_enough(server: ApiServer, kubeconfig: Path) -> None:
     """The ClusterRole that examples/deploy has gives all that doctor asks after."""
-    import yaml
     from nftproxy_conformance.apiserver import permissions_of
 
     text = (Path(__file__).resolve().parents[2] / "examples" / "deploy" / "daemonset.yaml").read_text()

@@ -376,6 +376,7 @@ THE_NODE = [
     Incident("ip_forward is off, by explain", f"{HTTP} {OUTSIDE}", ("NFT624",), FINE, not_forwarding),
     Incident("connection tracking is full", "status", ("NFT626", "100 %"), FINE, tracking_is_full, WELL[1:]),
     Incident("pods have no range", DOCTOR, ("NFT637",), FINE, rangeless, (), 1),
+    Incident("pods have no range, a bare doctor", "doctor", ("NFT637", "agent's"), FINE, rangeless, (), 1),
     Incident("API away, ip_forward off", DOCTOR, ("NFT624", "Connection refused"), FINE, BOTH, (), 1),
 ]
 SERVICES = [
@@ -384,14 +385,14 @@ SERVICES = [
         f"explain {IP.own}:30080",
         ("node ports are served only at",),
         (web(ports=["80:30080"], type="NodePort"), PODS),
-        never=("no Service has",),
+        never=("no Service is served",),
     ),
     Incident(
         "another proxy's Service",
         HTTP,
         (PROXY_NAME,),
         (web(labels={PROXY_NAME: "other"}), PODS),
-        never=("no Service's ClusterIP",),
+        never=("no Service is served",),
     ),
     Incident(
         "headless", "explain svc/shop/web", ("headless",), (service(vips=(), clusterIP="None"), PODS), never=UNKNOWN
@@ -418,14 +419,14 @@ SERVICES = [
         f"explain {IP.balanced}:80 {OUTSIDE}",
         ("load balancer IP of Service shop/web with ipMode Proxy",),
         (proxied(web(**BALANCED)), PODS),
-        never=("no Service has",),
+        never=("no Service is served",),
     ),
     Incident(
         "load balancer's health check",
         "explain node:32000",
         ("answers health checks of Service shop/web", "the status is 503"),
         (web(**BALANCED, externalTrafficPolicy="Local", healthCheckNodePort=32000), slice_of(AWAY)),
-        never=("no Service has",),
+        never=("no Service is served",),
     ),
     Incident("selector matches no pod", LIST, ("selector matches no pod", "NoEndpoints"), (WEB, slice_of())),
     Incident("no pod is ready", LIST, ("none of 2 is ready", "NoEndpoints"), (WEB, UNREADY), never=NOWHERE[1:]),
