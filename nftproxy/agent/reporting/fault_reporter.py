@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from nftproxy.agent.lifecycle.rivals import in_words
 from nftproxy.agent.reporting import occurrences
@@ -23,6 +24,8 @@ from nftproxy.policy.fronts import LostClaim
 from nftproxy.policy.limits import Exceeded
 
 log = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=Hashable)
 
 MOST_REPORTED = 100
 """Services beyond a limit or the budget that Events report.  Thousands may be beyond the budget, and each report costs
@@ -44,10 +47,7 @@ class FaultReporter:
         self._metrics = reporter.metrics
         self._health = reporter.health
         self._excessive: set[ObjectKey] = set()
-        self._had_node = True
-        self._unrouted: set[Address] = set()
-        self._not_forwarded: set[Family] = set()
-        self._is_conntrack_full = False
+        self._ongoing: dict[Code, frozenset[Hashable]] = {}
         self._excess_changes = 0
 
     def report_services(self) -> None:
@@ -59,34 +59,20 @@ class FaultReporter:
         self._report_node()
 
     def _report_node(self) -> None:
-        """Report that the cluster has no Node of this name.  Log when it has none, and when it has one again."""
-        has_node = self._pipeline.state.has_node
-        if has_node == self._had_node:
-            return
-        self._had_node = has_node
+        """Report that the cluster has no Node of this name."""
         warning = (
             f"the cluster has no Node {self._node}: its addresses, zone and pod range are unknown; "
             "set hostnameOverride to the name that `kubectl get nodes` shows"
         )
-        self._health.set_warnings(Code.NODE_UNKNOWN, [] if has_node else [warning])
-        if has_node:
-            log.info("the cluster has the Node %(node)s now", {"node": self._node})
-        else:
-            warn(Code.NODE_UNKNOWN, "%(warning)s", warning=warning)
+        warnings = {} if self._pipeline.state.has_node else {self._node: warning}
+        self._report_ongoing(Code.NODE_UNKNOWN, warnings, f"the cluster has the Node {self._node} now")
 
     def report_unrouted(self, unrouted: Mapping[Address, str]) -> None:
         """Report the endpoints in clusterCIDR that this node has no route to, each with the system's reason."""
-        warnings = []
-        if unrouted:
-            places = [f"{address} ({reason})" for address, reason in unrouted.items()]
-            warnings = [f"nothing routes to {first_of(places)}, which are endpoints in clusterCIDR"]
-        if set(unrouted) != self._unrouted:
-            self._unrouted = set(unrouted)
-            for warning in warnings:
-                warn(Code.PODS_UNROUTED, "%(warning)s", warning=warning)
-            if not unrouted:
-                log.info("there are routes to all endpoints in clusterCIDR again")
-        self._health.set_warnings(Code.PODS_UNROUTED, warnings)
+        places = [f"{address} ({reason})" for address, reason in unrouted.items()]
+        warning = f"nothing routes to {first_of(places)}, which are endpoints in clusterCIDR"
+        warnings = {frozenset(unrouted): warning} if unrouted else {}
+        self._report_ongoing(Code.PODS_UNROUTED, warnings, "there are routes to all endpoints in clusterCIDR again")
 
     def report_not_forwarded(self, sysctls: Mapping[Family, str]) -> None:
         """Report the families whose packets the node doesn't forward, each with the sysctl that is 0."""
@@ -95,27 +81,22 @@ class FaultReporter:
             "connections to Services reach pods only from the node itself"
             for family, sysctl in sysctls.items()
         }
-        for family in sysctls.keys() - self._not_forwarded:
-            warn(Code.NOT_FORWARDING, "%(warning)s", warning=warnings[family])
-        for family in self._not_forwarded - sysctls.keys():
-            log.info(
-                "the node forwards %(family)s again, or no Service has this family", {"family": FAMILY_NAMES[family]}
-            )
-        self._not_forwarded = set(sysctls)
-        self._health.set_warnings(Code.NOT_FORWARDING, warnings.values())
+        self._report_ongoing(Code.NOT_FORWARDING, warnings, "the node forwards each family that Services have again")
 
     def report_conntrack_fill(self, fill: str) -> None:
         """Report that connection tracking is nearly full, with its entries and limit, or with "" that it isn't."""
-        warnings = (
-            [f"connection tracking has {fill}: once it is full, the kernel drops new connections"] if fill else []
-        )
-        if bool(fill) != self._is_conntrack_full:
-            self._is_conntrack_full = bool(fill)
-            for warning in warnings:
-                warn(Code.CONNTRACK_FULL, "%(warning)s", warning=warning)
-            if not fill:
-                log.info("connection tracking has room again")
-        self._health.set_warnings(Code.CONNTRACK_FULL, warnings)
+        warning = f"connection tracking has {fill}: once it is full, the kernel drops new connections"
+        self._report_ongoing(Code.CONNTRACK_FULL, {"": warning} if fill else {}, "connection tracking has room again")
+
+    def _report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
+        """Replace the warnings of a code, by their subjects.  Log each subject that is new, and the end of all."""
+        before = self._ongoing.get(code, frozenset())
+        self._ongoing[code] = frozenset(warnings)
+        for subject in [each for each in warnings if each not in before]:
+            warn(code, "%(warning)s", warning=warnings[subject])
+        if before and not warnings:
+            log.info("%(recovery)s", {"recovery": recovery})
+        self._health.set_warnings(code, warnings.values())
 
     def _report_losses(self, losses: Sequence[LostClaim]) -> None:
         """Report lost addresses and ports, with a single log line for each Service."""

@@ -55,7 +55,7 @@ def test_a_node_that_does_not_forward(bench: Bench) -> None:
         bench.lab.node.sysctl({"ipv4/ip_forward": "0"})
     bench.wait_until(lambda: any(each.startswith(warning) for each in warnings(bench)))
     assert warning in bench.command("status").out
-    with bench.logging("the node forwards IPv4 again"):
+    with bench.logging("the node forwards each family that Services have again"):
         bench.lab.node.sysctl({"ipv4/ip_forward": "1"})
     bench.wait_until(lambda: warnings(bench) == [])
     assert bench.log().count(warning) == 1, "a state is logged once"
