@@ -48,7 +48,7 @@ LISTINGS: Mapping[str, Listing] = {
         {
             "EXTERNAL-IP": lambda row: items(row.external_ips, is_wide=True),
             "PORT(S)": lambda row: items(row.ports, is_wide=True),
-            "LOCAL": lambda row: str(row.local),
+            "LOCAL": lambda row: str(row.local) if "Local" in (row.internal_policy, row.external_policy) else "",
             "POLICY": lambda row: f"{row.internal_policy}/{row.external_policy}",
             "AFFINITY": lambda row: "" if row.affinity is None else f"{row.affinity}s",
             "NOTES": lambda row: "; ".join(row.notes),

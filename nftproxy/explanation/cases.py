@@ -124,7 +124,7 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
         return Case(sources, Fate.NODE, _why_nodes_own(pipeline, spot))
     if whose := another_proxys(pipeline.state, address):
         return Case(sources, Fate.PASSED, f"{whose}, so the packet is routed as any other")
-    why = _why_no_node_port(pipeline, spot) or _proxied(state, address) or "no Service has this address and port"
+    why = _why_no_node_port(pipeline, spot) or _proxied(state, address) or "no Service is served there"
     return Case(sources, Fate.PASSED, f"{why}, so the packet is routed as any other")
 
 
@@ -141,14 +141,14 @@ def another_proxys(state: ClusterState, address: Address) -> str:
 
 
 def _whose(pipeline: Pipeline, address: Address) -> str:
-    return another_proxys(pipeline.state, address) or "no Service's ClusterIP"
+    return another_proxys(pipeline.state, address) or "no Service is served there"
 
 
 def _why_nodes_own(pipeline: Pipeline, spot: ToAddress) -> str:
     """Why a packet to one of the node's own addresses isn't translated."""
     service = health_check_at(pipeline, spot) if serves_node_ports(pipeline, spot.address) else None
     checked = f"the agent answers health checks of Service {service.key} there" if service else ""
-    why = checked or _why_no_node_port(pipeline, spot) or "no Service has the port"
+    why = checked or _why_no_node_port(pipeline, spot) or "no Service is served at the port"
     return f"it is the node's own address, and {why}"
 
 

@@ -95,7 +95,7 @@ def _cards(place: ExplainedPlace, answers: Answers, case: Case) -> Iterator[tupl
         return
     rows = tuple(_translation(answers, case, prefix))
     chain = "nodeports" if prefix else "services"
-    yield TRANSLATE, Card(chain, rows) if rows else _quiet("no Service has this address and port")
+    yield TRANSLATE, Card(chain, rows) if rows else _quiet("no Service is served at this address and port")
     yield REMEMBER, _remember(place, case)
     yield FILTER, _filter(answers, case)
     if f"{prefix}screened" in answers and (case.is_screened or case.fate is Fate.ENDPOINT):

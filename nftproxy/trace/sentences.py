@@ -23,9 +23,9 @@ _LIST = r"(?:nodeport-)?(?:tcp|udp|sctp)-(?:local-)?(?:consistent-)?endpoints"
 ENDS = {
     "guard": _NO_RANGES,
     "guard-translated": _NO_RANGES,
-    "services": "no Service has this address and port",
+    "services": "no Service is served at this address and port",
     "local-policy": _ELSEWHERE,
-    "nodeports": "no Service has this node port",
+    "nodeports": "no Service is served at this node port",
     "nodeport-local-policy": _ELSEWHERE,
     rf"follow-{_LIST}": "session affinity is missing, or was just deleted",
     rf"follow-{_LIST}-\d+": "the client is not remembered",

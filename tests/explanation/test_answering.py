@@ -192,7 +192,7 @@ def test_a_node_port_at_an_address_that_serves_none_is_named() -> None:
         "it is the node's own address, and the port is a node port of Service shop/web:http, but node ports are served "
         "only at 192.168.0.2 (nodePortAddresses)"
     ]
-    assert "no Service has the port" in place(made, "10.9.9.9:30081").cases[0].why
+    assert "no Service is served at the port" in place(made, "10.9.9.9:30081").cases[0].why
     (elsewhere,) = place(made, "10.9.9.10:30080").cases
     assert elsewhere.why == (
         "the port is a node port of Service shop/web:http, but node ports are served only at 192.168.0.2 "
