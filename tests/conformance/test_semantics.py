@@ -28,7 +28,7 @@ from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
-from tests.support.factories import service, slice_of
+from tests.support.factories import service, service_cidr, slice_of
 
 SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text()
 SECTIONS = {
@@ -140,7 +140,7 @@ def test_what_went_wrong_may_say_it_all() -> None:
 def explains(given: World, tried: Probe, seen: Iterable[Outcome], start: Node = PLAIN_NODE) -> str:
     """The deviation that explains an outcome, which the oracle doesn't allow."""
     assert not set(seen) <= Oracle(given).expected(tried)
-    return deviation_of(given, tried, seen, exactly, start)
+    return deviation_of(given, tried, seen, exactly, [given._replace(node=start)])
 
 
 RIVAL = service("blog/web", cluster_ips=["10.96.0.2"], ports=["80"], external_ips=["203.0.113.7"])
@@ -173,6 +173,14 @@ def test_a_node_as_it_was() -> None:
     arrived = [endpoint(HERE, 8080, masqueraded=True)]
     assert explains(given, probe("192.168.0.2", 30080), arrived, PLAIN_NODE) == "D8"
     assert explains(given, probe("192.168.0.2", 30080), arrived, moved) == ""
+
+
+def test_ranges_as_they_were() -> None:
+    """D8: a ServiceCIDR that is gone may count until the next full sync."""
+    before = world(SERVED, PODS, service_cidr("10.96.0.0/16"))
+    given = world(SERVED, PODS)
+    assert deviation_of(given, probe("10.96.7.7"), [DROPPED], exactly, [before, given]) == "D8"
+    assert deviation_of(given, probe("10.96.7.7"), [DROPPED], exactly, [given]) == ""
 
 
 def test_node_ports_without_a_node_address() -> None:
@@ -212,4 +220,4 @@ def test_what_does_not_count_needs_no_explanation() -> None:
     first = structs.replace(SERVED, external_ips=("203.0.113.7",), created=1)
     given = world(first, PODS, structs.replace(RIVAL, created=2), RIVALS_POD)
     seen = [but_for_sources(TO_RIVAL)]
-    assert deviation_of(given, probe("203.0.113.7"), seen, but_for_sources, PLAIN_NODE) == "D10"
+    assert deviation_of(given, probe("203.0.113.7"), seen, but_for_sources, [given]) == "D10"

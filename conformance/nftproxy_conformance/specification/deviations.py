@@ -8,13 +8,14 @@ world allows an outcome, the deviation explains it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import structs
 
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE
-from nftproxy.model.objects import EndpointSlice, Node, Service
+from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import NodePortAddresses
 from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
 from nftproxy_conformance.specification.oracle import Oracle
@@ -27,7 +28,7 @@ SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15", "D19"})
 """The deviations that single connections of a lab can show."""
 
 
-def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View, start: Node) -> str:
+def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View, earlier: Sequence[World]) -> str:
     """The number of a deviation that allows all outcomes of a connection, or "".
 
     Args:
@@ -35,10 +36,10 @@ def deviation_of(world: World, probe: Probe, seen: Iterable[Outcome], view: View
         probe: the connection.
         seen: its outcomes.
         view: reduces an outcome to the part that counts.
-        start: the Node as it was when the proxy started.
+        earlier: the worlds since the proxy started.
     """
     small = _about(world, probe)
-    for deviation, other in [(REJECTED, small), *_alternatives(small, probe, start)]:
+    for deviation, other in [(REJECTED, small), *_alternatives(small, probe, earlier)]:
         allowed = {_plainly(view(outcome)) for outcome in Oracle(other).expected(probe)}
         if {_plainly(outcome) for outcome in seen} <= allowed:
             return deviation if deviation != REJECTED or _is_rejection(seen) else ""
@@ -71,11 +72,11 @@ def _wants(service: Service, address: Address, port: int) -> bool:
     }
 
 
-def _alternatives(world: World, probe: Probe, start: Node) -> Iterator[tuple[str, World]]:
+def _alternatives(world: World, probe: Probe, earlier: Sequence[World]) -> Iterator[tuple[str, World]]:
     """Each deviation that may affect a connection, with a world where our rules do what kube-proxy does."""
     for deviation, worlds in (
         ("D3", _other_entries(world)),
-        ("D8", _as_at_the_start(world, start)),
+        ("D8", _as_before(world, earlier)),
         ("D9", _all_addresses_serve(world, probe)),
         ("D10", _other_owners(world, probe)),
         ("D11", _without_protection(world, probe)),
@@ -99,9 +100,13 @@ def _without_repeats(slices: Iterable[EndpointSlice]) -> Iterator[EndpointSlice]
         yield structs.replace(each, endpoints=tuple(left))
 
 
-def _as_at_the_start(world: World, start: Node) -> Iterator[World]:
-    if start != world.node:
-        yield world._replace(node=start)
+def _as_before(world: World, earlier: Sequence[World]) -> Iterator[World]:
+    """The Node is that of the start, and ServiceCIDRs are those of any earlier world."""
+    nodes = [each.node for each in earlier[:1]] + [world.node]
+    for node, ranges in itertools.product(nodes, dict.fromkeys(each.service_cidrs for each in earlier)):
+        other = world._replace(node=node, service_cidrs=ranges)
+        if other != world:
+            yield other
 
 
 def _all_addresses_serve(world: World, probe: Probe) -> Iterator[World]:

@@ -184,8 +184,9 @@ class Trial:
         found = self._compare(world, probes, view)
         if not self.subject.may_deviate:
             return found
-        start = self._worlds[0].node if self._worlds else world.node
-        return [each._replace(deviation=deviation_of(world, each.probe, each.seen, view, start)) for each in found]
+        return [
+            each._replace(deviation=deviation_of(world, each.probe, each.seen, view, self._worlds)) for each in found
+        ]
 
     def _compare(self, world: World, probes: Iterable[Probe], view: View) -> list[Difference]:
         oracle = Oracle(world)
