@@ -114,7 +114,7 @@ class AgentProcess:
     @property
     def resident(self) -> int:
         """Resident memory in bytes."""
-        return sum(_memory(each, "VmRSS") for each in _family(self.process_id))
+        return memory(self.process_id)
 
     @property
     def peak(self) -> int:
@@ -128,6 +128,11 @@ def cpu_seconds(process_id: int) -> float:
     The times in /proc/PID/stat are counted in ticks of 10 ms, and a change takes a fifth of a tick.
     """
     return time.clock_gettime(~process_id << 3 | _PROCESS_CLOCK)
+
+
+def memory(process_id: int) -> int:
+    """The resident memory of a process with all the processes that it has started, in bytes."""
+    return sum(_memory(each, "VmRSS") for each in _family(process_id))
 
 
 def _family(process_id: int) -> Iterator[int]:

@@ -48,7 +48,9 @@ def test_without_a_folder_it_says_what_it_lacks() -> None:
 
 
 @needs_root
-@pytest.mark.parametrize("step", ["control-plane", "cluster", "conformance", "migration", "tests", "outages"])
+@pytest.mark.parametrize(
+    "step", ["control-plane", "cluster", "conformance", "migration", "failover", "tests", "outages"]
+)
 def test_each_step_says_what_it_lacks(step: str, tmp_path: Path) -> None:
     """With an empty folder each step names missing programs, and ends with success."""
     done = CliRunner().invoke(main, ["--binaries", str(tmp_path), step])

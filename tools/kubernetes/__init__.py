@@ -13,5 +13,7 @@ deployment.py     puts a proxy on the nodes
 end_to_end.py     runs Kubernetes' end-to-end tests, whose results results.py reads
 judging.py        runs `nftproxy conformance` with the real kube-proxy
 migration.py      from kube-proxy to nftproxy under traffic
-outages.py        a dead node, the API server away, etcd restored
+failover.py       an application that is rolled, killed and cut off
+scale.py          nftproxy and kube-proxy with many Services
+outages.py        the API server away, etcd restored
 """

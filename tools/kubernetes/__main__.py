@@ -12,16 +12,20 @@ from pathlib import Path
 import click
 from nftproxy_conformance.lab import obstacle
 
+from tools.bench.cluster import Size
 from tools.bench.figures import markdown
 from tools.kubernetes.binaries import CLUSTER, CONTROL_PLANE, DEBIAN, END_TO_END, VARIABLE, Binaries
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import RealControlPlane, free_ports
 from tools.kubernetes.deployment import use_nftproxy
 from tools.kubernetes.end_to_end import keep, run_tests
+from tools.kubernetes.failover import HEADER, failovers
 from tools.kubernetes.judging import judge
 from tools.kubernetes.migration import migrate
-from tools.kubernetes.outages import OUTAGES, SILENT_NODE
+from tools.kubernetes.outages import OUTAGES
 from tools.kubernetes.results import FAILED, table
+from tools.kubernetes.scale import HEADER as SCALE_HEADER
+from tools.kubernetes.scale import compare
 from tools.migration.__main__ import COUNTS, counts
 from tools.migration.switch import Account
 
@@ -153,19 +157,45 @@ def conformance(given: ClusterRun, examples: int) -> None:
 @click.pass_obj
 def migration(given: ClusterRun) -> None:
     """Replace kube-proxy by nftproxy, node by node and under traffic.  This step must be the cluster's first."""
-    if "cluster" in vars(given):
-        raise click.UsageError("nftproxy is on the nodes already: migration must be the first step")
-    show(given, [migrate(given.bare)])
-    vars(given)["cluster"] = given.bare
+    show(given, [migrate(take_bare(given, "migration"))])
 
 
 @main.command()
-@click.option("--focus", default=r"\[sig-network\]", show_default=True, help="A regular expression for names.")
+@click.option("--services", default=10_000, show_default=True, help="How many Services.")
+@click.option("--endpoints", default=10, show_default=True, help="Endpoints of each Service.")
+@click.option("--turns", default=2, show_default=True, help="Starts of each proxy.")
+@click.pass_obj
+def scale(given: ClusterRun, services: int, endpoints: int, turns: int) -> None:
+    """Measure nftproxy and kube-proxy by turns, on a control plane with many Services and without nodes."""
+    given.need(*CONTROL_PLANE, "kube-proxy")
+    rows = compare(given.binaries, given.directory, Size(services, endpoints), turns)
+    click.echo(markdown(SCALE_HEADER, told(rows)))
+
+
+@main.command()
+@click.option("--rollouts", default=20, show_default=True)
+@click.pass_obj
+def failover(given: ClusterRun, rollouts: int) -> None:
+    """Roll, kill and cut off an application, with kube-proxy, then with nftproxy.
+
+    This step must be the cluster's first.
+    """
+    click.echo(markdown(HEADER, told(failovers(take_bare(given, "failover"), rollouts))))
+
+
+@main.command()
+@click.option(
+    "--focus",
+    multiple=True,
+    default=[r"\[sig-network\]"],
+    show_default=True,
+    help="A regular expression for names.  Repeatable: tests of each run at the same time.",
+)
 @click.option("--labels", default="", help="A filter of Ginkgo labels.")
 @click.option("--timeout", default="4h", show_default=True, help="For all of them, as one of Go's durations.")
 @click.option("--results", type=click.Path(path_type=Path), help="A file that gathers results over several runs.")
 @click.pass_obj
-def tests(given: ClusterRun, focus: str, labels: str, timeout: str, results: Path | None) -> None:
+def tests(given: ClusterRun, focus: tuple[str, ...], labels: str, timeout: str, results: Path | None) -> None:
     """Run Kubernetes' end-to-end tests of sig-network."""
     given.need(*CLUSTER, END_TO_END)
     found = run_tests(given.cluster, focus, labels, timeout)
@@ -177,12 +207,27 @@ def tests(given: ClusterRun, focus: str, labels: str, timeout: str, results: Pat
 @click.option("--only", multiple=True, type=click.Choice(list(OUTAGES)), default=list(OUTAGES), help="Repeatable.")
 @click.pass_obj
 def outages(given: ClusterRun, only: tuple[str, ...]) -> None:
-    """Let a node die silently, take the API server away, and restore etcd from a backup, under traffic."""
+    """Take the API server away, and restore etcd from a backup, under traffic."""
     for name in only:
-        show(given, OUTAGES[name](given.cluster), may_fail=name == SILENT_NODE)
+        show(given, OUTAGES[name](given.cluster))
 
 
-def show(given: ClusterRun, accounts: Iterable[Account], *, may_fail: bool = False) -> None:
+def told(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """Report each row as soon as it is there: a later row may take long, or fail."""
+    for row in rows:
+        say(", ".join(row))
+        yield row
+
+
+def take_bare(given: ClusterRun, step: str) -> RealCluster:
+    """Return the cluster without a proxy, for a step that puts kube-proxy on all nodes, and then nftproxy."""
+    if "cluster" in vars(given):
+        raise click.UsageError(f"nftproxy is on the nodes already: {step} must be the first step")
+    vars(given)["cluster"] = given.bare
+    return given.bare
+
+
+def show(given: ClusterRun, accounts: Iterable[Account]) -> None:
     """Print the fate of the connections of each step."""
     for account in accounts:
         with (given.directory / "lost.txt").open("a") as file:
@@ -190,7 +235,7 @@ def show(given: ClusterRun, accounts: Iterable[Account], *, may_fail: bool = Fal
         rows = list(account.rows())
         cells = [(row.step, f"{row.seconds:.1f}", *counts(row)) for row in rows]
         click.echo(markdown((account.shape, "s", *COUNTS), cells))
-        given.is_well &= may_fail or not any(row.new_lost or row.ended for row in rows)
+        given.is_well &= not any(row.new_lost or row.ended for row in rows)
 
 
 def lost(account: Account) -> Iterator[str]:

@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -22,35 +24,44 @@ def skips() -> dict[str, str]:
     return tomllib.loads(SKIPS.read_text())
 
 
-def run_tests(cluster: RealCluster, focus: str, labels: str, timeout: str) -> list[SpecResult]:
+def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout: str) -> list[SpecResult]:
     """Run the tests of sig-network that are asked for, and return their results.
 
     Args:
         cluster: with a service proxy on each node.
-        focus: a regular expression for the tests' names.
+        focuses: regular expressions for the tests' names.  Those of each run at the same time as those of the others.
         labels: a filter of Ginkgo labels beside.
         timeout: after it no further test begins, in the form of Go's durations.
     """
-    report = cluster.directory / "report.json"
+    reports = [cluster.directory / f"report-{number}.json" for number in range(len(focuses))]
+    running = [
+        _start(
+            cluster, report, f"--ginkgo.focus={focus}", f"--ginkgo.label-filter={labels}", f"--ginkgo.timeout={timeout}"
+        )
+        for report, focus in zip(reports, focuses, strict=True)
+    ]
+    for process in running:
+        process.wait()
+    return [result for report in reports for result in read(json.loads(report.read_text()), skips())]
+
+
+def _start(cluster: RealCluster, report: Path, *arguments: str) -> subprocess.Popen[Any]:
     command = [
         cluster.binaries.path(END_TO_END),
         f"--kubeconfig={cluster.control.kubeconfig}",
         f"--kubectl-path={cluster.binaries.path('kubectl')}",
         "--provider=skeleton",
         "--dump-logs-on-failure=false",
-        f"--ginkgo.focus={focus}",
-        f"--ginkgo.label-filter={labels}",
         f"--ginkgo.skip={'|'.join(skips())}",
-        f"--ginkgo.timeout={timeout}",
         f"--ginkgo.json-report={report}",
         "--ginkgo.no-color",
         "--ginkgo.v",
+        *arguments,
     ]
-    with (cluster.directory / "e2e.log").open("ab") as log:
-        cluster.start(
+    with report.with_suffix(".log").open("ab") as log:
+        return cluster.start(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=cluster.directory, env=dict(os.environ)
-        ).wait()
-    return list(read(json.loads(report.read_text()), skips()))
+        )
 
 
 def keep(results: list[SpecResult], file: Path) -> list[SpecResult]:

@@ -1,4 +1,4 @@
-"""A node that dies without a word, an API server that is away, and an etcd restored from a backup."""
+"""An API server that is away, and an etcd restored from a backup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from nftproxy.model.annotations import name_of
 from tests.support.waiting import wait_until
 from tools.kubernetes.cluster import RealCluster
 from tools.kubernetes.control_plane import PATIENCE
@@ -15,24 +14,6 @@ from tools.migration.switch import Account
 
 AWAY = 12.0
 """Seconds that the API server is away."""
-DEAD = 15.0
-"""Seconds that a node is dead: kube-controller-manager notices after 50."""
-FAILOVER = {"none": {}, "silent": {name_of("failover"): "silent"}}
-"""Annotations of the Service."""
-
-
-def silent_node(cluster: RealCluster) -> Iterator[Account]:
-    """Cut the last node from the network, without and with failover."""
-    node = cluster.nodes[-1]
-    for number, (name, chosen) in enumerate(FAILOVER.items(), 1):
-        workload = Workload(cluster, f"failover-{name}", number, chosen, [node])
-
-        def dead() -> None:
-            node.cut()
-            time.sleep(DEAD)
-
-        yield workload.follow(f"failover: {name}", [("all nodes", lambda: None), ("a dead node", dead)])
-        node.mend()
 
 
 def api_outage(cluster: RealCluster) -> Iterator[Account]:
@@ -75,5 +56,4 @@ def _await_end(workload: Workload) -> None:
     wait_until(lambda: not any(map(answer, workload.fronts())), partial(str, workload.name), patience=PATIENCE)
 
 
-SILENT_NODE = "silent-node"
-OUTAGES = {SILENT_NODE: silent_node, "api": api_outage, "etcd": restored_etcd}
+OUTAGES = {"api": api_outage, "etcd": restored_etcd}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from ipaddress import IPv4Address
 
@@ -14,7 +14,6 @@ from tools.kubernetes.control_plane import PATIENCE
 from tools.kubernetes.deployment import ROLLOUT
 from tools.kubernetes.images import AGNHOST_IMAGE
 from tools.kubernetes.layout import FIRST_SERVICE
-from tools.kubernetes.node import ClusterNode
 from tools.kubernetes.traffic import HttpFront
 from tools.migration.switch import Account, Step
 from tools.migration.traffic import asking, await_tries
@@ -33,7 +32,6 @@ class Workload:
         cluster: with a service proxy.
         number: from 0 on, of its ClusterIP and node port.
         annotations: of the Service.
-        apart: nodes whose node ports have no client.
         pods: the name of an existing workload whose pods serve, "" for pods of its own.
     """
 
@@ -43,14 +41,12 @@ class Workload:
         name: str,
         number: int,
         annotations: dict[str, str] | None = None,
-        apart: Collection[ClusterNode] = (),
         pods: str = "",
     ) -> None:
         self.name = name
         self.cluster_ip = str(IPv4Address(FIRST_SERVICE) + 1000 + number)
         self.node_port = 30080 + number
         self._cluster = cluster
-        self._places = [node.place for node in cluster.nodes if node not in apart]
         if not pods:
             cluster.apply(daemon_set(name))
             cluster.kubectl("rollout", "status", f"daemonset/{name}", ROLLOUT)
@@ -59,13 +55,14 @@ class Workload:
     def fronts(self) -> list[HttpFront]:
         """A client among the pods of the first node, a client on that node's network, and clients outside.
 
-        Each node has a client of its node port, except for nodes apart.
+        Each node has a client of its node port.
         """
         node, outside = self._cluster.nodes[0], self._cluster.fabric
+        places = [each.place for each in self._cluster.nodes]
         return [
             HttpFront("pod to ClusterIP", node.guest, self.cluster_ip, PORT),
             HttpFront("node to ClusterIP", node.namespace, self.cluster_ip, PORT),
-            *(HttpFront(f"node port of {each.name}", outside, each.address, self.node_port) for each in self._places),
+            *(HttpFront(f"node port of {each.name}", outside, each.address, self.node_port) for each in places),
         ]
 
     def await_service(self) -> None:

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 
 from nftproxy_conformance.apiserver import ApiServer
+from nftproxy_conformance.lab.namespace import Namespace
 from nftproxy_conformance.lab.pods import RealHost, RealNetwork, RealNode
 from nftproxy_conformance.lab.topology import SERVICE_CIDR, SERVICE_CIDR6
 
@@ -116,8 +117,9 @@ class Connections:
     `failed` counts the connections that failed.  Unless they `may_fail`, a failure is an error.
     """
 
-    def __init__(self, client: RealHost, address: str, *, may_fail: bool = False) -> None:
-        self._client, self._address, self._may_fail = client, address, may_fail
+    def __init__(self, client: RealHost | Namespace, address: str, *, may_fail: bool = False) -> None:
+        self._namespace = client if isinstance(client, Namespace) else client.namespace
+        self._address, self._may_fail = address, may_fail
         self.failed = 0
         self._waiting: dict[int, tuple[socket.socket, float]] = {}
         self._poll = select.poll()
@@ -128,7 +130,7 @@ class Connections:
         """Begin `count` more connections."""
         kind = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         for _ in range(count):
-            made = self._client.namespace.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            made = self._namespace.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
             made.connect_ex((self._address, PORT))
             self._waiting[made.fileno()] = made, time.monotonic()
             self._poll.register(made, select.POLLOUT)
