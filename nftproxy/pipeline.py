@@ -22,6 +22,7 @@ from nftproxy.policy.counts import CountedFronts
 from nftproxy.policy.facts import TableFacts
 from nftproxy.policy.flows import Flows
 from nftproxy.policy.fronts import LostClaim, lost_claims
+from nftproxy.policy.gone_addresses import GoneAddresses
 from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.localhost import LocalhostPorts
 from nftproxy.policy.skeleton import compile_table
@@ -59,6 +60,7 @@ class Pipeline:
     Attributes:
         losses: the claims that Services don't get, by Service.
         flows: the UDP flows that must be forgotten.
+        gone_addresses: the TCP connections that must be forgotten.
         health_checks: the answers of health-check node ports.
         localhost_ports: the endpoints that serve node ports at localhost.
         counted: the owners of the fronts that are counted.
@@ -79,6 +81,7 @@ class Pipeline:
         self.state = ClusterState(node_name, settings.config)
         self.generations = {family: Generation(family) for family in families}
         self.flows = Flows(settings, self.generations)
+        self.gone_addresses = GoneAddresses(settings, self.generations)
         self._renderer = renderer
         self._owned: dict[ObjectKey, list[PortKey]] = {}
         self.choices = ChoiceCache()
@@ -285,7 +288,7 @@ class Pipeline:
     def _refresh_derived(self, services: list[ObjectKey]) -> None:
         """Update everything that is derived from these Services beside rules.  After this nothing is invalid any more.
 
-        These are losses, counted fronts, UDP flows, health checks and node ports at localhost.
+        These are losses, counted fronts, UDP flows, addresses that are gone, health checks and node ports at localhost.
         """
         invalid = self._invalid
         claiming = [key for key in services if invalid.everything or key in invalid.services]
@@ -294,6 +297,7 @@ class Pipeline:
             self._record_losses(key)
         self.counted.refresh(self.state, claiming, self.generations)
         self.flows.refresh(self.state, services)
+        self.gone_addresses.refresh(self.state, services)
         self.health_checks.refresh(self.state, services, self.withheld)
         self.localhost_ports.refresh(self.state, services, self.withheld)
         self._updated.update(services)

@@ -13,6 +13,7 @@ from nftproxy.agent.lifecycle.startup_taint import StartupTaint
 from nftproxy.agent.localhost.forwarder import LocalhostForwarder
 from nftproxy.agent.reporting.fault_reporter import FaultReporter
 from nftproxy.agent.silence_watch import SilenceWatch
+from nftproxy.agent.sync.loading import now
 from nftproxy.kernel import sysctl
 from nftproxy.kernel.conntrack.sweeps import SweepQueue
 from nftproxy.kernel.process_resources import freeze_objects
@@ -22,11 +23,11 @@ from nftproxy.policy.flows import Sweeps
 from nftproxy.policy.health_checks import health_check_addresses
 
 MOST_SWEEPS = 50_000
-"""Limit of UDP fronts whose sweep waits until the kernel holds their family's rules.  The oldest are dropped."""
+"""Limit of fronts whose sweep waits until the kernel holds their family's rules.  The oldest are dropped."""
 
 
 class Followers:
-    """The parts of the agent that act once the kernel holds the rules: sweeps of UDP flows, listeners, Events.
+    """The parts of the agent that act once the kernel holds the rules: sweeps of conntrack, listeners, Events.
 
     `forwarder` is None unless the configuration enables localhost.
     """
@@ -51,8 +52,11 @@ class Followers:
         self._is_first = True
         self._sweeps: Sweeps = {}
 
-    async def catch_up(self, families: Collection[Family]) -> None:
-        """Bring all parts up to the pipeline's state, whose rules the kernel holds in these families."""
+    async def catch_up(self, families: Collection[Family]) -> float:
+        """Bring all parts up to the pipeline's state, whose rules the kernel holds in these families.
+
+        Return the time (`now`) at which to call this again, even if nothing changes.
+        """
         state, config = self._pipeline.state, self._pipeline.settings.config
         if self._is_first:
             self._is_first = False
@@ -68,10 +72,12 @@ class Followers:
             self._forwarder.serve(self._pipeline.localhost_ports.by_port)
         self._silence_watch.rules_loaded()
         self._faults.report_services()
+        return self._pipeline.gone_addresses.next_look
 
     def _sweeps_of(self, families: Collection[Family]) -> Sweeps:
         """Return the sweeps of these families.  Sweeps of other families wait."""
-        due = self._sweeps | self._pipeline.flows.pop_due()
+        gone = self._pipeline.gone_addresses.look(self._pipeline.state, now())
+        due = self._sweeps | self._pipeline.flows.pop_due() | gone
         waiting = {front: usable for front, usable in due.items() if family_of(front.address) not in families}
         self._sweeps = dict(list(waiting.items())[-MOST_SWEEPS:])
         return {front: usable for front, usable in due.items() if front not in waiting}

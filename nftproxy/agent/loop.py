@@ -45,7 +45,7 @@ from nftproxy.rules.transaction import Installed, Transaction, join
 
 log = logging.getLogger(__name__)
 
-Settle = Callable[[Collection[Family]], Awaitable[None]]
+Settle = Callable[[Collection[Family]], Awaitable[float]]
 
 FIRST_NOTE, LONGEST_NOTE = 5.0, 300.0
 """Seconds between log lines about the listings that are missing at the start: the first pause, and the longest."""
@@ -73,7 +73,8 @@ class SyncLoop:
 
         `reporter` passes the loop's work on to health and metrics.  `table_watch` tells whether another program touched
         our tables: call `read_commits` when it has notifications.  `when_settled` is awaited after each round, with the
-        families for which the kernel now holds the rules for the events (followers.py).
+        families for which the kernel now holds the rules for the events, and returns the time at which it must be
+        called again, even if nothing changes (followers.py).
         `processor_time` returns the seconds that this process has computed.
         """
         self._pipeline = pipeline
@@ -88,7 +89,7 @@ class SyncLoop:
         self._check_due = self._rest_until = 0.0
         self._processor_time = processor_time
         self._turns = Turns(pipeline.size_of)
-        self._turn_due = float("inf")
+        self._turn_due = self._settle_due = float("inf")
         self._expected: dict[ObjectKey, tuple[list[Service | EndpointSlice], int]] = {}
         """The elements that waiting Services may come to, each with the objects that have changed."""
         self._expenses = ExpenseLog()
@@ -183,7 +184,8 @@ class SyncLoop:
 
     async def _until_woken(self) -> None:
         """Wait for a reason to go on, and make the periodic check if it is due by then."""
-        self._wake_at(min(self._check_due, self._loader.due, self._turn_due))
+        settle_due = self._settle_due if self._loader.known else float("inf")
+        self._wake_at(min(self._check_due, self._loader.due, self._turn_due, settle_due))
         await self._wake.wait()
         if now() >= self._check_due and not self._stopping.is_set():
             self._plan_check()
@@ -241,7 +243,7 @@ class SyncLoop:
             # even if no rule of a family has to change
             self._reporter.applied(len(applied.text), self._loader.known, full=False)
         has_loaded = await self._loader.load_what_is_due()
-        if self._loader.known and (events or has_loaded):
+        if self._loader.known and (events or has_loaded or self._settle_due <= now()):
             await self._loader.retry_changed()
             await self._settle()
         return bool(applied) or has_loaded
@@ -311,7 +313,7 @@ class SyncLoop:
     async def _settle(self) -> None:
         """Call `when_settled` with the families whose rules the kernel still holds."""
         if known := self._loader.known:
-            await self._when_settled(known)
+            self._settle_due = await self._when_settled(known)
 
     async def _check(self) -> None:
         """Load everything unless it is certain that no other program touched our tables.

@@ -43,6 +43,7 @@ class Failover(Enum):
 
     SILENT = "silent"
     REFUSED = "refused"
+    GONE = "gone"
 
 
 class GuardedFronts(Enum):

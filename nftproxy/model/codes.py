@@ -98,7 +98,7 @@ class Code(StrEnum):
     TABLE_DAMAGED = "NFT409", "A part of our table is missing"
     CHECK_FAILED = "NFT410", "The periodic check could not be made"
     SYSCTL_FAILED = "NFT411", "A kernel setting can't be changed"
-    SWEEP_FAILED = "NFT412", "Stale UDP flows can't be deleted"
+    SWEEP_FAILED = "NFT412", "Stale entries of connection tracking can't be deleted"
     RULES_REFUSED = "NFT413", "The kernel refuses the rules that a command has sent"
     NOT_POSSIBLE = "NFT414", "This machine can't do what a command needs"
     SLOW_TRANSACTION = "NFT415", "The kernel took long for a transaction"

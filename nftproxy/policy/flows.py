@@ -3,6 +3,7 @@
 The kernel translates the first packet of a flow by the rules, and all further packets in the same way.  UDP has no end,
 so a client that keeps its source port keeps its endpoint for as long as it sends, long after the pod is gone.  TCP and
 SCTP are left alone: they notice by themselves, and cutting them would end the graceful shutdown of pods (k/k#101607).
+Only of Services that ask for it, TCP connections are cut once the pod's address is gone (gone_addresses.py).
 
 * A *front* here is a virtual address and port, or a node's address and node port, that the rules serve (fronts.py).
 * A flow to a front is stale if it goes to none of its *usable* endpoints: ready, or serving while they terminate.
@@ -16,65 +17,76 @@ A flow can be stale only if its front has lost an endpoint, or got its first: on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Iterable, Iterator, Set
+from typing import NamedTuple
 
 from nftproxy.model.addresses import Address, Family, Protocol
-from nftproxy.model.objects import ObjectKey, Service
+from nftproxy.model.objects import ObjectKey, Service, ServicePort
 from nftproxy.model.settings import Settings
 from nftproxy.policy.choosing.candidates import candidates_of
 from nftproxy.policy.claims import NODE, Claim
 from nftproxy.policy.fronts import claimed_fronts, nodeport_addresses
 from nftproxy.policy.state import ClusterState
 
-End = TypeVar("End")
-
 
 class AddressPort(NamedTuple):
-    """The destination of a UDP flow: a front, or an endpoint."""
+    """The destination of a flow: a front, or an endpoint."""
 
     address: Address
     port: int
+    protocol: Protocol = Protocol.UDP
 
 
 Endpoints = frozenset[AddressPort]
-Sweeps = dict[AddressPort, Endpoints]
-"""Fronts to sweep, each with the endpoints that its flows may still go to."""
+UdpFronts = dict[AddressPort, Endpoints]
+"""UDP fronts, each with its usable endpoints."""
+Sweeps = dict[AddressPort, Endpoints | Set[Address]]
+"""Fronts to sweep, each with the endpoints that its flows may still go to, for TCP with their addresses.  A set of
+addresses may change meanwhile."""
 
 NO_ENDPOINTS: Endpoints = frozenset()
 
 
-def is_stale(destination: End, source: End, usable: Collection[End]) -> bool:
-    """Whether conntrack must forget a UDP flow to a front that is due.
+def is_stale(front: AddressPort, endpoint: AddressPort, kept: Endpoints | Set[Address]) -> bool:
+    """Whether conntrack must forget a flow to a front that is due.
 
     Args:
-        destination: the front, which is the destination of the flow's original direction.
-        source: the source of its replies: the endpoint if it was translated, the front itself if not.
-        usable: the front's usable endpoints, written in the same way as `destination` and `source`.
+        front: the destination of the flow's original direction.
+        endpoint: the source of its replies: the endpoint if it was translated, the front itself if not.
+        kept: where it may still go: for UDP the front's usable endpoints, for TCP addresses.
     """
-    return source not in usable and (bool(usable) or source != destination)
+    if front.protocol is Protocol.TCP:
+        return endpoint.address not in kept and endpoint != front
+    return endpoint not in kept and (bool(kept) or endpoint != front)
 
 
-def udp_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> Sweeps:
-    """The fronts of a Service's UDP ports in one family that rules serve, each with its usable endpoints."""
-    found: Sweeps = {}
-    if all(port.protocol is not Protocol.UDP for port in service.ports):
-        return found
-    offered = state.endpoints_of(service, family)
+def fronts_served(
+    state: ClusterState, settings: Settings, family: Family, service: Service, protocol: Protocol
+) -> Iterator[tuple[ServicePort, Iterator[AddressPort]]]:
+    """The fronts of a Service's ports of a protocol that rules serve in a family."""
+    if all(port.protocol is not protocol for port in service.ports):
+        return
     node_addresses = nodeport_addresses(state, settings.config, family)
     for port, fronts in claimed_fronts(state, settings.config, family, service):
-        if port.protocol is Protocol.UDP:
-            usable = (c for c in candidates_of(offered, port) if c.is_ready or c.is_last_resort)
-            endpoints = frozenset(AddressPort(c.address, c.port) for c in usable)
+        if port.protocol is protocol:
             claims = (claimed.claim for claimed in fronts if not claimed.denial)
-            found |= {front: endpoints for claim in claims for front in _places(claim, node_addresses)}
+            yield port, (front for claim in claims for front in _fronts_of(claim, node_addresses))
+
+
+def udp_fronts(state: ClusterState, settings: Settings, family: Family, service: Service) -> UdpFronts:
+    """The fronts of a Service's UDP ports in one family that rules serve, each with its usable endpoints."""
+    found: UdpFronts = {}
+    for port, fronts in fronts_served(state, settings, family, service, Protocol.UDP):
+        offered = candidates_of(state.endpoints_of(service, family), port)
+        usable = frozenset(AddressPort(c.address, c.port) for c in offered if c.is_ready or c.is_last_resort)
+        found |= dict.fromkeys(fronts, usable)
     return found
 
 
-def _places(claim: Claim, node_addresses: Iterable[Address]) -> Iterator[AddressPort]:
+def _fronts_of(claim: Claim, node_addresses: Iterable[Address]) -> Iterator[AddressPort]:
     """The destinations of flows to a claim: a node port is a front on each address that serves node ports."""
     for address in node_addresses if claim.address == NODE else (claim.address,):
-        yield AddressPort(address, claim.port)
+        yield AddressPort(address, claim.port, claim.protocol)
 
 
 class Flows:
@@ -87,7 +99,7 @@ class Flows:
         self._settings = settings
         self._families = tuple(families)
         self._fronts: dict[ObjectKey, tuple[AddressPort, ...]] = {}
-        self._usable: Sweeps = {}
+        self._usable: UdpFronts = {}
         self._due: set[AddressPort] = set()
         self._has_swept = False
 
@@ -110,14 +122,14 @@ class Flows:
             due |= self._usable.keys()
         return {front: self._usable.get(front, NO_ENDPOINTS) for front in due}
 
-    def _remove(self, services: Iterable[ObjectKey]) -> Sweeps:
+    def _remove(self, services: Iterable[ObjectKey]) -> UdpFronts:
         """Remove some Services.  Return their former fronts."""
         gone = [front for key in services for front in self._fronts.pop(key, ())]
         return {front: self._usable.pop(front, NO_ENDPOINTS) for front in gone}
 
-    def _add(self, state: ClusterState, services: Iterable[ObjectKey]) -> Sweeps:
+    def _add(self, state: ClusterState, services: Iterable[ObjectKey]) -> UdpFronts:
         """Add some Services anew, if they still exist.  Return their present fronts."""
-        entered: Sweeps = {}
+        entered: UdpFronts = {}
         for service in filter(None, map(state.services.get, services)):
             for family in self._families:
                 found = udp_fronts(state, self._settings, family, service)

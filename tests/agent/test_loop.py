@@ -15,7 +15,7 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.loading import FIRST_PAUSE, LONGEST_PAUSE
 from nftproxy.kernel.nfnetlink.commit_listener import CommitNotice
 from nftproxy.model.addresses import Family
-from nftproxy.model.errors import Refused
+from nftproxy.model.errors import Refused, Unavailable
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import Service
 from nftproxy.pipeline import STEP
@@ -37,7 +37,7 @@ from tests.agent.world import (
     now,
     source,
 )
-from tests.support.factories import IPV4, IPV6, elements, pipeline, service, slice_of
+from tests.support.factories import IPV4, IPV6, elements, node, pipeline, service, slice_of
 
 # ---- the beginning -------------------------------------------------------------------------------------------------
 
@@ -320,6 +320,23 @@ def test_followers_run_after_each_commit() -> None:
     world = World().run(source((1, EVERYTHING), (5, [Put(slice_of(endpoints=["10.1.0.9@node-a"]))])), until=9)
     assert world.kernel.times == [1, 5]
     assert world.settled == [(1, frozenset(Family)), (5, frozenset(Family))]
+
+
+def test_followers_run_again_when_they_ask_for_it() -> None:
+    """They run once more at the time that they have named, although nothing changes, and no more without another."""
+    world = World()
+    world.settle_again = iter([4.0])
+    world.run(source((1, EVERYTHING)), until=9)
+    assert world.settled == [(1, frozenset(Family)), (4, frozenset(Family))]
+
+
+def test_followers_wait_while_the_kernel_refuses() -> None:
+    """A time that they have named is no reason to go on while no rules are known to be in force."""
+    world = World(FakeKernel())
+    world.settle_again = iter([4.0])
+    world.at(1.5, lambda: world.kernel.faults.extend([Unavailable("no")] * 1000))
+    world.run(source((1, EVERYTHING), (2, [Put(node(internal_ips=["192.168.0.3", "fd00::3"]))])), until=9)
+    assert world.settled == [(1, frozenset(Family))]
 
 
 def test_health_follows_the_kernels_refusals() -> None:

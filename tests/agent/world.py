@@ -7,7 +7,7 @@ import copy
 import functools
 import itertools
 import selectors
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 
 from nftproxy.agent.loop import SyncLoop
 from nftproxy.agent.reporting.health import Health, Moment
@@ -248,6 +248,7 @@ class World:
         self.ended = 0.0
         self._agent: SyncLoop | None = None
         self.settled: list[tuple[float, frozenset[Family]]] = []
+        self.settle_again: Iterator[float] = iter(())
         self.reporter = SyncReporter(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(), clocks=self._clocks)
         periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
         self._periods = periods | tweaks
@@ -260,8 +261,9 @@ class World:
         assert self._agent is not None
         return self._agent.inbox
 
-    async def _note_settled(self, families: Collection[Family]) -> None:
+    async def _note_settled(self, families: Collection[Family]) -> float:
         self.settled.append((now(), frozenset(families)))
+        return next(self.settle_again, float("inf"))
 
     def _clocks(self) -> Moment:
         try:

@@ -16,7 +16,7 @@ from nftproxy.model.objects import EndpointSlice, Service
 from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import flows
-from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, is_stale, udp_fronts
+from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Endpoints, Sweeps, UdpFronts, is_stale, udp_fronts
 from nftproxy.policy.fronts import nodeport_addresses
 from tests.support.factories import IPV4, elements, host_addresses, key, node, pipeline, renderer, service, slice_of
 
@@ -35,7 +35,7 @@ def ends(*texts: str) -> Endpoints:
     return frozenset(AddressPort(Address(address), int(port)) for address, port in pairs)
 
 
-def sweeps(**usable: str) -> Sweeps:
+def sweeps(**usable: str) -> UdpFronts:
     """Sweeps as `sweeps(**{"10.96.0.10 53": "10.1.0.4 5353, 10.1.1.4 5353"})`.  "" is no endpoint."""
     return {
         front: ends(*filter(None, texts.split(", "))) for text, texts in usable.items() for (front,) in [ends(text)]
@@ -70,13 +70,14 @@ def empty(of: EndpointSlice) -> EndpointSlice:
 )
 def test_a_flow_is_stale_by_where_it_goes(source: str, usable: set[str], stale: bool) -> None:
     """A flow stays with a usable endpoint, and untranslated only as long as there is none."""
-    assert is_stale("front", source, usable) is stale
+    named = {each: AddressPort(Address(each), 53) for each in ("front", "pod", "other")}
+    assert is_stale(named["front"], named[source], frozenset(map(named.__getitem__, usable))) is stale
 
 
 # ---- fronts --------------------------------------------------------------------------------------------------------
 
 
-def fronts_of(made: Pipeline, name: str = "kube/dns", family: Family = IPV4) -> Sweeps:
+def fronts_of(made: Pipeline, name: str = "kube/dns", family: Family = IPV4) -> UdpFronts:
     """The UDP fronts of a Service in a pipeline."""
     return udp_fronts(made.state, made.settings, family, made.state.services[key(name)])
 
@@ -200,9 +201,9 @@ def _drains(made: Pipeline) -> bool:
     return 0 in weights or any(0 in dict(each.options.weights).values() for each in made.state.services.values())
 
 
-def _told(made: Pipeline) -> Sweeps:
+def _told(made: Pipeline) -> UdpFronts:
     """The UDP fronts of all Services.  No two overlap, although a virtual address may be the machine's own too."""
-    found: Sweeps = {}
+    found: UdpFronts = {}
     for each in made.state.services.values():
         for family in made.generations:
             found |= udp_fronts(made.state, made.settings, family, each)
@@ -380,7 +381,7 @@ def test_a_change_costs_what_it_touches(monkeypatch: pytest.MonkeyPatch) -> None
     made = settled(DNS, *many)
     asked: list[object] = []
 
-    def counted(*arguments: object) -> Sweeps:
+    def counted(*arguments: object) -> UdpFronts:
         asked.append(key_of(arguments[-1]))  # type: ignore[arg-type]
         return {}
 

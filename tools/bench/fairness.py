@@ -107,8 +107,9 @@ async def measure(case: Case) -> str:
     listener = CommitListener()
     began = asyncio.Event()
 
-    async def loaded(_: object) -> None:
+    async def loaded(_: object) -> float:
         began.set()
+        return float("inf")
 
     loop = SyncLoop(
         made,

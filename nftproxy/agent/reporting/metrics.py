@@ -110,6 +110,7 @@ COUNTERS = (
         ("answered",),
         known=("true", "false"),
     ),
+    Metric("nftproxy_connections_ended_total", "TCP connections that were ended, as their endpoint's address is gone"),
     Metric("nftproxy_connections_moved_total", "Unanswered connections that were moved to another endpoint", ()),
     Metric("nftproxy_repairs_total", "Times that a table was loaded again, as another program had changed it"),
 )
@@ -276,10 +277,11 @@ class Metrics:
         """Add an observation to a histogram."""
         self._histograms[name].observe(value, _texts(labels))
 
-    def count_sweep(self, family: Family, seconds: float, deleted: int) -> None:
-        """Count a sweep of a family's stale conntrack entries, and the entries that it deleted."""
+    def count_sweep(self, family: Family, seconds: float, deleted: int, ended: int) -> None:
+        """Count a sweep of a family's stale conntrack entries, and the UDP and TCP entries that it deleted."""
         self.observe("kubeproxy_conntrack_reconciler_sync_duration_seconds", seconds, family)
         self.count("kubeproxy_conntrack_reconciler_deleted_entries_total", family, by=deleted)
+        self.count("nftproxy_connections_ended_total", family, by=ended)
 
     def count_request(self, asked: RequestOutcome) -> None:
         """Count a request to the API that was answered, or failed."""

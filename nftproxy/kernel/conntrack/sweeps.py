@@ -1,7 +1,8 @@
-"""Delete stale UDP flows from connection tracking (flows.py says which), over ctnetlink and off the event loop.
+"""Delete stale entries from connection tracking, over ctnetlink and off the event loop.
 
-The kernel lists all its entries, and each stale entry is deleted by its tuple and its id.  So no other entry is
-touched, and memory is bounded by the size of one answer.  With a million entries, nothing may block:
+Stale are UDP flows (flows.py says which), and TCP connections to addresses that are gone (gone_addresses.py).  The
+kernel lists all its entries, and each stale entry is deleted by its tuple and its id.  So no other entry is touched,
+and memory is bounded by the size of one answer.  With a million entries, nothing may block:
 
 * The kernel holds a CPU, interrupts included, until an answer is full. So answers are small and nothing is filtered in
   the kernel, which would walk the whole table of all network namespaces for one answer (0.2 s for a million entries).
@@ -32,7 +33,7 @@ import tenacity
 
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.logs import warn
-from nftproxy.model.addresses import Address, Family, family_of
+from nftproxy.model.addresses import Address, Family, Protocol, family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_conntrack as ct
@@ -49,9 +50,9 @@ from nftproxy.netlink.codec import (
     nested,
 )
 from nftproxy.netlink.netfilter import ADDRESS_SIZE, FAMILY_NUMBER, FAMILY_OF_NUMBER, GENERAL, request
-from nftproxy.policy.flows import Sweeps, is_stale
+from nftproxy.policy.flows import AddressPort, Sweeps, is_stale
 
-UDP = bytes([socket.IPPROTO_UDP])
+TCP, UDP = bytes([socket.IPPROTO_TCP]), bytes([socket.IPPROTO_UDP])
 
 ANSWER_SIZE = 1 << 13
 """Bytes of an answer, which the kernel fills before it does anything else: 35 entries, in 0.05 ms."""
@@ -65,14 +66,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
 
 
 class SweepQueue:
-    """Sweeps stale flows, one sweep at a time, in a thread of its own, in the namespace of the first caller's thread.
+    """Sweeps stale entries, one sweep at a time, in a thread of its own, in the namespace of the first caller's thread.
 
     Args:
-        observe: called after each sweep for each family that had fronts, with the seconds and the number of deleted
-            entries.
+        observe: called after each sweep for each family that had fronts, with the seconds and the numbers of deleted
+            UDP and TCP entries.
     """
 
-    def __init__(self, observe: Callable[[Family, float, int], object] = lambda *_: None) -> None:
+    def __init__(self, observe: Callable[[Family, float, int, int], object] = lambda *_: None) -> None:
         self._observe = observe
         self._pending: Sweeps = {}
         self._is_sweeping = False
@@ -88,7 +89,7 @@ class SweepQueue:
         task.add_done_callback(self._tasks.discard)
 
     async def sweep(self, sweeps: Sweeps) -> int:
-        """Delete the flows of these fronts to other endpoints, with retries, and return the number of deleted entries.
+        """Delete the stale entries of these fronts, with retries, and return the number of deleted entries.
 
         During another sweep this returns 0 at once, and that sweep goes on with these fronts when it is done.  If a
         front is asked for again before its turn, or after a failure, the latest endpoints count.
@@ -131,7 +132,7 @@ class SweepQueue:
         began = loop.time()
         deleted = await loop.run_in_executor(self._thread, self._sweeper.sweep, dict(sweeps))
         for family in sorted({family_of(front.address) for front in sweeps}, key=list(Family).index):
-            self._observe(family, loop.time() - began, deleted[family])
+            self._observe(family, loop.time() - began, deleted[family, Protocol.UDP], deleted[family, Protocol.TCP])
         return deleted.total()
 
 
@@ -146,22 +147,24 @@ class Sweeper:
         self._rest = rest
         self._sockets: tuple[socket.socket, socket.socket] | None = None
 
-    def sweep(self, sweeps: Sweeps) -> Counter[Family]:
-        """Delete the stale flows of these fronts, and return the number of entries by family.
+    def sweep(self, sweeps: Sweeps) -> Counter[tuple[Family, Protocol]]:
+        """Delete the stale entries of these fronts, and return their numbers by family and protocol.
 
         Raises:
             Unavailable: the kernel denies it or fails. Some entries may have been deleted.
         """
-        deleted = Counter[Family]()
-        fronts = {_packed(*front): frozenset(_packed(*each) for each in usable) for front, usable in sweeps.items()}
+        deleted = Counter[tuple[Family, Protocol]]()
+        fronts = {_packed(*front): front for front in sweeps}
         try:
             listing, deleting = self._sockets = self._sockets or (open_socket(), open_socket())
             for entry in self._entries(listing, fronts):
-                if is_stale(entry.destination, entry.reply_source, fronts[entry.destination]):
-                    deleted[entry.family] += delete_entry(deleting, entry.family, entry.tuple, entry.id)
+                front = fronts[entry.destination]
+                if is_stale(front, _unpacked(entry.reply_source, front.protocol), sweeps[front]):
+                    was_there = delete_entry(deleting, entry.family, entry.tuple, entry.id)
+                    deleted[entry.family, front.protocol] += was_there
         except OSError as error:
             self.close()  # as answers may be waiting
-            raise Unavailable(f"stale UDP flows can't be deleted from conntrack: {error.strerror or error}") from error
+            raise Unavailable(f"stale entries can't be deleted from conntrack: {error.strerror or error}") from error
         return deleted
 
     def close(self) -> None:
@@ -170,8 +173,8 @@ class Sweeper:
             each.close()
         self._sockets = None
 
-    def _entries(self, kernel: socket.socket, fronts: Collection[bytes]) -> Iterator[_UdpFlow]:
-        """The entries of UDP flows to these fronts, as the kernel lists them."""
+    def _entries(self, kernel: socket.socket, fronts: Collection[bytes]) -> Iterator[_TrackedFlow]:
+        """The entries of flows to these fronts, as the kernel lists them."""
         finders = _finders(fronts)
         kernel.sendto(request(ct.SUBSYSTEM, ct.GET, DUMP, socket.AF_UNSPEC), (0, 0))
         is_done = False
@@ -181,21 +184,27 @@ class Sweeper:
             is_of_interest = any(not addresses.isdisjoint(find(data)) for find, addresses in finders)
             for kind, body in messages_of(data):
                 is_done = kind == DONE
-                if is_of_interest and not is_done and (entry := _udp_flow(body, fronts)) is not None:
+                if is_of_interest and not is_done and (entry := _entry(body, fronts)) is not None:
                     yield entry
             self._rest(REST * (time.monotonic() - began))
 
 
-def _packed(address: Address, port: int) -> bytes:
-    """Return an address and port as in an entry: the bytes of the address, then two bytes."""
-    return socket.inet_pton(FAMILY_NUMBER[family_of(address)], address) + port.to_bytes(2, "big")
+def _packed(address: Address, port: int, protocol: Protocol) -> bytes:
+    """Return a front as `_front` finds it in an entry: the bytes of the address, of the port, and of the protocol."""
+    packed = socket.inet_pton(FAMILY_NUMBER[family_of(address)], address)
+    return packed + port.to_bytes(2, "big") + (TCP if protocol is Protocol.TCP else UDP)
+
+
+def _unpacked(end: bytes, protocol: Protocol) -> AddressPort:
+    address = socket.inet_ntop(socket.AF_INET if len(end) == 7 else socket.AF_INET6, end[:-3])
+    return AddressPort(Address(address), int.from_bytes(end[-3:-1], "big"), protocol)
 
 
 def _finders(fronts: Iterable[bytes]) -> list[tuple[Callable[[bytes], list[bytes]], set[bytes]]]:
     """Return for each address size a function that finds the destinations in an answer, and the fronts' addresses."""
     addresses: dict[int, set[bytes]] = {}
     for front in fronts:
-        addresses.setdefault(len(front) - 2, set()).add(front[:-2])
+        addresses.setdefault(len(front) - 3, set()).add(front[:-3])
     return [(_DESTINATIONS[size].findall, held) for size, held in addresses.items()]
 
 
@@ -205,8 +214,8 @@ _DESTINATIONS = {
 }
 
 
-class _UdpFlow(NamedTuple):
-    """A UDP entry of conntrack.  The attributes `tuple` and `id`, as the kernel wrote them, identify it."""
+class _TrackedFlow(NamedTuple):
+    """An entry of conntrack.  The attributes `tuple` and `id`, as the kernel wrote them, identify it."""
 
     family: Family
     destination: bytes
@@ -215,8 +224,8 @@ class _UdpFlow(NamedTuple):
     id: bytes
 
 
-def _udp_flow(body: bytes, fronts: Collection[bytes]) -> _UdpFlow | None:
-    """Return the entry if it is a UDP flow to one of these fronts in zone 0.  Most aren't, and parsing stops early."""
+def _entry(body: bytes, fronts: Collection[bytes]) -> _TrackedFlow | None:
+    """Return the entry if it is a flow to one of these fronts in zone 0.  Most aren't, and parsing stops early."""
     family = FAMILY_OF_NUMBER[body[0]]
     held: Attributes = {}
     for kind, value in attributes_of(body, GENERAL.size):
@@ -227,16 +236,16 @@ def _udp_flow(body: bytes, fronts: Collection[bytes]) -> _UdpFlow | None:
     reply_source = _end(held[ct.TUPLE_REPLY], ct.SOURCE[family], ct.SOURCE_PORT)
     if ct.ZONE in held or not reply_source:
         return None
-    return _UdpFlow(family, destination, reply_source, held[ct.TUPLE_ORIGINAL], held[ct.ID])
+    return _TrackedFlow(family, destination, reply_source, held[ct.TUPLE_ORIGINAL], held[ct.ID])
 
 
 def _end(flow: bytes, address: int, port: int) -> bytes:
-    """Return the address and port of one end of a tuple, nothing if the flow isn't UDP or has a zone."""
+    """Return the address, port and protocol of one end of a tuple, nothing if it isn't TCP or UDP or has a zone."""
     parts = attribute_map(flow)
     protocol = attribute_map(parts[ct.TUPLE_PROTOCOL])
-    if protocol[ct.PROTOCOL] != UDP or ct.TUPLE_ZONE in parts:
+    if protocol[ct.PROTOCOL] not in (TCP, UDP) or ct.TUPLE_ZONE in parts:
         return b""
-    return attribute_map(parts[ct.TUPLE_ADDRESSES])[address] + protocol[port]
+    return attribute_map(parts[ct.TUPLE_ADDRESSES])[address] + protocol[port] + protocol[ct.PROTOCOL]
 
 
 def delete_entry(kernel: socket.socket, family: Family, original: bytes, identifier: bytes) -> bool:

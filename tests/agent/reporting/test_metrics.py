@@ -86,6 +86,7 @@ gauge ip_family nftproxy_silent_endpoints
 counter ip_family nftproxy_silences_total
 counter ip_family nftproxy_silence_overflows_total
 counter answered nftproxy_silence_checks_total
+counter ip_family nftproxy_connections_ended_total
 counter - nftproxy_connections_moved_total
 counter code nftproxy_warnings_total
 gauge ip_family,map nftproxy_affinity_entries
@@ -159,7 +160,7 @@ def exercised() -> Metrics:
     made.applied(1, BOTH, full=True)
     made.applied(1, BOTH, full=False)
     made.metrics.observe("kubeproxy_network_programming_duration_seconds", 1, IPV4)
-    made.metrics.count_sweep(IPV4, 1, 1)
+    made.metrics.count_sweep(IPV4, 1, 1, 1)
     made.metrics.set("nftproxy_other_proxies", 0, "Cilium")
     made.metrics.set("nftproxy_build_info", 1, "1", "2", "3")
     made.metrics.count_request(RequestOutcome("200", "GET", "api.example:6443", 0.01))
@@ -251,6 +252,7 @@ def test_counters_begin_at_zero() -> None:
         **by_family("nftproxy_silence_overflows_total", 0),
         'nftproxy_silence_checks_total{answered="false"}': 0,
         'nftproxy_silence_checks_total{answered="true"}': 0,
+        **by_family("nftproxy_connections_ended_total", 0),
         "nftproxy_connections_moved_total": 0,
     }
 
@@ -475,7 +477,7 @@ def test_a_bound_is_within_its_bucket() -> None:
     """Buckets are cumulative, and an observation that equals a bound is counted by it."""
     metrics = Metrics()
     for seconds in (0.0, 0.25, 8.192, 100.0):
-        metrics.count_sweep(IPV6, seconds, 0)
+        metrics.count_sweep(IPV6, seconds, 0, 0)
     found = series(metrics, "kubeproxy_conntrack_reconciler_sync_duration_seconds_bucket")
     assert list(found.values()) == [1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 3, 3, 4]
 
@@ -560,12 +562,14 @@ def test_network_programming(triggered: float, count: int) -> None:
 def test_conntrack() -> None:
     """A look for stale conntrack entries tells how long it took and how many it deleted."""
     metrics = Metrics()
-    metrics.count_sweep(IPV6, 0.003, 2)
-    metrics.count_sweep(IPV6, 0.001, 3)
+    metrics.count_sweep(IPV6, 0.003, 2, 1)
+    metrics.count_sweep(IPV6, 0.001, 3, 0)
     name = "kubeproxy_conntrack_reconciler_sync_duration_seconds"
     assert series(metrics, f"{name}_count") == {f'{name}_count{{ip_family="IPv6"}}': 2}
     deleted = "kubeproxy_conntrack_reconciler_deleted_entries_total"
     assert series(metrics, deleted) == {f'{deleted}{{ip_family="IPv4"}}': 0, f'{deleted}{{ip_family="IPv6"}}': 5}
+    ended = "nftproxy_connections_ended_total"
+    assert series(metrics, ended) == {f'{ended}{{ip_family="IPv4"}}': 0, f'{ended}{{ip_family="IPv6"}}': 1}
 
 
 @pytest.mark.parametrize("what", ["healthz", "livez"])

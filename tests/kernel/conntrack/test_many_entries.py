@@ -9,6 +9,7 @@ import ctypes
 import itertools
 import os
 import resource
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -20,8 +21,8 @@ import pytest
 
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.libnftables import Kernel
-from nftproxy.model.addresses import Address
-from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort
+from nftproxy.model.addresses import Address, Protocol
+from nftproxy.policy.flows import NO_ENDPOINTS, AddressPort, Sweeps
 from nftproxy.rules.transaction import Transaction
 from tests.conftest import CLONE_NEWNET
 from tests.kernel.conntrack.entries import FRONT, Tracked, fill, sweeps, track
@@ -72,13 +73,15 @@ def crowd(request: pytest.FixtureRequest, namespace: None) -> Iterator[None]:  #
 @pytest.mark.usefixtures("crowd")
 def test_a_sweep_among_many_takes_no_memory() -> None:
     """Among a million foreign entries a sweep takes no more memory than without them, and only stale entries go."""
-    track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53"))
+    for protocol in (socket.IPPROTO_UDP, socket.IPPROTO_TCP):
+        track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53", protocol))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for ports in (1, 9):
-        wanted = {AddressPort(Address("10.96.0.10"), port): NO_ENDPOINTS for port in range(53, 53 + ports)}
+        fronts = itertools.product(range(53, 53 + ports), (Protocol.UDP, Protocol.TCP))
+        wanted: Sweeps = {AddressPort(Address("10.96.0.10"), *front): NO_ENDPOINTS for front in fronts}
         began, worked = time.monotonic(), time.thread_time()
         with closing(Sweeper(time.sleep)) as sweeper:
-            assert sweeper.sweep(wanted).total() == (ports == 1)
+            assert sweeper.sweep(wanted).total() == 2 * (ports == 1)
         wall, cpu = time.monotonic() - began, time.thread_time() - worked
         print(f"{ports} fronts, {_entry_count():,} entries here: {wall:.2f} s, {cpu:.2f} s of CPU")  # noqa: T201
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before

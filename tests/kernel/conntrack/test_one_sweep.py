@@ -14,7 +14,7 @@ import pytest
 from nftproxy.kernel.conntrack import sweeps as conntrack
 from nftproxy.kernel.conntrack.sweeps import Sweeper
 from nftproxy.kernel.nfnetlink.sockets import open_socket
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Address, Family, Protocol
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import codec
 from nftproxy.policy.flows import NO_ENDPOINTS, Sweeps
@@ -108,12 +108,40 @@ def test_only_stale_udp_flows_of_zone_0_go(monkeypatch: pytest.MonkeyPatch, worl
 @each_world
 def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     """Answers of the kernel without any front's address are skipped as a whole."""
-    read = Calls(monkeypatch, "_udp_flow")
+    read = Calls(monkeypatch, "_entry")
     track(*(Tracked(f"{world.client} {number}", f"{world.other} 53", f"{world.pod} 53") for number in range(1, 500)))
     assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == read.count == 0
     track(Tracked(f"{world.client} 999", f"{world.vip} 53", f"{world.pod} 53"))
     assert sweep_once(sweeps(**{f"{world.vip} 53": ""})) == 1
     assert 0 < read.count < 100
+
+
+@each_world
+def test_tcp_connections_to_addresses_that_are_not_kept_go(world: World) -> None:
+    """Of a TCP front, entries to other addresses than the kept ones are deleted, whatever the port."""
+    front = f"{world.vip} 53"
+    right = {
+        Tracked(f"{world.client} 1", front, f"{world.pod} 5354", socket.IPPROTO_TCP),
+        Tracked(f"{world.client} 2", front, front, socket.IPPROTO_TCP),
+        Tracked(f"{world.client} 3", front, f"{world.gone} 5353", socket.IPPROTO_TCP, zone=7),
+        Tracked(f"{world.client} 4", front, f"{world.gone} 5353"),
+        Tracked(f"{world.client} 5", f"{world.other} 53", f"{world.gone} 5353", socket.IPPROTO_TCP),
+        Tracked(f"{world.client} 6", f"{world.gone} 5353", f"{world.gone} 5353", socket.IPPROTO_TCP),
+    }
+    track(*right, Tracked(f"{world.client} 7", front, f"{world.gone} 5353", socket.IPPROTO_TCP))
+    kept = {Address(world.pod)}
+    assert sweep_once({end(front)._replace(protocol=Protocol.TCP): kept}) == 1
+    assert tracked() == right
+
+
+def test_an_address_that_comes_back_during_a_sweep_is_spared() -> None:
+    """The kept addresses may change while the kernel lists its entries, and count as they are then."""
+    fill(1000)
+    track(Tracked("198.51.100.7 1", FRONT, "10.1.0.5 53", socket.IPPROTO_TCP))
+    kept = set[Address]()
+    with closing(Sweeper(lambda _: kept.add(Address("10.1.0.5")))) as sweeper:
+        sweeper.sweep({end("10.96.9.9 53")._replace(protocol=Protocol.TCP): kept})
+        assert sweeper.sweep({end(FRONT)._replace(protocol=Protocol.TCP): kept}).total() == 0
 
 
 def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +152,7 @@ def test_both_families_are_swept_in_one_walk(monkeypatch: pytest.MonkeyPatch) ->
         track(*set().union(*entries_of(world)))
         wanted |= sweeps(**{f"{world.vip} 53": f"{world.pod} 5353"})
     with closing(Sweeper(lambda _: None)) as sweeper:
-        assert sweeper.sweep(wanted) == {IPV4: 3, IPV6: 3}
+        assert sweeper.sweep(wanted) == {(family, Protocol.UDP): 3 for family in Family}
     assert asked.count == 1 + 6, "one question, and what is to be deleted"
     assert tracked() == set().union(*(entries_of(world)[0] for world in WORLDS))
 
@@ -231,4 +259,4 @@ def test_a_user_without_rights_is_told(as_nobody: Run) -> None:
         "try: Sweeper(print).sweep({AddressPort('10.96.0.10', 53): frozenset()})\n"
         "except Unavailable as error: print(error)\n"
     )
-    assert told == "stale UDP flows can't be deleted from conntrack: Operation not permitted\n"
+    assert told == "stale entries can't be deleted from conntrack: Operation not permitted\n"

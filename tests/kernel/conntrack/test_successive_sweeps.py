@@ -17,7 +17,7 @@ import pytest
 
 from nftproxy.kernel.conntrack import sweeps as conntrack
 from nftproxy.kernel.conntrack.sweeps import Sweeper, SweepQueue
-from nftproxy.model.addresses import Family
+from nftproxy.model.addresses import Family, Protocol
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import codec
 from nftproxy.policy.flows import Sweeps
@@ -36,13 +36,13 @@ class Slow:
         monkeypatch.setattr(Sweeper, "sweep", lambda _, sweeps: self._sweep(sweeps))
         monkeypatch.setattr(conntrack, "FIRST_PAUSE", 0.01)
 
-    def _sweep(self, sweeps: Sweeps) -> Counter[Family]:
+    def _sweep(self, sweeps: Sweeps) -> Counter[tuple[Family, Protocol]]:
         self.asked.append(sweeps)
         self.begun.release()
         assert self.leave.acquire(timeout=PATIENCE)
         if self.failures:
             raise self.failures.pop(0)
-        return Counter({IPV4: 1})
+        return Counter({(IPV4, Protocol.UDP): 1, (IPV4, Protocol.TCP): 2})
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_requests_during_a_sweep_become_one_sweep(slow: Slow, swept: Sweep
     await asyncio.to_thread(slow.begun.acquire)
     assert [await swept.sweep(each) for each in (stale, other, latest)] == [0, 0, 0]
     slow.leave.release(2)
-    assert await running == 2
+    assert await running == 6
     assert slow.asked == [first, latest | other]
 
 
@@ -80,21 +80,21 @@ async def test_a_failed_sweep_is_tried_again_with_what_came_since(
     await asyncio.to_thread(slow.begun.acquire)
     await swept.sweep(latest)
     slow.leave.release(3)
-    assert await running == 1
+    assert await running == 3
     assert slow.asked == [first | other, latest | other, latest | other]
     assert caplog.messages == ["no way; retrying", "not yet; retrying"]
 
 
 def test_each_family_is_measured(slow: Slow) -> None:
-    """For each family that had fronts the observer gets the seconds and how many entries went."""
-    seen: list[tuple[Family, float, int]] = []
+    """For each family that had fronts the observer gets the seconds and how many UDP and TCP entries went."""
+    seen: list[tuple[Family, float, int, int]] = []
     slow.leave.release(2)
     swept = SweepQueue(lambda *observed: seen.append(observed))
     both = sweeps(**{FRONT: "", "fd00:96::10 53": ""})
-    assert asyncio.run(swept.sweep(both)) == 1
-    assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 1
-    assert [(family, deleted) for family, _, deleted in seen] == [(IPV4, 1), (IPV6, 0), (IPV4, 1)]
-    assert all(0 < seconds < 5 for _, seconds, _ in seen)
+    assert asyncio.run(swept.sweep(both)) == 3
+    assert asyncio.run(swept.sweep(sweeps(**{FRONT: ""}))) == 3
+    assert [(family, *deleted) for family, _, *deleted in seen] == [(IPV4, 1, 2), (IPV6, 0, 0), (IPV4, 1, 2)]
+    assert all(0 < seconds < 5 for _, seconds, _, _ in seen)
 
 
 def test_a_scheduled_sweep_is_retried_in_the_background(
@@ -144,7 +144,7 @@ async def test_other_errors_end_the_sweep_and_not_the_sweeper(slow: Slow, swept:
     slow.leave.release(2)
     with pytest.raises(ZeroDivisionError):
         await swept.sweep(sweeps(**{FRONT: ""}))
-    assert await swept.sweep(sweeps(**{FRONT: ""})) == 1
+    assert await swept.sweep(sweeps(**{FRONT: ""})) == 3
 
 
 @pytest.mark.usefixtures("namespace")

@@ -1,0 +1,125 @@
+"""The TCP connections that conntrack must forget, because their endpoint's address is gone (failover `gone`).
+
+The rules translate the client's next packet anew.  It meets another endpoint, which resets the connection that it
+doesn't know.
+
+* An address is *gone* if it is in no EndpointSlice of any Service at two looks in a row.  Terminating endpoints are in
+  slices.  A pod that has taken an address over is, too, and resets foreign connections itself.
+* A connection is ended if its front belongs to a Service that asks for it, and its endpoint's address isn't *kept*.
+  The kept addresses are all in slices, and those that aren't gone yet.  They are a single set that stays up to date, so
+  a sweep that takes long, or is retried, spares the addresses that have come back meanwhile.
+* When a Service begins to ask, all its connections are judged, as addresses may have gone while the agent didn't run.
+
+A Service that doesn't ask takes no memory here.  Its slices are looked through while another Service has lost an
+address.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.annotations import Failover
+from nftproxy.model.objects import ObjectKey
+from nftproxy.model.settings import Settings
+from nftproxy.policy.flows import AddressPort, Sweeps, fronts_served
+from nftproxy.policy.state import ClusterState
+
+PAUSE = 1.0
+"""Seconds between two looks at all slices.  Several slices of an address change at nearly the same time."""
+START_PAUSE = 10.0
+"""Seconds from the start to the first look.  The first listing may be older than what the rules in force were made of,
+if another API server gave it."""
+MOST_SERVICES = 500
+"""The most Services whose connections are judged after a look.  The rest follow after the next looks."""
+MOST_LEFT = 65_536
+"""The most addresses that have left the slices of Services, and aren't known to be gone.  Beyond it, the namespace with
+the most of them forgets its own."""
+
+
+class GoneAddresses:
+    """The addresses that leave the slices of Services that ask, and the fronts to sweep for them.
+
+    `look` takes the time as seconds of a clock that never goes back.  Call it whenever the kernel has the rules for the
+    state, and again at `next_look`.
+    """
+
+    def __init__(self, settings: Settings, families: Iterable[Family]) -> None:
+        self._settings = settings
+        self._families = tuple(families)
+        self._present: dict[ObjectKey, frozenset[Address]] = {}
+        """The addresses in the slices of each Service that asks."""
+        self._left: dict[ObjectKey, set[Address]] = {}
+        """The addresses that have left these, and aren't known to be gone."""
+        self._absent = set[Address]()
+        """Those of `_left` that were in no slice at the last look."""
+        self._due: dict[ObjectKey, None] = {}
+        self._kept = set[Address]()
+        self._has_changed = False
+        self._earliest = float("-inf")
+        self._has_looked = False
+
+    def refresh(self, state: ClusterState, services: Iterable[ObjectKey]) -> None:
+        """Update the addresses of some Services from the state."""
+        asking = state.failing_over[Failover.GONE]
+        if not asking and not self._present:
+            return
+        self._has_changed = True
+        for key in services:
+            before, left = self._present.pop(key, None), self._left.pop(key, set())
+            if key not in asking:
+                self._due.pop(key, None)
+                continue
+            if before is None:
+                self._due[key] = None
+            present = self._present[key] = frozenset(
+                endpoint.address for each in state.slices_of(key) for endpoint in each.endpoints
+            )
+            self._kept |= present
+            self._absent -= present
+            if left := (left | (before or frozenset())) - present:
+                self._left[key] = left
+        self._make_room()
+
+    @property
+    def next_look(self) -> float:
+        """The time at which to look again, infinity if only a change can make that necessary."""
+        return self._earliest if self._due or self._absent or (self._left and self._has_changed) else float("inf")
+
+    def look(self, state: ClusterState, now: float) -> Sweeps:
+        """Look which addresses are gone.  Return the fronts to sweep for these, with the kept addresses."""
+        if not self._has_looked:
+            self._has_looked, self._earliest = True, now + START_PAUSE
+        if now < self.next_look:
+            return {}
+        self._earliest, self._has_changed = now + PAUSE, False
+        present = {endpoint.address for each in state.slices() for endpoint in each.endpoints}
+        absent = set[Address]().union(*self._left.values()) - present
+        gone = absent & self._absent
+        self._absent = absent - gone
+        self._kept &= present | self._absent
+        self._kept |= present
+        for key, left in list(self._left.items()):
+            if not left.isdisjoint(gone):
+                self._due[key] = None
+                self._left[key] = left - gone
+            if not self._left[key]:
+                del self._left[key]
+        return dict.fromkeys(self._pop_fronts(state), self._kept)
+
+    def _pop_fronts(self, state: ClusterState) -> Iterator[AddressPort]:
+        """The TCP fronts of the Services that are due, which no longer are."""
+        for key in list(self._due)[:MOST_SERVICES]:
+            del self._due[key]
+            for family in self._families:
+                for _, fronts in fronts_served(state, self._settings, family, state.services[key], Protocol.TCP):
+                    yield from fronts
+
+    def _make_room(self) -> None:
+        while sum(map(len, self._left.values())) > MOST_LEFT:
+            sizes = Counter[str]()
+            for key, left in self._left.items():
+                sizes[key.namespace] += len(left)
+            largest = max(sizes, key=sizes.__getitem__)
+            self._left = {key: left for key, left in self._left.items() if key.namespace != largest}
