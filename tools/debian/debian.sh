@@ -7,7 +7,8 @@
 #   unshare --net tools/debian/debian.sh trixie python -m pytest tests/kernel
 #   tools/debian/debian.sh trixie-arm64 uname --machine
 #
-# Releases go by their code names, with an architecture if it isn't this machine's.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
+# Releases go by their code names, with an architecture if it isn't this machine's, and with "+neighbours" if the tree
+# shall have the programs of tools/neighbours.  trixie is Debian 13, whose nft is 1.1.3 (Debian 12 has 1.0.6); sid is where Debian's
 # newest nft is, whatever that is on the day that the tree is unpacked.
 #
 # The tree is .trees/RELEASE, which tools/vm boots too: 160 MB of Debian, 230 MB of Python packages.  Fetched are, with mmdebstrap and
@@ -19,12 +20,15 @@ self=$(realpath "$0")
 checkout=$(realpath "$(dirname "$self")/../..")
 packages=python3,$(sed -n 's/^need \([a-z0-9-]*\) .*/\1/p' "$checkout/.ci/setup" | paste -sd,)  # what that asks apt for
 packages+=,kmod,ipvsadm,systemd-sysv  # for virtual machines
+if [[ ${1-} == *+neighbours ]]; then
+    packages+=,$(sed -n 's/^# packages: //p' "$checkout"/tools/neighbours/*.sh | paste -sd' ' | tr ' ' ,)
+fi
 
 say() { echo "debian.sh: $*" >&2; }
 
-if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
+if [[ ! ${1-} =~ ^[a-z]+(-[a-z0-9]+)?(\+neighbours)?$ ]]; then say "which release? As in: $0 trixie nft --version"; exit 2; fi
 tree=$checkout/.trees/$1
-IFS=- read -r release architecture <<<"$1-$(dpkg --print-architecture)"; shift
+IFS=- read -r release architecture <<<"${1%+neighbours}-$(dpkg --print-architecture)"; shift
 architecture=${architecture%%-*}
 
 unpack() {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from tools.support.results import CHECKOUT, SupportResult
-from tools.support.subjects import SUBJECTS
+from tools.support.subjects import NEIGHBOURS, SUBJECTS
 
 PAGE = CHECKOUT / "docs" / "support.md"
 BEGIN = "<!-- written from support.json -->"
@@ -13,14 +13,8 @@ BEGIN = "<!-- written from support.json -->"
 TOPICS: dict[str, tuple[str, tuple[str, ...]]] = {
     "kernels": ("Kernels, nft, architectures", ()),
     "kubernetes": ("Kubernetes", tuple(f"1.{minor}" for minor in range(28, 38))),
-    "neighbours": (
-        "Neighbours on a node",
-        (
-            "firewalld", "ufw", "Docker", "keepalived", "portmap (nftables)", "portmap (iptables)", "NodeLocal DNS",
-            "WireGuard", "bird or frr", "another table's flowtable",
-        ),
-    ),
-}  # fmt: skip
+    "neighbours": ("Neighbours on a node", tuple(NEIGHBOURS.values())),
+}
 """Headings, and the rows that a table has without a result too, by topic."""
 
 

@@ -41,6 +41,7 @@ class Machine:
         memory: MiB.
         cpus: how many processors.
         systemd: whether the first process is systemd.
+        neighbours: whether there are the programs of tools/neighbours.
     """
 
     suite: str
@@ -49,6 +50,7 @@ class Machine:
     memory: int = 1536
     cpus: int = 2
     systemd: bool = False
+    neighbours: bool = False
 
     def run(self, command: Iterable[str], seconds: float) -> int:
         """Boot, run the command as root in /src, which is this checkout, and power off.
@@ -96,10 +98,12 @@ class Machine:
             options["--kernel"] = self.kernel
         if self.architecture != NATIVE:
             options["--architecture"] = self.architecture
-        return shlex.join([text for pair in options.items() for text in pair] + ["--systemd"] * self.systemd)
+        flags = ["--systemd"] * self.systemd + ["--neighbours"] * self.neighbours
+        return shlex.join([text for pair in options.items() for text in pair] + flags)
 
     def _provide_tree(self) -> Path:
         name = self.suite if self.architecture == NATIVE else f"{self.suite}-{self.architecture}"
+        name += "+neighbours" * self.neighbours
         subprocess.run([DEBIAN, name], check=True)
         return TREES / name
 

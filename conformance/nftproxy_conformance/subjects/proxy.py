@@ -34,7 +34,7 @@ from nftproxy_conformance.subjects.manifests import Manifest, objects, settings,
 from nftproxy_conformance.subjects.plane import ControlPlane
 
 PATIENCE = 60.0
-"""Seconds in which a proxy must apply changes.  kube-proxy's default is to gather changes for 1 s."""
+"""Seconds in which a proxy must apply changes, by default.  kube-proxy's default is to gather changes for 1 s."""
 PAUSE = 0.01
 """Seconds between two checks."""
 GRACE = 10.0
@@ -82,12 +82,21 @@ class Proxy:
         shown: the presentation of worlds.
         directory: for its configuration and its output.
         may_deviate: whether it may behave like kube-proxy where nftproxy deviates from that.
+        patience: seconds in which it must apply changes.
     """
 
     def __init__(
-        self, command: str, plane: ControlPlane, shown: Presentation, directory: Path, *, may_deviate: bool = True
+        self,
+        command: str,
+        plane: ControlPlane,
+        shown: Presentation,
+        directory: Path,
+        *,
+        may_deviate: bool = True,
+        patience: float = PATIENCE,
     ) -> None:
         self.may_deviate = may_deviate
+        self._patience = patience
         self._words = shlex.split(command)
         self._plane, self._shown = plane, shown
         self._config, self._output = directory / "config.yaml", directory / "output"
@@ -149,7 +158,7 @@ class Proxy:
         Raises: as `load` does.
         """
         wanted = self._plane.move_marker()
-        end, may_restart = time.monotonic() + PATIENCE, True
+        end, may_restart = time.monotonic() + self._patience, True
         while idle := self._unserved(wanted):
             if self._has_ended():
                 if not may_restart:
@@ -158,7 +167,7 @@ class Proxy:
                 self._start()
             if time.monotonic() > end:
                 raise self._failure(
-                    f"after {PATIENCE:g} s the proxy does not serve the marker Service at {' and '.join(idle)}"
+                    f"after {self._patience:g} s the proxy does not serve the marker Service at {' and '.join(idle)}"
                 )
             time.sleep(PAUSE)
         return True
