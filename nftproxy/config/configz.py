@@ -62,6 +62,7 @@ def configz(config: Config) -> bytes:
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
+                    "algorithm": config.algorithm.value,
                     "failover": sorted(each.value for each in config.failover),
                     "serviceCounts": config.service_counts,
                     "elementBudget": config.element_budget,

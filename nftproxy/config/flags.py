@@ -82,7 +82,7 @@ FLAGS = (
     Flag("iptables-sync-period", "nftables.syncPeriod", str, "A duration, for every mode but ipvs."),
     Flag("ipvs-exclude-cidrs", "ipvs.excludeCIDRs", _words, "Without effect."),
     Flag("ipvs-min-sync-period", "ipvs.minSyncPeriod", str, "A duration, for mode ipvs."),
-    Flag("ipvs-scheduler", "ipvs.scheduler", str, "Without effect."),
+    Flag("ipvs-scheduler", "ipvs.scheduler", str, "For mode ipvs, the default of --algorithm."),
     Flag("ipvs-strict-arp", "ipvs.strictARP", truth, "Without effect."),
     Flag("ipvs-sync-period", "ipvs.syncPeriod", str, "A duration, for mode ipvs."),
     Flag("ipvs-tcp-timeout", "ipvs.tcpTimeout", str, "Without effect."),
@@ -142,6 +142,7 @@ OTHER_FLAGS = (
 
 OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
+    Flag("algorithm", "nftproxy.algorithm", str, "How endpoints are chosen for new connections."),
     Flag("element-budget", "nftproxy.elementBudget", _number, "Elements of all Services together."),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
     Flag("failover", "nftproxy.failover", _words, "Failures after which connections go to other endpoints."),

@@ -29,6 +29,7 @@ from nftproxy.config.shapes import (
     ClientConnection,
     ConntrackSection,
     DetectLocal,
+    Ipvs,
     KubeProxyConfiguration,
     LoggingSection,
     Mode,
@@ -36,9 +37,10 @@ from nftproxy.config.shapes import (
 )
 from nftproxy.config.unused_fields import UNKNOWN, without_effect
 from nftproxy.model.addresses import FAMILY_NAMES, Family, Network, family_of, host_port
-from nftproxy.model.annotations import Failover
+from nftproxy.model.annotations import Algorithm, Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
+from nftproxy.model.schedulers import replacement
 from nftproxy.model.settings import (
     CANARY_HEALTHZ_PORT,
     CANARY_METRICS_PORT,
@@ -142,6 +144,7 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
+        algorithm=_algorithm(given, report, warn),
         failover=frozenset(several(own.failover, _failover, "nftproxy.failover", report)),
         service_counts=bool(own.service_counts),
         element_budget=_integer(
@@ -170,6 +173,18 @@ def _taint_key(key: str, report: Report) -> str:
     elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
         report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which nftproxy may not remove")
     return key
+
+
+def _algorithm(given: KubeProxyConfiguration, report: Report, warn: Report) -> Algorithm:
+    """Parse the algorithm of Services without the annotation.  In IPVS mode the scheduler is the default, if named."""
+    own = (given.nftproxy or Nftproxy()).algorithm
+    scheduler = (given.ipvs or Ipvs()).scheduler
+    if own or given.mode != "ipvs" or not scheduler:
+        return _member(own, _DEFAULT.algorithm, "nftproxy.algorithm", report)
+    algorithm, difference = replacement(scheduler)
+    text = f"{show(scheduler)} becomes nftproxy.algorithm: {algorithm.value}"
+    warn("ipvs.scheduler", f"{text}, where {difference}" if difference else text, Code.IPVS_SCHEDULER)
+    return algorithm
 
 
 def _failover(value: object, path: str, report: Report) -> Failover | None:

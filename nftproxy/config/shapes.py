@@ -33,6 +33,7 @@ class Mode(Shape):
 class Ipvs(Shape):
     """The fields of this section that kube-proxy uses in IPVS mode."""
 
+    scheduler: str | None = None
     sync_period: object = None
     min_sync_period: object = None
 
@@ -64,6 +65,7 @@ class Nftproxy(Shape):
     external_ip_cidrs: list[object] | None = None
     service_proxy_name: str | None = None
     startup_taint: str | None = None
+    algorithm: str | None = None
     failover: list[object] | None = None
     service_counts: bool | None = None
     element_budget: int | None = None

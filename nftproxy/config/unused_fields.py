@@ -51,7 +51,7 @@ UNUSED: Mapping[str, Unused] = {
     "iptables.minSyncPeriod": _of_another_mode("minSyncPeriod", "1s"),
     "ipvs.syncPeriod": _of_another_mode("syncPeriod", "30s", frozenset({"ipvs"})),
     "ipvs.minSyncPeriod": _of_another_mode("minSyncPeriod", "1s", frozenset({"ipvs"})),
-    "ipvs.scheduler": Unused("each new connection goes to an endpoint that is drawn at random"),
+    "ipvs.scheduler": Unused("nftproxy.algorithm says how endpoints are chosen", (), frozenset({"ipvs"})),
     "ipvs.excludeCIDRs": Unused("no virtual server of IPVS is touched"),
     "ipvs.strictARP": Unused("no interface gets the Services' addresses, so nobody answers ARP requests for them"),
     "ipvs.tcpTimeout": _IPVS_TIMEOUT,

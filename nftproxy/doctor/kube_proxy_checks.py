@@ -14,9 +14,8 @@ from nftproxy.doctor.saved_iptables import SavedTables
 from nftproxy.model.addresses import family_of
 from nftproxy.model.codes import Code
 from nftproxy.model.pod_interfaces import recognised
+from nftproxy.model.schedulers import replacement
 
-RANDOM_ENOUGH = frozenset({"", "rr"})
-"""Schedulers that a random choice can replace: without weights, round robin gives each endpoint an equal share."""
 LOCALHOST_COUNTER = "localhost_nps_accepted_pkts"
 INVALID_COUNTER = "ct_state_invalid_dropped_pkts"
 """The names of the counters in kube-proxy's rules, for its two metrics (pkg/proxy/metrics)."""
@@ -103,13 +102,18 @@ def _invalid_packets(observed: Observations) -> Iterator[Finding]:
 def _schedulers(observed: Observations) -> Iterator[Finding]:
     """Find IPVS schedulers, in the configuration and in the virtual servers."""
     given = observed.configuration
-    evidence = []
+    names = set(observed.schedulers)
+    evidence = [f"virtual servers with the scheduler {name}" for name in sorted(names)]
     if given is not None and given.mode == "ipvs":
-        evidence.append((given.scheduler, f"ipvs.scheduler: {given.scheduler or 'rr, by default'}, in {given.source}"))
-    evidence += [(name, f"virtual servers with the scheduler {name}") for name in sorted(set(observed.schedulers))]
-    if evidence:
-        matters = any(name not in RANDOM_ENOUGH for name, _ in evidence)
-        yield (warning if matters else note)(Code.IPVS_SCHEDULER, *(text for _, text in evidence))
+        evidence.insert(0, f"ipvs.scheduler: {given.scheduler or 'rr, by default'}, in {given.source}")
+        names.add(given.scheduler or "rr")
+    found = {name: replacement(name) for name in sorted(names)}
+    for name, (algorithm, difference) in found.items():
+        text = f"instead of {name}: nftproxy.algorithm: {algorithm.value}"
+        evidence.append(f"{text}, where {difference}" if difference else text)
+    if found:
+        matters = any(each.difference for each in found.values())
+        yield (warning if matters else note)(Code.IPVS_SCHEDULER, *evidence)
 
 
 def _ipvs_interface(observed: Observations) -> Iterator[Finding]:

@@ -32,7 +32,8 @@ def read_configuration(document: Mapping[str, object], source: str, flags: Mappi
         faults: Iterable[object] = ()
     except BadInput as error:
         problems, faults = [], error.problems
-    others = (each for each in problems if each.code is not Code.MODE_AS_NFTABLES)  # other findings cover it
+    covered = (Code.MODE_AS_NFTABLES, Code.IPVS_SCHEDULER)  # by other findings
+    others = (each for each in problems if each.code not in covered)
     return _configuration(laid, source, map(str, (*others, *other_warnings(flags))), faults)
 
 

@@ -85,7 +85,7 @@ def served_case(pipeline: Pipeline, spot: ToAddress, served: Served, client: Cli
     choice = _choice(pipeline, spot.family, served, client)
     endpoints = tuple(_endpoints(pipeline, served, choice, client, pods))
     count = sum(endpoint.share > 0 for endpoint in endpoints)
-    algorithm = served.service.options.algorithm
+    algorithm = served.service.options.effective_algorithm
     why = f"to one of {count} endpoints, {HOW_CHOSEN[algorithm]}" if count > 1 else "to the only endpoint"
     if count:
         screening = _screening(pipeline, spot.family, served, client)

@@ -99,11 +99,12 @@ class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
     """The values of a Service's annotations."""
 
     algorithm: Annotated[
-        Algorithm,
+        Algorithm | None,
         Annotation(
             Word(Algorithm), "says how an endpoint is [chosen](#algorithms) for a new connection", ("services",)
         ),
-    ] = Algorithm.RANDOM
+    ] = None
+    """None: the configuration's default, which policy/state.py fills in."""
     weights: Annotated[
         tuple[ZoneWeight, ...],
         Annotation(
@@ -151,6 +152,11 @@ class ServiceOptions(msgspec.Struct, frozen=True, gc=False):
             ("guarded", "nodeport-guarded"),
         ),
     ] = frozenset()
+
+    @property
+    def effective_algorithm(self) -> Algorithm:
+        """The algorithm, which is RANDOM if neither the annotation nor the configuration has any."""
+        return self.algorithm or Algorithm.RANDOM
 
     def fails_over(self, *failures: Failover) -> bool:
         """Whether connections go to other endpoints after any of these failures."""

@@ -122,7 +122,7 @@ class Code(StrEnum):
     NODE_PORTS_EVERYWHERE = "NFT601", "Node ports will be served on the node's primary addresses alone"
     LOCALHOST_NODE_PORTS = "NFT602", "Node ports at localhost will not be served unless you ask for it"
     INVALID_NOT_DROPPED = "NFT603", "Packets that connection tracking finds invalid will no longer be dropped"
-    IPVS_SCHEDULER = "NFT604", "Connections will be spread at random, not by the IPVS scheduler"
+    IPVS_SCHEDULER = "NFT604", "Algorithms of nftproxy replace the IPVS schedulers"
     IPVS_ADDRESSES = "NFT605", "No interface will have the Services' addresses"
     BOTH_IPTABLES = "NFT608", "Both variants of iptables have rules of kube-proxy"
     FORWARD_ACCEPTS_GO = "NFT611", "kube-proxy's accept rules will go, and another program drops forwarded packets"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network
-from nftproxy.model.annotations import Failover
+from nftproxy.model.annotations import Algorithm, Failover
 
 # The ports that kube-proxy has (pkg/cluster/ports).
 HEALTHZ_PORT = 10256
@@ -123,6 +123,7 @@ class Config(msgspec.Struct, frozen=True):
     agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
     service_proxy_name: str = ""  # the value of the label service-proxy-name of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
+    algorithm: Algorithm = Algorithm.RANDOM  # of Services without the annotation
     failover: frozenset[Failover] = frozenset()  # of Services without the annotation
     service_counts: bool = False  # count the connections of each Service port
     element_budget: int = ELEMENT_BUDGET  # elements of all Services together, divided between the namespaces

@@ -34,7 +34,7 @@ class Drawing:
         self._protocol = port.protocol
         self._placement_key = f"{node_name} {service.key}"
         self._endings = endings(settings.config)
-        timeout, algorithm = service.affinity_timeout, service.options.algorithm
+        timeout, algorithm = service.affinity_timeout, service.options.effective_algorithm
         # Clients are remembered in a map, which the nft of some nodes doesn't support for IPv6.  There a hash of the
         # client's address must bring them back.
         has_maps = family is Family.IPV4 or settings.capabilities.wide_maps

@@ -174,7 +174,7 @@ def _all_rows(service: Service, slices: Collection[EndpointSlice]) -> int:
         of_zones = max((weight for _, weight in service.options.weights), default=1)
         heaviest = max(weights, default=1) // (math.gcd(*weights) or 1) * max(of_zones, 1)
         counts = _endpoints(slices).values()
-        rows = sum(rows_at_most(count, service.options.algorithm, heaviest) for count in counts if count)
+        rows = sum(rows_at_most(count, service.options.effective_algorithm, heaviest) for count in counts if count)
     return max(rows, 1) + max(len(service.ports) - 1, 0)
 
 
@@ -200,7 +200,7 @@ def _copies(service: Service) -> int:
 def _most_placed(service: Service, slices: Collection[EndpointSlice], endpoints: int) -> int:
     """The most rows of so many endpoints at a front: more if an algorithm or weights repeat them."""
     is_weighted = bool(service.options.weights) or any(each.options.weight is not None for each in slices)
-    return most_placed(endpoints, service.options.algorithm, is_weighted=is_weighted) if endpoints else 0
+    return most_placed(endpoints, service.options.effective_algorithm, is_weighted=is_weighted) if endpoints else 0
 
 
 def _endpoints(slices: Collection[EndpointSlice]) -> EndpointCounts:

@@ -7,11 +7,12 @@ proportion to the change.  The same objects make the same state, in any order of
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from nftproxy.model.addresses import Address, Family, Network, Protocol
-from nftproxy.model.annotations import Failover
+from nftproxy.model.annotations import PLAIN, Algorithm, Failover
 from nftproxy.model.events import ApiServers, Event, HostAddresses, Listed, Put, Removed, Seen, SilentPlaces, key_of
 from nftproxy.model.objects import (
     ClusterObject,
@@ -78,7 +79,8 @@ class ClusterState:
         self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
         self.excess_changes = 0
         self._budget = Budget(config.element_budget)
-        self._failover = config.failover
+        self._defaults = _defaults(config)
+        self._plain = msgspec.structs.replace(PLAIN, **self._defaults)
         self.ignored: dict[ObjectKey, Ignored] = {}
         self._given: dict[ObjectKey, Service] = {}
         self._unjudged: set[ObjectKey] = set()
@@ -233,7 +235,7 @@ class ClusterState:
         match new:
             case Service():
                 self.ignored.pop(new.key, None)
-                self._change_service(new.key, self._with_default(new))
+                self._change_service(new.key, self._with_defaults(new))
             case EndpointSlice():
                 self._change_slice(new.key, new, touched)
             case Node() if new.name == self.node.name:
@@ -268,11 +270,13 @@ class ClusterState:
             del self._service_cidrs[key]
             touched.table = True
 
-    def _with_default(self, new: Service) -> Service:
-        """The Service with the configuration's default for failover, unless it has the annotation."""
-        if not self._failover or new.options.failover is not None:
+    def _with_defaults(self, new: Service) -> Service:
+        """The Service with the configuration's defaults in place of annotations that it doesn't have."""
+        missing = {field: value for field, value in self._defaults.items() if getattr(new.options, field) is None}
+        if not missing:
             return new
-        return msgspec.structs.replace(new, options=msgspec.structs.replace(new.options, failover=self._failover))
+        options = self._plain if new.options is PLAIN else msgspec.structs.replace(new.options, **missing)
+        return msgspec.structs.replace(new, options=options)
 
     def _change_service(self, key: ObjectKey, new: Service | None) -> None:
         if self._given.get(key) == new:
@@ -380,6 +384,12 @@ class ClusterState:
         ):  # no rule depends on these
             self.claims.set_node_addresses(frozenset(new.addresses))
             touched.table = touched.everything = True
+
+
+def _defaults(config: Config) -> dict[str, Any]:
+    """The options of Services without annotations, as far as they differ from `PLAIN`."""
+    algorithm = {"algorithm": config.algorithm} if config.algorithm is not Algorithm.RANDOM else {}
+    return {**algorithm, **({"failover": config.failover} if config.failover else {})}
 
 
 def _places(endpoint_slice: EndpointSlice) -> Iterator[Place]:

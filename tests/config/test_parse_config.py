@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nftproxy.api.decode import show
 from nftproxy.config.parse_config import parse_config
 from nftproxy.model.addresses import Address, Family, parse_network
-from nftproxy.model.annotations import Failover
+from nftproxy.model.annotations import Algorithm, Failover
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import BadInput, Problem
 from nftproxy.model.settings import (
@@ -118,6 +118,7 @@ def test_every_field() -> None:
             "masqueradeFullyRandom": True,
             "protectedPorts": [22, "2379-2380", "80"],
             "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
+            "algorithm": "source-hash",
             "failover": ["silent"],
             "serviceCounts": True,
             "agentSocket": "/run/other.sock",
@@ -146,10 +147,45 @@ def test_every_field() -> None:
         logging=Logging(LogFormat.JSON, 4),
         protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
         external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
+        algorithm=Algorithm.SOURCE_HASH,
         failover=frozenset({Failover.SILENT}),
         service_counts=True,
         agent_socket="/run/other.sock",
     )
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "algorithm"),
+    [
+        ("rr", Algorithm.ROUND_ROBIN),
+        ("wrr", Algorithm.ROUND_ROBIN),
+        ("sh", Algorithm.SOURCE_HASH),
+        ("mh", Algorithm.SOURCE_HASH_WITH_PORT),
+        ("lc", Algorithm.ROUND_ROBIN),
+        ("dh", Algorithm.RANDOM),
+        ("odd", Algorithm.RANDOM),
+        ("", None),
+    ],
+)
+def test_the_scheduler_of_ipvs_mode(scheduler: str, algorithm: Algorithm | None) -> None:
+    """In IPVS mode a named scheduler is the default algorithm, with a warning.  A named algorithm goes before it."""
+    given = HEAD | {"mode": "ipvs", "ipvs": {"scheduler": scheduler}}
+    config, warnings = parse_config(given, "")
+    assert config.algorithm is (algorithm or Algorithm.RANDOM)
+    said = [each.message for each in warnings if each.code is Code.IPVS_SCHEDULER]
+    assert [message.partition(", where")[0] for message in said] == (
+        [f"{scheduler!r} becomes nftproxy.algorithm: {algorithm.value}"] if algorithm else []
+    )
+    config, warnings = parse_config(given | {"nftproxy": {"algorithm": "consistent-hash"}}, "")
+    assert config.algorithm is Algorithm.CONSISTENT_HASH
+    assert Code.IPVS_SCHEDULER not in [each.code for each in warnings]
+
+
+def test_a_scheduler_counts_in_ipvs_mode_alone() -> None:
+    """In other modes the scheduler has no effect."""
+    config, warnings = parse_config(HEAD | {"mode": "nftables", "ipvs": {"scheduler": "sh"}}, "")
+    assert config.algorithm is Algorithm.RANDOM
+    assert [(each.field, each.code) for each in warnings] == [("ipvs.scheduler", Code.CONFIGURATION_UNUSED)]
 
 
 @pytest.mark.parametrize("mode", list(DetectLocalMode))
@@ -299,6 +335,7 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
             for name in ("x" * 16, "a b", "a/b", "a*", 'a"', "a\n", "a\0", ".", "..", "é")
         ),
         ("detectLocal.interfaceNamePrefix", "p" * 15, f": {'p' * 15!r} {NO_INTERFACE.format(14)}"),
+        ("nftproxy.algorithm", "lc", f": 'lc' is not one of {', '.join(each.value for each in Algorithm)}"),
         ("nftproxy.failover", "silent", ": 'silent' is not a list"),
         *(
             ("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent, refused")

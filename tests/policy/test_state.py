@@ -13,7 +13,7 @@ from nftproxy_conformance.strategies.histories import batches, clusters, histori
 from nftproxy_conformance.strategies.objects import SERVICES, Given
 
 from nftproxy.model.addresses import Address
-from nftproxy.model.annotations import Failover, ServiceOptions
+from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
 from nftproxy.model.events import ApiServers, Event, Listed, Put, Removed, SilentPlaces, key_of
 from nftproxy.model.objects import EndpointSlice, Node, Place, Service, ServiceCIDR
 from nftproxy.model.settings import Config
@@ -80,6 +80,22 @@ def test_the_annotation_goes_before_the_configuration(annotation: str | None, ha
         made = ClusterState("node-a", Config(failover=frozenset({Failover.SILENT})))
         made.ingest(event)
         assert (web.key in made.watched) is has_it
+
+
+def test_the_default_algorithm_is_of_services_without_the_annotation() -> None:
+    """Plain Services share the configuration's options, and are untouched where the configuration names nothing."""
+    plain, own = service("shop/a"), service("shop/b", annotations={"algorithm": "random"})
+    other = service("shop/c")
+    made = ClusterState("node-a", Config(algorithm=Algorithm.SOURCE_HASH))
+    made.ingest(Listed(Service, (plain, own, other)))
+    assert [each.options.effective_algorithm for each in made.services.values()] == [
+        Algorithm.SOURCE_HASH,
+        Algorithm.RANDOM,
+        Algorithm.SOURCE_HASH,
+    ]
+    assert made.services[plain.key].options is made.services[other.key].options
+    unchanged = state(plain)
+    assert unchanged.services[plain.key] is plain
 
 
 def test_a_service_touches_itself() -> None:

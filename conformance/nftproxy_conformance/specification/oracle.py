@@ -88,7 +88,8 @@ class Oracle:
         """True if the client's next connection must reach the same pod, by affinity or by its hash."""
         front = self.front_of(place_of(probe))
         return front is not None and (
-            front.service.affinity_timeout is not None or front.service.options.algorithm in BY_ADDRESS
+            front.service.affinity_timeout is not None
+            or (front.service.options.algorithm or self.world.config.algorithm) in BY_ADDRESS
         )
 
     def least_share(self, probe: Probe, expected: Collection[Outcome]) -> float:

@@ -176,7 +176,7 @@ def _words(form: Word) -> st.SearchStrategy[object]:
 
 _options: dict[str, st.SearchStrategy[Any]] = {
     **{field_of(name): _words(each.form) for name, each in OF_SERVICES.items() if isinstance(each.form, Word)},
-    "algorithm": _algorithms(),
+    "algorithm": st.none() | _algorithms(),
     "failover": st.none() | st.frozensets(st.sampled_from(Failover)),
     "weights": st.sampled_from([(), (("a", 3), ("b", 1)), (("a", 0),), (("b", 2), ("c", 5))]),
     "client_connection_rate": st.sampled_from([None, None, GENEROUS]),
@@ -314,6 +314,7 @@ configs: st.SearchStrategy[Config] = st.builds(
     allow_service_external_ips=st.booleans(),
     protected_ports=st.sampled_from([PROTECTED_PORTS, (), (PortRange(53, 80),)]),
     external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
+    algorithm=st.just(Algorithm.RANDOM) | _algorithms(),
     failover=st.sampled_from([frozenset(), frozenset(), frozenset(Failover)]),
     service_counts=st.booleans(),
 )

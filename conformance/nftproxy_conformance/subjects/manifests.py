@@ -71,6 +71,7 @@ def settings(config: Config) -> Manifest:
         "nftproxy": {
             "protectedPorts": list(map(str, config.protected_ports)),
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
+            "algorithm": config.algorithm.value,
             "failover": sorted(each.value for each in config.failover),
             "serviceCounts": config.service_counts,
         },
