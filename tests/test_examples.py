@@ -317,6 +317,7 @@ CLAIMS: dict[str, dict[Probe, set[Outcome]]] = {
         way(POD, "2001:db8:113::9"): hidden(8080, "fd00:1::4", "fd00:1:0:1::4"),
         way(OUTSIDE, "203.0.113.25", 25): at(2525, "10.1.0.25"),
         way(POD, "203.0.113.25", 25): at(2525, "10.1.0.25", "10.1.1.25"),
+        way(POD, "203.0.113.25", 80): {TCP_RESET},
     },
     "internal-local": {
         way(POD, "10.96.0.80", 4317): at(4317, "10.1.0.40"),

@@ -144,6 +144,9 @@ OWN_FLAGS = (
     Flag("agent-socket", "nftproxy.agentSocket", str, "The socket for `nftproxy status` and `list`."),
     Flag("algorithm", "nftproxy.algorithm", str, "How endpoints are chosen for new connections."),
     Flag("element-budget", "nftproxy.elementBudget", _number, "Elements of all Services together."),
+    Flag(
+        "external-addresses", "nftproxy.externalAddresses", str, "closed: rejects packets to ports without a Service."
+    ),
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
     Flag("failover", "nftproxy.failover", _words, "Failures after which connections go to other endpoints."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),

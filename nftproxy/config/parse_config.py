@@ -49,6 +49,7 @@ from nftproxy.model.settings import (
     Config,
     Conntrack,
     DetectLocalMode,
+    ExternalAddresses,
     LogFormat,
     Logging,
     NodePortAddresses,
@@ -142,6 +143,7 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         logging=_logging(given.logging or LoggingSection(), report),
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
+        external_addresses=_external_addresses(own, report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
         algorithm=_algorithm(given, report, warn),
@@ -173,6 +175,15 @@ def _taint_key(key: str, report: Report) -> str:
     elif _KUBERNETES_OWN.fullmatch(key.rpartition("/")[0]):
         report("nftproxy.startupTaint", f"{show(key)} is one of Kubernetes' own taints, which nftproxy may not remove")
     return key
+
+
+def _external_addresses(own: Nftproxy, report: Report) -> ExternalAddresses:
+    """Parse the word.  Ranges must say which addresses are Services' alone: authors of Services can claim any other."""
+    path = "nftproxy.externalAddresses"
+    word = _member(own.external_addresses, _DEFAULT.external_addresses, path, report)
+    if word is ExternalAddresses.CLOSED and not own.external_ip_cidrs:
+        report(path, "closed needs nftproxy.externalIPCIDRs: ranges that nothing but Services uses")
+    return word
 
 
 def _algorithm(given: KubeProxyConfiguration, report: Report, warn: Report) -> Algorithm:

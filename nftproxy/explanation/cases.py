@@ -24,7 +24,7 @@ from nftproxy.explanation.ownership import (
 from nftproxy.explanation.question import SourceKind, ToAddress
 from nftproxy.model.addresses import Address, Family, Network, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm
-from nftproxy.model.objects import Service, TrafficPolicy
+from nftproxy.model.objects import ObjectKey, Service, TrafficPolicy
 from nftproxy.model.pods import Pods
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.choice import choose, why_no_candidate
@@ -32,7 +32,7 @@ from nftproxy.policy.choosing.verdicts import EndpointVerdict
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
 from nftproxy.policy.facts import Front, Slots
-from nftproxy.policy.fronts import denies_some, has_own_list, restricting_ranges
+from nftproxy.policy.fronts import claimed_fronts, closed_addresses, denies_some, has_own_list, restricting_ranges
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.localhost import LocalPort
 from nftproxy.policy.ranges import networks_of
@@ -117,6 +117,9 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
     if holder and holder not in pipeline.withheld[spot.family]:
         why = f"it is the ClusterIP of Service {holder}, which does not serve this port"
         return Case(sources, Fate.REJECTED, why, REJECTIONS[spot.protocol])
+    if not is_own and (closing := _closing(pipeline, spot)):
+        why = f"it is an external address of Service {closing}, and no Service has this port"
+        return Case(sources, Fate.REJECTED, why, REJECTIONS[spot.protocol])
     cidr = next((cidr for cidr in state.service_cidrs if contains(cidr, address)), None)
     if cidr:
         return Case(sources, Fate.DROPPED, f"it is in the ServiceCIDR {cidr}, and {_whose(pipeline, address)}")
@@ -126,6 +129,17 @@ def unserved_case(pipeline: Pipeline, spot: ToAddress, client: Client) -> Case:
         return Case(sources, Fate.PASSED, f"{whose}, so the packet is routed as any other")
     why = _why_no_node_port(pipeline, spot) or _proxied(state, address) or "no Service is served there"
     return Case(sources, Fate.PASSED, f"{why}, so the packet is routed as any other")
+
+
+def _closing(pipeline: Pipeline, spot: ToAddress) -> ObjectKey | None:
+    """The first Service by which the ports of an external address are closed, None if they aren't."""
+    state, config, family = pipeline.state, pipeline.settings.config, spot.family
+    for key in state.claims.external_users(spot.address) if config.closes_external_addresses else ():
+        for _, fronts in claimed_fronts(state, config, family, state.services[key]):
+            had = [each for each in fronts if not each.denial]
+            if key not in pipeline.withheld[family] and spot.address in closed_addresses(state, config, had):
+                return key
+    return None
 
 
 def _proxied(state: ClusterState, address: Address) -> str:

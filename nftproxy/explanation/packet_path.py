@@ -39,6 +39,8 @@ FILTER = HookStage("filter", ("filter-forward", "filter-input", "filter-output")
 SCREEN = HookStage("limits of clients", ("screen-postrouting", "screen-input"))
 HIDE = HookStage("masquerading", ("nat-postrouting",))
 AGENT = HookStage("the agent's own socket", ())
+UNUSED = ("cluster-ips", "external-ips")
+"""The sets of addresses whose ports without a Service are closed."""
 STAGES = (GUARD, TRANSLATE, REMEMBER, FILTER, SCREEN, HIDE, AGENT)
 
 
@@ -172,9 +174,9 @@ def _filter(answers: Answers, case: Case) -> Card:
         return _quiet("was translated: goes on")
     if case.fate in (Fate.PASSED, Fate.NODE):
         return _quiet(case.why)
-    names = ("no-endpoints", "nodeport-no-endpoints", "fronts", "nodeport-fronts", "cluster-ips")
+    names = ("no-endpoints", "nodeport-no-endpoints", "fronts", "nodeport-fronts", *UNUSED)
     name = next((name for name in names if name in answers), "service-cidrs")
-    chain = "unused-cluster-ips" if name in ("cluster-ips", "service-cidrs") else "untranslated"
+    chain = "unused-cluster-ips" if name in (*UNUSED, "service-cidrs") else "untranslated"
     return Card(chain, (CardRow(f"@{name}", case.why),), is_end=True)
 
 

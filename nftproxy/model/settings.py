@@ -67,6 +67,13 @@ class NodePortAddresses(msgspec.Struct, frozen=True):
     localhost: frozenset[Family] = frozenset()  # 127.0.0.1 or ::1, for TCP, in these families
 
 
+class ExternalAddresses(Enum):
+    """What becomes of packets to an external address at a port that no Service has (nftproxy.externalAddresses)."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
 class PortRange(NamedTuple):
     """Ports from the first to the last, both included."""
 
@@ -120,6 +127,7 @@ class Config(msgspec.Struct, frozen=True):
     logging: Logging = Logging()
     protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS  # the node keeps them against any Service
     external_ip_cidrs: tuple[Network, ...] = ()  # the only ranges whose externalIPs are served, all if empty
+    external_addresses: ExternalAddresses = ExternalAddresses.OPEN  # in `external_ip_cidrs`, of both kinds
     agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
     service_proxy_name: str = ""  # the value of the label service-proxy-name of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
@@ -127,6 +135,11 @@ class Config(msgspec.Struct, frozen=True):
     failover: frozenset[Failover] = frozenset()  # of Services without the annotation
     service_counts: bool = False  # count the connections of each Service port
     element_budget: int = ELEMENT_BUDGET  # elements of all Services together, divided between the namespaces
+
+    @property
+    def closes_external_addresses(self) -> bool:
+        """Whether ports without a Service are closed at external addresses."""
+        return self.external_addresses is ExternalAddresses.CLOSED
 
     @property
     def is_canary(self) -> bool:

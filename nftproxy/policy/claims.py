@@ -145,6 +145,7 @@ class Claims:
         self._claimants: dict[Claim, tuple[Claimant, ...]] = {}
         self._cluster_ip_holders: dict[Address, tuple[Claimant, ...]] = {}
         self._external_users: dict[Address, set[ObjectKey]] = {}
+        self._proxied_for: dict[Address, set[ObjectKey]] = {}
         self._node_addresses: frozenset[Address] = frozenset()
         self._api_servers: frozenset[tuple[Address, int]] = frozenset()
         self._touched: set[ObjectKey] = set()
@@ -177,6 +178,8 @@ class Claims:
         """Set the API server's addresses and ports.  No Service gets an external address there, by any protocol."""
         changed, self._api_servers = self._api_servers ^ places, places
         self._changed_places |= {Claim(address, protocol, port) for address, port in changed for protocol in Protocol}
+        if self._config.closes_external_addresses:
+            self._changed_places |= {address for address, _ in changed}
 
     def winner(self, claim: Claim) -> ObjectKey | None:
         """The Service that owns the address and port: the first claimant that no other Service keeps from it."""
@@ -221,6 +224,23 @@ class Claims:
         holders = self._cluster_ip_holders.get(address)
         return holders[0].key if holders else None
 
+    def is_services_alone(self, address: Address) -> bool:
+        """Whether nothing but Services uses an external address, so that its other ports may be closed.
+
+        The configuration must vouch for it by a range, since authors of Services can claim any address.  It is
+        neither the node's nor the API server's, and no load balancer takes packets to it by itself (ipMode Proxy).
+        """
+        return (
+            any(contains(cidr, address) for cidr in self._config.external_ip_cidrs)
+            and address not in self._node_addresses
+            and address not in self._proxied_for
+            and all(address != server for server, _ in self._api_servers)
+        )
+
+    def external_users(self, address: Address) -> list[ObjectKey]:
+        """The Services with this external address, in the order of their names."""
+        return sorted(self._external_users.get(address, ()))
+
     def _owner_of_node_port(self, claim: Claim) -> Claimant | None:
         claimants = self._claimants.get(_on_node(claim))
         return claimants[0] if claimants else None
@@ -233,6 +253,9 @@ class Claims:
             self._change_holder(address, Claimant(False, service.created, service.key), present=present)
         for address in external:
             _change_member(self._external_users, address, service.key, present=present)
+        for address in service.proxied_ips if self._config.closes_external_addresses else ():
+            _change_member(self._proxied_for, address, service.key, present=present)
+            self._changed_places.add(address)
 
     def _change_holder(self, address: Address, me: Claimant, *, present: bool) -> None:
         before = self.cluster_ip_owner(address)

@@ -32,6 +32,7 @@ from nftproxy.policy.failover import PortFailover
 from nftproxy.policy.fronts import (
     ClaimedFront,
     claimed_fronts,
+    closed_addresses,
     guarded_addresses,
     has_own_list,
     restricting_ranges,
@@ -94,7 +95,8 @@ def compile_service(
         drawing = Drawing(family, service, port, state.node.name, settings)
         failover = PortFailover.of(service, family, port, choice)
         compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, failover)
-        facts = PortFacts(port.protocol.value, cluster_ips, screen=screen, **compiler.collected(had))
+        closed = closed_addresses(state, settings.config, had)
+        facts = PortFacts(port.protocol.value, cluster_ips, closed, screen=screen, **compiler.collected(had))
         if facts.allowed:
             own = own.without_allowed()
         yield PortKey(service.key, port.name, port.protocol), facts

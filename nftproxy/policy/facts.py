@@ -43,6 +43,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     this length, length).
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
+    `external_ips` holds the set of external addresses whose ports without a Service are closed, if so configured.
     `masquerades` says how to masquerade connections: rows of (match, statement).  The first row that matches counts
     ("" matches all).
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
@@ -71,6 +72,7 @@ class TableFacts(msgspec.Struct, frozen=True):
     remembered_nodeports: tuple[str, ...]
     nodeport_addresses: tuple[Address, ...]
     service_cidrs: tuple[str, ...]
+    external_ips: tuple[str, ...]
     filter_priority: int
     counted: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
@@ -207,6 +209,7 @@ class PortScreen(msgspec.Struct, frozen=True, gc=False):
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """A Service port in a family, as memberships: each field has the members of a set or map.
 
+    `external_ips` are the external addresses whose other ports are closed.
     `services` and `short_circuits` are rows of (front, number that says how an endpoint is drawn), `guarded` of (front,
     list of source ranges), `allowed` of (list, key of a range: ranges.py), `affinities` of (front, seconds as an
     address).  A list of source ranges is called by an address, its Service's ClusterIP.
@@ -221,6 +224,7 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
 
     protocol: str
     cluster_ips: tuple[Address, ...]
+    external_ips: tuple[Address, ...] = ()
     services: tuple[tuple[Front, str], ...] = ()
     short_circuits: tuple[tuple[Front, str], ...] = ()
     fronts: tuple[Front, ...] = ()

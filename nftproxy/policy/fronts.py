@@ -118,6 +118,14 @@ def claimed_fronts(
         yield port, fronts
 
 
+def closed_addresses(state: ClusterState, config: Config, had: Iterable[ClaimedFront]) -> tuple[Address, ...]:
+    """The external addresses of a Service port's fronts whose other ports are closed, if so configured."""
+    if not config.closes_external_addresses:
+        return ()
+    found = dict.fromkeys(each.claim.address for each in had if each.is_external and each.claim.address != NODE)
+    return tuple(filter(state.claims.is_services_alone, found))
+
+
 def _claimed_front(service: Service, claim: Claim, kind: ClaimKind, denial: Denial | None) -> ClaimedFront:
     is_external = kind is not ClaimKind.CLUSTER_IP
     policy = service.external_policy if is_external else service.internal_policy

@@ -95,7 +95,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
-def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) -> int:
+def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, *, closes: bool = False) -> int:
     """The most elements that a Service may have, in both families together.  It has as many, or a few less.
 
     The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.
@@ -104,6 +104,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) 
         service: the Service.
         slices: its EndpointSlices.
         crowded: the sum of `crowd_of` of these.
+        closes: whether ports without a Service are closed at external addresses.
     """
     options = service.options
     front = FRONT + (service.affinity_timeout is not None)
@@ -114,7 +115,11 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0) 
     elements = crowded + keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
     elements += _of_timeout(service)
     for family, (inside, external) in _addresses_by_family(service).items():
-        elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
+        elements += (
+            external * closes
+            + inside * (len(service.ports) * front + 1)
+            + (external * len(service.ports) + node_ports) * outside
+        )
         rows = _all_rows(service, [each for each in slices if each.family is family])
         elements += rows * (inside + external + (node_ports > 0)) * _copies(service)
         if family is Family.IPV6 and rows > SHARED_ROWS:

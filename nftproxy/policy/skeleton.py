@@ -57,6 +57,7 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
+        external_ips=("external-ips",) if config.closes_external_addresses else (),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
         counted=(CONNECTIONS, *(reason.value for reason in UnservedReason if reason not in SCREENED))
         if config.service_counts

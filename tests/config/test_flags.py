@@ -24,6 +24,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
     given = {
         "masquerade-fully-random": "true",
         "protected-ports": "22, 2379-2380",
+        "external-addresses": "closed",
         "external-ip-cidrs": "203.0.113.0/24,2001:db8::/32",
         "service-proxy-name": "canary",
         "startup-taint": "nftproxy.dev/not-ready",
@@ -37,6 +38,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
     section = {
         "masqueradeFullyRandom": True,
         "protectedPorts": [22, "2379-2380"],
+        "externalAddresses": "closed",
         "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
         "serviceProxyName": "canary",
         "startupTaint": "nftproxy.dev/not-ready",

@@ -20,6 +20,7 @@ from nftproxy.model.settings import (
     Config,
     Conntrack,
     DetectLocalMode,
+    ExternalAddresses,
     LogFormat,
     Logging,
     NodePortAddresses,
@@ -119,6 +120,7 @@ def test_every_field() -> None:
             "protectedPorts": [22, "2379-2380", "80"],
             "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
             "algorithm": "source-hash",
+            "externalAddresses": "closed",
             "failover": ["silent"],
             "serviceCounts": True,
             "agentSocket": "/run/other.sock",
@@ -147,6 +149,7 @@ def test_every_field() -> None:
         logging=Logging(LogFormat.JSON, 4),
         protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
         external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
+        external_addresses=ExternalAddresses.CLOSED,
         algorithm=Algorithm.SOURCE_HASH,
         failover=frozenset({Failover.SILENT}),
         service_counts=True,
@@ -336,6 +339,12 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
         ),
         ("detectLocal.interfaceNamePrefix", "p" * 15, f": {'p' * 15!r} {NO_INTERFACE.format(14)}"),
         ("nftproxy.algorithm", "lc", f": 'lc' is not one of {', '.join(each.value for each in Algorithm)}"),
+        ("nftproxy.externalAddresses", "shut", ": 'shut' is not one of open, closed"),
+        (
+            "nftproxy.externalAddresses",
+            "closed",
+            ": closed needs nftproxy.externalIPCIDRs: ranges that nothing but Services uses",
+        ),
         ("nftproxy.failover", "silent", ": 'silent' is not a list"),
         *(
             ("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent, refused")

@@ -23,6 +23,7 @@ from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
 from nftproxy.model.annotations import Algorithm, ServiceOptions
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
+from nftproxy.model.settings import ExternalAddresses
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
 
 HERE, AWAY = "10.1.0.4", "10.1.1.4"
@@ -299,6 +300,31 @@ def test_node_ports_are_claimed_in_both_families() -> None:
     six = service("shop/six", created=2, cluster_ips=["fd00:96::10"], type="NodePort", ports=["http:80:30080"])
     there = world(four, six, slice_of("shop/six", ["fd00:1::4"]))
     assert become(there, Origin.OUTSIDE, "fd00:c0a8::2", 30080) == {NODE}
+
+
+@pytest.mark.parametrize(
+    ("address", "closed", "outcome"),
+    [
+        ("203.0.113.7", True, TCP_RESET),
+        ("203.0.113.7", False, UNTOUCHED),
+        ("198.51.100.9", True, UNTOUCHED),
+        ("203.0.113.8", True, NODE),
+        ("203.0.113.10", True, UNTOUCHED),
+        ("203.0.113.11", True, UNTOUCHED),
+    ],
+)
+def test_closed_external_addresses(address: str, closed: bool, outcome: Outcome) -> None:
+    """Other ports are rejected at addresses in the ranges, but not at the node's, or at those of no Service, or those
+    that a load balancer serves by itself.
+    """
+    balanced = service(
+        type="LoadBalancer", load_balancer_ips=["203.0.113.7", "198.51.100.9", "203.0.113.8", "203.0.113.10"]
+    )
+    proxied = service("shop/two", type="LoadBalancer", cluster_ips=["10.96.0.2"], proxied_ips=["203.0.113.10"])
+    word = ExternalAddresses.CLOSED if closed else ExternalAddresses.OPEN
+    there = world(balanced, proxied, external_addresses=word, external_ip_cidrs=networks(["203.0.113.0/24"]))
+    for origin in Origin:
+        assert become(there, origin, address, 81) == {outcome}
 
 
 def test_unallocated_cluster_ips() -> None:

@@ -28,7 +28,8 @@ from nftproxy_conformance.strategies.worlds import world_of
 from nftproxy_conformance.trials.trial import but_for_sources, exactly
 
 from nftproxy.model.objects import ClusterObject, Node, TrafficPolicy
-from tests.support.factories import service, service_cidr, slice_of
+from nftproxy.model.settings import ExternalAddresses
+from tests.support.factories import networks, service, service_cidr, slice_of
 
 SEMANTICS = (Path(__file__).resolve().parents[2] / "docs" / "semantics.md").read_text()
 SECTIONS = {
@@ -125,6 +126,16 @@ def test_a_wrong_outcome_has_its_rule(
     oracle = Oracle(world(*given))
     assert not set(seen) <= oracle.expected(tried)
     assert rule_of(oracle, tried, seen, "went elsewhere") is rule
+
+
+def test_a_closed_external_address_has_its_rule() -> None:
+    """A packet that passes at a closed address leads to the sentence about closed addresses."""
+    config = structs.replace(
+        PLAIN_CONFIG, external_addresses=ExternalAddresses.CLOSED, external_ip_cidrs=networks(["203.0.113.0/24"])
+    )
+    balanced = service("shop/web", load_balancer_ips=["203.0.113.7"], type="LoadBalancer")
+    oracle = Oracle(world_of(PLAIN_NODE, config, [balanced]))
+    assert rule_of(oracle, probe("203.0.113.7", 81), [UNTOUCHED], "went elsewhere") is Rule.CLOSED
 
 
 def test_what_went_wrong_may_say_it_all() -> None:

@@ -16,9 +16,10 @@ from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
+from nftproxy.model.settings import ExternalAddresses
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
-from tests.support.factories import host_addresses, key, node, pipeline, service, service_cidr, slice_of
+from tests.support.factories import host_addresses, key, networks, node, pipeline, service, service_cidr, slice_of
 
 
 def asked(made: Pipeline, to: str, source: str = "", pods: Pods = NO_PODS) -> Explanation:
@@ -216,6 +217,19 @@ def test_only_translation_depends_on_limits(limits: Mapping[str, str]) -> None:
     """Connections that no limit drops aren't said to be within limits."""
     made = pipeline(service(annotations=limits), slice_of(endpoints=[] if limits else ["10.1.0.4"]))
     assert "within the limits" not in str(asked(made, "10.96.0.10:80"))
+
+
+@pytest.mark.parametrize(("cidr", "fate"), [("203.0.113.0/24", Fate.REJECTED), ("192.0.2.0/24", Fate.PASSED)])
+def test_a_closed_external_address_names_its_service(cidr: str, fate: Fate) -> None:
+    """Another port of an external address is rejected in the ranges that are closed, and the Service is named."""
+    balanced = service(type="LoadBalancer", load_balancer_ips=["203.0.113.7"])
+    made = pipeline(balanced, external_addresses=ExternalAddresses.CLOSED, external_ip_cidrs=networks([cidr]))
+    found = place(made, "203.0.113.7:81")
+    assert {case.fate for case in found.cases} == {fate}
+    expected = [(each.container, each.value) for each in found.expected if each.container == "external-ips"]
+    assert expected == [("external-ips", "" if fate is Fate.REJECTED else None)]
+    if fate is Fate.REJECTED:
+        assert found.cases[0].why == "it is an external address of Service shop/web, and no Service has this port"
 
 
 def test_a_service_without_rules_for_its_family_is_no_service_without_the_port() -> None:

@@ -15,11 +15,11 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
-from nftproxy.model.settings import Config
+from nftproxy.model.settings import Config, ExternalAddresses
 from nftproxy.policy.budget import Budget, Shortage, _Demand
 from nftproxy.policy.limits import ODD_TIMEOUT, SHARED_ROWS, crowd_of, size
 from nftproxy.policy.state import ClusterState
-from tests.support.factories import key, pipeline, service, slice_of
+from tests.support.factories import key, networks, pipeline, service, slice_of
 
 
 def counted(budget: Budget, name: str, elements: int, created: int = 0) -> None:
@@ -161,6 +161,10 @@ def test_a_small_change_elsewhere_leaves_a_share_as_it_is() -> None:
 
 
 NUMBERS = ["a:80:30080", "b:81", "c:82/udp"]
+CLOSED: dict[str, Any] = {
+    "external_addresses": ExternalAddresses.CLOSED,
+    "external_ip_cidrs": networks(["203.0.113.0/24"]),
+}
 SHAPES: dict[str, dict[str, Any]] = {
     "plain": {},
     "both families": {"cluster_ips": ["10.96.0.10", "fd00:96::10"]},
@@ -179,6 +183,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         }
     },
     "ranges": {"source_ranges": ["10.9.0.0/16", "10.64.0.0/11", "10.7.0.0/25"], "load_balancer_ips": ["203.0.113.3"]},
+    "closed": {"external_ips": ["203.0.113.1", "203.0.113.2"], "external_policy": "Local"},
     "failover": {"annotations": {"failover": "silent,refused"}},
     "failover and local": {
         "annotations": {"failover": "refused"},
@@ -200,7 +205,8 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         slices.append(
             slice_of("shop/web", [f"fd00:1::{each}" for each in range(1, count + 1)], ports=names, suffix="6")
         )
-    agent = pipeline(made, *slices)
+    closes = shape == "closed"
+    agent = pipeline(made, *slices, **CLOSED if closes else {})
     blocks = [
         block for each in agent.generations.values() for owner, block in each.blocks.items() if owner != "this node"
     ]
@@ -210,7 +216,9 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         for element in block.elements
         if not element.value.startswith(("goto", "jump")) and "-slots-" not in element.container
     }
-    reckoned = size(made, slices, sum(map(crowd_of, slices)) + sum(len(each.ports) for each in slices))
+    crowded = sum(map(crowd_of, slices)) + sum(len(each.ports) for each in slices)
+    reckoned = size(made, slices, crowded, closes=closes)
+    assert any(each.container == "external-ips" for each in found) is closes
     assert len(found) <= reckoned
     assert reckoned <= 5 * len(found)
 

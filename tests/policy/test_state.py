@@ -158,9 +158,9 @@ def test_an_endpoint_that_takes_the_place_of_another_is_not_weighed(monkeypatch:
     """
     weighed: list[Service] = []
 
-    def counting(given: Service, *others: Any) -> int:
+    def counting(given: Service, *others: Any, **tweaks: Any) -> int:
         weighed.append(given)
-        return size(given, *others)
+        return size(given, *others, **tweaks)
 
     monkeypatch.setattr("nftproxy.policy.state.size", counting)
     state = ClusterState("node-a")

@@ -16,7 +16,7 @@ from msgspec import structs
 from nftproxy.model.addresses import Address, Family, family_of, parse_network
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy.model.settings import NodePortAddresses
+from nftproxy.model.settings import ExternalAddresses, NodePortAddresses
 from nftproxy_conformance.lab.outcome import Kind, Outcome, Probe
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import View, World, virtual_ips
@@ -81,7 +81,7 @@ def _alternatives(world: World, probe: Probe, earlier: Sequence[World]) -> Itera
         ("D10", _other_owners(world, probe)),
         ("D11", _without_protection(world, probe)),
         ("D15", _without_portless(world, probe)),
-        ("D19", _without_annotations(world)),
+        ("D19", _without_own_words(world)),
     ):
         yield from ((deviation, other) for other in worlds)
 
@@ -143,9 +143,11 @@ def _without_portless(world: World, probe: Probe) -> Iterator[World]:
         yield world._replace(services=left)
 
 
-def _without_annotations(world: World) -> Iterator[World]:
-    """No annotation has any effect."""
+def _without_own_words(world: World) -> Iterator[World]:
+    """No annotation has any effect, nor the words of the configuration that kube-proxy lacks."""
+    opened = structs.replace(world.config, external_addresses=ExternalAddresses.OPEN)
     services = tuple(structs.replace(each, options=PLAIN) for each in world.services)
     slices = tuple(structs.replace(each, options=PLAIN_SLICE) for each in world.slices)
-    if (services, slices) != (world.services, world.slices):
-        yield world._replace(services=services, slices=slices)
+    other = world._replace(config=opened, services=services, slices=slices)
+    if other != world:
+        yield other

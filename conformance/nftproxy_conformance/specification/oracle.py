@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm, GuardedFronts
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
-from nftproxy.model.settings import DetectLocalMode
+from nftproxy.model.settings import DetectLocalMode, ExternalAddresses
 from nftproxy_conformance.lab.outcome import (
     DROPPED,
     NODE,
@@ -123,10 +123,23 @@ class Oracle:
         """The outcome of a connection to no Service port: rejected at a ClusterIP, dropped at an unused ClusterIP."""
         if any(place.address in service.cluster_ips for service in self.world.services):
             return REJECTED[place.protocol]
+        if self.closes(place.address):
+            return REJECTED[place.protocol]
         if any(contains(cidr, place.address) for each in self.world.service_cidrs for cidr in each.cidrs):
             return DROPPED
         is_own = place.address in self.world.interfaces or is_loopback(place.address)
         return NODE if is_own else UNTOUCHED
+
+    def closes(self, address: Address) -> bool:
+        """True if ports without a Service are closed at an external address, which nothing but Services may have."""
+        config = self.world.config
+        if config.external_addresses is ExternalAddresses.OPEN or address in self.world.interfaces:
+            return False
+        proxied = {each for service in self.world.services for each in service.proxied_ips}
+        is_vouched = any(contains(cidr, address) for cidr in config.external_ip_cidrs)
+        if not is_vouched or address in proxied or address in self.world.node.addresses:
+            return False
+        return any(each.address == address and front.is_external for each, front in self.fronts.items())
 
     def _is_admitted(self, service: Service, address: Address, source: Address) -> bool:
         """True if source ranges admit a client.  They guard load balancer IPs, on request external IPs, never

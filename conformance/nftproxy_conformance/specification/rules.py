@@ -28,6 +28,7 @@ class Rule(Enum):
         "Packets to an address of a ServiceCIDR that is no Service's ClusterIP are dropped",
     )
     UNTOUCHED = "Virtual addresses", "Other ports of external addresses are not touched"
+    CLOSED = "Virtual addresses", "they are rejected at addresses in `nftproxy.externalIPCIDRs`"
     USABLE = "Endpoints", "An endpoint is *usable* if it is ready, or serving and terminating."
     TOPOLOGY = "Choosing", "Topology is judged over the ready endpoints only"
     DRAW = "Choosing", "Each new connection draws from its list at random, all with the same chance."
@@ -99,6 +100,8 @@ def _unserved(oracle: Oracle, place: Place) -> Rule:
     """The rule for a place without a Service port."""
     if any(place.address in service.cluster_ips for service in oracle.world.services):
         return Rule.OTHER_PORTS
+    if oracle.closes(place.address):
+        return Rule.CLOSED
     if any(contains(cidr, place.address) for each in oracle.world.service_cidrs for cidr in each.cidrs):
         return Rule.UNALLOCATED
     return Rule.NODE_PORTS if place.address in oracle.world.interfaces else Rule.UNTOUCHED

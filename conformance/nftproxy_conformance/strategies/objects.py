@@ -45,6 +45,7 @@ from nftproxy.model.settings import (
     Capabilities,
     Config,
     DetectLocalMode,
+    ExternalAddresses,
     NodePortAddresses,
     PortRange,
     Settings,
@@ -291,7 +292,14 @@ api_servers: st.SearchStrategy[ApiServers] = some(
 ).map(lambda places: ApiServers(frozenset(places)))
 """Where the agent reaches the API server: at addresses and ports that Services claim too."""
 
-configs: st.SearchStrategy[Config] = st.builds(
+
+def _with_closed(config: Config, wants: bool) -> Config:
+    """The configuration, perhaps with external addresses closed, which takes ranges."""
+    is_closed = wants and config.external_ip_cidrs
+    return structs.replace(config, external_addresses=ExternalAddresses.CLOSED) if is_closed else config
+
+
+_configs: st.SearchStrategy[Config] = st.builds(
     Config,
     masquerade_all=st.booleans(),
     masquerade_bit=st.sampled_from([0, 14, 31]),
@@ -318,6 +326,7 @@ configs: st.SearchStrategy[Config] = st.builds(
     failover=st.sampled_from([frozenset(), frozenset(), frozenset(Failover)]),
     service_counts=st.booleans(),
 )
+configs = st.builds(_with_closed, _configs, st.booleans())
 """Any way to recognise local sources, to masquerade and to serve node ports."""
 
 all_settings: st.SearchStrategy[Settings] = st.builds(

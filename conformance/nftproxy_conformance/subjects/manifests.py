@@ -72,6 +72,7 @@ def settings(config: Config) -> Manifest:
             "protectedPorts": list(map(str, config.protected_ports)),
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
             "algorithm": config.algorithm.value,
+            "externalAddresses": config.external_addresses.value,
             "failover": sorted(each.value for each in config.failover),
             "serviceCounts": config.service_counts,
         },
