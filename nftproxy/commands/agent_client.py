@@ -29,6 +29,8 @@ from nftproxy.model.settings import AGENT_SOCKET
 
 T = TypeVar("T")
 
+SAME_VERSION = "check that agent and command have the same version"
+"""The remedy if command and agent don't understand each other."""
 PATIENCE = 3.0
 """Seconds to wait for the agent's next bytes: the first are ready after some milliseconds."""
 
@@ -63,6 +65,10 @@ class NotReady(NoAnswer):
     code = Code.WAITING_FOR_LISTING
 
 
+class NoAnswerInTime(NoAnswer):
+    """The agent hangs, or is stopped."""
+
+
 class AgentClient(NamedTuple):
     """The agent's socket, and the seconds to wait for an answer."""
 
@@ -71,13 +77,19 @@ class AgentClient(NamedTuple):
 
     def get(self, kind: type[T], path: str, **query: str) -> T:
         """Return an answer that is a single value.  Raises the errors of `lines`."""
-        return msgspec.json.decode(b"".join(self.lines(path, query)), type=kind)
+        return self._decoded(msgspec.json.Decoder(kind), b"".join(self.lines(path, query)))
 
     def rows(self, what: str, **query: str) -> Iterator[ListingRow | End]:
         """Yield the rows of a listing as they come, and then the `End`.  Raises the errors of `lines`."""
         decoder = msgspec.json.Decoder(Line)
         for line in self.lines(f"/v1/{what}", query):
-            yield decoder.decode(line)
+            yield self._decoded(decoder, line)
+
+    def _decoded(self, decoder: msgspec.json.Decoder[T], text: bytes) -> T:
+        try:
+            return decoder.decode(text)
+        except msgspec.DecodeError as error:
+            raise NoAnswer(f"the answer of the agent at {self.path} can't be read: {error}", SAME_VERSION) from error
 
     def lines(self, path: str, query: Mapping[str, str]) -> Iterator[bytes]:
         """Yield the lines of an answer.
@@ -119,20 +131,20 @@ class AgentClient(NamedTuple):
         what = f"the agent{_number(process)} can't answer: {reason}"
         if advice:
             return NotReady(what, advice, process)
-        return NoAnswer(what, "check that agent and command have the same version", process)
+        return NoAnswer(what, SAME_VERSION, process)
 
     def _denial(self, why: str) -> NoAnswer:
         what = f"user {os.geteuid()} may not ask the agent at {self.path}: {why}"
         return NoAnswer(what, "run this as root, or as the agent's own user (in a pod: kubectl exec)")
 
-    def _silence(self, process: int) -> NoAnswer:
+    def _silence(self, process: int) -> NoAnswerInTime:
         running = _holder() if not process else None
         process = process or (running.process if running else 0)
         state = _state_of(process)
         what = f"the agent at {self.path}{_number(process)} doesn't answer within {self.patience:g} s"
         if state in ("T", "t"):
-            return NoAnswer(f"{what}: it is stopped", f"let it go on: kill -CONT {process}", process)
-        return NoAnswer(
+            return NoAnswerInTime(f"{what}: it is stopped", f"let it go on: kill -CONT {process}", process)
+        return NoAnswerInTime(
             what,
             "the rules stay in force and follow no changes; see its log, and whether /livez on port 10256 answers; "
             "after a restart it reloads its rules, which disturbs no connection",

@@ -21,7 +21,7 @@ import msgspec
 
 from nftproxy.agent.socket.answers import NodeInputs
 from nftproxy.api.access_reviews import PERMISSIONS, TAINT_PERMISSIONS, Permission
-from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
+from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer, NoAnswerInTime
 from nftproxy.commands.articles import articles
 from nftproxy.commands.output import json_text
 from nftproxy.config.parse_config import EMPTY_CONFIG, parse_config
@@ -106,7 +106,7 @@ def doctor_command(
     Run it before the change, while both proxies are there, and afterwards for leftovers.  It changes nothing.  Exit
     status 1 if there are errors or warnings, 0 if there are notes at most.
     """
-    agent = _agent_inputs(AgentClient(agent_socket, timeout))
+    agent = AgentClient(agent_socket, timeout)
     inspection = NodeInspection(node or platform.node().lower(), kube_proxy_metrics.rstrip("/"), agent)
     diagnosis = diagnose(inspection.observations(config_file, kubeconfig))
     if output == "json":
@@ -122,14 +122,16 @@ class NodeInspection:
     Args:
         node: the node's name.
         url: of kube-proxy's metrics server, without a path.
-        agent: the inputs of this node's agent, None if no agent answers.
+        agent: how to ask this node's agent, if it has one.
     """
 
-    def __init__(self, node: str, url: str, agent: NodeInputs | None) -> None:
+    def __init__(self, node: str, url: str, agent: AgentClient) -> None:
         self._node = node
         self._url = url
-        self._agent = agent
         self._unseen: list[Unseen] = []
+        self._has_agent = self._observe("another agent", lambda: agent_lock.holder() is not None, False)
+        self._delay = ""  # of the agent's answer, in words
+        self._agent = self._inputs(agent)
 
     def observations(self, config_file: Path | None, kubeconfig: Path | None) -> Observations:
         """Return everything that can be seen.
@@ -157,7 +159,8 @@ class NodeInspection:
             addresses=self._observe("this node's addresses", lambda: tuple(sorted(host_addresses().addresses)), None),
             has_our_rules=bool(ours),
             is_canary=any(comment.endswith(BESIDE_ANOTHER) for comment in ours),
-            has_agent=self._observe("another agent", lambda: agent_lock.holder() is not None, False),
+            has_agent=self._has_agent,
+            agent_delay=self._delay,
             sysctls=values,
             conntrack=self._conntrack(values, wanted),
             families=self._observe("nftables' families", _families, None),
@@ -176,6 +179,16 @@ class NodeInspection:
 
     def _add_unseen(self, what: str, why: str) -> None:
         self._unseen.append(Unseen(what, why))
+
+    def _inputs(self, agent: AgentClient) -> NodeInputs | None:
+        try:
+            return agent.get(NodeInputs, "/v1/node")
+        except NoAnswerInTime as error:
+            self._delay = f"{error.what}; {error.advice}"
+        except NoAnswer as error:
+            if self._has_agent:
+                self._add_unseen(AGENT, error.what)
+        return None
 
     # kube-proxy
 
@@ -269,13 +282,6 @@ class NodeInspection:
 def _advice(code: Code) -> tuple[str, str]:
     article = articles()[code]
     return article.means, article.do
-
-
-def _agent_inputs(client: AgentClient) -> NodeInputs | None:
-    try:
-        return client.get(NodeInputs, "/v1/node")
-    except NoAnswer:
-        return None
 
 
 def _agent_facts(agent: NodeInputs) -> AgentFacts:

@@ -141,7 +141,9 @@ def _other_proxies(observed: Observations) -> Iterator[Finding]:
 
 
 def _no_agent(observed: Observations) -> Iterator[Finding]:
-    """Find our rules without an agent."""
+    """Find our rules without an agent, and an agent that doesn't answer."""
+    if observed.agent_delay:
+        yield warning(Code.AGENT_SILENT, observed.agent_delay)
     if observed.has_our_rules and not observed.has_agent:
         yield warning(
             Code.RULES_WITHOUT_AGENT,

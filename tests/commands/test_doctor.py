@@ -22,7 +22,7 @@ from nftproxy_conformance.apiserver import ApiServer, Permission
 from nftproxy_conformance.apiserver.faults import Fault, Respond
 
 from nftproxy.agent.socket.answers import NodeInputs
-from nftproxy.commands.agent_client import AgentClient
+from nftproxy.commands.agent_client import AgentClient, NoAnswer, NoAnswerInTime
 from nftproxy.doctor import diagnosis as diagnosis_module
 from nftproxy.kernel import capabilities, sysctl
 from nftproxy.kernel.agent_lock import AgentLock
@@ -368,6 +368,38 @@ def test_the_configuration_that_is_in_force(monkeypatch: pytest.MonkeyPatch) -> 
         findings = found()
         assert set(findings) == codes
         assert "the agent's configuration" in seen(findings["NFT637"]) if "NFT637" in codes else True
+
+
+def test_an_agent_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that hangs is a warning.  Another failure is named if an agent runs."""
+
+    def ask_and_get(error: NoAnswer) -> dict[str, Any]:
+        monkeypatch.setattr(AgentClient, "get", mock.Mock(side_effect=error))
+        return diagnosis()
+
+    hanging = ask_and_get(NoAnswerInTime("the agent doesn't answer within 3 s: it is stopped", "let it go on"))
+    (finding,) = (each for each in hanging["findings"] if each["code"] == "NFT023")
+    assert (finding["severity"], seen(finding)) == (
+        "warning",
+        "the agent doesn't answer within 3 s: it is stopped; let it go on",
+    )
+    nowhere = NoAnswer("no agent answers", "start it")
+    assert "the agent's configuration" not in {each["what"] for each in ask_and_get(nowhere)["unseen"]}
+    lock = AgentLock()
+    try:
+        assert lock.acquire()
+        assert {"what": "the agent's configuration", "why": "no agent answers"} in ask_and_get(nowhere)["unseen"]
+    finally:
+        lock.close()
+
+
+def test_connection_tracking_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On a node without any setting there is no finding about one, and the answer names those that weren't seen."""
+    monkeypatch.setattr(sysctl, "NETWORK", str(tmp_path))
+    said = diagnosis()
+    assert {each["code"] for each in said["findings"]} <= EVERYWHERE
+    (unseen,) = (each for each in said["unseen"] if each["what"].startswith("the settings "))
+    assert "netfilter/nf_conntrack_max" in unseen["what"]
 
 
 # ---- other programs ------------------------------------------------------------------------------------------------
@@ -812,7 +844,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 35
+    assert len(codes) == 36
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

@@ -13,6 +13,7 @@ import pytest
 
 import nftproxy.agent.http.server as http_server
 from nftproxy.agent.socket.agent_socket import AgentSocket
+from nftproxy.agent.socket.answers import Versions
 from nftproxy.commands.agent_client import AgentClient, NoAnswer
 from nftproxy.model.errors import BadInput, Unavailable
 
@@ -44,7 +45,12 @@ async def endless(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
         yield b"x" * 4096 + b"\n"
 
 
-QUESTIONS = {"/fine": fine, "/bad": bad, "/failing": failing, "/endless": endless}
+async def older(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+    """An answer without the fields of this version."""
+    yield b'{"kind": "end"}\n'
+
+
+QUESTIONS = {"/fine": fine, "/bad": bad, "/failing": failing, "/endless": endless, "/v1/services": older}
 
 
 def ask(path: Path, question: str, **query: str) -> asyncio.Task[list[bytes]]:
@@ -66,6 +72,20 @@ def test_answers_come_in_pieces(tmp_path: Path) -> None:
             with pytest.raises(NoAnswer, match="unknown request"):
                 await ask(path, "/other")
         assert not path.exists()
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_of_another_version(tmp_path: Path) -> None:
+    """An answer that lacks fields, or has unknown ones, is no answer, and the remedy is the same version."""
+
+    async def scenario() -> None:
+        path = tmp_path / "agent.sock"
+        async with AgentSocket(str(path), QUESTIONS):
+            agent = AgentClient(str(path), 10)
+            for asking in (lambda: agent.get(Versions, "/v1/services"), lambda: list(agent.rows("services"))):
+                with pytest.raises(NoAnswer, match=r"can't be read: .*\n.*have the same version"):
+                    await asyncio.to_thread(asking)
 
     asyncio.run(scenario())
 
