@@ -171,8 +171,15 @@ def _why_no_node_port(pipeline: Pipeline, spot: ToAddress) -> str:
     owner = node_port_owner(pipeline, spot)
     if owner is None:
         return ""
-    served = ", ".join(node_port_addresses(pipeline, spot.family, spot.protocol)) or "no address of this family"
     what = f"the port is a node port of Service {owner}"
+    addresses = node_port_addresses(pipeline, spot.family, spot.protocol)
+    if spot.address in addresses:  # localhost, where the agent listens for ports with endpoints
+        service = pipeline.state.services[ObjectKey(owner.namespace, owner.name)]
+        where = (
+            "this node (externalTrafficPolicy Local)" if service.external_policy is TrafficPolicy.LOCAL else "any node"
+        )
+        return f"{what}, but no usable endpoint is on {where}"
+    served = ", ".join(map(str, addresses)) or "no address of this family"
     return f"{what}, but node ports are served only at {served} (nodePortAddresses)"
 
 

@@ -332,6 +332,8 @@ def test_a_service_over_a_limit_is_named_with_the_reason() -> None:
     (note,) = place(made, "10.96.0.10:80").notes
     what = "Service shop/web asks for this address but is quarantined, so it isn't served"
     assert note == f"{Code.LIMIT_EXCEEDED}: {what}: {reason}"
+    (case,) = place(made, "10.96.0.10:80").cases
+    assert case.why == "no Service is served there, so the packet is routed as any other"
 
 
 def test_health_checks_are_explained() -> None:
@@ -364,6 +366,19 @@ def test_localhost_is_explained() -> None:
     assert "agent" in found.affinity.how
     assert [case.fate for case in place(made, "127.0.0.1:30081").cases] == [Fate.NODE]
     assert place(made, "127.0.0.1:30080", "outside").cases == ()
+
+
+@pytest.mark.parametrize(
+    ("policy", "where"),
+    [("Cluster", "any node"), ("Local", "this node (externalTrafficPolicy Local)")],
+)
+def test_localhost_without_endpoints_is_explained(policy: str, where: str) -> None:
+    """Where the agent listens at localhost, a port that it doesn't listen at lacks endpoints."""
+    made = pipeline(
+        service(type="NodePort", ports=["http:80:30080"], external_policy=policy), node_port_addresses=["localhost"]
+    )
+    (case,) = place(made, "127.0.0.1:30080").cases
+    assert case.why.endswith(f"the port is a node port of Service shop/web:http, but no usable endpoint is on {where}")
 
 
 def test_the_wrong_protocol_is_noticed() -> None:
