@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from nftproxy.agent.socket.answers import ConflictRow, End, EndpointRow, ListingRow, ServiceRow
@@ -72,6 +73,14 @@ def test_long_lists_are_cut_unless_wide() -> None:
     assert "203.0.113.1,203.0.113.2,203.0.113.3 + 2 more...   80:30080/TCP" in nftproxy("list", "svc", "-A").out
     wide = nftproxy("list", "svc", "-A", "-o", "wide").out
     assert "203.0.113.1,203.0.113.2,203.0.113.3,203.0.113.4,203.0.113.5   80:30080/TCP" in wide
+
+
+def test_local_endpoints_are_counted_for_policy_local_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a policy Local there is no number of local endpoints, which would read as if none were on this node."""
+    local = msgspec.structs.replace(service_row("web"), external_policy="Local")
+    monkeypatch.setitem(ROWS, "services", [service_row("api"), local, End()])
+    header, *rows = (re.split(" {2,}", line) for line in nftproxy("list", "svc", "-A", "-o", "wide").out.splitlines())
+    assert [row[header.index("LOCAL")] for row in rows] == ["<none>", "0"]
 
 
 def test_long_cells_widen_their_own_row_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from nftproxy_conformance.lab.topology import NODE_NAME
 
 from nftproxy.api.services import PROXY_NAME
 from tests.kernel.conntrack.entries import fill
-from tests.support.cluster import IP
+from tests.support.cluster import IP, IP6
 from tests.support.objects import Object
 from tests.system.e2e.objects import external_name, service, slice_of
 from tests.system.faults.bench import Bench, node, vip
@@ -388,6 +388,13 @@ SERVICES = [
         never=("no Service is served",),
     ),
     Incident(
+        "node port at an address of another family",
+        f"explain [{IP6.node}]:30080",
+        ("no Service is served at the port",),
+        (web(ports=["80:30080"], type="NodePort"), PODS),
+        never=("no Service has",),
+    ),
+    Incident(
         "another proxy's Service",
         HTTP,
         (PROXY_NAME,),
@@ -445,6 +452,13 @@ SERVICES = [
         never=NOWHERE,
     ),
     Incident("annotation is misspelt", LIST, ("NFT211",), (noted(web(), algoritm="random"), PODS)),
+    Incident(
+        "Service is too large, by its address",
+        HTTP,
+        ("Service shop/web asks for this address but is quarantined",),
+        (web(**BALANCED, **HUGE), PODS),
+        never=("no Service's", "no Service has"),
+    ),
     Incident("Service is too large", LIST, ("Quarantined", "10000 are allowed"), (web(**BALANCED, **HUGE), PODS)),
     Incident(
         "two Services, one address",
