@@ -28,7 +28,7 @@ from nftproxy.agent.reporting import service_counts
 from nftproxy.agent.reporting.metrics import COUNTERS, GAUGES, HISTOGRAMS
 from nftproxy.model.codes import Code
 from tests.support.command import nftproxy
-from tests.support.prometheus import MONITORING, Prometheus, hastened, program, rules
+from tests.support.prometheus import MONITORING, Prometheus, Rule, hastened, program, rules
 from tests.system.faults.bench import PERMISSIONS, Bench, endpoints, pod, service, vip
 from tests.system.faults.test_health import another_owner
 from tools.monitoring.dashboard import FILE, dashboard_text
@@ -53,6 +53,7 @@ TROUBLED = {
     "NftproxyApiErrors",
     "NftproxyOutOfTouch",
     "NftproxySlowProgramming",
+    "NftproxyNotForwarding",
 }
 """The alerts that fire while a running agent meets all faults at once."""
 
@@ -81,8 +82,8 @@ class Imagined(NamedTuple):
         }
 
 
-AGENT_UP = 'up{job="kube-proxy", container="nftproxy", node="a"}'
 UNSERVED = 'nftproxy_service_unserved_packets_total{node="a", exported_namespace="shop", service="web", reason="%s"}'
+AGENT_UP = 'up{job="kube-proxy", container="nftproxy", node="a"}'
 IMAGINED = [
     Imagined(
         "NftproxyNoAgent",
@@ -94,13 +95,6 @@ IMAGINED = [
             'kube_node_info{node="a"}': "1x40",
             'kube_node_info{node="w", os_image="Windows 11"}': "1x40",
         },
-    ),
-    Imagined(
-        "NftproxyNotForwarding",
-        "critical",
-        'node="a", ip_family="IPv6"',
-        {'nftproxy_forwarding{node="a", ip_family="IPv6"}': "0x40"},
-        {'nftproxy_forwarding{node="a", ip_family="IPv6"}': "1x40"},
     ),
     Imagined(
         "NftproxyConntrackFull",
@@ -214,6 +208,7 @@ def test_each_fault_fires_its_alert(prometheus: Prometheus, bench: Bench, server
         server.faults.add(Fault(action, resource="servicecidrs", count=None))
     bench.wait_until(lambda: bench.lab.connect(Origin.POD, vip(STICKY), 80) == endpoint(pod(STICKY), 8080))
     prometheus.wait_until(lambda: prometheus.query("nftproxy_elements"), "there are figures of families")
+    bench.lab.node.sysctl({"ipv4/ip_forward": "0"})
     troubled = TROUBLED | ({AFFINITY} if prometheus.query("nftproxy_affinity_entries") else set())
 
     def trouble() -> bool:
@@ -225,7 +220,11 @@ def test_each_fault_fires_its_alert(prometheus: Prometheus, bench: Bench, server
     prometheus.wait_until(trouble, f"these fire: {troubled}")
     assert [each for each in queries() if not prometheus.query(each)] == []
     assert "KubeProxyDown" not in prometheus.alerts()
+    imagined = {selector for each in IMAGINED for selector in (*each.bad, *each.good)}
+    assert [each for each in imagined if not is_exposed(prometheus, each)] == []
+    assert [each.name for each in rules(RULES) if each.name in TROUBLED and not has_labels(prometheus, each)] == []
     server.faults.clear()
+    bench.lab.node.sysctl({"ipv4/ip_forward": "1"})
     for each in TROUBLESOME:
         server.delete(each["kind"], each["metadata"]["namespace"], each["metadata"]["name"])
     bench.lab.node.run(["nft", "delete", "table", "ip", "kube-proxy"])
@@ -269,6 +268,25 @@ def test_an_agent_that_is_gone_is_seen(prometheus: Prometheus, bench: Bench, ser
     server.rbac = PERMISSIONS
     bench.wait_until_right()
     prometheus.wait_until(lambda: not prometheus.alerts().keys() - {AFFINITY}, "all is well again")
+
+
+def is_exposed(prometheus: Prometheus, selector: str) -> bool:
+    """Whether an imagined series has the labels of the agent's series, and otherwise some that Prometheus adds.
+
+    An agent that doesn't use a feature lacks its series, which are compared with their declaration.
+    """
+    name, labels = selector.partition("{")[0], set(re.findall(r"(\w+)=", selector))
+    declared = {row.header[0]: set(row.labels) for row in (*COUNTERS, *GAUGES)}
+    added = {"__name__", "job", "instance", "node", "namespace", "pod", "container", "endpoint"}
+    found = [set(each["metric"]) - added for each in prometheus.query(name)] or [declared.get(name, labels)]
+    return any(each <= labels <= each | added for each in found)
+
+
+def has_labels(prometheus: Prometheus, rule: Rule) -> bool:
+    """Whether the agent's series have all labels by which an alert that fires is grouped."""
+    (text,) = re.findall(r"by \(([^)]*)\)", rule.expr)
+    labels = set(text.split(", ")) - {"le"}
+    return all(labels <= each["metric"].keys() for each in prometheus.query(f'ALERTS{{alertname="{rule.name}"}}'))
 
 
 STICKY = 20
