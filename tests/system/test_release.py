@@ -6,9 +6,11 @@ unit starts it, except for the sandbox.
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,8 +24,10 @@ from tests.conftest import CHECKOUT
 from tests.support.cluster import IP
 from tests.support.waiting import wait_until
 from tests.system.e2e.objects import node, service, service_cidr, slice_of
+from tools.image.build import MACHINES
 
 DIST = CHECKOUT / "dist"
+IMAGES = {name: DIST / f"nftproxy-image-{__version__}-{name}.tar" for name in MACHINES}
 MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
 UNIT = Path("usr/lib/systemd/system/nftproxy.service")
 KUBECONFIG = Path("run/credentials/nftproxy.service/kubeconfig")
@@ -73,9 +77,43 @@ def test_checksums_are_of_the_files() -> None:
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=DIST, check=True)
     listed = {line.split()[1] for line in (DIST / "SHA256SUMS").read_text().splitlines()}
     assert listed == {path.name for path in DIST.iterdir()} - {"SHA256SUMS"}
-    programs = {name for name in listed if re.fullmatch(rf"nftproxy[-_]{__version__}.*\.(whl|deb|tar\.gz)", name)}
-    assert len(programs) == 4
-    assert {f"{name}.cdx.json" for name in programs} <= listed
+    artefacts = {name for name in listed if not name.endswith(".cdx.json")}
+    assert artefacts - {path.name for path in IMAGES.values()} == {
+        f"nftproxy-{__version__}-py3-none-any.whl",
+        f"nftproxy-{__version__}.tar.gz",
+        f"nftproxy_conformance-{__version__}-py3-none-any.whl",
+        f"nftproxy-{__version__}.tgz",
+        f"nftproxy-kustomize-{__version__}.tar.gz",
+        *(f"nftproxy_{__version__}-1_{architecture}.deb" for architecture in MACHINES),
+    }
+    assert listed == artefacts | {f"{name}.cdx.json" for name in artefacts}
+
+
+def test_each_bill_names_contents() -> None:
+    """Each bill is CycloneDX, and each component has a package URL."""
+    for path in DIST.glob("*.cdx.json"):
+        bill = json.loads(path.read_text())
+        assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.6")
+        assert bill["components"]
+        assert all(each["purl"].startswith("pkg:") for each in bill["components"])
+
+
+@pytest.mark.parametrize("architecture", MACHINES)
+def test_the_image_renders_an_example(architecture: str, tmp_path: Path) -> None:
+    """The program in each image, run by qemu if need be, makes the rules that the example expects."""
+    archive = IMAGES[architecture]
+    if not archive.exists():
+        pytest.skip("made with --no-image")
+    tree, example = tmp_path / "tree", "examples/cluster-ip"
+    subprocess.run(["tar", "-xf", archive, "-C", tmp_path], check=True)
+    (image,) = json.loads((tmp_path / "manifest.json").read_text())
+    (layer,) = image["Layers"]
+    assert json.loads((tmp_path / image["Config"]).read_text())["architecture"] == architecture
+    shutil.copytree(CHECKOUT / example, tree / example)
+    subprocess.run(["tar", "-xf", tmp_path / layer, "-C", tree], check=True)
+    command = ["render", f"{example}/manifests", "--config", f"{example}/config.yaml", "--node", "node-a"]
+    here = subprocess.run([sys.executable, "-m", "nftproxy", *command], check=True, stdout=subprocess.PIPE, text=True)
+    assert run(tree, "/venv/bin/nftproxy", *command) == here.stdout
 
 
 def test_the_package_brings_all_that_the_program_needs(tree: Path) -> None:

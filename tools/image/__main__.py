@@ -1,6 +1,10 @@
-"""`python -m tools.image`: build the image, and print its size."""
+"""`python -m tools.image [ARCHITECTURE...]`: build the image, and print its size."""
 
-from tools.image.build import ARCHIVE, BILL, build
+import sys
 
-build()
-print(f"{ARCHIVE}: {ARCHIVE.stat().st_size / 1e6:.0f} MB unpacked; {BILL} lists what is in it")  # noqa: T201
+from tools.image.build import NATIVE, archive_of, bill_of, build
+
+for architecture in sys.argv[1:] or [NATIVE]:
+    build(architecture)
+    archive = archive_of(architecture)
+    print(f"{archive}: {archive.stat().st_size / 1e6:.0f} MB unpacked; {bill_of(archive)} lists what is in it")  # noqa: T201

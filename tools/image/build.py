@@ -1,9 +1,10 @@
 """Builds the image that examples/deploy/Containerfile describes, with buildah.
 
 No registry is asked: the base image is made once, by mmdebstrap, under the name that FROM asks for.  buildah keeps a
-layer for each line, so a change of the package costs the last few lines only.  Its storage is .trees/buildah, apart
-from the machine's own.  The output is .trees/nftproxy-image.tar, an archive for `docker load` and `ctr images
-import`, and .trees/nftproxy-image.cdx.json, its bill of materials.  Needs root, and a network at the first time.
+layer for each line, so a change of the package costs the last few lines only.  Its storage is in .trees/, apart from
+the machine's own.  The output is .trees/nftproxy-image-ARCHITECTURE.tar, an archive for `docker load` and `ctr images
+import`, and a bill of materials beside it.  Another architecture's programs are run by qemu.  Needs root, and a network
+at the first time.
 """
 
 from __future__ import annotations
@@ -22,26 +23,40 @@ from tools.image.materials import write_bill
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
 TREES = CHECKOUT / ".trees"
-ARCHIVE = TREES / "nftproxy-image.tar"
-"""The image, not compressed."""
-BILL = TREES / "nftproxy-image.cdx.json"
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""The architectures, as Debian and as the kernel name them."""
+NATIVE = next(name for name, machine in MACHINES.items() if machine == os.uname().machine)
+
+
+def archive_of(architecture: str) -> Path:
+    """The file of an image, not compressed."""
+    return TREES / f"nftproxy-image-{architecture}.tar"
+
+
+def bill_of(archive: Path) -> Path:
+    """The file of the bill of materials of an artefact."""
+    return archive.with_name(f"{archive.name}.cdx.json")
+
+
+ARCHIVE = archive_of(NATIVE)
+BILL = bill_of(ARCHIVE)
 NAME = f"docker.io/library/nftproxy:{__version__}"
 IGNORED = Path(__file__).with_name("containerignore")
 TIMESTAMP = ("--timestamp", "315532800")
 """The time of each file in the image, 1980, so that the same checkout and packages make the same bytes."""
-MIRROR = os.environ.get("DEBIAN_MIRROR", "")
-"""The mirror that base and packages come from, such as a snapshot (snapshot.debian.org), "" for Debian's own."""
-MMDEBSTRAP = CHECKOUT / "tools" / "debian" / "mmdebstrap.sh"
+DEBIAN = CHECKOUT / "tools" / "debian"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 
 NEEDED = {name: name for name in ("buildah", "containerd", "runc")}
 """Programs, and Debian's packages that have them."""
 
 
-def build(*, may_reuse: bool = True) -> None:
+def build(architecture: str = NATIVE, *, mirror: str = "", may_reuse: bool = True) -> None:
     """Build the image from the checkout as it is now, and write its archive and its bill of materials.
 
     Args:
+        architecture: Debian's name of it.
+        mirror: where Debian's packages come from, "" for Debian's own mirror.
         may_reuse: whether lines that have not changed since an earlier build keep its layers.
 
     Raises:
@@ -51,12 +66,22 @@ def build(*, may_reuse: bool = True) -> None:
     with (TREES / "image.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         install(NEEDED)
-        anew = [] if may_reuse else ["--no-cache"]
-        build_archive(NAME, CONTAINERFILE, CHECKOUT, ARCHIVE, "--ignorefile", IGNORED, *TIMESTAMP, *anew)
-        write_bill(BILL, _inside)
+        subprocess.run([DEBIAN / "emulate.sh", architecture], check=True)
+        options: list[str | Path] = ["--ignorefile", IGNORED, *TIMESTAMP, *([] if may_reuse else ["--no-cache"])]
+        archive = archive_of(architecture)
+        build_archive(NAME, CONTAINERFILE, CHECKOUT, archive, *options, architecture=architecture, mirror=mirror)
+        write_bill(bill_of(archive), lambda *command: _inside(architecture, *command))
 
 
-def build_archive(name: str, recipe: Path, context: Path, archive: Path, *options: str | Path) -> None:
+def build_archive(
+    name: str,
+    recipe: Path,
+    context: Path,
+    archive: Path,
+    *options: str | Path,
+    architecture: str = NATIVE,
+    mirror: str = "",
+) -> None:
     """Build an image, and write its archive.
 
     Args:
@@ -65,6 +90,8 @@ def build_archive(name: str, recipe: Path, context: Path, archive: Path, *option
         context: the folder that its files are copied from.
         archive: of the image.  An existing one is replaced.
         options: of `buildah build`.
+        architecture: Debian's name of it.
+        mirror: where Debian's packages come from, "" for Debian's own mirror.
 
     Raises:
         subprocess.CalledProcessError: a line of the Containerfile fails.
@@ -72,29 +99,30 @@ def build_archive(name: str, recipe: Path, context: Path, archive: Path, *option
     found = stages(recipe.read_text())
     own = {setting(stage, "FROM").partition(" AS ")[2] for stage in found} | {"scratch"}
     for base in {setting(stage, "FROM").split()[0] for stage in found} - own:
-        _provide_base(base)
-    _say(f"building {name}")
-    given = [*_network_settings(), *options, "--tag", name, "--file", recipe, context]
-    _buildah("build", "--pull-never", "--layers", "--isolation=chroot", *given)
+        _provide_base(base, architecture, mirror)
+    _say(f"building {name} ({architecture})")
+    given = [*_network_settings(), *options, "--arch", architecture, "--tag", name, "--file", recipe, context]
+    _buildah(architecture, "build", "--pull-never", "--layers", "--isolation=chroot", *given)
     archive.unlink(missing_ok=True)
-    _buildah("push", "--quiet", name, f"docker-archive:{archive}:{name}")
+    _buildah(architecture, "push", "--quiet", name, f"docker-archive:{archive}:{name}")
 
 
-def _provide_base(name: str) -> None:
+def _provide_base(name: str, architecture: str, mirror: str) -> None:
     """Make Debian under the name that FROM asks for, as small as the "slim" images are."""
     full = f"docker.io/library/{name}"
-    if not MIRROR and _buildah("images", "--quiet", "--filter", f"reference={full}"):
+    if not mirror and _buildah(architecture, "images", "--quiet", "--filter", f"reference={full}"):
         return
     suite = name.removeprefix("debian:").removesuffix("-slim")
-    _say(f"unpacking Debian ({suite})")
-    archive = TREES / f"debian-{suite}.tar"
+    _say(f"unpacking Debian ({suite}, {architecture})")
+    archive = TREES / f"debian-{suite}-{architecture}.tar"
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in ("doc", "man", "locale")]
-    mirror = [f"deb [check-valid-until=no] {MIRROR} {suite} main"] if MIRROR else []
-    command: list[str | Path] = [MMDEBSTRAP, "--quiet", "--variant=apt", *excluded, suite, archive, *mirror]
+    sources = [f"deb [check-valid-until=no] {mirror} {suite} main"] if mirror else []
+    options = ["--quiet", "--variant=apt", f"--architectures={architecture}", *excluded]
+    command: list[str | Path] = [DEBIAN / "mmdebstrap.sh", *options, suite, archive, *sources]
     subprocess.run(command, check=True, env=os.environ | {"SOURCE_DATE_EPOCH": TIMESTAMP[1]})
-    container = _buildah("from", "scratch")
-    _buildah("add", "--quiet", container, archive, "/")
-    _buildah("commit", "--quiet", *TIMESTAMP, "--rm", container, full)
+    container = _buildah(architecture, "from", "--arch", architecture, "scratch")
+    _buildah(architecture, "add", "--quiet", container, archive, "/")
+    _buildah(architecture, "commit", "--quiet", *TIMESTAMP, "--rm", container, full)
     archive.unlink()
 
 
@@ -107,18 +135,19 @@ def _network_settings() -> list[str | Path]:
     return ["--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O", "--volume", f"{settings}:/etc/pip.conf:ro"]
 
 
-def _inside(*command: str) -> str:
+def _inside(architecture: str, *command: str) -> str:
     """The output of a command in a container of the image."""
-    container = _buildah("from", "--pull-never", NAME)
+    container = _buildah(architecture, "from", "--pull-never", "--arch", architecture, NAME)
     try:
-        return _buildah("run", "--isolation=chroot", "--user=0", container, "--", *command)
+        return _buildah(architecture, "run", "--isolation=chroot", "--user=0", container, "--", *command)
     finally:
-        _buildah("rm", container)
+        _buildah(architecture, "rm", container)
 
 
-def _buildah(*arguments: str | Path) -> str:
-    """Run buildah and return its output.  Its progress goes to our standard error."""
-    storage: list[str | Path] = ["--root", TREES / "buildah", "--runroot", TREES / "buildah-run"]
+def _buildah(architecture: str, *arguments: str | Path) -> str:
+    """Run buildah with the images of an architecture, and return its output.  Its progress goes to standard error."""
+    root = TREES / f"buildah-{architecture}"
+    storage: list[str | Path] = ["--root", root, "--runroot", root.with_suffix(".run")]
     done: subprocess.CompletedProcess[str] = subprocess.run(
         ["buildah", *storage, *arguments],
         check=False,

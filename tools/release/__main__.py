@@ -6,6 +6,7 @@ import filecmp
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,7 @@ import click
 from nftproxy import __version__
 from tools.image import build as image
 from tools.release.artifact_source import CHECKOUT, exported, uncommitted
-from tools.release.artifacts import describe, make_artifacts
+from tools.release.artifacts import add_checksums, describe, make_artifacts
 from tools.release.candidate import prepare
 from tools.release.deb_package import lint
 
@@ -25,8 +26,9 @@ NEEDED = {"debhelper": "dh", "lintian": "lintian"}
 
 @click.command()
 @click.option("--candidate", metavar="VERSION", help="Turn HEAD into this version first, in a commit.")
-@click.option("--image/--no-image", "with_image", default=True, show_default=True, help="Whether to make the image.")
-def main(candidate: str | None, *, with_image: bool) -> None:
+@click.option("--image/--no-image", "with_image", default=True, show_default=True, help="Whether to make the images.")
+@click.option("--snapshot", is_flag=True, help="Take Debian's packages from snapshot.debian.org, of the commit's day.")
+def main(candidate: str | None, *, with_image: bool, snapshot: bool) -> None:
     """Make the artefacts of a version."""
     if missing := [package for package, program in NEEDED.items() if shutil.which(program) is None]:
         raise click.ClickException(f"please install {' and '.join(missing)} (names are Debian's)")
@@ -34,10 +36,9 @@ def main(candidate: str | None, *, with_image: bool) -> None:
         raise click.ClickException(f"commit or remove these first, as artefacts are of a commit:\n{changed}")
     if candidate:
         prepare(candidate)
-        options = [] if with_image else ["--no-image"]
-        sys.exit(
-            subprocess.run([sys.executable, "-m", "tools.release", *options], cwd=CHECKOUT, check=False).returncode
-        )
+        options = ["--no-image"] * (not with_image) + ["--snapshot"] * snapshot
+        command = [sys.executable, "-m", "tools.release", *options]
+        sys.exit(subprocess.run(command, cwd=CHECKOUT, check=False).returncode)
     shutil.rmtree(TARGET, ignore_errors=True)
     TARGET.mkdir()
     with exported() as source, TemporaryDirectory(prefix="nftproxy-again-") as name:
@@ -48,25 +49,33 @@ def main(candidate: str | None, *, with_image: bool) -> None:
             raise click.ClickException(f"two builds differ in {', '.join(different)}")
         if complaints := lint(list(TARGET.glob("*.deb"))):
             raise click.ClickException(f"lintian complains:\n{complaints}")
-        if with_image:
-            add_image(TARGET / f"nftproxy-image-{__version__}.tar", again)
         describe(source, __version__, TARGET)
+        for architecture in image.MACHINES if with_image else ():
+            add_image(architecture, snapshot_of(source.epoch) if snapshot else "", again)
+        add_checksums(TARGET)
     for path in sorted(TARGET.iterdir()):
         click.echo(f"{path.stat().st_size:>11,}  {path.relative_to(CHECKOUT)}")
 
 
-def add_image(file: Path, again: Path) -> None:
-    """Build the image with the layers that are there, and anew.  Add it with its bill if both are the same.
+def snapshot_of(epoch: int) -> str:
+    """Debian's mirror as it was when the day of a time began, in UTC."""
+    return time.strftime("http://snapshot.debian.org/archive/debian/%Y%m%dT000000Z", time.gmtime(epoch))
+
+
+def add_image(architecture: str, mirror: str, again: Path) -> None:
+    """Build an image with the layers that are there, and anew.  Add it with its bill if both are the same.
 
     Raises:
         click.ClickException: they differ.
     """
+    made = image.archive_of(architecture)
+    file = TARGET / f"nftproxy-image-{__version__}-{architecture}.tar"
     for target, may_reuse in ((file, True), (again / file.name, False)):
-        image.build(may_reuse=may_reuse)
-        shutil.copy(image.ARCHIVE, target)
+        image.build(architecture, mirror=mirror, may_reuse=may_reuse)
+        shutil.copy(made, target)
     if not filecmp.cmp(file, again / file.name, shallow=False):
-        raise click.ClickException("two builds of the image differ")
-    shutil.copy(image.BILL, file.with_name(f"{file.name}.cdx.json"))
+        raise click.ClickException(f"two builds of the image for {architecture} differ")
+    shutil.copy(image.bill_of(made), image.bill_of(file))
 
 
 def differing(one: Path, other: Path) -> list[str]:

@@ -13,15 +13,17 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tools.image.build import MACHINES, bill_of
 from tools.image.materials import bill, python_component
 from tools.release.artifact_source import ArtifactSource
 from tools.release.chart import chart
-from tools.release.deb_package import MACHINES, deb
+from tools.release.deb_package import deb
 from tools.release.kustomize import kustomize
 
 SUMS = "SHA256SUMS"
@@ -44,15 +46,26 @@ def make_artifacts(source: ArtifactSource, version: str, target: Path) -> None:
 
 
 def describe(source: ArtifactSource, version: str, target: Path) -> None:
-    """Write the bills of materials, and the checksums of all files in a folder."""
+    """Write a bill of materials beside each file: the pinned packages, or for manifests the image that they run."""
     requirements = (source.directory / "examples/deploy/requirements.txt").read_text()
-    pinned = list(components(requirements))
-    for pattern in ("nftproxy-*.whl", f"nftproxy-{version}.tar.gz", "*.deb"):
-        for path in target.glob(pattern):
-            digest = {"alg": "SHA-256", "content": _digest(path)}
-            subject = {"type": "application", "name": path.name, "version": version, "hashes": [digest]}
-            path.with_name(f"{path.name}.cdx.json").write_bytes(bill(subject, pinned))
-    sums = "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(target.iterdir()) if path.name != SUMS)
+    project = tomllib.loads((source.directory / "conformance/pyproject.toml").read_text())["project"]
+    image = {"type": "container", "name": "nftproxy", "version": version, "purl": f"pkg:docker/nftproxy@{version}"}
+    contents: dict[str, list[Mapping[str, object]]] = {
+        "nftproxy_conformance-*": [needed_component(each) for each in project["dependencies"]],
+        "*.tgz": [image],
+        "nftproxy-kustomize-*": [image],
+        "*": list(components(requirements)),
+    }
+    for path in sorted(target.iterdir()):
+        inside = next(found for pattern, found in contents.items() if path.match(pattern))
+        digest = {"alg": "SHA-256", "content": _digest(path)}
+        subject = {"type": "application", "name": path.name, "version": version, "hashes": [digest]}
+        bill_of(path).write_bytes(bill(subject, inside))
+
+
+def add_checksums(target: Path) -> None:
+    """Write the checksums of all files in a folder."""
+    sums = "".join(f"{_digest(path)}  {path.name}\n" for path in sorted(target.iterdir()))
     (target / SUMS).write_text(sums)
 
 
@@ -82,6 +95,12 @@ def components(requirements: str) -> Iterator[Mapping[str, object]]:
         name, version = re.split("==| ", text, maxsplit=2)[:2]
         hashes = [{"alg": "SHA-256", "content": each} for each in re.findall("sha256:([0-9a-f]{64})", text)]
         yield python_component(name, version) | {"hashes": hashes}
+
+
+def needed_component(requirement: str) -> Mapping[str, object]:
+    """Return the component of a package that is needed in any version from a first."""
+    name = re.split("[<>=!~ ]", requirement)[0]
+    return {"type": "library", "name": name, "purl": f"pkg:pypi/{name}"}
 
 
 def _digest(path: Path) -> str:

@@ -14,10 +14,9 @@ from email.utils import formatdate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tools.image.build import MACHINES
 from tools.release.artifact_source import ArtifactSource
 
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""The architectures, as Debian and as wheels name them."""
 PYTHON = "3.13"
 """Of Debian 13, for which requirements.txt is."""
 GLIBC = ("2_17", "2_28", "2_34")
