@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nftproxy import __version__
 from tests.support.processes import CHECKOUT
 from tests.support.waiting import wait_until
 from tools.image.build import NAME
@@ -84,7 +85,7 @@ def clean_up(cluster: RealCluster, node: str) -> str:
     (text,) = [block for block in _blocks() if "name: nftproxy-cleanup" in block]
     pod = (
         text.replace("NODE", node)
-        .replace("nftproxy:0.1.0", NAME)
+        .replace(f"nftproxy:{__version__}", NAME)
         .replace("--kube-proxy, iptables", "--kube-proxy, nftables")
     )
     cluster.kubectl("apply", "--filename=-", text=pod)

@@ -13,7 +13,7 @@ from tests.test_stability import NEXT, stable, updated
 from tools.release.artifact_source import CHECKOUT
 
 CHANGELOG = CHECKOUT / "CHANGELOG.md"
-WITH_IMAGE = sorted((CHECKOUT / "examples" / "deploy").iterdir())
+WITH_IMAGE = (*sorted((CHECKOUT / "examples" / "deploy").iterdir()), CHECKOUT / "docs" / "first-steps.md")
 """Files that name the image with its version."""
 UNRELEASED = "## [Unreleased]\n"
 
