@@ -9,16 +9,19 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from nftproxy_conformance.lab import RealNetwork, RealNode, obstacle
+from nftproxy_conformance.lab.echo import EchoServer
 
 from tests.support.processes import AgentProcess
+from tests.support.waiting import PATIENCE
 from tools.migration import switch as switching
 from tools.migration import traffic
 from tools.migration.__main__ import TOTALS, main, tables
-from tools.migration.switch import SHAPES, Account, Row, Shape, Step, switch
+from tools.migration.switch import SHAPES, VIP, WEB, Account, Row, Shape, Step, switch
 from tools.migration.traffic import Front, Try, asking, await_tries
 
 IS_LONG = os.environ.get("NFTPROXY_TESTS") == "long"
@@ -42,6 +45,21 @@ def test_no_connection_is_lost(name: str) -> None:
     rows = list(account.rows())
     assert [(row.step, row.new_lost, row.ended) for row in rows if row.new_lost or row.ended] == []
     assert sum(row.new >= TRIES and row.asked >= TRIES for row in rows) == (6 if SHAPES[name].serves else 3)
+
+
+def test_the_rules_of_ipvs_mode_admit_the_ports_of_services() -> None:
+    """They reject what is no port of a Service, on addresses that IPVS has on the node.  Here a server plays IPVS."""
+    with RealNetwork() as network:
+        node = network.node()
+        switching._write(node, SHAPES["ipvs"])
+        node.node.ip(f"address add {VIP}/32 dev lo")
+        client = node.pod("client", "10.1.0.99", "fd00:1::99")
+        with ExitStack() as stack:
+            for port in (WEB, 81):
+                stack.enter_context(closing(EchoServer(node.node, "server", VIP, port)))
+            assert client.ask(VIP, WEB, timeout=PATIENCE).name == "server"
+            with pytest.raises(ConnectionRefusedError):
+                client.ask(VIP, 81, timeout=PATIENCE)
 
 
 def test_a_gap_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
