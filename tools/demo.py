@@ -44,6 +44,8 @@ HERE, THERE = ("node-a", "10.1.0.5", "fd00:1::5"), ("node-b", "10.1.1.5", "fd00:
 CONNECTIONS = 150
 """So many connections show how they spread over three pods: a pod with less than a third of a fair share is no
 chance."""
+ANSWER = PATIENCE / 6
+"""Seconds in which an answer comes on a busy machine too."""
 EDITS = 3
 """An odd number, so that web-4 is there in the end."""
 
@@ -133,7 +135,7 @@ class Results:
 
 def connect(host: RealHost, address: str, port: int, protocol: str = "tcp", *, times: int = CONNECTIONS) -> Results:
     """Make some connections in a row."""
-    return Results([attempt(lambda: host.ask(address, port, protocol)) for _ in range(times)])
+    return Results([attempt(lambda: host.ask(address, port, protocol, timeout=ANSWER)) for _ in range(times)])
 
 
 class Traffic:
@@ -357,7 +359,7 @@ class Demo:
             (self.cluster.shopper, "pod", EMPTY6),
             (self.cluster.node, "node", EMPTY),
         ):
-            result = attempt(partial(host.ask, address, 80))
+            result = attempt(partial(host.ask, address, 80, timeout=ANSWER))
             kept = isinstance(result.error, ConnectionRefusedError)
             self._promise(kept, f"{name} -> no endpoints", address, f"{result} after {result.seconds * 1000:.1f} ms")
         result = attempt(lambda: self.cluster.stranger.ask(BALANCER, 443, timeout=0.5))
@@ -374,9 +376,9 @@ class Demo:
         node, shopper, outside = self.cluster.node, self.cluster.shopper, self.cluster.outside
         milliseconds: list[float] = []
         with traffic(
-            lambda: shopper.ask(WEB, 80),
-            lambda: shopper.ask(WEB6, 80),
-            lambda: outside.ask(node.address, WEB_NODE_PORT),
+            lambda: shopper.ask(WEB, 80, timeout=ANSWER),
+            lambda: shopper.ask(WEB6, 80, timeout=ANSWER),
+            lambda: outside.ask(node.address, WEB_NODE_PORT, timeout=ANSWER),
         ) as made:
             for gone, new in itertools.islice(itertools.cycle([(web2, web4), (web4, web2)]), EDITS):
                 time.sleep(1.1)  # longer than nftables.minSyncPeriod by default
@@ -409,7 +411,7 @@ class Demo:
         """The agent stops, its rules stay."""
         self.report.step("SIGTERM to nftproxy, while a pod keeps connecting")
         before = self.cluster.elements()
-        with traffic(lambda: self.cluster.shopper.ask(WEB, 80)) as made:
+        with traffic(lambda: self.cluster.shopper.ask(WEB, 80, timeout=ANSWER)) as made:
             began = time.monotonic()
             self.cluster.agent.terminate()
             status = self.cluster.agent.await_end()
