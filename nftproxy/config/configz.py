@@ -61,6 +61,7 @@ def configz(config: Config) -> bytes:
                     "protectedPorts": list(map(str, config.protected_ports)),
                     "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
                     "externalAddresses": config.external_addresses.value,
+                    "ping": config.ping.value,
                     "serviceProxyName": config.service_proxy_name,
                     "startupTaint": config.startup_taint,
                     "algorithm": config.algorithm.value,

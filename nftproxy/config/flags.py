@@ -150,6 +150,7 @@ OWN_FLAGS = (
     Flag("external-ip-cidrs", "nftproxy.externalIPCIDRs", _words, "The CIDRs in which externalIPs are served."),
     Flag("failover", "nftproxy.failover", _words, "Failures after which connections go to other endpoints."),
     Flag("masquerade-fully-random", "nftproxy.masqueradeFullyRandom", truth, "Random source ports for TCP, too."),
+    Flag("ping", "nftproxy.ping", str, "answer: Services with a usable endpoint answer pings."),
     Flag("service-proxy-name", "nftproxy.serviceProxyName", str, "Serve just the Services with this label value."),
     Flag("startup-taint", "nftproxy.startupTaint", str, "The key of a taint to remove once all rules are loaded."),
     Flag("protected-ports", "nftproxy.protectedPorts", _words, "The node's own ports that Services can't claim."),

@@ -144,6 +144,7 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         protected_ports=_port_ranges(own.protected_ports, "nftproxy.protectedPorts", report),
         external_ip_cidrs=several(own.external_ip_cidrs, network, "nftproxy.externalIPCIDRs", report),
         external_addresses=_external_addresses(own, report),
+        ping=_member(own.ping, _DEFAULT.ping, "nftproxy.ping", report),
         service_proxy_name=_proxy_name(own.service_proxy_name or "", report),
         startup_taint=_taint_key(own.startup_taint or "", report),
         algorithm=_algorithm(given, report, warn),

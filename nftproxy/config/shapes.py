@@ -64,6 +64,7 @@ class Nftproxy(Shape):
     protected_ports: list[object] | None = None
     external_ip_cidrs: list[object] | None = None
     external_addresses: str | None = None
+    ping: str | None = None
     service_proxy_name: str | None = None
     startup_taint: str | None = None
     algorithm: str | None = None

@@ -27,6 +27,7 @@ from nftproxy.explanation.ownership import (
     spots_of_node,
     spots_of_service,
 )
+from nftproxy.explanation.ping_remarks import pings_said
 from nftproxy.explanation.question import Question, Source, SourceKind, To, ToAddress, ToNode, ToService
 from nftproxy.model.addresses import Address, Family, Protocol, family_of, is_loopback, port_text
 from nftproxy.model.annotations import Failover
@@ -198,6 +199,7 @@ def _served(
             *_topology(pipeline, served, spot.family, cases),
             *_failover(served),
             *_hairpin(served, asking, cases),
+            *pings_said(pipeline, spot, served, asking),
         ),
     )
 

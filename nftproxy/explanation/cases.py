@@ -32,7 +32,13 @@ from nftproxy.policy.choosing.verdicts import EndpointVerdict
 from nftproxy.policy.claims import NODE
 from nftproxy.policy.compile import compile_service
 from nftproxy.policy.facts import Front, Slots
-from nftproxy.policy.fronts import claimed_fronts, closed_addresses, denies_some, has_own_list, restricting_ranges
+from nftproxy.policy.fronts import (
+    claimed_fronts,
+    denies_some,
+    has_own_list,
+    own_external_addresses,
+    restricting_ranges,
+)
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.localhost import LocalPort
 from nftproxy.policy.ranges import networks_of
@@ -137,7 +143,7 @@ def _closing(pipeline: Pipeline, spot: ToAddress) -> ObjectKey | None:
     for key in state.claims.external_users(spot.address) if config.closes_external_addresses else ():
         for _, fronts in claimed_fronts(state, config, family, state.services[key]):
             had = [each for each in fronts if not each.denial]
-            if key not in pipeline.withheld[family] and spot.address in closed_addresses(state, config, had):
+            if key not in pipeline.withheld[family] and spot.address in own_external_addresses(state, had):
                 return key
     return None
 

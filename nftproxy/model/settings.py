@@ -74,6 +74,13 @@ class ExternalAddresses(Enum):
     CLOSED = "closed"
 
 
+class Ping(Enum):
+    """What becomes of pings (ICMP echo requests) to addresses of Services (nftproxy.ping)."""
+
+    REJECT = "reject"
+    ANSWER = "answer"
+
+
 class PortRange(NamedTuple):
     """Ports from the first to the last, both included."""
 
@@ -128,6 +135,7 @@ class Config(msgspec.Struct, frozen=True):
     protected_ports: tuple[PortRange, ...] = PROTECTED_PORTS  # the node keeps them against any Service
     external_ip_cidrs: tuple[Network, ...] = ()  # the only ranges whose externalIPs are served, all if empty
     external_addresses: ExternalAddresses = ExternalAddresses.OPEN  # in `external_ip_cidrs`, of both kinds
+    ping: Ping = Ping.REJECT  # at ClusterIPs, and at external addresses in `external_ip_cidrs`
     agent_socket: str = AGENT_SOCKET  # the path of the Unix socket for commands such as `nftproxy status`, "" for none
     service_proxy_name: str = ""  # the value of the label service-proxy-name of Services to serve, "" for no label
     startup_taint: str = ""  # the key of a taint to remove from the Node once all rules are loaded, "" for none
@@ -140,6 +148,16 @@ class Config(msgspec.Struct, frozen=True):
     def closes_external_addresses(self) -> bool:
         """Whether ports without a Service are closed at external addresses."""
         return self.external_addresses is ExternalAddresses.CLOSED
+
+    @property
+    def tells_external_addresses(self) -> bool:
+        """Whether the rules tell external addresses that nothing but Services uses from others."""
+        return self.closes_external_addresses or self.answers_pings
+
+    @property
+    def answers_pings(self) -> bool:
+        """Whether Services' addresses answer pings."""
+        return self.ping is Ping.ANSWER
 
     @property
     def is_canary(self) -> bool:

@@ -32,11 +32,12 @@ from nftproxy.policy.failover import PortFailover
 from nftproxy.policy.fronts import (
     ClaimedFront,
     claimed_fronts,
-    closed_addresses,
     guarded_addresses,
     has_own_list,
+    own_external_addresses,
     restricting_ranges,
 )
+from nftproxy.policy.pings import PingSources, answered_pings
 from nftproxy.policy.ranges import range_keys
 from nftproxy.policy.screening import NO_LIST, denied_sources, screen_of
 from nftproxy.policy.state import ClusterState
@@ -82,6 +83,7 @@ def compile_service(
         yield from ((owner, PortFacts(protocol="tcp", cluster_ips=cluster_ips)) for owner in port_keys(service))
     own = _OwnSources.of(service, state, family)
     denied = denied_sources(service, family, own.list)
+    sources = PingSources.of(service, family, own.guarded_ips, own.allowed)
     endpoints = state.endpoints_of(service, family)
     for port, fronts in claimed_fronts(state, settings.config, family, service):
         if only is not None and port != only:
@@ -95,8 +97,13 @@ def compile_service(
         drawing = Drawing(family, service, port, state.node.name, settings)
         failover = PortFailover.of(service, family, port, choice)
         compiler = _PortCompiler(own, choice, drawing, screen, settings.config.service_counts, failover)
-        closed = closed_addresses(state, settings.config, had)
-        facts = PortFacts(port.protocol.value, cluster_ips, closed, screen=screen, **compiler.collected(had))
+        fields: dict[str, Any] = compiler.collected(had)
+        if settings.config.tells_external_addresses:
+            external = own_external_addresses(state, had)
+            fields["external_ips"] = external
+            if settings.config.answers_pings:
+                fields["pings"] = answered_pings(had, {*cluster_ips, *external}, choice, sources)
+        facts = PortFacts(port.protocol.value, cluster_ips, screen=screen, **fields)
         if facts.allowed:
             own = own.without_allowed()
         yield PortKey(service.key, port.name, port.protocol), facts

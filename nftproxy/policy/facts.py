@@ -43,7 +43,9 @@ class TableFacts(msgspec.Struct, frozen=True):
     this length, length).
     `mark` is the bit of the packet mark that asks for masquerading, `unmark` its complement: hexadecimal numbers.
     `local_sources` holds the match for local sources (pods of this cluster or node), or nothing.
-    `external_ips` holds the set of external addresses whose ports without a Service are closed, if so configured.
+    `external_ips` holds the set of external addresses that nothing but Services uses, if so configured, with the match
+    for packets to reject there ("" matches all).
+    `pings` holds the match for pings, and the node's address that answers them, or none, if Services answer pings.
     `masquerades` says how to masquerade connections: rows of (match, statement).  The first row that matches counts
     ("" matches all).
     `masqueraded_sources` holds a match for sources that ClusterIPs masquerade ("" matches all), or nothing.
@@ -72,7 +74,8 @@ class TableFacts(msgspec.Struct, frozen=True):
     remembered_nodeports: tuple[str, ...]
     nodeport_addresses: tuple[Address, ...]
     service_cidrs: tuple[str, ...]
-    external_ips: tuple[str, ...]
+    external_ips: tuple[tuple[str, str], ...]
+    pings: tuple[tuple[str, tuple[Address, ...]], ...]
     filter_priority: int
     counted: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
@@ -209,7 +212,8 @@ class PortScreen(msgspec.Struct, frozen=True, gc=False):
 class PortFacts(msgspec.Struct, frozen=True, gc=False):
     """A Service port in a family, as memberships: each field has the members of a set or map.
 
-    `external_ips` are the external addresses whose other ports are closed.
+    `external_ips` are the external addresses that nothing but Services uses, if so configured.  `pings` are rows of
+    (address that answers pings, key of a range of sources).
     `services` and `short_circuits` are rows of (front, number that says how an endpoint is drawn), `guarded` of (front,
     list of source ranges), `allowed` of (list, key of a range: ranges.py), `affinities` of (front, seconds as an
     address).  A list of source ranges is called by an address, its Service's ClusterIP.
@@ -225,6 +229,7 @@ class PortFacts(msgspec.Struct, frozen=True, gc=False):
     protocol: str
     cluster_ips: tuple[Address, ...]
     external_ips: tuple[Address, ...] = ()
+    pings: tuple[tuple[Address, str], ...] = ()
     services: tuple[tuple[Front, str], ...] = ()
     short_circuits: tuple[tuple[Front, str], ...] = ()
     fronts: tuple[Front, ...] = ()

@@ -118,10 +118,14 @@ def claimed_fronts(
         yield port, fronts
 
 
-def closed_addresses(state: ClusterState, config: Config, had: Iterable[ClaimedFront]) -> tuple[Address, ...]:
-    """The external addresses of a Service port's fronts whose other ports are closed, if so configured."""
-    if not config.closes_external_addresses:
-        return ()
+def answering_addresses(state: ClusterState, family: Family) -> tuple[Address, ...]:
+    """The node's address that answers pings to Services of a family, or nothing."""
+    own = of_family(state.node.addresses, family)
+    return tuple(each for each in own if state.host_addresses is None or each in state.host_addresses)[:1]
+
+
+def own_external_addresses(state: ClusterState, had: Iterable[ClaimedFront]) -> tuple[Address, ...]:
+    """The external addresses of a Service port's fronts that nothing but Services uses."""
     found = dict.fromkeys(each.claim.address for each in had if each.is_external and each.claim.address != NODE)
     return tuple(filter(state.claims.is_services_alone, found))
 

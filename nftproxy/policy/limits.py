@@ -18,6 +18,7 @@ from nftproxy.model.addresses import Family, Protocol, family_of
 from nftproxy.model.annotations import PLAIN, PLAIN_SLICE, Failover, ServiceOptions
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+from nftproxy.model.settings import Config
 from nftproxy.policy.choosing.candidates import weight_of
 from nftproxy.policy.choosing.placement import most_placed, rows_at_most
 from nftproxy.policy.numbers import MAX_ROWS as MAX_DRAWN
@@ -59,6 +60,9 @@ Each timeout has a map and chains of its own: 1 KB of text, and 2.4 KB as libnft
 4 MiB for one load, some 1,700 timeouts, and the default budget allows 1,200."""
 
 
+_OPEN = Config()
+
+
 class Exceeded(NamedTuple):
     """A limit that a Service exceeds, in words."""
 
@@ -95,7 +99,7 @@ def excess(service: Service, slices: Collection[EndpointSlice]) -> str:
     return f"its fronts and endpoints come to {rows} rows, and {MAX_ROWS} are allowed" if rows > MAX_ROWS else ""
 
 
-def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, *, closes: bool = False) -> int:
+def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, config: Config = _OPEN) -> int:
     """The most elements that a Service may have, in both families together.  It has as many, or a few less.
 
     The result is the same on all nodes.  Where the number depends on the node, the node with the most counts.
@@ -104,7 +108,7 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
         service: the Service.
         slices: its EndpointSlices.
         crowded: the sum of `crowd_of` of these.
-        closes: whether ports without a Service are closed at external addresses.
+        config: the configuration, by which external addresses may have elements of their own, and answer pings.
     """
     options = service.options
     front = FRONT + (service.affinity_timeout is not None)
@@ -115,11 +119,11 @@ def size(service: Service, slices: Collection[EndpointSlice], crowded: int = 0, 
     elements = crowded + keys_at_most(service.source_ranges) + keys_at_most(options.denied_source_ranges)
     elements += _of_timeout(service)
     for family, (inside, external) in _addresses_by_family(service).items():
-        elements += (
-            external * closes
-            + inside * (len(service.ports) * front + 1)
-            + (external * len(service.ports) + node_ports) * outside
-        )
+        if config.tells_external_addresses:
+            elements += external
+        if config.answers_pings:
+            elements += inside + external * lists * max(keys_at_most(service.source_ranges), 1)
+        elements += inside * (len(service.ports) * front + 1) + (external * len(service.ports) + node_ports) * outside
         rows = _all_rows(service, [each for each in slices if each.family is family])
         elements += rows * (inside + external + (node_ports > 0)) * _copies(service)
         if family is Family.IPV6 and rows > SHARED_ROWS:

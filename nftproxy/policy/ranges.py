@@ -26,6 +26,10 @@ MAX_KEYS = 1 << (STRIDE - 1)
 """The most keys of a range."""
 
 _BETWEEN = " . "
+EVERY_SOURCE = {Family.IPV4: "0.0.0.0 . 0", Family.IPV6: ":: . 0"}
+"""The key of the range with all sources."""
+INSIDE = 256
+"""Added to the length in a key: the range is for local sources and the node itself only.  No length is as large."""
 
 
 def range_keys(networks: Iterable[Network]) -> tuple[str, ...]:

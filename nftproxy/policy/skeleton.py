@@ -7,7 +7,7 @@ from nftproxy.model.annotations import Failover
 from nftproxy.model.settings import Config, Settings
 from nftproxy.policy.counts import CONNECTIONS, SCREENED, UnservedReason
 from nftproxy.policy.facts import COUNTED, Endings, TableFacts
-from nftproxy.policy.fronts import collapsed, nodeport_addresses, serves_every_address
+from nftproxy.policy.fronts import answering_addresses, collapsed, nodeport_addresses, serves_every_address
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, as_address
 from nftproxy.policy.ranges import source_lengths
@@ -27,6 +27,8 @@ _RANDOM_PORTS = ("", "masquerade fully-random")
 # first for Services that kube-proxy leaves alone, so that these are rejected, in any order of start of the proxies.
 _FILTER, _BEFORE_FILTERS = 0, -1
 
+ECHO = {Family.IPV4: "icmp type echo-request", Family.IPV6: "icmpv6 type echo-request"}
+"""The match for pings."""
 _LOOPBACK = {Family.IPV4: "127.0.0.0/8", Family.IPV6: "::1"}
 
 
@@ -57,7 +59,8 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         remembered_nodeports=("",) if everywhere else (f"ct original {ip} daddr @nodeport-ips",),
         nodeport_addresses=() if everywhere else nodeport_addresses(state, config, family),
         service_cidrs=collapsed(cidr for cidr in state.service_cidrs if family_of(cidr) is family),
-        external_ips=("external-ips",) if config.closes_external_addresses else (),
+        external_ips=_external_ips(config, family),
+        pings=((ECHO[family], answering_addresses(state, family)),) if config.answers_pings else (),
         filter_priority=_BEFORE_FILTERS if config.is_canary else _FILTER,
         counted=(CONNECTIONS, *(reason.value for reason in UnservedReason if reason not in SCREENED))
         if config.service_counts
@@ -67,6 +70,13 @@ def compile_table(state: ClusterState, settings: Settings, family: Family) -> Ta
         watchers=("watch",) if state.failing_over[Failover.SILENT] else (),
         retriers=("retry",) if state.failing_over[Failover.REFUSED] else (),
     )
+
+
+def _external_ips(config: Config, family: Family) -> tuple[tuple[str, str], ...]:
+    """The set of Services' external addresses, and the match for packets that are rejected there."""
+    if config.closes_external_addresses:
+        return (("external-ips", ""),)
+    return (("external-ips", f"{ECHO[family]} "),) if config.answers_pings else ()
 
 
 def endings(config: Config) -> Endings:

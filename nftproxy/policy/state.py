@@ -79,7 +79,7 @@ class ClusterState:
         self.excessive: dict[ObjectKey, Exceeded | Shortage] = {}
         self.excess_changes = 0
         self._budget = Budget(config.element_budget)
-        self._closes = config.closes_external_addresses
+        self._config = config
         self._defaults = _defaults(config)
         self._plain = msgspec.structs.replace(PLAIN, **self._defaults)
         self.ignored: dict[ObjectKey, Ignored] = {}
@@ -170,7 +170,7 @@ class ClusterState:
             else:
                 slices[each.key] = each
         fits = given and not excess(given, slices.values())
-        return size(given, slices.values(), closes=self._closes) if given and fits else 0
+        return size(given, slices.values(), config=self._config) if given and fits else 0
 
     def asks_for(self, service: ObjectKey, address: Address) -> bool:
         """Whether a Service names an address as its own, even if the Service exceeds a limit."""
@@ -312,7 +312,7 @@ class ClusterState:
             self._budget.remove(key)
         else:
             crowded = sum(self._crowds.get(each, 0) for each in self._slices_of.get(key, ()))
-            self._budget.put(given, size(given, slices, crowded, closes=self._closes))
+            self._budget.put(given, size(given, slices, crowded, self._config))
         return reason
 
     def _enter(self, key: ObjectKey, excess: Exceeded | Shortage | None, touched: Invalidation) -> None:

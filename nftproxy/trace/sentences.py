@@ -33,6 +33,8 @@ ENDS = {
     r"remember-(?:tcp|udp|sctp)-\d+": "the map of clients is full: remembers nothing",
     "untranslated": "this is no front",
     "untranslated-nodeports": "this is no Service's node port",
+    "ping": "no Service answers this client",
+    "ping-inside": "no Service answers this client",
     "unused-cluster-ips": "no address for Services",
     "watch": "not watched",
     "count-connection": "the front is no Service's: counts nothing",

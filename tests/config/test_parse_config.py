@@ -24,6 +24,7 @@ from nftproxy.model.settings import (
     LogFormat,
     Logging,
     NodePortAddresses,
+    Ping,
     PortRange,
 )
 from tests.support.factories import networks
@@ -121,6 +122,7 @@ def test_every_field() -> None:
             "externalIPCIDRs": ["203.0.113.0/24", "2001:db8::/32"],
             "algorithm": "source-hash",
             "externalAddresses": "closed",
+            "ping": "answer",
             "failover": ["silent"],
             "serviceCounts": True,
             "agentSocket": "/run/other.sock",
@@ -150,6 +152,7 @@ def test_every_field() -> None:
         protected_ports=(PortRange(22, 22), PortRange(2379, 2380), PortRange(80, 80)),
         external_ip_cidrs=(parse_network("203.0.113.0/24"), parse_network("2001:db8::/32")),
         external_addresses=ExternalAddresses.CLOSED,
+        ping=Ping.ANSWER,
         algorithm=Algorithm.SOURCE_HASH,
         failover=frozenset({Failover.SILENT}),
         service_counts=True,
@@ -345,6 +348,7 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
             "closed",
             ": closed needs nftproxy.externalIPCIDRs: ranges that nothing but Services uses",
         ),
+        ("nftproxy.ping", "yes", ": 'yes' is not one of reject, answer"),
         ("nftproxy.failover", "silent", ": 'silent' is not a list"),
         *(
             ("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent, refused")

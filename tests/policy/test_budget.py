@@ -15,7 +15,7 @@ from nftproxy.model.addresses import Family
 from nftproxy.model.codes import Code
 from nftproxy.model.events import Event, Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service
-from nftproxy.model.settings import Config, ExternalAddresses
+from nftproxy.model.settings import Config, ExternalAddresses, Ping
 from nftproxy.policy.budget import Budget, Shortage, _Demand
 from nftproxy.policy.limits import ODD_TIMEOUT, SHARED_ROWS, crowd_of, size
 from nftproxy.policy.state import ClusterState
@@ -163,6 +163,7 @@ def test_a_small_change_elsewhere_leaves_a_share_as_it_is() -> None:
 NUMBERS = ["a:80:30080", "b:81", "c:82/udp"]
 CLOSED: dict[str, Any] = {
     "external_addresses": ExternalAddresses.CLOSED,
+    "ping": Ping.ANSWER,
     "external_ip_cidrs": networks(["203.0.113.0/24"]),
 }
 SHAPES: dict[str, dict[str, Any]] = {
@@ -205,8 +206,8 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         slices.append(
             slice_of("shop/web", [f"fd00:1::{each}" for each in range(1, count + 1)], ports=names, suffix="6")
         )
-    closes = shape == "closed"
-    agent = pipeline(made, *slices, **CLOSED if closes else {})
+    config = Config(**CLOSED) if shape == "closed" else Config()
+    agent = pipeline(made, *slices, **CLOSED if shape == "closed" else {})
     blocks = [
         block for each in agent.generations.values() for owner, block in each.blocks.items() if owner != "this node"
     ]
@@ -217,8 +218,8 @@ def test_a_size_is_never_too_small(shape: str, count: int) -> None:
         if not element.value.startswith(("goto", "jump")) and "-slots-" not in element.container
     }
     crowded = sum(map(crowd_of, slices)) + sum(len(each.ports) for each in slices)
-    reckoned = size(made, slices, crowded, closes=closes)
-    assert any(each.container == "external-ips" for each in found) is closes
+    reckoned = size(made, slices, crowded, config)
+    assert any(each.container == "external-ips" for each in found) is (shape == "closed")
     assert len(found) <= reckoned
     assert reckoned <= 5 * len(found)
 

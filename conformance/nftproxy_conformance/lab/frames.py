@@ -61,9 +61,12 @@ class Packet(NamedTuple):
     how: str = ""
 
 
-def echo_request(*, is_ipv6: bool, number: int = 1) -> bytes:
-    """An ICMP echo request without the IP header.  IPv6 sockets fill in the checksum (RFC 3542, 3.1)."""
-    message = struct.pack("!BBHHH", ECHO_REQUEST6 if is_ipv6 else ECHO_REQUEST, 0, 0, 1, number)
+def echo_request(*, is_ipv6: bool, number: int = 1, identifier: int = 1) -> bytes:
+    """An ICMP echo request without the IP header.  IPv6 sockets fill in the checksum (RFC 3542, 3.1).
+
+    To connection tracking, requests with the same identifier are one flow.
+    """
+    message = struct.pack("!BBHHH", ECHO_REQUEST6 if is_ipv6 else ECHO_REQUEST, 0, 0, identifier, number)
     return message[:2] + internet_checksum(message).to_bytes(2, "big") + message[4:]
 
 

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback
 from nftproxy.model.annotations import Algorithm, GuardedFronts
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
-from nftproxy.model.settings import DetectLocalMode, ExternalAddresses
+from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
 from nftproxy_conformance.lab.outcome import (
     DROPPED,
     NODE,
@@ -132,14 +132,39 @@ class Oracle:
 
     def closes(self, address: Address) -> bool:
         """True if ports without a Service are closed at an external address, which nothing but Services may have."""
-        config = self.world.config
-        if config.external_addresses is ExternalAddresses.OPEN or address in self.world.interfaces:
+        if self.world.config.external_addresses is ExternalAddresses.OPEN or address in self.world.interfaces:
             return False
-        proxied = {each for service in self.world.services for each in service.proxied_ips}
-        is_vouched = any(contains(cidr, address) for cidr in config.external_ip_cidrs)
-        if not is_vouched or address in proxied or address in self.world.node.addresses:
+        if not self._is_services_alone(address):
             return False
         return any(each.address == address and front.is_external for each, front in self.fronts.items())
+
+    def _is_services_alone(self, address: Address) -> bool:
+        proxied = {each for service in self.world.services for each in service.proxied_ips}
+        is_vouched = any(contains(cidr, address) for cidr in self.world.config.external_ip_cidrs)
+        return is_vouched and address not in proxied and address not in self.world.node.addresses
+
+    def answers_ping(self, origin: Origin, address: Address, source: Address) -> bool:
+        """True if a virtual address answers a ping: a Service there has a usable endpoint for this client."""
+        if self.world.config.ping is not Ping.ANSWER or not self._answering(family_of(address)):
+            return False
+        return any(
+            self._answers(front, Probe(origin, address, place.port, place.protocol.value, source))
+            for place, front in self.fronts.items()
+            if place.address == address and (not front.is_external or self._is_services_alone(address))
+        )
+
+    def _answering(self, family: Family) -> bool:
+        """True if the node has an address that answers pings."""
+        present = self.world.interfaces if self.world.knows_interfaces else self.world.node.addresses
+        return any(each in present for each in of_family(self.world.node.addresses, family))
+
+    def _answers(self, front: Front, probe: Probe) -> bool:
+        family = family_of(Address(probe.address))
+        if front.port is None or of_family(front.service.options.denied_source_ranges, family):
+            return False
+        if not self._is_admitted(front.service, Address(probe.address), source_of(probe)):
+            return False
+        return bool(self._chosen(front, self.lists(front.service, front.port, family), probe)[0])
 
     def _is_admitted(self, service: Service, address: Address, source: Address) -> bool:
         """True if source ranges admit a client.  They guard load balancer IPs, on request external IPs, never

@@ -47,6 +47,7 @@ from nftproxy.model.settings import (
     DetectLocalMode,
     ExternalAddresses,
     NodePortAddresses,
+    Ping,
     PortRange,
     Settings,
 )
@@ -324,6 +325,7 @@ _configs: st.SearchStrategy[Config] = st.builds(
     external_ip_cidrs=st.sampled_from([(), (), networks(["203.0.113.0/24", "fd00:c0a8::/64"])]),
     algorithm=st.just(Algorithm.RANDOM) | _algorithms(),
     failover=st.sampled_from([frozenset(), frozenset(), frozenset(Failover)]),
+    ping=st.sampled_from(Ping),
     service_counts=st.booleans(),
 )
 configs = st.builds(_with_closed, _configs, st.booleans())

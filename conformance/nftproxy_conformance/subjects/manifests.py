@@ -73,6 +73,7 @@ def settings(config: Config) -> Manifest:
             "externalIPCIDRs": list(map(str, config.external_ip_cidrs)),
             "algorithm": config.algorithm.value,
             "externalAddresses": config.external_addresses.value,
+            "ping": config.ping.value,
             "failover": sorted(each.value for each in config.failover),
             "serviceCounts": config.service_counts,
         },

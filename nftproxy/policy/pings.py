@@ -1,0 +1,64 @@
+"""Pings to addresses of Services: a Service answers a client if it has a usable endpoint for the client's connections.
+
+An address of several Services answers if any of them does.  The rules find the sources of an address in a set, as they
+find source ranges (ranges.py): address, network, length of its prefix.  Larger lengths stand for ranges of which only
+local sources and the node itself are answered: those that `externalTrafficPolicy: Local` sends to all endpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.objects import Service, TrafficPolicy
+from nftproxy.policy.choosing.verdicts import Choice
+from nftproxy.policy.fronts import ClaimedFront, denies_some
+from nftproxy.policy.ranges import EVERY_SOURCE, INSIDE
+
+
+class PingSources(NamedTuple):
+    """The sources that a Service admits: `guarded` are its addresses with source ranges, `allowed` the ranges' keys.
+
+    All other addresses admit `everyone`, which is empty if the Service denies any ranges: the rules can't tell these
+    sources from others here.
+    """
+
+    guarded: tuple[Address, ...]
+    allowed: tuple[str, ...]
+    everyone: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls, service: Service, family: Family, guarded: tuple[Address, ...], allowed: tuple[str, ...]
+    ) -> PingSources:
+        """The sources that a Service admits in a family."""
+        if denies_some(service, family):
+            return cls(guarded, (), ())
+        return cls(guarded, allowed, (EVERY_SOURCE[family],))
+
+    def at(self, address: Address) -> tuple[str, ...]:
+        """The keys of the ranges that an address admits."""
+        return self.allowed if address in self.guarded else self.everyone
+
+
+def answered_pings(
+    had: Iterable[ClaimedFront], addresses: Collection[Address], choice: Choice, sources: PingSources
+) -> tuple[tuple[Address, str], ...]:
+    """The addresses of a port's fronts that answer pings, each with the key of a range of sources."""
+    found: dict[tuple[Address, str], None] = {}
+    for claimed in had:
+        address, is_local = claimed.claim.address, claimed.policy is TrafficPolicy.LOCAL
+        if address not in addresses:
+            continue
+        admitted = sources.at(address)
+        if choice.local if is_local else choice.cluster:
+            found |= dict.fromkeys((address, key) for key in admitted)
+        if claimed.is_external and is_local and choice.cluster:
+            found |= dict.fromkeys((address, _inside(key)) for key in admitted)
+    return tuple(found)
+
+
+def _inside(key: str) -> str:
+    network, _, length = key.rpartition(" ")
+    return f"{network} {int(length) + INSIDE}"

@@ -1,0 +1,75 @@
+"""Which addresses answer pings: none that anything but Services may use, and none without being asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nftproxy.model.addresses import Address, Family
+from nftproxy.model.events import ApiServers, Put
+from nftproxy.model.objects import Place, Service
+from nftproxy.model.settings import Ping
+from nftproxy.pipeline import Pipeline
+from tests.support.factories import host_addresses, networks, node, pipeline, service, slice_of
+
+BALANCED = service(type="LoadBalancer", external_ips=["203.0.113.9"], load_balancer_ips=["203.0.113.7"])
+RANGE = networks(["203.0.113.0/24"])
+
+
+def answering(*objects: Any, **tweaks: Any) -> Pipeline:
+    """A pipeline with a Service that has an endpoint, and answers pings."""
+    return pipeline(BALANCED, slice_of(), *objects, **{"ping": Ping.ANSWER} | tweaks)
+
+
+def addresses(made: Pipeline) -> set[str]:
+    """The addresses that answer pings."""
+    return {key.partition(" . ")[0] for key in made.generations[Family.IPV4].values("pings")}
+
+
+def test_only_the_configuration_asks_for_answers() -> None:
+    """Without the word no set, chain or element is there for pings."""
+    plain = answering(ping=Ping.REJECT, external_ip_cidrs=RANGE).full_transaction(dict.fromkeys(Family)).text
+    assert "@pings" not in plain
+    assert "echo-request" not in plain
+
+
+@pytest.mark.parametrize(
+    ("ranges", "found"),
+    [
+        ((), {"10.96.0.10"}),
+        (networks(["203.0.113.7/32"]), {"10.96.0.10", "203.0.113.7"}),
+        (RANGE, {"10.96.0.10", "203.0.113.7", "203.0.113.9"}),
+    ],
+)
+def test_external_addresses_answer_in_the_ranges_only(ranges: Any, found: set[str]) -> None:
+    """A Service that names a stranger's address as a load balancer's doesn't answer its pings."""
+    # spec.externalIPs out of the ranges aren't served at all
+    assert addresses(answering(external_ip_cidrs=ranges)) == found
+
+
+def test_addresses_of_the_node_and_the_api_server_answer_by_themselves() -> None:
+    """A Service that names the node's address, the API server's, or one that a load balancer serves itself, has no say
+    there, as long as it is theirs.
+    """
+    both = {"203.0.113.7", "203.0.113.9"}
+    made = answering(node(external_ips=["203.0.113.7"]), external_ip_cidrs=RANGE)
+    assert addresses(made) & both == {"203.0.113.9"}
+    made.ingest([Put(node())])
+    assert addresses(made) & both == both
+    made.ingest([Put(ApiServers(frozenset({Place(Address("203.0.113.9"), 6443)})))])
+    assert addresses(made) & both == {"203.0.113.7"}
+    proxied: Service = service("shop/b", type="LoadBalancer", cluster_ips=["10.96.0.11"], proxied_ips=["203.0.113.7"])
+    made.ingest([Put(proxied)])
+    assert addresses(made) & both == set()
+
+
+def test_the_nodes_first_address_on_an_interface_answers() -> None:
+    """Without an address of the Node's own nothing is translated, and all pings are rejected."""
+    for interfaces, answer in ((None, "192.168.0.2"), (["192.168.0.3"], "192.168.0.3"), (["10.9.9.9"], None)):
+        made = answering(node(internal_ips=["192.168.0.2", "192.168.0.3"]))
+        if interfaces is not None:
+            made.ingest([Put(host_addresses(*interfaces))])
+        text = made.full_transaction(dict.fromkeys(Family)).text
+        assert ("dnat to 192.168.0" in text) is (answer is not None)
+        assert answer is None or f"dnat to {answer}" in text
