@@ -18,10 +18,11 @@ from nftproxy_conformance.lab import (
 )
 from nftproxy_conformance.lab.topology import DEFAULT_SOURCES
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.world import World
+from nftproxy_conformance.specification.world import Place, World
 from nftproxy_conformance.strategies.probes import NODE_ADDRESSES
 
-from nftproxy.model.annotations import Algorithm, ServiceOptions
+from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.annotations import Algorithm, Failover, ServiceOptions
 from nftproxy.model.objects import EndpointSlice, Service, ServiceCIDR
 from nftproxy.model.settings import ExternalAddresses
 from tests.support.factories import networks, node, service, service_cidr, settings, slice_of
@@ -345,3 +346,45 @@ def test_families_are_served_apart() -> None:
     assert become(there, Origin.POD, "10.96.0.10") == {TCP_RESET}
     six = service(cluster_ips=["fd00:96::10"], external_ips=["203.0.113.9"])
     assert become(world(six, slice_of()), Origin.OUTSIDE, "203.0.113.9") == {UNTOUCHED}
+
+
+# ---- failover
+
+WEB = service(
+    external_policy="Local", type="NodePort", ports=["http:80:30080"], annotations={"failover": "refused,gone"}
+)
+
+
+def hears(there: World, target: str, origin: Origin = Origin.POD, address: str = "10.96.0.10", port: int = 80) -> bool:
+    """Whether a client hears of an endpoint's refusal."""
+    return Oracle(there).passes_refusal(Probe(origin, address, port), (target, 8080))
+
+
+def test_a_refusal_passes_if_no_other_endpoint_would_do_better() -> None:
+    """It is dropped while another endpoint that isn't silent is there, and of the only one of any list it passes."""
+    both = slice_of(endpoints=[f"{HERE}@node-a", f"{AWAY}@node-b"])
+    assert [hears(world(WEB, both), each) for each in (HERE, AWAY)] == [False, False]
+    assert [hears(world(WEB, both), each, Origin.OUTSIDE, "192.168.0.2", 30080) for each in (HERE, AWAY)] == [
+        True,
+        False,
+    ]
+    refusing = frozenset({(HERE, 8080)})
+    without_here = world(WEB, both)._replace(silent=tuple(refusing), refusing=refusing)  # type: ignore[arg-type]
+    assert [hears(without_here, each) for each in (HERE, AWAY)] == [False, True]
+    neither = ((HERE, 8080), (AWAY, 8080))
+    assert hears(world(WEB, both)._replace(silent=neither, refusing=frozenset(neither)), AWAY)  # type: ignore[arg-type]
+    assert hears(world(service(), both), AWAY)
+    assert hears(world(WEB, both), AWAY, address=AWAY, port=8080)
+
+
+def test_connections_end_whose_endpoint_is_in_no_slice() -> None:
+    """Only of a Service that asks, by its annotation or by the configuration."""
+    terminating = slice_of(endpoints=[f"{HERE} stopped"])
+    place = Place(Address("10.96.0.10"), Protocol.TCP, 80)
+
+    def end(there: World) -> list[bool]:
+        return [Oracle(there).ends(place, Address(each)) for each in (HERE, AWAY)]
+
+    assert end(world(WEB, terminating)) == [False, True]
+    assert end(world(service(), terminating)) == [False, False]
+    assert end(world(service(), terminating, failover=frozenset({Failover.GONE}))) == [False, True]

@@ -21,7 +21,7 @@ from nftproxy_conformance.lab import (
 )
 from nftproxy_conformance.specification.deviations import SHOWN, deviation_of
 from nftproxy_conformance.specification.oracle import Oracle
-from nftproxy_conformance.specification.rules import CHANGES_ONLY, NOT_REMEMBERED, Rule, rule_of
+from nftproxy_conformance.specification.rules import CHANGES_ONLY, NOT_REMEMBERED, WRONGLY_REFUSED, Rule, rule_of
 from nftproxy_conformance.specification.world import World
 from nftproxy_conformance.strategies.focused import PLAIN_CONFIG, PLAIN_NODE
 from nftproxy_conformance.strategies.worlds import world_of
@@ -142,6 +142,7 @@ def test_what_went_wrong_may_say_it_all() -> None:
     """A client that isn't remembered, and a fault that a new node doesn't have, have rules of their own."""
     oracle = Oracle(world(SERVED, PODS))
     assert rule_of(oracle, probe("10.96.0.1"), [TO_HERE, TO_AWAY], NOT_REMEMBERED) is Rule.AFFINITY
+    assert rule_of(oracle, probe("10.96.0.1"), [TCP_RESET], WRONGLY_REFUSED) is Rule.REFUSED
     assert rule_of(oracle, probe("10.96.0.1"), [DROPPED], f"went elsewhere{CHANGES_ONLY}") is Rule.CHANGES
 
 

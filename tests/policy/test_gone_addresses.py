@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
+from collections.abc import Iterable, Iterator
 
-from nftproxy.model.addresses import Address, Protocol
-from nftproxy.model.events import Put, Removed
-from nftproxy.model.objects import EndpointSlice, Service
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.world import Place, World
+from nftproxy_conformance.strategies import quick
+from nftproxy_conformance.strategies.histories import histories
+from nftproxy_conformance.strategies.objects import all_settings
+
+from nftproxy.model.addresses import Address, Family, Protocol
+from nftproxy.model.annotations import Failover
+from nftproxy.model.events import Event, Listed, Put, Removed
+from nftproxy.model.objects import Endpoint, EndpointSlice, Service
+from nftproxy.model.settings import Settings
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy import gone_addresses
-from nftproxy.policy.flows import AddressPort, is_stale
+from nftproxy.policy.flows import AddressPort, fronts_served, is_stale
 from nftproxy.policy.gone_addresses import PAUSE, START_PAUSE
-from tests.support.factories import key, pipeline, service, slice_of
+from tests.support.factories import key, pipeline, renderer, service, slice_of
 
 GONE = {"failover": "gone"}
 FIRST, SECOND = Address("10.1.0.4"), Address("10.1.1.4")
@@ -170,3 +183,43 @@ def test_the_namespace_with_the_most_forgets(monkeypatch: pytest.MonkeyPatch) ->
     story.put(web(SECOND))
     story.put(slice_of("evil/web", []))
     assert story.wait(100) == {FRONT: [FIRST]}
+
+
+# ---- any cluster
+
+asking = st.sampled_from([frozenset({Failover.GONE}), frozenset()])
+
+
+@quick()
+@given(all_settings, histories, asking)
+def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
+    given_settings: Settings, history: list[list[Event]], failover: frozenset[Failover]
+) -> None:
+    """Whatever the cluster, of all connections that there may be those end that the oracle names."""
+    settings = given_settings._replace(config=structs.replace(given_settings.config, failover=failover))
+    made = Pipeline("node-a", settings, renderer())
+    addresses = {Address("10.1.99.9"), *(each.address for batch in history for each in _endpoints(batch))}
+    for batch in history:
+        made.ingest(batch)
+    state, gone = made.state, made.gone_addresses
+    gone.look(state, 0.0)
+    swept = gone.look(state, START_PAUSE) | gone.look(state, START_PAUSE + PAUSE)
+    objects = [*state.services.values(), *state.slices()]
+    interfaces = frozenset(state.host_addresses or ())
+    world = World.with_objects(
+        state.node, settings.config, objects, interfaces=interfaces, knows_interfaces=state.host_addresses is not None
+    )
+    oracle = Oracle(world)
+    for family in Family:
+        for each in state.services.values():
+            for _, fronts in fronts_served(state, settings, family, each, Protocol.TCP):
+                for front, address in itertools.product(fronts, addresses):
+                    ends = front in swept and is_stale(front, AddressPort(address, 1, Protocol.TCP), swept[front])
+                    assert ends == oracle.ends(Place(front.address, front.protocol, front.port), address)
+
+
+def _endpoints(batch: Iterable[Event]) -> Iterator[Endpoint]:
+    for event in batch:
+        objects = event.objects if isinstance(event, Listed) else [event.object] if isinstance(event, Put) else []
+        for each in objects:
+            yield from each.endpoints if isinstance(each, EndpointSlice) else ()

@@ -88,6 +88,11 @@ ANSWERS: Mapping[str, Callable[[int, int, int], bytes]] = {
 """The answer to each protocol's opening packet, without its checksum: from source port, destination port and token."""
 
 
+def refusal(sport: int, dport: int, token: int) -> bytes:
+    """A closed port's answer to TCP's opening packet (RFC 9293, 3.10.7.1), as in `ANSWERS`."""
+    return TCP_HEADER.pack(sport, dport, 0, (token + 1) & 0xFFFFFFFF, 0x5000 | RST | ACK, 0, 0, 0)
+
+
 def is_intact(data: bytes) -> bool:
     """Whether all checksums of an IP packet of TCP, UDP or SCTP are right."""
     head, number, source, destination = ip_header(data)

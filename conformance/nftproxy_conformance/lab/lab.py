@@ -12,7 +12,7 @@ connections are written to raw sockets, and so pass its output hook.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from ipaddress import ip_interface
 from typing import Self
@@ -22,7 +22,7 @@ from nftproxy.trace.links import add_addresses, join
 from nftproxy.trace.node import FAR_MAC, NODE_MAC
 from nftproxy_conformance.lab import topology
 from nftproxy_conformance.lab.flight import Flight
-from nftproxy_conformance.lab.frames import ANSWERS, What
+from nftproxy_conformance.lab.frames import ANSWERS, What, refusal
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 from nftproxy_conformance.lab.outcome import Address, Outcome, Probe
@@ -194,24 +194,37 @@ class Lab:
             LabError: the machine lost packets.
             ValueError: the connection did not leave the node.
         """
-        return self._far.call(self._reply, outcome)
+        return self._far.call(self._answer, [outcome], What.ANSWER)[0]
 
-    def _reply(self, outcome: Outcome) -> Address | None:
-        probe, client = outcome.probe, outcome.source
-        if probe is None or client is None or outcome.interface == OWN:
-            raise ValueError(f"no host could answer {outcome}")
-        server = outcome.endpoint or Address(probe.address, probe.port)
-        segment = ANSWERS[probe.protocol](server.port, client.port, outcome.token)
-        answer = packet(packed(server.ip), packed(client.ip), TRANSPORTS[probe.protocol], segment)
-        sightings, is_complete = self._wire.exchange([Sending(outcome.interface, answer, packed(client.ip))])
-        for interface, seen in sightings:
-            is_ours = seen.what is What.ANSWER and seen.token == outcome.token
-            to = Address(unpacked(seen.destination), seen.dport)
-            if is_ours and interface == INTERFACES[probe.origin] and to == (probe.source, probe.sport):
-                return Address(unpacked(seen.source), seen.sport)
-        if not is_complete:
-            raise LabError("the machine was too busy and lost frames: whether the answer got lost is unknown")
-        return None
+    def refuse_many(self, outcomes: Sequence[Outcome]) -> list[Address | None]:
+        """Refuse TCP connections that left the node, as closed ports do.  Otherwise as `reply` for each."""
+        return self._far.call(self._answer, outcomes, What.RESET)
+
+    def _answer(self, outcomes: Sequence[Outcome], what: What) -> list[Address | None]:
+        heard: dict[int, Address] = {}
+        for start in range(0, len(outcomes), BATCH):
+            batch = {each.token: each for each in outcomes[start : start + BATCH]}
+            sightings, is_complete = self._wire.exchange([_answer_to(each, what) for each in batch.values()])
+            for interface, seen in sightings:
+                probe = batch[seen.token].probe if seen.what is what and seen.token in batch else None
+                to = Address(unpacked(seen.destination), seen.dport)
+                if probe and interface == INTERFACES[probe.origin] and to == (probe.source, probe.sport):
+                    heard[seen.token] = Address(unpacked(seen.source), seen.sport)
+            if not is_complete and heard.keys() < batch.keys():
+                raise LabError("the machine was too busy and lost frames: whether an answer got lost is unknown")
+        return [heard.get(each.token) for each in outcomes]
+
+
+def _answer_to(outcome: Outcome, what: What) -> Sending:
+    """The server's answer to a connection, or its refusal, and where to send it."""
+    probe, client = outcome.probe, outcome.source
+    if probe is None or client is None or outcome.interface == OWN:
+        raise ValueError(f"no host could answer {outcome}")
+    server = outcome.endpoint or Address(probe.address, probe.port)
+    make = refusal if what is What.RESET else ANSWERS[probe.protocol]
+    segment = make(server.port, client.port, outcome.token)
+    answer = packet(packed(server.ip), packed(client.ip), TRANSPORTS[probe.protocol], segment)
+    return Sending(outcome.interface, answer, packed(client.ip))
 
 
 def _connect_wires(node: Node, far: Namespace, site: Site) -> None:

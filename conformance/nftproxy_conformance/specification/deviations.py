@@ -23,8 +23,10 @@ from nftproxy_conformance.specification.world import View, World, virtual_ips
 
 REJECTED = "D4"
 """We reject TCP by a reset, kube-proxy by an ICMP error.  Any way of rejection is accepted."""
+ANNOTATIONS = "D19"
+"""Only we have annotations."""
 EVERYTHING = {Family.IPV4: parse_network("0.0.0.0/0"), Family.IPV6: parse_network("::/0")}
-SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15", "D19"})
+SHOWN = frozenset({"D3", REJECTED, "D8", "D9", "D10", "D11", "D15", ANNOTATIONS})
 """The deviations that single connections of a lab can show."""
 
 
@@ -81,7 +83,7 @@ def _alternatives(world: World, probe: Probe, earlier: Sequence[World]) -> Itera
         ("D10", _other_owners(world, probe)),
         ("D11", _without_protection(world, probe)),
         ("D15", _without_portless(world, probe)),
-        ("D19", _without_own_words(world)),
+        (ANNOTATIONS, _without_own_words(world)),
     ):
         yield from ((deviation, other) for other in worlds)
 

@@ -17,13 +17,14 @@ Targets = frozenset[tuple[Address, int]]
 class Lists(NamedTuple):
     """The endpoints for policy Cluster, for policy Local, and those of both that are on this node.
 
-    `weights` has all endpoints that take new connections.
+    `weights` has all endpoints that take new connections, and `silent` the silent endpoints that count for the port.
     """
 
     cluster: Targets
     local: Targets
     here: Targets
     weights: Mapping[tuple[Address, int], int]
+    silent: Targets = frozenset()
 
 
 class _Entry(NamedTuple):
@@ -37,13 +38,19 @@ def lists_of(world: World, service: Service, slices: Iterable[EndpointSlice], po
     """The endpoints of a Service port, from the Service's slices of a family."""
     entries = _entries(service, slices, port, world.node.name)
     lists = _lists({place: entry for place, entry in entries.items() if entry.weight > 0}, world.node)
-    failures = world.config.failover if service.options.failover is None else service.options.failover
+    failures = failures_of(world, service)
     if port.protocol is not Protocol.TCP:
         return lists
     silent = [
         each for each in world.silent if (Failover.REFUSED if each in world.refusing else Failover.SILENT) in failures
     ]
-    return lists._replace(cluster=_answering(silent, lists.cluster), local=_answering(silent, lists.local))
+    cluster, local = _answering(silent, lists.cluster), _answering(silent, lists.local)
+    return lists._replace(cluster=cluster, local=local, silent=frozenset(silent))
+
+
+def failures_of(world: World, service: Service) -> frozenset[Failover]:
+    """The failures after which a Service's connections go to other endpoints."""
+    return world.config.failover if service.options.failover is None else service.options.failover
 
 
 def _answering(silent: Iterable[tuple[Address, int]], targets: Targets) -> Targets:

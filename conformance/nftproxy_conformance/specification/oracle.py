@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from nftproxy.model.addresses import Address, Family, Protocol, contains, family_of, is_loopback
-from nftproxy.model.annotations import Algorithm, GuardedFronts
+from nftproxy.model.annotations import Algorithm, Failover, GuardedFronts
 from nftproxy.model.objects import EndpointSlice, ObjectKey, Service, ServicePort, TrafficPolicy
 from nftproxy.model.settings import DetectLocalMode, ExternalAddresses, Ping
 from nftproxy_conformance.lab.outcome import (
@@ -28,7 +28,7 @@ from nftproxy_conformance.lab.outcome import (
     endpoint,
 )
 from nftproxy_conformance.lab.topology import INTERFACES, Origin
-from nftproxy_conformance.specification.endpoints import Lists, Targets, lists_of
+from nftproxy_conformance.specification.endpoints import Lists, Targets, failures_of, lists_of
 from nftproxy_conformance.specification.fronts import ANY_ADDRESS, Front, fronts_of
 from nftproxy_conformance.specification.world import Place, World, of_family, place_of, source_of
 
@@ -61,6 +61,25 @@ class Oracle:
         if chosen:
             return self._arrivals(probe, place.protocol, chosen, hides_source)
         return frozenset({DROPPED if lists.cluster else REJECTED[place.protocol]})
+
+    def passes_refusal(self, probe: Probe, target: tuple[str, int]) -> bool:
+        """True if the client hears when an endpoint refuses its TCP connection."""
+        place = place_of(probe)
+        front = self.front_of(place)
+        if front is None or front.port is None or Failover.REFUSED not in failures_of(self.world, front.service):
+            return True
+        lists = self.lists(front.service, front.port, family_of(place.address))
+        is_local = front.policy is TrafficPolicy.LOCAL
+        used = ([lists.local] if is_local else []) + ([lists.cluster] if front.is_external or not is_local else [])
+        well = [each - lists.silent for each in used]
+        passing = [each & lists.silent for each in used] + [each for each in well if len(each) == 1]
+        return not any(well) or any(target in each for each in passing)
+
+    def ends(self, place: Place, endpoint_address: Address) -> bool:
+        """True if an established TCP connection at a place ends, as its endpoint is gone."""
+        front = self.front_of(place)
+        is_asked = front is not None and Failover.GONE in failures_of(self.world, front.service)
+        return is_asked and all(endpoint_address != pod.address for each in self.world.slices for pod in each.endpoints)
 
     def forbids(self, probe: Probe) -> bool:
         """True if the Service's annotations forbid the connection for this client."""

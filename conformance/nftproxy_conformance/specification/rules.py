@@ -44,6 +44,7 @@ class Rule(Enum):
     REJECTED = "No endpoints", "no usable endpoint anywhere | rejected | rejected"
     DROPPED = "No endpoints", "policy `Local`, none on this node, some elsewhere | dropped | dropped"
     AFFINITY = "Session affinity", "With `sessionAffinity: ClientIP` a client reaches the same pod"
+    REFUSED = "Failover", "A refusal passes if no other endpoint would do better"
     SOURCE_RANGES = "Source ranges", "What isn't admitted is dropped"
     FORBIDDEN = "What clients may not do", "What is forbidden is dropped, as what source ranges exclude"
     NODE_PORTS = "Node ports", "Node ports are served on the addresses of each"
@@ -83,6 +84,8 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
         return Rule.CHANGES
     if what == NOT_REMEMBERED:
         return Rule.AFFINITY
+    if what == WRONGLY_REFUSED:
+        return Rule.REFUSED
     if front is None or front.port is None:
         return _unserved(oracle, place)
     if {outcome.kind for outcome in expected} == {Kind.ENDPOINT}:
@@ -92,6 +95,8 @@ def rule_of(oracle: Oracle, probe: Probe, seen: Iterable[Outcome], what: str) ->
 
 NOT_REMEMBERED = "was not remembered"
 """The `what` of a `Difference` if a client is sent to another pod than before."""
+WRONGLY_REFUSED = "treats an endpoint's refusal otherwise"
+"""The `what` of a `Difference` if a refusal reaches its client and should not, or the reverse."""
 CHANGES_ONLY = "; on a new node it does not"
 """The end of `what` if a proxy that starts with the same cluster is right."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from nftproxy.model.addresses import Address, Family, Protocol, family_of
-from nftproxy.model.annotations import GuardedFronts, ServiceOptions
+from nftproxy.model.annotations import Failover, GuardedFronts, ServiceOptions
 from nftproxy.model.objects import (
     Endpoint,
     EndpointPort,
@@ -164,6 +164,13 @@ screened_worlds = focused(
         source_ranges_for=st.frozensets(st.sampled_from(GuardedFronts), min_size=1),
         denied_source_ranges=some(SOURCES, most=1),
     ),
+    **_everywhere,
+)
+refusing_worlds = focused(
+    _ready,
+    options=st.builds(ServiceOptions, failover=st.sampled_from([frozenset(), frozenset({Failover.REFUSED})])),
+    internal_policy=policies,
+    external_policy=policies,
     **_everywhere,
 )
 sticky_worlds = focused(_ready, affinity_timeout=st.sampled_from([60, 10800]), **_everywhere)

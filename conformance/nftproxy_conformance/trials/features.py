@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from nftproxy.model.events import Event, Put, Removed, key_of
 from nftproxy.model.objects import EndpointSlice, Service
-from nftproxy_conformance.lab import Outcome, Probe, is_even
+from nftproxy_conformance.lab import DROPPED, TCP_RESET, Outcome, Probe, is_even
+from nftproxy_conformance.lab.topology import OWN
+from nftproxy_conformance.specification.deviations import ANNOTATIONS
 from nftproxy_conformance.specification.oracle import Oracle
+from nftproxy_conformance.specification.rules import WRONGLY_REFUSED
 from nftproxy_conformance.specification.world import View, World
 from nftproxy_conformance.strategies import focused
 from nftproxy_conformance.strategies.probes import probes
@@ -97,6 +100,27 @@ def _first(trial: Trial, worlds: tuple[World, ...], matters: Matters, view: View
     return Finding(*trial.traced(worlds, found[0], view))
 
 
+def refused(trial: Trial, world: World) -> Finding | None:
+    """Judge which refusals of endpoints reach their clients."""
+    trial.load(world)
+    oracle = Oracle(world)
+    wanted = [probe for probe in probes(world) if probe.protocol == "tcp"]
+    reached = [each for each in trial.connect(wanted) if each.endpoint and each.interface != OWN]
+    for outcome, heard in zip(reached, trial.subject.lab.refuse_many(reached), strict=True):
+        assert outcome.probe
+        assert outcome.endpoint
+        passes = oracle.passes_refusal(outcome.probe, outcome.endpoint)
+        if passes and not heard:
+            return Finding((world,), _refusal(outcome.probe, TCP_RESET, DROPPED))
+        if heard and not passes and not trial.explains(ANNOTATIONS):
+            return Finding((world,), _refusal(outcome.probe, DROPPED, TCP_RESET))
+    return None
+
+
+def _refusal(probe: Probe, expected: Outcome, seen: Outcome) -> Difference:
+    return Difference(probe, frozenset({expected}), frozenset({seen}), WRONGLY_REFUSED)
+
+
 def evenly(trial: Trial, world: World) -> Finding | None:
     """Judge by chi-square that all endpoints of a list are drawn equally often, unless annotations ask for weights."""
     trial.load(world)
@@ -174,6 +198,7 @@ FEATURES = (
     _plain("hairpin", focused.hairpin_worlds, _to_itself, exactly),
     _plain("unused ClusterIPs and ports", focused.unallocated_worlds, anything),
     _plain("contested addresses and ports", blind_worlds, anything),
+    Feature("failover after refusals", focused.refusing_worlds, refused),
     Feature("uniform choice", crowded_worlds, evenly),
     Feature("changes", changes, _changes),
     Feature(

@@ -179,6 +179,12 @@ class Trial:
                 left.append(difference)
         return left
 
+    def explains(self, deviation: str) -> bool:
+        """True if the subject may show a deviation from kube-proxy, which is counted."""
+        if self.subject.may_deviate:
+            self.deviations[deviation] += 1
+        return self.subject.may_deviate
+
     def all_differences(self, world: World, probes: Iterable[Probe], view: View = exactly) -> list[Difference]:
         """All differences, including differences that a deviation explains, without waiting."""
         found = self._compare(world, probes, view)

@@ -66,6 +66,14 @@ def test_silent_endpoints_are_left_out_as_specified(trial: Trial, tally: Tally, 
     assert features.as_specified(features.anything, exactly, trial, world) is None
 
 
+@given(world=worlds.silent_worlds())
+@tries(10, 500)
+def test_refusals_pass_as_specified(trial: Trial, tally: Tally, world: World) -> None:
+    """Where Services ask for it, clients hear of a refusal only if no other endpoint would do better."""
+    tally.count("clusters with refusals")
+    assert features.refused(trial, world) is None
+
+
 @given(world=worlds.hashed_worlds())
 @tries(15, 500)
 def test_tables_choose_as_specified(trial: Trial, tally: Tally, world: World) -> None:
