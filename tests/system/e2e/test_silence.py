@@ -215,3 +215,46 @@ def test_refused_connections_fail_for_nobody(town: Town) -> None:
         eventually(lambda: len(town.sharing("roll")), 4, timeout=60)
     town.remove_service("roll")
     pod.close()
+
+
+def test_a_pod_that_refuses_one_client_stays(town: Town) -> None:
+    """A client that a pod refuses, or that provokes refusals, goes elsewhere, and has no pod left out."""
+    ends = [f"{each.address}@node-x {each.address6}@node-x" for each in town.pods.values()]
+    put_service(town.server, "roll", VIPS, " ".join(ends).split(), metadata=failover("refused"))
+    eventually(lambda: len(town.sharing("roll")), 4)
+    before, checks = town.metric("nftproxy_silences_total"), town.metric("nftproxy_silence_checks_total")
+    pod = town.pods["web-b"].namespace
+    rule = f"ip saddr {town.client.address} tcp flags syn reject with tcp reset"
+    chain = "add chain inet t c { type filter hook input priority 0; }"
+    pod.run(["nft", f"add table inet t; {chain}; add rule inet t c {rule}"])
+    with contextlib.closing(Connections(town.client, VIPS[0])) as client:
+
+        def provoke() -> bool:
+            keep_on([client])
+            return town.metric("nftproxy_silence_checks_total") > checks
+
+        wait_until(provoke, pause=0)
+        pod.run(["nft", "delete table inet t"])
+        assert client.wait(60) == 0
+    assert (town.metric("nftproxy_silences_total"), town.status()) == (before, [])
+    town.remove_service("roll")
+
+
+def test_connections_to_a_pod_that_is_gone_end(town: Town, ip: Ip) -> None:
+    """A client of a pod that vanishes without a word, and leaves the slices, is reset at its next packet."""
+    pod = town.nodes[1].pod("vanishing", "10.1.1.9", "fd00:1:0:1::9")
+    pod.serve(8080)
+    vip, rest = VIPS[ip is IP6], f"{ip.of(town.pods['web-c'])}@node-c"
+    put_service(town.server, "roll", VIPS, [f"{ip.of(pod)}@node-b"], metadata=failover("gone"))
+    eventually(lambda: town.sharing("roll"), {ip.of(pod)})
+    ended = town.metric("nftproxy_connections_ended_total")
+    with town.client.talk(vip, silent_town.PORT, timeout=60) as lost:
+        assert lost.ask().name == "vanishing"
+        town.network.lose(ip.of(pod))
+        put_service(town.server, "roll", VIPS, [rest], metadata=failover("gone"))
+        wait_until(lambda: town.metric("nftproxy_connections_ended_total") > ended)
+        with pytest.raises(ConnectionResetError):
+            lost.ask()
+    town.network.route(ip.of(pod), town.nodes[1])
+    town.remove_service("roll")
+    pod.close()

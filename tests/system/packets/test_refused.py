@@ -149,6 +149,18 @@ def test_refused_connections_reach_another_endpoint(world: World, ip: Ip, client
     made.close()
 
 
+def test_a_pod_that_refuses_itself_reaches_another_endpoint(world: World, ip: Ip) -> None:
+    """A pod with a closed port is a client of its own Service: its connections to itself are tried again, too."""
+    itself = world.dead["here"]
+    world.web(ip, itself, world.live)
+    made = Attempts(itself, ip.vip, 80, 16)
+    wait_until(lambda: world.refused(ip) == [place(ip, itself)])
+    world.leave_out(ip, itself)
+    wait_until(lambda: len(made.ended()) == 16)
+    assert made.ended() == [0] * 16
+    made.close()
+
+
 def test_refusals_from_an_endpoint_that_has_just_left_are_dropped(world: World, ip: Ip) -> None:
     """A connection whose endpoint leaves the slices before it refuses reaches the only endpoint that is left."""
     dead = world.dead["away"]
