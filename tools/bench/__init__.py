@@ -14,5 +14,6 @@ quick.py      the assertions of CI
 
 These run by themselves, as `python -m tools.bench.NAME`: bounds.py (objects at their limits and beyond), counts.py
 (counting connections), forwarding.py (node ports at localhost), outages.py (an API server that goes and comes back),
-packets.py (established flows), paper.py (5,000 nodes), silence.py (the death of a node).
+packets.py (established flows), paper.py (5,000 nodes), silence.py (the death of a node),
+fates.py (the death and replacement of pods).
 """

@@ -24,13 +24,11 @@ from tests.support.cluster import IP, IP6, Ip
 from tests.support.processes import cpu_seconds
 from tests.system.e2e.agent import eventually
 from tests.system.e2e.objects import slice_of
-from tests.system.e2e.silent_town import ANNOTATION, PLAIN, Connections, Town, failover, put_service, town
+from tests.system.e2e.silent_town import ANNOTATION, PLAIN, Connections, Town, put_service, town
 
 BEGUN, EVERY = 400, 0.02
 PATIENCE = 10.0
 ENDPOINTS, IDLE, TURNS = 5000, 10.0, 3
-ROLLED, ROLL = (("10.1.1.8", "fd00:1:0:1::8"), ("10.1.2.8", "fd00:1:0:2::8")), {IP: "10.96.0.30", IP6: "fd00:96::30"}
-ROLLOUTS, RATE, CLOSED, REPLACED = 10, 330, 0.5, 1.0
 EVIL, EVIL_POD = "10.96.0.66", "10.1.2.66"
 
 
@@ -56,43 +54,6 @@ def outage(world: Town, ip: Ip, address: str) -> Outage:
         found = Outage(unanswered, len(late), max(late, default=0.0), max(made.took))
     world.network.route(world.ranges(ip), world.nodes[1])
     eventually(world.status, [], timeout=120)
-    return found
-
-
-def rollouts(world: Town, ip: Ip, words: str) -> str:
-    """Roll two pods many times without a preStop pause, under 330 connections a second, and report on these."""
-    pods = [node.pod(f"r-{node.name}", *at) for node, at in zip(world.nodes[1:], ROLLED, strict=True)]
-    ends = {pod.name: f"{ip.of(pod)}@node-{pod.name[-1]}" for pod in pods}
-    servers = {pod.name: pod.serve(8080) for pod in pods}
-    put_service(world.server, "roll", (ROLL[ip],), ends.values(), metadata=failover(words))
-    eventually(lambda: len(world.sharing("roll")), 2)
-    with contextlib.closing(Connections(world.client, ROLL[ip], may_fail=True)) as made:
-
-        def connect(seconds: float) -> None:
-            for number in range(int(seconds * RATE)):
-                made.begin(1)
-                made.wait_until(began + number / RATE)
-
-        for pod in pods * ROLLOUTS:
-            began = time.monotonic()
-            for server in servers[pod.name]:
-                server.close()
-            connect(CLOSED)
-            rest = [end for name, end in ends.items() if name != pod.name]
-            put_service(world.server, "roll", (ROLL[ip],), rest, metadata=failover(words))
-            began = time.monotonic()
-            connect(REPLACED)
-            servers[pod.name] = pod.serve(8080)
-            put_service(world.server, "roll", (ROLL[ip],), ends.values(), metadata=failover(words))
-            began = time.monotonic()
-            connect(REPLACED)
-        unanswered = made.wait(PATIENCE)
-        late = sum(took > 0.5 for took in made.took)
-        found = f"{len(made.took)} connections, {made.failed} failed, {unanswered} unanswered, {late} late"
-        found += f", the longest after {max(made.took):.2f} s"
-    world.remove_service("roll")
-    for pod in pods:
-        pod.close()
     return found
 
 
@@ -145,8 +106,6 @@ def main() -> None:
         raise click.ClickException(why)
     with tempfile.TemporaryDirectory() as directory, town(Path(directory)) as world:
         for ip in (IP, IP6):
-            for words in ("none", "refused"):
-                click.echo(f"rollouts with {words} {ip.vip}: {rollouts(world, ip, words)}")
             for name, address in (("none", PLAIN[ip]), ("silent", ip.vip)):
                 click.echo(f"{name} {address}: {outage(world, ip, address)}")
         with hostile(world):
