@@ -18,8 +18,10 @@ from nftproxy_conformance.lab.topology import DEFAULT_SOURCES
 from nftproxy_conformance.specification.oracle import Oracle
 from nftproxy_conformance.specification.world import World
 
-from nftproxy.model.addresses import Protocol
+from nftproxy.model.addresses import Address, Protocol
+from nftproxy.model.events import SilentPlaces
 from nftproxy.model.objects import EndpointSlice, Service, TrafficPolicy
+from nftproxy.model.objects import Place as EndpointPlace
 from nftproxy.model.settings import DetectLocalMode
 from tests.support.cluster import IP, IP6, Cluster, Ip
 from tests.support.factories import addresses, node, service, settings, slice_of
@@ -53,6 +55,8 @@ class Case(Enum):
     DRAINING_BOTH = "terminating here and away"
     DRAINING_HERE = "terminating here, ready away"
     DRAINING_AWAY = "ready here, terminating away"
+    FAILOVER = "ready here and away, of a Service with failover"
+    SILENT_HERE = "ready here and away, silent here, of a Service with failover"
 
 
 class Cell(NamedTuple):
@@ -112,6 +116,8 @@ CONDITIONS: Mapping[Case, Mapping[Place, str]] = {
     Case.DRAINING_BOTH: {Place.HERE: "draining", Place.AWAY: "draining"},
     Case.DRAINING_HERE: {Place.HERE: "draining", Place.AWAY: ""},
     Case.DRAINING_AWAY: {Place.HERE: "", Place.AWAY: "draining"},
+    Case.FAILOVER: {Place.HERE: "", Place.AWAY: ""},
+    Case.SILENT_HERE: {Place.HERE: "", Place.AWAY: ""},
 }
 
 
@@ -150,12 +156,24 @@ def make_service(policy: TrafficPolicy, case: Case) -> Service:
         ports=[f"{each.value}:{PORTS[each]}:{node_port(policy, case)}/{each.value}" for each in Protocol],
         internal_policy=policy,
         external_policy=policy,
+        annotations={"failover": "silent,refused,gone"} if case in (Case.FAILOVER, Case.SILENT_HERE) else {},
     )
+
+
+def first_port(policy: TrafficPolicy, case: Case) -> int:
+    """The number to which the target ports of a Service add its ports."""
+    return TARGET_PORT + POLICIES[policy] * 10 + CASES[case]
+
+
+def silent_places() -> tuple[EndpointPlace, ...]:
+    """The endpoints that don't answer."""
+    ports = [first_port(policy, Case.SILENT_HERE) + PORTS[Protocol.TCP] for policy in TrafficPolicy]
+    return tuple(EndpointPlace(Address(ip.here), port) for ip in (IP, IP6) for port in ports)
 
 
 def make_slices(policy: TrafficPolicy, case: Case) -> Iterator[EndpointSlice]:
     """The EndpointSlices of the cell, one of each family."""
-    number = TARGET_PORT + POLICIES[policy] * 10 + CASES[case]
+    number = first_port(policy, case)
     for ip in (IP, IP6):
         where = {Place.HERE: f"{ip.here}@node-a", Place.AWAY: f"{ip.away}@node-b"}
         yield slice_of(
@@ -197,26 +215,38 @@ def oracle_of(tweaks: Mapping[str, Any]) -> Oracle:
     """The oracle for the connections of all cells in a configuration."""
     made = make_world()
     slices = tuple(each for policy, case in made for each in make_slices(policy, case))
-    return Oracle(World(node(), settings(**tweaks).config, tuple(made.values()), slices, interfaces=OWN))
+    config = settings(**tweaks).config
+    return Oracle(World(node(), config, tuple(made.values()), slices, interfaces=OWN, silent=silent_places()))
 
 
 class Tried(NamedTuple):
-    """The expected and the found outcomes of the connections of a cell."""
+    """The expected and the found outcomes of the connections of a cell.
+
+    `refusals` has for each endpoint that refused whether the client is to hear of that, and whether it does.
+    """
 
     expected: frozenset[Outcome]
     found: set[Outcome]
+    refusals: set[tuple[bool, bool]]
 
 
 def results(lab: Lab, tweaks: Mapping[str, Any]) -> dict[Cell, Tried]:
     """The outcomes of the connections of every cell."""
     oracle = oracle_of(tweaks)
-    Cluster(lab, *oracle.world.services, *oracle.world.slices, **tweaks)
+    Cluster(lab, *oracle.world.services, *oracle.world.slices, SilentPlaces(silent_places()), **tweaks)
     cells = {cell: probe for key, made in make_world().items() for cell, probe in fronts_of(made, *key)}
-    tried = {cell: Tried(oracle.expected(probe), set()) for cell, probe in cells.items()}
+    tried = {cell: Tried(oracle.expected(probe), set(), set()) for cell, probe in cells.items()}
     # With two endpoints, 40 connections miss an endpoint once in 500 thousand million times.
     probes = [each for each in cells.items() for _ in range(40 if len(tried[each[0]].expected) > 1 else 3)]
+    outcomes = dict[tuple[Cell, Outcome], Outcome]()
     for (cell, _), outcome in zip(probes, lab.connect_many(probe for _, probe in probes), strict=True):
         tried[cell].found.add(outcome)
+        if cell.protocol is Protocol.TCP and outcome.endpoint:
+            outcomes[cell, outcome] = outcome
+    for (cell, outcome), heard in zip(outcomes, lab.refuse_many(list(outcomes.values())), strict=True):
+        assert outcome.endpoint
+        passes = oracle.passes_refusal(cells[cell], outcome.endpoint)
+        tried[cell].refusals.add((passes, heard is not None))
     return tried
 
 
@@ -224,7 +254,7 @@ def differences(tried: Mapping[Cell, Tried]) -> list[str]:
     """The cells with outcomes that differ from the specification, in words."""
     return [
         f"{cell}: {sorted(map(repr, found))}, not {sorted(map(repr, expected))}"
-        for cell, (expected, found) in tried.items()
+        for cell, (expected, found, _) in tried.items()
         if found != expected
     ]
 
@@ -255,6 +285,14 @@ def test_connections_go_as_specified(tried: dict[Cell, Tried]) -> None:
     assert differences(tried) == []
 
 
+def test_refusals_pass_as_specified(tried: dict[Cell, Tried]) -> None:
+    """In every cell clients hear of a refusal, except of Services with failover while another endpoint does better."""
+    assert {
+        str(cell): each.refusals for cell, each in tried.items() if {(True, False), (False, True)} & each.refusals
+    } == {}
+    assert {cell.case for cell, each in tried.items() if (False, False) in each.refusals} == {Case.FAILOVER}
+
+
 def test_every_cell_is_tried(tried: dict[Cell, Tried]) -> None:
     """No combination of front, policy, origin, family, protocol and endpoints is left out."""
     assert uncovered(tried) == []
@@ -271,7 +309,7 @@ def test_a_cell_that_is_left_out_is_named() -> None:
 def test_a_cell_that_behaves_otherwise_is_named() -> None:
     """The comparison names a cell with an unspecified outcome, and both outcomes."""
     cell = Cell(Front.CLUSTER_IP, TrafficPolicy.CLUSTER, Origin.POD, False, Protocol.TCP, Case.NOWHERE)
-    assert differences({cell: Tried(frozenset({TCP_RESET}), {DROPPED})}) == [
+    assert differences({cell: Tried(frozenset({TCP_RESET}), {DROPPED}, set())}) == [
         "ClusterIP, policy Cluster, from pod, IPv4 TCP, endpoints none that is usable: "
         "['<DROPPED>'], not ['<REJECTED (tcp-reset)>']"
     ]
