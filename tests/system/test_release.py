@@ -24,7 +24,7 @@ from tests.conftest import CHECKOUT
 from tests.support.cluster import IP
 from tests.support.waiting import wait_until
 from tests.system.e2e.objects import node, service, service_cidr, slice_of
-from tools.image.build import MACHINES
+from tools.image.wheels import MACHINES
 
 DIST = CHECKOUT / "dist"
 IMAGES = {name: DIST / f"nftproxy-image-{__version__}-{name}.tar" for name in MACHINES}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,12 +20,11 @@ from nftproxy import __version__
 from tools.debian.packages import install
 from tools.image.containerfile import setting, stages
 from tools.image.materials import write_bill
+from tools.image.wheels import MACHINES, of_debian, run_pip
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 CONTAINERFILE = CHECKOUT / "examples" / "deploy" / "Containerfile"
 TREES = CHECKOUT / ".trees"
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""The architectures, as Debian and as the kernel name them."""
 NATIVE = next(name for name, machine in MACHINES.items() if machine == os.uname().machine)
 
 
@@ -101,7 +101,17 @@ def build_archive(
     for base in {setting(stage, "FROM").split()[0] for stage in found} - own:
         _provide_base(base, architecture, mirror)
     _say(f"building {name} ({architecture})")
-    given = [*_network_settings(), *options, "--arch", architecture, "--tag", name, "--file", recipe, context]
+    given = [
+        *_network_settings(architecture),
+        *options,
+        "--arch",
+        architecture,
+        "--tag",
+        name,
+        "--file",
+        recipe,
+        context,
+    ]
     _buildah(architecture, "build", "--pull-never", "--layers", "--isolation=chroot", *given)
     archive.unlink(missing_ok=True)
     _buildah(architecture, "push", "--quiet", name, f"docker-archive:{archive}:{name}")
@@ -126,13 +136,26 @@ def _provide_base(name: str, architecture: str, mirror: str) -> None:
     archive.unlink()
 
 
-def _network_settings() -> list[str | Path]:
-    """Let pip and apt trust this machine's certificates, without leaving them in the image."""
-    if not CERTIFICATES.exists():
-        return []
-    settings = TREES / "pip.conf"
-    settings.write_text(f"[global]\ncert = {CERTIFICATES}\n")
-    return ["--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O", "--volume", f"{settings}:/etc/pip.conf:ro"]
+def _network_settings(architecture: str) -> list[str | Path]:
+    """Let pip and apt trust this machine's certificates, without leaving them in the image.
+
+    For another architecture this machine's pip fetches the packages: indexes end connections with emulated TLS.
+    """
+    settings, lines = TREES / f"pip-{architecture}.conf", ["[global]"]
+    mounts: list[str | Path] = ["--volume", f"{settings}:/etc/pip.conf:ro"]
+    if CERTIFICATES.exists():
+        lines.append(f"cert = {CERTIFICATES}")
+        mounts += ["--volume", f"{CERTIFICATES.parent}:{CERTIFICATES.parent}:O"]
+    if architecture != NATIVE:
+        wheels = TREES / f"wheels-{architecture}"
+        shutil.rmtree(wheels, ignore_errors=True)
+        for name in ("requirements.txt", "build-requirements.txt"):
+            requirements = f"--requirement={CONTAINERFILE.with_name(name)}"
+            run_pip("download", *of_debian(architecture), "--require-hashes", requirements, f"--dest={wheels}")
+        lines += ["no-index = true", "find-links = /mnt"]  # a folder that Debian has
+        mounts += ["--volume", f"{wheels}:/mnt:ro"]
+    settings.write_text("\n".join([*lines, ""]))
+    return mounts
 
 
 def _inside(architecture: str, *command: str) -> str:

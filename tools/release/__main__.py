@@ -14,6 +14,7 @@ import click
 
 from nftproxy import __version__
 from tools.image import build as image
+from tools.image.wheels import MACHINES
 from tools.release.artifact_source import CHECKOUT, exported, uncommitted
 from tools.release.artifacts import add_checksums, describe, make_artifacts
 from tools.release.candidate import prepare
@@ -50,7 +51,7 @@ def main(candidate: str | None, *, with_image: bool, snapshot: bool) -> None:
         if complaints := lint(list(TARGET.glob("*.deb"))):
             raise click.ClickException(f"lintian complains:\n{complaints}")
         describe(source, __version__, TARGET)
-        for architecture in image.MACHINES if with_image else ():
+        for architecture in MACHINES if with_image else ():
             add_image(architecture, snapshot_of(source.epoch) if snapshot else "", again)
         add_checksums(TARGET)
     for path in sorted(TARGET.iterdir()):

@@ -19,8 +19,9 @@ from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.image.build import MACHINES, bill_of
+from tools.image.build import bill_of
 from tools.image.materials import bill, python_component
+from tools.image.wheels import MACHINES
 from tools.release.artifact_source import ArtifactSource
 from tools.release.chart import chart
 from tools.release.deb_package import deb

@@ -8,18 +8,14 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from email.utils import formatdate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.image.build import MACHINES
+from tools.image.wheels import of_debian, run_pip
 from tools.release.artifact_source import ArtifactSource
 
-PYTHON = "3.13"
-"""Of Debian 13, for which requirements.txt is."""
-GLIBC = ("2_17", "2_28", "2_34")
 FILES = Path(__file__).with_name("debian")
 UNUSED = (
     "bin",
@@ -52,11 +48,10 @@ def deb(source: ArtifactSource, version: str, wheel: Path, architecture: str, ta
 def _install(source: ArtifactSource, wheel: Path, architecture: str, tree: Path) -> None:
     """Put the files of the package below `root`."""
     packages = tree / "root/usr/lib/nftproxy"
-    platforms = [f"--platform=manylinux_{glibc}_{MACHINES[architecture]}" for glibc in GLIBC]
     requirements = source.directory / "examples/deploy/requirements.txt"
-    of_debian = [f"--python-version={PYTHON}", "--implementation=cp", "--only-binary=:all:", *platforms]
-    _pip("--require-hashes", *of_debian, f"--target={packages}", f"--requirement={requirements}")
-    _pip(f"--target={packages}", "--upgrade", str(wheel))
+    into = ("install", "--no-compile", f"--target={packages}")
+    run_pip(*into, *of_debian(architecture), "--require-hashes", f"--requirement={requirements}")
+    run_pip(*into, "--upgrade", str(wheel))
     for pattern in UNUSED:
         for path in packages.glob(pattern):
             (shutil.rmtree if path.is_dir() else Path.unlink)(path)
@@ -68,11 +63,6 @@ def _install(source: ArtifactSource, wheel: Path, architecture: str, tree: Path)
         path.parent.mkdir(parents=True)
         (tree / "debian" / file).rename(path)
     (tree / "root/usr/sbin/nftproxy").chmod(0o755)
-
-
-def _pip(*arguments: str) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", *arguments]
-    subprocess.run(command, check=True)
 
 
 def _describe(source: ArtifactSource, version: str, debian: Path) -> None:

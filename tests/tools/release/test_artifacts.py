@@ -13,10 +13,11 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.support.own_versions import DIRECTORY
 from tests.test_stability import FILE as STABLE
+from tools.image.wheels import PYTHON
 from tools.release.__main__ import differing
 from tools.release.artifacts import archived, components
 from tools.release.candidate import CHANGELOG, released, with_section, with_version
-from tools.release.deb_package import FILES, PYTHON
+from tools.release.deb_package import FILES
 
 CHANGES = "# Changelog\n\n## [Unreleased]\n\n### Added\n\n- A thing.\n\n## [0.1.0] - 2026-01-01\n\nThe first.\n"
 
