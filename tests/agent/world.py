@@ -10,9 +10,9 @@ import selectors
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 
 from nftproxy.agent.loop import SyncLoop
-from nftproxy.agent.reporting.health import Health, Moment
+from nftproxy.agent.reporting.health import Health
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
 from nftproxy.kernel.async_kernel import AsyncKernel
 from nftproxy.kernel.child_process import ChildDied
@@ -68,6 +68,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 def now() -> float:
     """The time in the running loop."""
     return round(asyncio.get_running_loop().time(), 6)
+
+
+def _time() -> float:
+    try:
+        return now()
+    except RuntimeError:  # no loop runs yet
+        return 0.0
 
 
 class FakeKernel(AsyncKernel):
@@ -249,7 +256,9 @@ class World:
         self._agent: SyncLoop | None = None
         self.settled: list[tuple[float, frozenset[Family]]] = []
         self.settle_again: Iterator[float] = iter(())
-        self.reporter = SyncReporter(Health(SYNC_PERIOD, self.pipeline.generations), Metrics(), clocks=self._clocks)
+        self.reporter = SyncReporter(
+            Health(SYNC_PERIOD, self.pipeline.generations), Metrics(), clocks=Clocks(_time, _time)
+        )
         periods: dict[str, float] = {"sync_period": SYNC_PERIOD, "min_sync_period": MIN_SYNC_PERIOD}
         self._periods = periods | tweaks
         self.processor_time: Callable[[], float] = lambda: 0.0
@@ -264,12 +273,6 @@ class World:
     async def _note_settled(self, families: Collection[Family]) -> float:
         self.settled.append((now(), frozenset(families)))
         return next(self.settle_again, float("inf"))
-
-    def _clocks(self) -> Moment:
-        try:
-            return Moment(now(), now())
-        except RuntimeError:  # no loop runs yet
-            return Moment(0.0, 0.0)
 
     def at(self, when: float, do: Callable[..., object], *arguments: object, **options: object) -> World:
         """Plan to call something at some time."""

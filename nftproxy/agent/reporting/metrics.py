@@ -6,17 +6,17 @@ these metrics may still change.
 
 Series are kept here, and prometheus_client only writes them out.  Its own histograms write the bound 1 as "1.0" where
 Go writes "1", which is another label and so another series, and each of its counters adds a series with its time of
-creation.  Counting is an addition in a dict, without locks, as everything runs on the same loop.  A value that would be
-expensive to keep up to date is looked up at each scrape (`exposition`).
+creation.  Counting is an addition in a dict, without locks, as everything runs on the same loop.  Labels become texts,
+and values that would be expensive to keep up to date are looked up, at each scrape (`exposition`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -24,6 +24,7 @@ from prometheus_client.registry import Collector
 
 from nftproxy.agent.reporting.metrics_snapshot import MetricsSnapshot
 from nftproxy.model.addresses import FAMILY_NAMES, Family
+from nftproxy.model.stages import Stage
 from nftproxy.sources.api_connection import RequestOutcome
 
 # Upper bounds.  Seconds, 1 ms to 16 s: ExponentialBuckets(0.001, 2, 15).
@@ -38,7 +39,8 @@ REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60)
 SIZE_BUCKETS = tuple(10**n for n in range(2, 9))
 
 
-_FAMILIES = tuple(FAMILY_NAMES.values())
+Label = str | Family | Stage
+"""The value of a label: a `Family` stands for its API name, and a `Stage` for its value."""
 
 
 class Metric(NamedTuple):
@@ -52,7 +54,7 @@ class Metric(NamedTuple):
     text: str
     labels: tuple[str, ...] = ("ip_family",)
     bounds: Sequence[float] = SYNC_BUCKETS
-    known: tuple[str, ...] = _FAMILIES
+    known: tuple[Label, ...] = tuple(Family)
 
     @property
     def header(self) -> tuple[str, str]:
@@ -189,12 +191,12 @@ class _Numbers(Collector):
         self._family = family
         self._row = row
         known = [(value,) for value in row.known if family is CounterMetricFamily] if row.labels else [()]
-        self.values: dict[tuple[str, ...], float] = dict.fromkeys(known, 0.0)
+        self.values: dict[tuple[Label, ...], float] = dict.fromkeys(known, 0.0)
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         made = self._family(*self._row.header, labels=self._row.labels)
         for labels, value in self.values.items():
-            made.add_metric(labels, value)
+            made.add_metric(_texts(labels), value)
         yield made
 
 
@@ -203,10 +205,10 @@ class _Histogram(Collector):
 
     def __init__(self, row: Metric) -> None:
         self._row = row
-        self._counts: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (len(row.bounds) + 1))
-        self._sums: dict[tuple[str, ...], float] = defaultdict(float)
+        self._counts: dict[tuple[Label, ...], list[int]] = defaultdict(lambda: [0] * (len(row.bounds) + 1))
+        self._sums: dict[tuple[Label, ...], float] = defaultdict(float)
 
-    def observe(self, value: float, labels: tuple[str, ...]) -> None:
+    def observe(self, value: float, labels: tuple[Label, ...]) -> None:
         self._counts[labels][bisect_left(self._row.bounds, value)] += 1
         self._sums[labels] += value
 
@@ -214,12 +216,12 @@ class _Histogram(Collector):
         made = HistogramMetricFamily(*self._row.header, labels=self._row.labels)
         bounds = [*(f"{bound:g}" for bound in self._row.bounds), "+Inf"]
         for labels, counts in self._counts.items():
-            made.add_metric(labels, list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
+            made.add_metric(_texts(labels), list(zip(bounds, accumulate(counts), strict=True)), self._sums[labels])
         yield made
 
 
 class Metrics:
-    """All metrics of an agent, by their full names.  A `Family` as the first label becomes its API name."""
+    """All metrics of an agent, by their full names."""
 
     def __init__(self, look: Callable[[], MetricsSnapshot] = MetricsSnapshot) -> None:
         """Start with the known series.  `look` is called at each scrape."""
@@ -252,16 +254,16 @@ class Metrics:
         self.set("nftproxy_services_quarantined", found.quarantined)
         return generate_latest(self._registry)
 
-    def count(self, name: str, *labels: str | Family, by: float = 1) -> None:
+    def count(self, name: str, *labels: Label, by: float = 1) -> None:
         """Add to a counter."""
-        values, key = self._counters[name].values, _texts(labels)
-        values[key] = values.get(key, 0.0) + by
+        values = self._counters[name].values
+        values[labels] = values.get(labels, 0.0) + by
 
-    def set(self, name: str, value: float, *labels: str | Family) -> None:
+    def set(self, name: str, value: float, *labels: Label) -> None:
         """Set a gauge."""
-        self._gauges[name].values[_texts(labels)] = value
+        self._gauges[name].values[labels] = value
 
-    def _set_known(self, name: str, value: float | None, *labels: str | Family) -> None:
+    def _set_known(self, name: str, value: float | None, *labels: Label) -> None:
         if value is not None:
             self.set(name, value, *labels)
 
@@ -273,9 +275,9 @@ class Metrics:
         """Set a gauge for each of these values of its label, and drop its other series."""
         self._gauges[name].values = {(label,): value for label, value in values.items()}
 
-    def observe(self, name: str, value: float, *labels: str | Family) -> None:
+    def observe(self, name: str, value: float, *labels: Label) -> None:
         """Add an observation to a histogram."""
-        self._histograms[name].observe(value, _texts(labels))
+        self._histograms[name].observe(value, labels)
 
     def count_sweep(self, family: Family, seconds: float, deleted: int, ended: int) -> None:
         """Count a sweep of a family's stale conntrack entries, and the UDP and TCP entries that it deleted."""
@@ -289,8 +291,12 @@ class Metrics:
         self.observe("rest_client_request_duration_seconds", asked.seconds, asked.method, asked.host)
 
 
-def _texts(labels: tuple[str | Family, ...]) -> tuple[str, ...]:
-    """Return the values of labels as texts.  Only the first can be a `Family`."""
-    if labels and isinstance(labels[0], Family):
-        return FAMILY_NAMES[labels[0]], *cast(tuple[str, ...], labels[1:])
-    return cast(tuple[str, ...], labels)
+def _texts(labels: Iterable[Label]) -> list[str]:
+    """Return the values of labels as texts."""
+    return [_text(label) for label in labels]
+
+
+def _text(label: Label) -> str:
+    if isinstance(label, str):
+        return label
+    return label.value if isinstance(label, Stage) else FAMILY_NAMES[label]

@@ -56,9 +56,19 @@ def _objects(events: Iterable[Event]) -> Counter[type]:
     return found
 
 
-def read_clocks() -> Moment:
-    """Return the present moment."""
-    return Moment(time.monotonic(), time.time())
+class Clocks(NamedTuple):
+    """A steady clock, and a clock of seconds since the epoch."""
+
+    steady: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+
+    def __call__(self) -> Moment:
+        """Return the present moment."""
+        return Moment(self.steady(), self.wall())
+
+
+CLOCKS = Clocks()
+"""This machine's."""
 
 
 class AppliedTransaction(NamedTuple):
@@ -94,7 +104,7 @@ class SyncReporter:
         metrics: Metrics,
         *,
         started: float = 0.0,
-        clocks: Callable[[], Moment] = read_clocks,
+        clocks: Clocks = CLOCKS,
         activities: Callable[[], Iterable[ResourceActivity]] = tuple,
     ) -> None:
         """`started` is when this process began, in seconds since the epoch.
@@ -108,13 +118,14 @@ class SyncReporter:
         self.knows_cluster = False
         self._started = started
         self._clocks = clocks
+        self._steady = clocks.steady
         self.activities = activities
         self._began = clocks()
         self._lapped = self._began.steady
         self._spent: defaultdict[Stage, float] = defaultdict(float)
         self._slow = SlowLog()
         self._pending = dict.fromkeys(_CHANGES, 0)
-        self._postponed = Postponed(0)
+        self._postponed = NONE_POSTPONED
         self._taken: dict[type[ClusterObject], int] = {}
         self._queued_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
         self._taken_triggers = deque[tuple[Family, float]](maxlen=MOST_TRIGGERS)
@@ -154,9 +165,11 @@ class SyncReporter:
 
     def postponed(self, services: Mapping[ObjectKey, float], now: float) -> None:
         """Note the Services whose changes wait for their turn, each with the time since when, by the loop's clock."""
-        oldest = min(services, key=services.__getitem__, default=None)
-        since = self._clocks().steady - now + services[oldest] if oldest else 0.0
-        self._postponed = Postponed(len(services), oldest, since)
+        if not services:
+            self._postponed = NONE_POSTPONED
+            return
+        oldest = min(services, key=services.__getitem__)
+        self._postponed = Postponed(len(services), oldest, self._steady() - now + services[oldest])
 
     def waits_for(self, sources: Sequence[str]) -> None:
         """Note the sources whose first listing is missing, before which nothing is loaded."""
@@ -207,7 +220,7 @@ class SyncReporter:
 
     def lap(self, stage: Stage | None = None) -> None:
         """Add the time since the last lap to a stage, or to no stage."""
-        now = self._clocks().steady
+        now = self._steady()
         if stage:
             self._spent[stage] += now - self._lapped
         self._lapped = now
@@ -215,9 +228,9 @@ class SyncReporter:
     @contextlib.contextmanager
     def interrupted(self) -> Iterator[None]:
         """Exclude the time of this context from the present stage: other tasks have their turns."""
-        began = self._clocks().steady
+        began = self._steady()
         yield
-        self._lapped += self._clocks().steady - began
+        self._lapped += self._steady() - began
 
     @contextlib.contextmanager
     def committing(self, transaction: Transaction, families: Iterable[Family]) -> Iterator[None]:
@@ -245,7 +258,7 @@ class SyncReporter:
         self.checked(families)
         kind = "full" if full else "change"
         for stage, each in self._spent.items():
-            self.metrics.observe("nftproxy_sync_stage_duration_seconds", each, kind, stage.value)
+            self.metrics.observe("nftproxy_sync_stage_duration_seconds", each, kind, stage)
         self._spent.clear()
         if size:
             self.metrics.count("nftproxy_transactions_total", kind)
@@ -309,6 +322,9 @@ class Postponed(NamedTuple):
                 f"changes of {self.services} Services wait for their turn, those of {self.oldest} for {seconds:.0f} s"
             )
             yield f"{Code.CHANGES_POSTPONED}: {text}"
+
+
+NONE_POSTPONED = Postponed(0)
 
 
 class SlowLog:

@@ -26,7 +26,7 @@ from nftproxy.agent.http.connection_limits import ConnectionLimits, affordable
 from nftproxy.agent.http.listeners import CannotListen, ListenAddress, Listeners
 from nftproxy.agent.reporting.health import DELETION_TAINT, Health, Moment
 from nftproxy.agent.reporting.metrics import Metrics
-from nftproxy.agent.reporting.sync_reporter import SyncReporter, read_clocks
+from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.config.configz import configz
 from nftproxy.model.addresses import ANY, Address, Family
 from nftproxy.model.events import Put
@@ -105,7 +105,7 @@ class Running(NamedTuple):
 
     def fall_ill(self) -> None:
         """Make the proxy unhealthy: a change has waited for too long."""
-        self.reporter.health.queued(Moment(read_clocks().steady - 60, 0))
+        self.reporter.health.queued(Moment(Clocks()().steady - 60, 0))
 
 
 @contextlib.asynccontextmanager

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from nftproxy.agent.reporting.health import Health, Moment
 from nftproxy.agent.reporting.metrics import Metrics
 from nftproxy.agent.reporting.metrics_snapshot import MetricsSnapshot, snapshot
-from nftproxy.agent.reporting.sync_reporter import SyncReporter
+from nftproxy.agent.reporting.sync_reporter import Clocks, SyncReporter
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.model.events import Listed, Put, Removed
@@ -112,9 +112,10 @@ class Clock:
     def __init__(self) -> None:
         self.seconds = 0.0
 
-    def __call__(self) -> Moment:
-        """Now."""
-        return Moment(1000 + self.seconds, 5000 + self.seconds)
+    @property
+    def clocks(self) -> Clocks:
+        """Both clocks."""
+        return Clocks(lambda: 1000 + self.seconds, lambda: 5000 + self.seconds)
 
 
 def metrics_of(pipeline: Pipeline) -> Metrics:
@@ -131,7 +132,7 @@ def metrics_of(pipeline: Pipeline) -> Metrics:
 
 def reporter(pipeline: Pipeline, clock: Clock | None = None) -> SyncReporter:
     """The reporter of an agent with this pipeline."""
-    made = SyncReporter(Health(30.0), metrics_of(pipeline), clocks=clock or Clock())
+    made = SyncReporter(Health(30.0), metrics_of(pipeline), clocks=(clock or Clock()).clocks)
     made.waits_for(())
     return made
 
@@ -549,8 +550,8 @@ def test_every_report_reaches_health() -> None:
 def test_network_programming(triggered: float, count: int) -> None:
     """A trigger before this process began doesn't count, as that would measure how long the process was not there."""
     clock = Clock()
-    clock.seconds = 102.0 - clock().wall
-    made = SyncReporter(Health(30.0), Metrics(), started=100.0, clocks=clock)
+    clock.seconds = 102.0 - clock.clocks.wall()
+    made = SyncReporter(Health(30.0), Metrics(), started=100.0, clocks=clock.clocks)
     made.queued([Put(slice_of(triggered=triggered))])
     made.taken()
     made.applied(1, BOTH, full=False)
