@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 
 from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.sync.inbox import Inbox
@@ -95,6 +95,7 @@ class SyncLoop:
         self._expenses = ExpenseLog()
         self._alarm: asyncio.TimerHandle | None = None
         self._stopping = asyncio.Event()
+        self._now: Callable[[], float] = now
         self._loader = Loader(pipeline, kernel, reporter, table_watch, self._stopping.is_set)
         pipeline.lap = reporter.lap
 
@@ -103,6 +104,7 @@ class SyncLoop:
 
         The first batch of each source must be its whole listing.  Nothing is written before all have come.
         """
+        self._now = asyncio.get_running_loop().time  # asking for the loop is a system call each time
         ready = {name: asyncio.Event() for name in sources}
         readers = [asyncio.create_task(self._read(source, ready[name])) for name, source in sources.items()]
         self._loader.start()
@@ -110,12 +112,12 @@ class SyncLoop:
             await self._all_ready(ready)
             self._plan_check()
             if not self._stopping.is_set() and await self._begin():
-                self._rest_until = now() + self._min_sync_period
+                self._rest_until = self._now() + self._min_sync_period
                 await self._rest()
             while not self._stopping.is_set():
                 self._wake.clear()
                 if await self._sync():
-                    self._rest_until = now() + self._min_sync_period
+                    self._rest_until = self._now() + self._min_sync_period
                 self._react_to_drift()  # after a commit: notifications that came during it wake nobody any more
                 await self._until_woken()
                 await self._rest()
@@ -150,7 +152,7 @@ class SyncLoop:
     async def _read(self, source: AsyncIterator[Sequence[Event]], ready: asyncio.Event) -> None:
         try:
             async for events in source:
-                self.inbox.add(events, now())
+                self.inbox.add(events, self._now())
                 self._reporter.queued(events)
                 ready.set()
                 if not self._wake.is_set():
@@ -161,7 +163,7 @@ class SyncLoop:
 
     async def _all_ready(self, ready: Mapping[str, asyncio.Event]) -> None:
         """Wait for every source.  Health, metrics, and after a while the log name the missing listings."""
-        began, note = now(), FIRST_NOTE
+        began, note = self._now(), FIRST_NOTE
         while not self._stopping.is_set():
             waiting = [name for name, event in ready.items() if not event.is_set()]
             self._reporter.waits_for(waiting)
@@ -169,7 +171,7 @@ class SyncLoop:
                 return
             self._wake.clear()
             try:
-                await asyncio.wait_for(self._wake.wait(), max(0.0, began + note - now()))
+                await asyncio.wait_for(self._wake.wait(), max(0.0, began + note - self._now()))
             except TimeoutError:
                 text = "no rules are loaded yet: waiting for the first listing of %(sources)s"
                 warn(Code.WAITING_FOR_LISTING, text, sources=", ".join(waiting))
@@ -177,7 +179,7 @@ class SyncLoop:
 
     async def _rest(self) -> None:
         """Wait until `min_sync_period` after the last transaction, while events gather."""
-        if now() < self._rest_until:
+        if self._now() < self._rest_until:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(self._rest_until):
                     await self._stopping.wait()
@@ -187,7 +189,7 @@ class SyncLoop:
         settle_due = self._settle_due if self._loader.known else float("inf")
         self._wake_at(min(self._check_due, self._loader.due, self._turn_due, settle_due))
         await self._wake.wait()
-        if now() >= self._check_due and not self._stopping.is_set():
+        if self._now() >= self._check_due and not self._stopping.is_set():
             self._plan_check()
             await self._check()
 
@@ -208,13 +210,13 @@ class SyncLoop:
         self._wake.set()
 
     def _plan_check(self) -> None:
-        self._check_due = now() + self._sync_period
+        self._check_due = self._now() + self._sync_period
 
     def _react_to_drift(self) -> None:
         """If another program touched our tables, make the check due as soon as a load may follow the last one."""
         if self._loader.known and (reason := self._table_watch.reason_to_load()):
             warn(Code.TABLES_TOUCHED, "our tables will be loaded again: %(reason)s", reason=reason)
-            self._check_due = min(self._check_due, max(now(), self._loader.quiet_until))
+            self._check_due = min(self._check_due, max(self._now(), self._loader.quiet_until))
 
     async def _begin(self) -> bool:
         """Make the first load, in pieces, if no rules of ours are in force.  Return whether the kernel accepted it."""
@@ -234,11 +236,11 @@ class SyncLoop:
         events, changes = await self._compile_next()
         applied = await self._change({each: changes[each] for each in self._loader.known & changes.keys()})
         if not any(map(_concerns_all, events)) and (
-            expense := self._turns.charge(self._processor_time() - began, now())
+            expense := self._turns.charge(self._processor_time() - began, self._now())
         ):
-            self._expenses.record(expense, now())
+            self._expenses.record(expense, self._now())
         waiting = self.inbox.waiting(self._pipeline.state.service_of)
-        self._turn_due = self._turns.next_due(waiting, now(), self._coming(waiting))
+        self._turn_due = self._turns.next_due(waiting, self._now(), self._coming(waiting)) if waiting else float("inf")
         if self._loader.known and (events or applied or waiting):
             # even if no rule of a family has to change
             self._reporter.applied(len(applied.text), self._loader.known, full=False)
@@ -264,24 +266,24 @@ class SyncLoop:
         """Take the events whose turn it is from the inbox."""
         state = self._pipeline.state
         waiting = self.inbox.waiting(state.service_of)
-        chosen = self._turns.choose(waiting, now(), self.inbox.deleted(), self._coming(waiting))
-        postponed = waiting.keys() - set(chosen)
-        events = self.inbox.pop_except(postponed, state.service_of)
-        self._reporter.postponed({key: waiting[key] for key in postponed}, now())
+        chosen = self._turns.choose(waiting, self._now(), self.inbox.deleted(), self._coming(waiting))
+        taken = set(chosen)
+        postponed = {key: since for key, since in waiting.items() if key not in taken}
+        events = self.inbox.pop_except(postponed.keys(), state.service_of)
+        self._reporter.postponed(postponed, self._now())
         if not postponed:
             return events
         coming = [event.object for event in events if isinstance(event, Put) and isinstance(event.object, Service)]
         gone = displaced(coming, self.inbox.services(), state.services) if coming else []
         return [*(Removed(Service, key) for key in gone), *events]
 
-    def _coming(self, waiting: Iterable[ObjectKey]) -> dict[ObjectKey, int]:
+    def _coming(self, waiting: Collection[ObjectKey]) -> dict[ObjectKey, int]:
         """Return the elements that waiting Services may come to.  A single Service needs no turn."""
         known, self._expected = self._expected, {}
-        keys = list(waiting)
-        if len(keys) <= 1:
+        if len(waiting) <= 1:
             return {}
         objects = self.inbox.objects_by_service()
-        for key in keys:
+        for key in waiting:
             changed = objects.get(key, [])
             before = known.get(key)
             if before is None or before[0] != changed:

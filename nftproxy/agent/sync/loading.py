@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from enum import IntEnum
 from typing import TypeGuard
 
@@ -76,7 +76,6 @@ class _Table:
         self.quarantine = quarantine
         self.family = quarantine.family
         self.name = FAMILY_NAMES[self.family]
-        self.is_known = False
         self.is_harmed = False  # another program has changed the table since it was known
         self.due = 0.0
         self.failures = 0  # in a row, of attempts to load it by itself
@@ -108,6 +107,8 @@ class Loader:
         self._table_watch = table_watch
         self._is_stopping = is_stopping
         self._tables = {family: _Table(Quarantine(pipeline, family)) for family in pipeline.generations}
+        self.known = frozenset[Family]()
+        """The families with tables that are known to hold the pipeline's generation."""
         self._child_check: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self._has_loaded = False
@@ -116,21 +117,21 @@ class Loader:
         self.quiet_until = 0.0
 
     @property
-    def known(self) -> set[Family]:
-        """The families with tables that are known to hold the pipeline's generation."""
-        return {table.family for table in self._tables.values() if table.is_known}
-
-    @property
     def due(self) -> float:
         """The loop's time when the next load is due, infinite if all families are known."""
-        return min((table.due for table in self._tables.values() if not table.is_known), default=float("inf"))
+        return min([table.due for table in self._unknown()], default=float("inf"))
 
     @property
     def missing(self) -> list[str]:
         """The names of the families that are not known."""
-        return [table.name for table in self._tables.values() if not table.is_known]
+        return [table.name for table in self._unknown()]
 
-    def record_updates(self, updated: Collection[ObjectKey]) -> None:
+    def _unknown(self) -> list[_Table]:
+        if len(self.known) == len(self._tables):  # as before nearly every change
+            return []
+        return [table for family, table in self._tables.items() if family not in self.known]
+
+    def record_updates(self, updated: Set[ObjectKey]) -> None:
         """Note Services that have changed."""
         for table in self._tables.values():
             table.quarantine.record_updates(updated)
@@ -140,10 +141,10 @@ class Loader:
 
         `by_others` has the families whose tables other programs have changed.  Their next load logs its repairs.
         """
-        families = list(families)
+        families = frozenset(families)
         self._table_watch.unwatch(families)
+        self.known -= families
         for family in families:
-            self._tables[family].is_known = False
             self._tables[family].is_harmed = family in by_others
             self._tables[family].due = now()
 
@@ -194,7 +195,9 @@ class Loader:
 
     async def load_what_is_due(self) -> bool:
         """Try to load every family that is due.  Return whether any was loaded."""
-        due = [table for table in self._tables.values() if not table.is_known and table.due <= now()]
+        due = [table for table in self._unknown() if table.due <= now()]
+        if not due:
+            return False
         if len(due) > 1 and not any(table.refusals for table in due) and not self._is_refused_together:
             try:
                 await self._load(due)
@@ -204,9 +207,9 @@ class Loader:
                 self._report_failure(due, error)
         self._is_refused_together = False
         for table in due:
-            if not table.is_known and table.due <= now() and not self._is_stopping():
+            if table.family not in self.known and table.due <= now() and not self._is_stopping():
                 await self._try([table])
-        return any(table.is_known for table in due)
+        return any(table.family in self.known for table in due)
 
     async def _try(self, tables: Sequence[_Table]) -> None:
         try:
@@ -289,8 +292,8 @@ class Loader:
     def _has_been_loaded(self, tables: Sequence[_Table], size: int, seconds: float) -> None:
         self.quiet_until = now() + max(SHORTEST_QUIET, QUIET * seconds)
         self._has_loaded = True
+        self.known |= {table.family for table in tables}
         for table in tables:
-            table.is_known = True
             table.refusals = table.failures = 0
         self._reporter.applied(size, self.known, full=True)
         self._report_load(tables)
@@ -352,7 +355,8 @@ class Loader:
     async def retry_changed(self) -> None:
         """Retry quarantined Services that have changed, in families whose other rules the kernel holds."""
         for family in self.known:
-            await self._retry(family, self._tables[family].quarantine.accepted())
+            if changed := self._tables[family].quarantine.accepted():
+                await self._retry(family, changed)
 
     async def retry_some(self, most: int) -> bool:
         """Retry up to `most` quarantined Services of each family.  Return whether there were any."""

@@ -13,7 +13,7 @@ This module does no I/O: its generators yield the transactions to try, and are s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable, Sequence
+from collections.abc import Collection, Generator, Hashable, Sequence, Set
 from typing import TypeVar
 
 from nftproxy.model.addresses import Family
@@ -75,17 +75,15 @@ class Quarantine:
         """The quarantined Services, each with the kernel's error for its rules alone ("": not known yet)."""
         return self._pipeline.withheld[self.family]
 
-    def record_updates(self, updated: Collection[ObjectKey]) -> None:
+    def record_updates(self, updated: Set[ObjectKey]) -> None:
         """Note Services that have changed or gone since the kernel last held all rules (`Pipeline.pop_updated`)."""
-        services = self._pipeline.state.services
-        self._unproven -= set(updated)
-        self._unproven |= {key for key in updated if key in services}
+        present = updated & self._pipeline.state.services.keys()
+        self._unproven = self._unproven - updated | present
 
     def accepted(self) -> list[ObjectKey]:
         """Note that the kernel holds all rules.  Return the quarantined Services that have changed, to be retried."""
-        changed = sorted(self._unproven & self.reasons.keys())
-        self._unproven.clear()
-        return changed
+        unproven, self._unproven = self._unproven, set()
+        return sorted(unproven & self.reasons.keys()) if self.reasons else []
 
     def search(self) -> Generator[Transaction, bool, list[ObjectKey]]:
         """Find the Services whose rules the kernel refuses, and quarantine them.  A full load must follow.
