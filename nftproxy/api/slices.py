@@ -14,8 +14,16 @@ from collections.abc import Callable, Iterator
 from nftproxy.api import schema
 from nftproxy.api.annotation_parsers import slice_options
 from nftproxy.api.decode import Report, numbered, show
-from nftproxy.api.validate import is_label, is_label_value, is_subdomain, named_port, timestamp, virtual_address
-from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Family, family_of
+from nftproxy.api.validate import (
+    are_subdomains,
+    is_label,
+    is_label_value,
+    is_subdomain,
+    named_port,
+    timestamp,
+    virtual_address,
+)
+from nftproxy.model.addresses import FAMILIES, FAMILY_NAMES, Address, Family, family_of, is_ordinary_ipv4
 from nftproxy.model.codes import Code
 from nftproxy.model.objects import Endpoint, EndpointPort, EndpointSlice, ObjectKey
 
@@ -43,18 +51,17 @@ def build_slice(given: schema.RawEndpointSlice, key: ObjectKey, report: Report) 
     if not isinstance(service, str) or not is_label(service):
         report(f"metadata.labels.{SERVICE_NAME}", f"{show(service)} is not the name of a Service")
     elif family is not None:
-        endpoints = [
-            (_endpoint(index, endpoint, family, report), endpoint) for index, endpoint in numbered(given.endpoints)
-        ]
+        parsed = [_endpoint(index, endpoint, family, report) for index, endpoint in numbered(given.endpoints)]
+        pods = [raw.target_ref for raw, endpoint in zip(given.endpoints or (), parsed, strict=True) if endpoint]
         return EndpointSlice(
             key=key,
             service=ObjectKey(key.namespace, service),
             family=family,
             ports=tuple(_slice_ports(given, report)),
-            endpoints=tuple(endpoint for endpoint, _ in endpoints if endpoint is not None),
+            endpoints=tuple(filter(None, parsed)),
             triggered=_triggered(given, report),
             options=slice_options(given, report),
-            pods=_pods([raw.target_ref for endpoint, raw in endpoints if endpoint is not None], key.namespace),
+            pods=_pods(pods, key.namespace),
         )
     return None
 
@@ -63,13 +70,13 @@ def _pods(given: list[schema.TargetRef | None], namespace: str) -> str:
     """Return the pods' names as `EndpointSlice.pods` has them.  A pod is in the namespace of its EndpointSlice."""
     if not any(given):
         return ""
-    names = [_pod_name(each, namespace) if each else "" for each in given]
-    return " ".join(names) if any(names) else ""
-
-
-def _pod_name(given: schema.TargetRef, namespace: str) -> str:
-    is_pod = given.kind == "Pod" and given.namespace in (None, "", namespace)
-    return given.name if is_pod and isinstance(given.name, str) and is_subdomain(given.name) else ""
+    own = (None, "", namespace)
+    pods = (each.name if each and each.kind == "Pod" and each.namespace in own else "" for each in given)
+    names = [name if isinstance(name, str) else "" for name in pods]
+    text = " ".join(names)
+    if not are_subdomains(text, len(names)):
+        text = " ".join([name if is_subdomain(name) else "" for name in names])
+    return text if text.strip() else ""
 
 
 def _triggered(given: schema.RawEndpointSlice, report: Report) -> float:
@@ -96,26 +103,38 @@ def _slice_ports(given: schema.RawEndpointSlice, report: Report) -> Iterator[End
 def _endpoint(index: int, given: schema.RawEndpoint, family: Family, report: Report) -> Endpoint | None:
     """Parse an endpoint.  Only its first address counts, as all of them are the same pod (Endpoint.addresses)."""
     path = f"endpoints[{index}]"
-    if not given.addresses:
-        report(f"{path}.addresses", "is empty")
-        return None
-    address = virtual_address(given.addresses[0], f"{path}.addresses[0]", report)
+    address = _address(given.addresses, family, path, report)
     if address is None:
-        return None
-    if family_of(address) is not family:
-        report(f"{path}.addresses[0]", f"{address} is not an {FAMILY_NAMES[family]} address")
         return None
     node_name = _node_name(given.node_name or "")
     if node_name is None:
         report(f"{path}.nodeName", f"{show(given.node_name)} is not the name of a Node")
         return None
     ready, serving, terminating = _conditions(given.conditions)
-    zone = _zone(given.zone, path, report)
+    zone = ""
+    if given.zone:
+        zone = (_zone_name(given.zone) if isinstance(given.zone, str) else None) or ""
+        if not zone:  # it costs only its weight
+            report(f"{path}.zone", f"{show(given.zone)} is not the name of a zone")
     if given.hints is None:
         return Endpoint(address, ready, serving, terminating, node_name, None, None, zone)
     node_hints = _hints(given.hints.for_nodes, is_subdomain, f"{path}.hints.forNodes", report)
     zone_hints = _hints(given.hints.for_zones, is_label_value, f"{path}.hints.forZones", report)
     return Endpoint(address, ready, serving, terminating, node_name, node_hints, zone_hints, zone)
+
+
+def _address(given: list[object] | None, family: Family, path: str, report: Report) -> Address | None:
+    if not given:
+        report(f"{path}.addresses", "is empty")
+        return None
+    first = given[0]
+    if family is Family.IPV4 and isinstance(first, str) and is_ordinary_ipv4(first):
+        return first  # type: ignore[return-value]  # without the call of a NewType
+    address = virtual_address(first, f"{path}.addresses[0]", report)
+    if address is not None and family_of(address) is not family:
+        report(f"{path}.addresses[0]", f"{address} is not an {FAMILY_NAMES[family]} address")
+        return None
+    return address
 
 
 @functools.lru_cache(maxsize=16384)
@@ -131,16 +150,6 @@ def _node_name(text: str) -> str | None:
 def _zone_name(text: str) -> str | None:
     """Return the name of a zone as the object that all its endpoints share.  For any other text, return None."""
     return text if is_label_value(text) else None
-
-
-def _zone(given: object, path: str, report: Report) -> str:
-    """Parse the endpoint's zone, "" if unknown.  An unreadable zone costs only its weight."""
-    if not given:
-        return ""
-    if isinstance(given, str) and (zone := _zone_name(given)):
-        return zone
-    report(f"{path}.zone", f"{show(given)} is not the name of a zone")
-    return ""
 
 
 def _conditions(given: schema.EndpointConditions | None) -> tuple[bool, bool, bool]:

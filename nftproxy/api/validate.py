@@ -33,6 +33,8 @@ _REASON = 160
 # Kubernetes' forms of names (apimachinery, util/validation), each with its greatest length.
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_SUBDOMAINS = re.compile(rf"({_SUBDOMAIN.pattern})?( ({_SUBDOMAIN.pattern})?)*")
+_LONG = re.compile(r"[^ ]{254}")
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -44,6 +46,11 @@ def is_label(text: str) -> bool:
 def is_subdomain(text: str) -> bool:
     """Whether a text is a DNS subdomain (RFC 1123), at most 253 characters: a Node, an EndpointSlice, a ServiceCIDR."""
     return len(text) <= 253 and _SUBDOMAIN.fullmatch(text) is not None
+
+
+def are_subdomains(text: str, count: int) -> bool:
+    """Whether a text is so many DNS subdomains, or empty names, with a space between each two."""
+    return text.count(" ") == count - 1 and not _LONG.search(text) and _SUBDOMAINS.fullmatch(text) is not None
 
 
 def is_label_value(text: str) -> bool:

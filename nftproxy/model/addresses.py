@@ -54,7 +54,7 @@ class Protocol(KeyEnum):
 # takes 2 to 4 us.  For the hundred thousand endpoints of a large cluster that was most of the time to read them.  An
 # address in the look-ahead may be special, and other text may be anything: both take the slow way.
 _BYTE = "(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
-_ORDINARY_IPV4 = re.compile(rf"(?!0\.|127\.|169\.254\.|2(?:2[4-9]|[3-5][0-9])\.)(?:{_BYTE}\.){{3}}{_BYTE}")
+is_ordinary_ipv4 = re.compile(rf"(?!0\.|127\.|169\.254\.|2(?:2[4-9]|[3-5][0-9])\.)(?:{_BYTE}\.){{3}}{_BYTE}").fullmatch
 
 # Of canonical text: unspecified and broadcast, loopback, link-local, multicast.
 _SPECIAL = re.compile(
@@ -89,7 +89,7 @@ def parse_virtual_address(text: str) -> Address:
     Raises:
         ValueError: the text is no address, or a special address.
     """
-    if _ORDINARY_IPV4.fullmatch(text):
+    if is_ordinary_ipv4(text):
         return Address(text)
     address = parse_address(text)
     if _SPECIAL.match(address):

@@ -36,10 +36,9 @@ class ChoiceReason(Enum):
     SILENT = "left out, as it doesn't answer this node, or refuses its connections"
     SILENT_BUT_NEEDED = "doesn't answer this node, or refuses its connections, but half of the list is left out already"
 
-    @property
-    def is_choice(self) -> bool:
-        """Whether the endpoint is on the list."""
-        return self is ChoiceReason.READY or self is ChoiceReason.LAST_RESORT or self is ChoiceReason.SILENT_BUT_NEEDED
+    def __init__(self, _: str) -> None:
+        self.is_choice = self.name in ("READY", "LAST_RESORT", "SILENT_BUT_NEEDED")
+        """Whether the endpoint is on the list.  Every change asks for each endpoint, so it is no property."""
 
     @property
     def is_usable(self) -> bool:
@@ -123,12 +122,13 @@ def summary_of(ready: Sequence[Candidate], node: Node) -> PortSummary:
 
 def verdict_of(candidate: Candidate, summary: PortSummary) -> EndpointVerdict:
     """Judge a candidate, without regard to silence."""
-    cluster, local = _by_conditions(candidate, has_ready=summary.has_ready), ChoiceReason.OTHER_NODE
-    if cluster is ChoiceReason.READY and summary.near and _is_far(candidate, summary):
+    cluster = local = ChoiceReason.READY
+    if not (candidate.is_ready and candidate.weight):
+        cluster = _if_not_ready(candidate, has_ready=summary.has_ready)
+        local = _if_not_ready(candidate, has_ready=summary.has_local_ready)
+    elif summary.near and _is_far(candidate, summary):
         cluster = summary.far
-    if candidate.is_local:
-        local = _by_conditions(candidate, has_ready=summary.has_local_ready)
-    return EndpointVerdict(candidate, cluster, local)
+    return EndpointVerdict(candidate, cluster, local if candidate.is_local else ChoiceReason.OTHER_NODE)
 
 
 def ready_of(candidates: Iterable[Candidate]) -> list[Candidate]:
@@ -159,11 +159,9 @@ def _silent_of(chosen: Sequence[Candidate], silent: Sequence[Place]) -> dict[Can
     }
 
 
-def _by_conditions(candidate: Candidate, *, has_ready: bool) -> ChoiceReason:
+def _if_not_ready(candidate: Candidate, *, has_ready: bool) -> ChoiceReason:
     if not candidate.weight:
         return ChoiceReason.DRAINED
-    if candidate.is_ready:
-        return ChoiceReason.READY
     if candidate.is_last_resort:
         return ChoiceReason.TERMINATING if has_ready else ChoiceReason.LAST_RESORT
     return ChoiceReason.NOT_READY
