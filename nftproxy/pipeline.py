@@ -318,10 +318,9 @@ class Pipeline:
         self, family: Family, services: Sequence[ObjectKey], blocks: dict[Owner, Block], cache: ChoiceCache | None
     ) -> Generator[None, None, None]:
         """Add the new blocks of some Services to `blocks`, with an empty block for each port that is gone."""
-        count = 0
+        count, had = 0, self.generations[family].blocks
         for key in services:
-            for owner in self._owned.get(key, ()):
-                blocks[owner] = EMPTY
+            blocks |= {owner: EMPTY for owner in self._owned.get(key, ()) if owner in had}
             service = self.state.services.get(key)
             if service is not None and key not in self.withheld[family]:
                 for owner, facts in compile_service(self.state, self.settings, family, service, cache=cache):

@@ -23,11 +23,15 @@ import functools
 import hashlib
 import itertools
 import operator
+import re
 import traceback
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import jinja2
 import msgspec
+from jinja2.runtime import Context
+from jinja2.utils import missing
 
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
@@ -82,6 +86,26 @@ _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in NftKind}
 
 
+class _Context(Context):
+    """The variables of a template, none of which a template sets for others.  So a dict looks each up at once."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.resolve_or_missing = _Variables(self.parent).__getitem__  # type: ignore[assignment,method-assign]
+
+
+class _Variables(dict[str, object]):
+    def __missing__(self, name: str) -> object:
+        return missing
+
+
+class _Environment(jinja2.Environment):
+    """Facts have attributes and no items, so the built-in function finds all of them."""
+
+    context_class = _Context
+    getattr = staticmethod(getattr)  # type: ignore[assignment]
+
+
 class Renderer:
     """Renders facts to blocks with a set of templates.
 
@@ -91,7 +115,7 @@ class Renderer:
     """
 
     def __init__(self, templates: Mapping[str, str]) -> None:
-        environment = jinja2.Environment(
+        environment = _Environment(
             loader=jinja2.DictLoader(dict(templates)),
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -255,22 +279,25 @@ def read_statements(text: str, table: str, name: str) -> Block:
     Raises:
         TemplateError: a line has neither of the two forms.  The error quotes it, with its number in the rendered text.
     """
-    element_head = f"add element {table} "
+    element_of = _element(table).fullmatch
     declarations: list[Declaration] = []
     elements: dict[Element, None] = {}
     lines = enumerate(text.split("\n"), 1)
     for number, line in lines:
-        if line.startswith(element_head) and line.endswith(" }"):
-            container, _, content = line[len(element_head) : -2].partition(" { ")
-            if not content or "," in content:  # a block is compared element by element, so a line must have only one
-                raise _no_statement(name, number, line)
-            key, _, value = content.partition(" : ")
+        if match := element_of(line):
+            container, key, value = match.groups("")
             elements[Element(intern_text(container), key, value if " . " in value else intern_text(value))] = None
         elif line == f"table {table} {{":
             declarations += _read_table(lines, name)
         elif line.strip() and not line.lstrip().startswith("#"):
             raise _no_statement(name, number, line)
     return Block(tuple(declarations), tuple(elements))
+
+
+@functools.cache
+def _element(table: str) -> re.Pattern[str]:
+    """Return the form of a line with an element.  A block is compared by elements, so a line must have only one."""
+    return re.compile(rf"add element {table} (\S+) {{ ([^,]+?)(?: : ([^,]*))? }}")
 
 
 def _read_table(lines: Iterator[tuple[int, str]], name: str) -> Iterator[Declaration]:
