@@ -33,7 +33,7 @@ from nftproxy.kernel.element_json import element_of
 from nftproxy.kernel.nfnetlink import nft_queries
 from nftproxy.kernel.nfnetlink.comparison import differences
 from nftproxy.kernel.nfnetlink.element_batch import ElementWriter
-from nftproxy.kernel.nfnetlink.large_batch import LargeBatch, has_long_commands
+from nftproxy.kernel.nfnetlink.large_batch import LargeBatch, cut
 from nftproxy.kernel.nfnetlink.read_ahead import ReadAhead
 from nftproxy.kernel.nfnetlink.sockets import open_socket
 from nftproxy.kernel.nfnetlink.table_view import TableView
@@ -110,10 +110,11 @@ class _Session:
 
     def _batch(self, text: str) -> LargeBatch | None:
         """Return a transaction with long commands as a batch, None if libnftables must execute all of it."""
-        if not has_long_commands(text):
+        transaction = cut(text)
+        if not transaction.commands:
             return None
         try:
-            return LargeBatch(text, self._compile, partial(nft_queries.declaration_of, self._asking))
+            return LargeBatch(transaction, self._compile, partial(nft_queries.declaration_of, self._asking))
         except Unavailable as error:
             log.debug("libnftables executes all of a large transaction: %(error)s", {"error": error})
             return None

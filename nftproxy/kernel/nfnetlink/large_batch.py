@@ -84,11 +84,19 @@ class _Sent(NamedTuple):
     head: int
 
 
+class CutText(NamedTuple):
+    """A transaction's text, the long commands of elements in it, and the rest of it."""
+
+    text: str
+    commands: list[_Command]
+    rest: str
+
+
 class LargeBatch:
     """A batch that makes a transaction.
 
     Args:
-        text: the transaction.
+        transaction: the transaction, which has long commands.
         compile_text: returns a text's messages as libnftables would send them.
         declaration_of: returns the kernel's declaration of a set or map of ours, or None.
 
@@ -102,13 +110,12 @@ class LargeBatch:
 
     def __init__(
         self,
-        text: str,
+        transaction: CutText,
         compile_text: Callable[[str], bytes],
         declaration_of: Callable[[Family, str], Attributes | None],
     ) -> None:
-        self._text = text
+        self._text, commands, self.rest = transaction
         self._sent: list[_Sent] = []
-        commands, self.rest = _cut(text)
         compiled = _compiled(self.rest, compile_text)
         layouts = dict[Place, ElementLayout | None]()
         declared = dict(_declared(compiled))
@@ -194,13 +201,8 @@ class LargeBatch:
         return f"{command.verb} element {family.table} {name} {{ {found} }}"
 
 
-def has_long_commands(text: str) -> bool:
-    """Whether a transaction has commands of elements that go as bytes."""
-    return bool(_cut(text)[0])
-
-
-def _cut(text: str) -> tuple[list[_Command], str]:
-    """Return the long commands of elements, and the rest of the text."""
+def cut(text: str) -> CutText:
+    """Cut the long commands of elements out of a transaction."""
     commands: list[_Command] = []
     rest: list[str] = []
     start = 0
@@ -213,7 +215,7 @@ def _cut(text: str) -> tuple[list[_Command], str]:
         else:
             rest.append(text[start:end])
         start = end
-    return commands, "".join(rest)
+    return CutText(text, commands, "".join(rest))
 
 
 def _pieces(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:

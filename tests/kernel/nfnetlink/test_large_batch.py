@@ -9,7 +9,7 @@ import pytest
 from nftproxy.kernel.child_process import in_scratch_namespace
 from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink import large_batch, nft_queries
-from nftproxy.kernel.nfnetlink.large_batch import LONG, has_long_commands
+from nftproxy.kernel.nfnetlink.large_batch import LONG, cut
 from nftproxy.model.addresses import Family
 from nftproxy.model.errors import Refused
 from nftproxy.rules.transaction import Installed, Transaction
@@ -68,7 +68,7 @@ def test_a_load_makes_the_same_table(example: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(large_batch, "PIECE", 100)
     kernel = Kernel()
     replacement = made.full_transaction(dict.fromkeys(Family, Installed()))
-    assert has_long_commands(replacement.text)
+    assert cut(replacement.text).commands
     kernel.apply(replacement)
     assert tables() == before
     kernel.apply(made.full_transaction({family: kernel.read_back(family) for family in Family}))
@@ -195,5 +195,5 @@ def test_declarations_that_are_too_large_to_be_compiled_go_by_libnftables() -> N
 def test_short_commands_are_no_large_transaction() -> None:
     """A command is long from `LONG` characters on, the newline included."""
     stem = len(command("add", "s", [""]))
-    assert not has_long_commands(command("add", "s", ["1" * (LONG - stem - 1)]))
-    assert has_long_commands(command("add", "s", ["1" * (LONG - stem)]))
+    assert not cut(command("add", "s", ["1" * (LONG - stem - 1)])).commands
+    assert cut(command("add", "s", ["1" * (LONG - stem)])).commands
