@@ -251,6 +251,14 @@ def test_declarations_of_affinity_timeouts_are_bounded() -> None:
         assert alike < declared <= alike + 4 * 5_000 / ODD_TIMEOUT
 
 
+def test_declarations_of_draws_are_bounded() -> None:
+    """Services with ever other numbers of endpoints exceed the budget before the chains for these are many."""
+    made = [service(f"a/s{number}", cluster_ips=[f"10.96.1.{number}"]) for number in range(1, 201)]
+    endpoints = [slice_of(f"a/s{n}", [f"10.1.0.{each}" for each in range(1, n + 1)]) for n in range(1, 201)]
+    declared = pipeline(*made, *endpoints, element_budget=5_000).generations[Family.IPV4].declarations
+    assert sum("-endpoints-of-" in name for _, name in declared) < (2 * 5_000) ** 0.5
+
+
 @pytest.mark.parametrize("internal", ["Cluster", "Local"])
 @pytest.mark.parametrize("external", ["Cluster", "Local"])
 @pytest.mark.parametrize("node_ports", [False, True])
