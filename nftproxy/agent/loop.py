@@ -245,7 +245,7 @@ class SyncLoop:
             # even if no rule of a family has to change
             self._reporter.applied(len(applied.text), self._loader.known, full=False)
         has_loaded = await self._loader.load_what_is_due()
-        if self._loader.known and (events or has_loaded or self._settle_due <= now()):
+        if self._loader.known and (events or has_loaded or self._settle_due <= self._now()):
             await self._loader.retry_changed()
             await self._settle()
         return bool(applied) or has_loaded
