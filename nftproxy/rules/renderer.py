@@ -86,23 +86,23 @@ _LEADING = ("goto", "jump")
 _KINDS = {kind.value: kind for kind in NftKind}
 
 
-class _Context(Context):
+class _TemplateContext(Context):
     """The variables of a template, none of which a template sets for others.  So a dict looks each up at once."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.resolve_or_missing = _Variables(self.parent).__getitem__  # type: ignore[assignment,method-assign]
+        self.resolve_or_missing = _TemplateVariables(self.parent).__getitem__  # type: ignore[assignment,method-assign]
 
 
-class _Variables(dict[str, object]):
+class _TemplateVariables(dict[str, object]):
     def __missing__(self, name: str) -> object:
         return missing
 
 
-class _Environment(jinja2.Environment):
+class _TemplateEnvironment(jinja2.Environment):
     """Facts have attributes and no items, so the built-in function finds all of them."""
 
-    context_class = _Context
+    context_class = _TemplateContext
     getattr = staticmethod(getattr)  # type: ignore[assignment]
 
 
@@ -115,7 +115,7 @@ class Renderer:
     """
 
     def __init__(self, templates: Mapping[str, str]) -> None:
-        environment = _Environment(
+        environment = _TemplateEnvironment(
             loader=jinja2.DictLoader(dict(templates)),
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
