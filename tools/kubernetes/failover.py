@@ -23,11 +23,13 @@ from tools.kubernetes.workload import PORT, Workload, daemon_set
 
 RATE, BATCH = 330, 0.02
 """New connections a second, and the seconds between the moments at which they begin."""
+BURST = 50
+"""At most so many begin at the same moment, after the machine was too busy for a while."""
 LATE, PATIENCE = 0.5, 20.0
 """Seconds until a connection is late, and until it counts as failed."""
 DEAD = 15.0
 """Seconds that a node is cut off: kube-controller-manager notices after 50."""
-KEPT, KNOWN = 200, 90.0
+KEPT, KNOWN = 200, 30.0
 """Long connections, and the seconds that their clients are watched after a pod's end."""
 EVERY = 1.0
 """Seconds between the requests of a long connection."""
@@ -85,7 +87,7 @@ def _connecting(cluster: RealCluster, workload: Workload, action: Callable[[], o
         def connect() -> None:
             nonlocal done
             now = time.monotonic()
-            due = int((now - began) * RATE) - done
+            due = min(int((now - began) * RATE) - done, BURST)
             connections.begin(due)
             done += due
             connections.wait_until(now + BATCH)
@@ -158,10 +160,10 @@ def _kill(cluster: RealCluster, pod: str) -> None:
     """Kill the first process of a pod's container, as the kernel does when memory is short."""
     status = cluster.kubectl("get", pod, "--output=jsonpath={.status.containerStatuses[0].containerID}")
     container = status.rpartition("/")[2]
-    for group in Path("/sys/fs/cgroup").glob(f"**/*{container}*/cgroup.procs"):
-        for number in group.read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(number), signal.SIGKILL)
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if container in (process / "cgroup").read_text():
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _cut(cluster: RealCluster, pod: str) -> None:

@@ -101,7 +101,8 @@ class ClusterNode:
         if "guest" in vars(self):
             self.guest.close()
         self.namespace.close()
-        for root in Path("/sys/fs/cgroup").glob(f"**/{self.cgroup}"):
+        trees = Path("/sys/fs/cgroup")
+        for root in (*trees.glob(self.cgroup), *trees.glob(f"*/{self.cgroup}")):
             for group in (*sorted(root.rglob("*/"), reverse=True), root):
                 wait_until(partial(_is_removed, group), partial(str, group))
 

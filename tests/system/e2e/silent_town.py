@@ -8,6 +8,7 @@ import json
 import re
 import select
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -131,6 +132,7 @@ class Connections:
         kind = socket.AF_INET6 if ":" in self._address else socket.AF_INET
         for _ in range(count):
             made = self._namespace.socket(kind, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # its port is free at once
             made.connect_ex((self._address, PORT))
             self._waiting[made.fileno()] = made, time.monotonic()
             self._poll.register(made, select.POLLOUT)
