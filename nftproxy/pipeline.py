@@ -25,7 +25,7 @@ from nftproxy.policy.fronts import LostClaim, lost_claims
 from nftproxy.policy.gone_addresses import GoneAddresses
 from nftproxy.policy.health_checks import HealthChecks
 from nftproxy.policy.localhost import LocalhostPorts
-from nftproxy.policy.skeleton import compile_table
+from nftproxy.policy.skeleton import compile_fast_path, compile_table
 from nftproxy.policy.state import ClusterState, Invalidation
 from nftproxy.rules.renderer import Renderer
 from nftproxy.rules.ruleset import EMPTY, Block, Generation, GenerationChange, Owner, Savepoint
@@ -67,6 +67,7 @@ class Pipeline:
         withheld: by family, the Services that contribute no rules, each with the reason, "" until it is known.
             agent/sync/quarantine.py decides which Services these are.
         choices: a cache of the choices for Services with many endpoints.
+        fast_path: the table of the fast path, None if it is off.
         lap: a function that is called after each piece of work, with its stage.  A stopwatch can be put here.
 
     Raises:
@@ -83,6 +84,8 @@ class Pipeline:
         self.flows = Flows(settings, self.generations)
         self.gone_addresses = GoneAddresses(settings, self.generations)
         self._renderer = renderer
+        facts = compile_fast_path(settings.config)
+        self.fast_path = renderer.fast_path(facts) if facts else None
         self._owned: dict[ObjectKey, list[PortKey]] = {}
         self.choices = ChoiceCache()
         self.health_checks = HealthChecks()

@@ -21,6 +21,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from nftproxy.agent.conntrack_watch import watch_conntrack_fill
+from nftproxy.agent.fast_path import keep_fast_path
 from nftproxy.agent.followers import Followers
 from nftproxy.agent.forwarding import watch_forwarding
 from nftproxy.agent.http.listeners import Listeners
@@ -204,6 +205,7 @@ class Daemon:
             log.info(text, {"label": f"{PROXY_NAME}={config.service_proxy_name}"})
         else:
             yield watch_other_proxies(self.faults.report_other_proxies)
+        yield keep_fast_path(self._pipeline, self._kernel, self.faults.report_fast_path)
         yield watch_forwarding(self._pipeline, self.faults.report_not_forwarded)
         yield watch_conntrack_fill(self.faults.report_conntrack_fill)
         if config.cluster_cidrs:

@@ -25,7 +25,7 @@ from nftproxy.model.objects import EndpointPort
 from nftproxy.model.texts import intern_text
 
 E = TypeVar("E", bound=Enum)
-N = TypeVar("N", bound=Address | Network | Enum)
+N = TypeVar("N", bound=str | Network | Enum)
 
 _REASON = 160
 """Characters of an exception's text in a message: enough for every reason for input of ordinary length."""

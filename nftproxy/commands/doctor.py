@@ -38,6 +38,7 @@ from nftproxy.doctor.observations import (
 from nftproxy.doctor.saved_iptables import SavedTables, read_saved
 from nftproxy.kernel import agent_lock, capabilities, sysctl
 from nftproxy.kernel.nfnetlink import nft_queries
+from nftproxy.kernel.nfnetlink.flowtable import other_flowtables
 from nftproxy.kernel.nfnetlink.foreign_chains import foreign_chains
 from nftproxy.kernel.others import iptables_tools, ipvs, nfacct, processes
 from nftproxy.kernel.others.other_proxies import other_proxies
@@ -153,6 +154,7 @@ class NodeInspection:
             base_chains=tuple(self._observe("nftables' chains", nft_queries.base_chains, [])),
             foreign_chains=tuple(self._observe("other programs' chains", foreign_chains, []) if ours else ()),
             nft_tables=tuple(self._observe("nftables' tables", nft_queries.tables, [])),
+            flowtables=tuple(self._observe("nftables' flowtables", other_flowtables, [])),
             schedulers=tuple(self._observe("IPVS' virtual servers", ipvs.schedulers, [])),
             traces=self._observe("other proxies' rules", other_proxies, {}),
             interfaces=tuple(name for _, name in socket.if_nameindex()),

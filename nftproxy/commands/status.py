@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from nftproxy.agent.socket.answers import AffinityMap, AgentState, FamilyState, Versions, WatchState
+from nftproxy.agent.socket.answers import AffinityMap, AgentState, FamilyState, FastPathState, Versions, WatchState
 from nftproxy.commands.agent_client import LIVE, AgentClient, NoAnswer
 from nftproxy.commands.output import age, duration, json_text
 from nftproxy.kernel.libnftables import Kernel
@@ -148,6 +148,8 @@ def _of_agent(agent: AgentState) -> Iterator[Topic]:
     yield "Services", [_services(agent)]
     yield "Silent endpoints", list(agent.silent)
     yield "Affinity", list(map(_affinity, agent.affinity))
+    if agent.fast_path:
+        yield "Fast path", [_fast_path(agent.fast_path)]
     yield "Other proxies", _proxies(agent.other_proxies)
     yield "Missing", list(agent.missing)
     yield "Warnings", list(agent.warnings)
@@ -200,6 +202,11 @@ def _affinity(each: AffinityMap) -> str:
     else:
         fill = f"{each.clients} clients of at most {each.size} ({100 * each.clients / each.size:.1f} %)"
     return f"{each.family} {each.name}: {fill}"
+
+
+def _fast_path(found: FastPathState) -> str:
+    count = "an unknown number of" if found.connections < 0 else str(found.connections)
+    return f"{count} connections, at {len(found.interfaces)} interfaces: {', '.join(found.interfaces) or 'none'}"
 
 
 def _proxies(found: dict[str, list[str]]) -> list[str]:

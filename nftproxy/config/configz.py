@@ -67,6 +67,10 @@ def configz(config: Config) -> bytes:
                     "algorithm": config.algorithm.value,
                     "failover": sorted(each.value for each in config.failover),
                     "serviceCounts": config.service_counts,
+                    "fastPath": {
+                        "interfaces": list(config.fast_path.interfaces),
+                        "connections": config.fast_path.connections.value,
+                    },
                     "elementBudget": config.element_budget,
                     "agentSocket": config.agent_socket,
                 },

@@ -29,6 +29,7 @@ from nftproxy.config.shapes import (
     ClientConnection,
     ConntrackSection,
     DetectLocal,
+    FastPathSection,
     Ipvs,
     KubeProxyConfiguration,
     LoggingSection,
@@ -50,6 +51,8 @@ from nftproxy.model.settings import (
     Conntrack,
     DetectLocalMode,
     ExternalAddresses,
+    FastPath,
+    FastPathScope,
     LogFormat,
     Logging,
     NodePortAddresses,
@@ -150,6 +153,7 @@ def _config(given: KubeProxyConfiguration, report: Report, warn: Report) -> Conf
         algorithm=_algorithm(given, report, warn),
         failover=frozenset(several(own.failover, _failover, "nftproxy.failover", report)),
         service_counts=bool(own.service_counts),
+        fast_path=_fast_path(own.fast_path or FastPathSection(), report),
         element_budget=_integer(
             own.element_budget, _DEFAULT.element_budget, range(1_000, 1_000_000_001), "nftproxy.elementBudget", report
         ),
@@ -205,6 +209,22 @@ def _failover(value: object, path: str, report: Report) -> Failover | None:
     if found is None:
         report(path, f"{show(value)} is not one of {', '.join(each.value for each in Failover)}")
     return found
+
+
+def _fast_path(given: FastPathSection, report: Report) -> FastPath:
+    return FastPath(
+        several(given.interfaces, _interfaces, "nftproxy.fastPath.interfaces", report),
+        _member(given.connections, FastPathScope.SERVICES, "nftproxy.fastPath.connections", report),
+    )
+
+
+def _interfaces(value: object, path: str, report: Report) -> str | None:
+    """Parse the name of an interface, or the beginning of names, which ends with a star."""
+    name = value.removesuffix("*") if isinstance(value, str) else ""
+    if value != "*" and not _INTERFACE.fullmatch(name):
+        report(path, f"{show(value)} is not an interface's name, or the beginning of names and a star, as in veth*")
+        return None
+    return str(value)
 
 
 def _judge_ports(config: Config, warn: Report) -> None:

@@ -57,6 +57,13 @@ class ConntrackSection(Shape):
     udp_stream_timeout: object = None
 
 
+class FastPathSection(Shape):
+    """The fast path of established connections."""
+
+    interfaces: list[object] | None = None
+    connections: str | None = None
+
+
 class Nftproxy(Shape):
     """The fields that kube-proxy doesn't have."""
 
@@ -70,6 +77,7 @@ class Nftproxy(Shape):
     algorithm: str | None = None
     failover: list[object] | None = None
     service_counts: bool | None = None
+    fast_path: FastPathSection | None = None
     element_budget: int | None = None
     agent_socket: str | None = None
 

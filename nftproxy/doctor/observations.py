@@ -111,6 +111,8 @@ class Observations(msgspec.Struct, frozen=True, kw_only=True):
     """Chains of nftables that can keep packets from Services, iptables-nft's among them.  Read only where our rules
     are."""
     nft_tables: tuple[str, ...] = ()
+    flowtables: tuple[str, ...] = ()
+    """Other programs' flowtables, as nft names them."""
     schedulers: tuple[str, ...] = ()
     """The schedulers of IPVS' virtual servers."""
     traces: Mapping[str, list[str]] = MappingProxyType({})

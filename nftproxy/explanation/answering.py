@@ -91,8 +91,11 @@ def _spots(pipeline: Pipeline, to: To) -> Iterator[ToAddress]:
 
 
 def _notes(pipeline: Pipeline, to: To, *, found: bool) -> Iterator[str]:
-    """Why there is nothing to explain."""
+    """Why there is nothing to explain, or what holds for all of it."""
     state = pipeline.state
+    if found and pipeline.fast_path:
+        interfaces = ", ".join(pipeline.settings.config.fast_path.interfaces)
+        yield f"once established, a connection between {interfaces} takes the fast path, past all chains"
     if isinstance(to, ToService):
         if to.service in state.excessive:
             excess = state.excessive[to.service]

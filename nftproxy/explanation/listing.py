@@ -37,6 +37,8 @@ def review(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ig
     for generation in pipeline.generations.values():
         yield "\n"
         yield from _table(generation)
+    if pipeline.fast_path:
+        yield f"\n{pipeline.fast_path.text}"
 
 
 def notes(pipeline: Pipeline, problems: Sequence[Problem], ignored: Sequence[Ignored]) -> Iterator[str]:

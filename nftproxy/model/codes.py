@@ -109,6 +109,8 @@ class Code(StrEnum):
 
     CHANGES_POSTPONED = "NFT420", "Changes of a Service cost much, and wait for their turn"
 
+    FAST_PATH_INCOMPLETE = "NFT421", "The fast path of established connections isn't there, or lacks interfaces"
+
     API_UNREACHABLE = "NFT501", "The API server doesn't answer"
     API_UNHELPFUL = "NFT502", "The API server's answer can't be used"
     API_DENIED = "NFT503", "The API server denies access to a resource"
@@ -146,3 +148,4 @@ class Code(StrEnum):
     LOCAL_SOURCES_UNKNOWN = "NFT637", "Nothing says which sources are the cluster's own pods"
     API_OLD = "NFT638", "The API server's Kubernetes version is older than nftproxy supports"
     OTHERS_COME_FIRST = "NFT639", "Other programs' chains can take packets before they reach Services"
+    FAST_PATH_PASSES_BY = "NFT640", "Packets on the fast path pass other programs' chains by"

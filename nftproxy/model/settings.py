@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
@@ -57,6 +58,26 @@ class Logging(msgspec.Struct, frozen=True):
 
     format: LogFormat = LogFormat.TEXT
     verbosity: int = 0  # as klog's: 0 for important lines, 4 for each step, 6 for each request, 8 for everything
+
+
+class FastPathScope(Enum):
+    """The connections that the fast path takes (nftproxy.fastPath.connections)."""
+
+    SERVICES = "Services"  # whose destination is translated
+    ALL = "All"  # that the node forwards
+
+
+class FastPath(msgspec.Struct, frozen=True):
+    """The fast path of established connections.  Without interfaces it is off."""
+
+    interfaces: tuple[str, ...] = ()  # names, or the beginning of names and a star
+    connections: FastPathScope = FastPathScope.SERVICES
+
+    def chosen(self, present: Iterable[str]) -> list[str]:
+        """Return those of the machine's interfaces that it is for, named ones first.  Loopback forwards nothing."""
+        beginnings = tuple(each[:-1] for each in self.interfaces if each.endswith("*"))
+        fitting = {name for name in present if name in self.interfaces or name.startswith(beginnings)} - {"lo"}
+        return sorted(fitting, key=lambda name: (name not in self.interfaces, name))
 
 
 class NodePortAddresses(msgspec.Struct, frozen=True):
@@ -142,6 +163,7 @@ class Config(msgspec.Struct, frozen=True):
     algorithm: Algorithm = Algorithm.RANDOM  # of Services without the annotation
     failover: frozenset[Failover] = frozenset()  # of Services without the annotation
     service_counts: bool = False  # count the connections of each Service port
+    fast_path: FastPath = FastPath()
     element_budget: int = ELEMENT_BUDGET  # elements of all Services together, divided between the namespaces
 
     @property

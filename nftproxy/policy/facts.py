@@ -84,6 +84,14 @@ class TableFacts(msgspec.Struct, frozen=True):
     retriers: tuple[str, ...] = ()
 
 
+class FastPathFacts(msgspec.Struct, frozen=True):
+    """The table of the fast path.  `match` restricts it to some connections, and `comment` is the table's comment."""
+
+    table: str
+    match: str
+    comment: str = ""
+
+
 class ListFacts(msgspec.Struct, frozen=True):
     """A list of endpoints, and the way from a slot to an endpoint.  Every Service port with such a list shares it.
 

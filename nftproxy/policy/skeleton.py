@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from nftproxy.model.addresses import Family, Protocol, family_of
+from nftproxy.model.addresses import FAST_PATH_TABLE, Family, Protocol, family_of
 from nftproxy.model.annotations import Failover
-from nftproxy.model.settings import Config, Settings
+from nftproxy.model.settings import Config, FastPathScope, Settings
 from nftproxy.policy.counts import CONNECTIONS, SCREENED, UnservedReason
-from nftproxy.policy.facts import COUNTED, Endings, TableFacts
+from nftproxy.policy.facts import COUNTED, Endings, FastPathFacts, TableFacts
 from nftproxy.policy.fronts import answering_addresses, collapsed, nodeport_addresses, serves_every_address
 from nftproxy.policy.local_sources import local_sources
 from nftproxy.policy.numbers import NUMBERS, as_address
@@ -77,6 +77,14 @@ def _external_ips(config: Config, family: Family) -> tuple[tuple[str, str], ...]
     if config.closes_external_addresses:
         return (("external-ips", ""),)
     return (("external-ips", f"{ECHO[family]} "),) if config.answers_pings else ()
+
+
+def compile_fast_path(config: Config) -> FastPathFacts | None:
+    """The facts for the table of the fast path, None if it is off."""
+    if not config.fast_path.interfaces:
+        return None
+    is_restricted = config.fast_path.connections is FastPathScope.SERVICES
+    return FastPathFacts(f"inet {FAST_PATH_TABLE}", "ct status dnat " if is_restricted else "")
 
 
 def endings(config: Config) -> Endings:

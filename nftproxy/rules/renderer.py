@@ -1,6 +1,6 @@
 """Render facts with templates, and split the rendered text into statements.
 
-Eight templates make the data plane:
+Nine templates make the data plane:
 
 * `table.nft.j2`: the skeleton of a table
 * `endpoints.nft.j2`: a list of endpoints
@@ -9,6 +9,7 @@ Eight templates make the data plane:
 * `counts.nft.j2`: counts of connections, if the configuration asks for them
 * `watch.nft.j2`: notes of connections without an answer and of refusals, if a Service asks for failover
 * `screen.nft.j2` and `screened.nft.j2`: restrictions of clients, if a Service has any, and the Service's elements there
+* `fast-path.nft.j2`: a table of its own for the fast path, if the configuration asks for it
 
 They render plain nft in two forms only: a `table` block of declarations, and `add element` lines with one element each.
 `read_statements` splits that text line by line.  It knows these two forms and not the nft language, which only
@@ -26,18 +27,20 @@ import operator
 import re
 import traceback
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
 import msgspec
 from jinja2.runtime import Context
 from jinja2.utils import missing
 
+from nftproxy.model.addresses import TABLE
 from nftproxy.model.codes import Code
 from nftproxy.model.errors import Problem, TemplateError
 from nftproxy.model.texts import intern_text
 from nftproxy.policy.facts import (
     DrawFacts,
+    FastPathFacts,
     Front,
     ListFacts,
     PortFacts,
@@ -57,6 +60,7 @@ COUNTS_TEMPLATE = "counts.nft.j2"
 WATCH_TEMPLATE = "watch.nft.j2"
 SCREEN_TEMPLATE = "screen.nft.j2"
 SCREENED_TEMPLATE = "screened.nft.j2"
+FAST_PATH_TEMPLATE = "fast-path.nft.j2"
 TEMPLATE_NAMES = (
     TABLE_TEMPLATE,
     ENDPOINTS_TEMPLATE,
@@ -66,6 +70,7 @@ TEMPLATE_NAMES = (
     WATCH_TEMPLATE,
     SCREEN_TEMPLATE,
     SCREENED_TEMPLATE,
+    FAST_PATH_TEMPLATE,
 )
 
 CACHED = 4096
@@ -104,6 +109,13 @@ class _TemplateEnvironment(jinja2.Environment):
 
     context_class = _TemplateContext
     getattr = staticmethod(getattr)  # type: ignore[assignment]
+
+
+class FastPathTable(NamedTuple):
+    """The table of the fast path: nft's text, and the table's comment, which differs for each text."""
+
+    text: str
+    comment: str
 
 
 class Renderer:
@@ -177,6 +189,13 @@ class Renderer:
             del self._rows[next(iter(self._rows))]
         return self._rows[key][1]
 
+    def fast_path(self, facts: FastPathFacts) -> FastPathTable:
+        """The table of the fast path, which isn't split into statements: it is loaded as a whole or not at all."""
+        plain = self._text(FAST_PATH_TEMPLATE, msgspec.structs.asdict(facts))
+        comment = f"{TABLE} {hashlib.sha256(plain.encode()).hexdigest()[:16]}"
+        named = msgspec.structs.replace(facts, comment=comment)
+        return FastPathTable(self._text(FAST_PATH_TEMPLATE, msgspec.structs.asdict(named)), comment)
+
     def shape(self, facts: TableFacts) -> str:
         """A hash of every declaration that the kernel can't change in place.
 
@@ -224,11 +243,13 @@ class Renderer:
         return self._block(SCREEN_TEMPLATE, msgspec.structs.asdict(facts)).declarations
 
     def _block(self, name: str, facts: Mapping[str, object]) -> Block:
+        return read_statements(self._text(name, facts), str(facts["table"]), name)
+
+    def _text(self, name: str, facts: Mapping[str, object]) -> str:
         try:
-            text = self._templates[name].render(facts)
+            return self._templates[name].render(facts)
         except Exception as error:  # an expression in a template may raise any exception
             raise TemplateError(_fault(name, error)) from error
-        return read_statements(text, str(facts["table"]), name)
 
 
 def _with_entries(block: Block, name: str) -> tuple[Declaration, ...]:

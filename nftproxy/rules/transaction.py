@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
 from nftproxy.rules.ruleset import Declaration, Element, Generation, GenerationChange, NftKind, element_text
 
 BESIDE_ANOTHER = "-canary"
@@ -174,7 +174,16 @@ def hook_transaction(generation: Generation) -> Transaction:
 
 def delete_transaction(family: Family) -> Transaction:
     """The transaction that removes a family's table, whether or not it exists (nft 1.0.6 doesn't know `destroy`)."""
-    return Transaction(f"add table {family.table}\ndelete table {family.table}\n")
+    return _deleting(family.table)
+
+
+def delete_fast_path() -> Transaction:
+    """The transaction that removes the table of the fast path, whether or not it exists."""
+    return _deleting(f"inet {FAST_PATH_TABLE}")
+
+
+def _deleting(table: str) -> Transaction:
+    return Transaction(f"add table {table}\ndelete table {table}\n")
 
 
 def _begun(generation: Generation, shape: str, installed: Installed | None) -> list[str]:

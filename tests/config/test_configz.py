@@ -9,7 +9,16 @@ import pytest
 from nftproxy.config.configz import changed_fields, configz
 from nftproxy.config.parse_config import parse_config
 from nftproxy.model.addresses import Address, parse_network
-from nftproxy.model.settings import Config, Conntrack, DetectLocalMode, LogFormat, Logging, PortRange
+from nftproxy.model.settings import (
+    Config,
+    Conntrack,
+    DetectLocalMode,
+    FastPath,
+    FastPathScope,
+    LogFormat,
+    Logging,
+    PortRange,
+)
 from tests.support.factories import node_port_addresses
 
 CONFIGS = {
@@ -42,6 +51,7 @@ CONFIGS = {
         service_proxy_name="canary",
         startup_taint="nftproxy.dev/not-ready",
         service_counts=True,
+        fast_path=FastPath(("eth0", "veth*"), FastPathScope.ALL),
         agent_socket="",
     ),
 }

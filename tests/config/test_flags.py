@@ -32,6 +32,8 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "algorithm": "round-robin",
         "failover": "silent",
         "service-counts": "true",
+        "fast-path-interfaces": "eth0,veth*",
+        "fast-path-connections": "All",
         "element-budget": "700000",
         "agent-socket": "/tmp/agent.sock",
     }
@@ -47,6 +49,7 @@ def test_flags_of_our_own_say_what_the_section_says() -> None:
         "algorithm": "round-robin",
         "failover": ["silent"],
         "serviceCounts": True,
+        "fastPath": {"interfaces": ["eth0", "veth*"], "connections": "All"},
         "elementBudget": 700_000,
         "agentSocket": "/tmp/agent.sock",
     }

@@ -21,6 +21,7 @@ from nftproxy.model.settings import (
     Conntrack,
     DetectLocalMode,
     ExternalAddresses,
+    FastPath,
     LogFormat,
     Logging,
     NodePortAddresses,
@@ -125,6 +126,7 @@ def test_every_field() -> None:
             "ping": "answer",
             "failover": ["silent"],
             "serviceCounts": True,
+            "fastPath": {"interfaces": ["eth0", "veth*", "*", "eth0"]},
             "agentSocket": "/run/other.sock",
         },
     )
@@ -156,6 +158,7 @@ def test_every_field() -> None:
         algorithm=Algorithm.SOURCE_HASH,
         failover=frozenset({Failover.SILENT}),
         service_counts=True,
+        fast_path=FastPath(("eth0", "veth*", "*")),
         agent_socket="/run/other.sock",
     )
 

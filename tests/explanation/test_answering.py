@@ -16,7 +16,7 @@ from nftproxy.model.codes import Code
 from nftproxy.model.events import Listed, Put, Removed
 from nftproxy.model.objects import EndpointSlice, Ignored, ObjectKey, Service, TrafficDistribution
 from nftproxy.model.pods import NO_PODS, Pods
-from nftproxy.model.settings import ExternalAddresses
+from nftproxy.model.settings import ExternalAddresses, FastPath
 from nftproxy.pipeline import Pipeline
 from nftproxy.policy.choosing.verdicts import ChoiceReason
 from tests.support.factories import host_addresses, key, networks, node, pipeline, service, service_cidr, slice_of
@@ -504,3 +504,11 @@ def test_a_node_that_the_cluster_does_not_have() -> None:
     """Where the Node is missing, its addresses are unknown, which isn't that it has none."""
     notes = [asked(pipeline(node=each), "node:30080").notes for each in (None, node(internal_ips=()))]
     assert notes == [("the cluster has no Node node-a, so its addresses are unknown",), ("the node has no address",)]
+
+
+def test_the_fast_path_is_noted() -> None:
+    """With a fast path an explanation says that established connections pass no chain."""
+    made = pipeline(service(), slice_of(), fast_path=FastPath(("eth0", "veth*")))
+    note = "once established, a connection between eth0, veth* takes the fast path, past all chains"
+    assert note in asked(made, "10.96.0.10:80").notes
+    assert note not in asked(pipeline(service(), slice_of()), "10.96.0.10:80").notes

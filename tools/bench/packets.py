@@ -10,6 +10,7 @@ bursts, so that other work of the machine falls on all of them.  The nodes have
 * connection tracking and NAT, and nothing else, which every proxy pays that translates addresses
 * our rules, and the rules of kube-proxy in nftables mode, for a Service.  More Services make neither longer for an
   established packet.
+* our rules with the fast path, if the kernel has flowtables
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,6 +32,10 @@ from nftproxy_conformance.lab import obstacle
 from nftproxy_conformance.lab.namespace import LabError, Namespace
 from nftproxy_conformance.lab.node import Node
 
+from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
+from nftproxy.kernel.nfnetlink.flowtable import follow_interfaces
+from nftproxy.model.addresses import FAST_PATH_TABLE
+from nftproxy.policy.facts import FastPathFacts
 from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.templates_dir import templates_dir
 from nftproxy.trace.links import add_addresses, join
@@ -42,6 +47,11 @@ DIRECT, SERVICE = (PODS[0], 5353), ("10.96.0.10", 53)
 KUBE_PROXY = CHECKOUT / "examples" / "migrate" / "nftables.nft"
 """The rules of kube-proxy: its Service has the addresses above."""
 
+FAST = (
+    Renderer({name: (templates_dir() / name).read_text(encoding="utf-8") for name in TEMPLATE_NAMES})
+    .fast_path(FastPathFacts(f"inet {FAST_PATH_TABLE}", match=""))
+    .text
+)
 CONNTRACK = "table ip floor { chain c { type filter hook prerouting priority 0; ct state invalid drop; }; }"
 NAT = """
 table ip floor {
@@ -63,6 +73,7 @@ PAYLOAD = 64  # bytes
 ENOUGH = 0.999
 """The part of the packets that must be seen to arrive: the pod's socket, which nobody reads, counts what it drops."""
 PATIENCE = 5.0  # seconds
+ASSURED = 2.1  # seconds after which a UDP flow is assured (nf_conntrack_proto_udp.c)
 
 
 class Flow(NamedTuple):
@@ -71,6 +82,7 @@ class Flow(NamedTuple):
     name: str
     rules: str
     place: tuple[str, int]
+    is_fast: bool = False
 
 
 class Found(NamedTuple):
@@ -94,6 +106,16 @@ def flows(*others: Path) -> Iterator[Flow]:
     for name, rules in (nodes | {f"nftproxy, {other}": ours(other) for other in others}).items():
         yield Flow(f"{name}, directly", rules, DIRECT)
         yield Flow(f"{name}, through a Service", rules, SERVICE)
+    yield Flow("nftproxy with the fast path, directly", FAST + nodes["nftproxy"], DIRECT, is_fast=True)
+    yield Flow("nftproxy with the fast path, through a Service", FAST + nodes["nftproxy"], SERVICE, is_fast=True)
+
+
+def has_flowtables() -> bool:
+    """Whether the kernel takes a flowtable."""
+    with Node("node") as node, suppress(LabError):
+        node.load(FAST)
+        return True
+    return False
 
 
 def ours(templates: Path) -> str:
@@ -162,8 +184,10 @@ class Way:
             _join(client, node, (CLIENT,))
             _join(self._pods, node, PODS)
             node.load(flow.rules)
+            if flow.is_fast:
+                node.call(follow_interfaces, ["client", "pods"])
             self.socket = stack.enter_context(client.socket(socket.AF_INET, socket.SOCK_DGRAM))
-            self._establish(flow.place, stack)
+            self._establish(flow.place, stack, node, is_fast=flow.is_fast)
             self._stack = stack.pop_all()
 
     def __enter__(self) -> Way:
@@ -172,7 +196,7 @@ class Way:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def _establish(self, place: tuple[str, int], stack: ExitStack) -> None:
+    def _establish(self, place: tuple[str, int], stack: ExitStack, node: Node, *, is_fast: bool) -> None:
         self._servers = [stack.enter_context(self._pods.socket(socket.AF_INET, socket.SOCK_DGRAM)) for _ in PODS]
         for server, address in zip(self._servers, PODS, strict=True):
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 0)  # the least that the kernel allows
@@ -183,6 +207,11 @@ class Way:
         chosen.sendto(b"answer", chosen.recvfrom(64)[1])
         self.socket.settimeout(PATIENCE)
         self.socket.recv(64)
+        if is_fast:  # once the flow is assured
+            time.sleep(ASSURED)
+            self.socket.send(b"question")
+            if node.call(offloaded_connections) != 1:
+                raise LabError(f"{self.name}: the flow doesn't take the fast path")
         self.socket.settimeout(None)
 
     def arrived(self) -> int:
@@ -261,7 +290,8 @@ def main(turns: int, templates: tuple[Path, ...]) -> None:
     if why := obstacle():
         raise click.ClickException(why)
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    for line in report(measure(list(flows(*templates)), turns)):
+    has_fast_path = has_flowtables()
+    for line in report(measure([flow for flow in flows(*templates) if has_fast_path or not flow.is_fast], turns)):
         click.echo(line)
 
 

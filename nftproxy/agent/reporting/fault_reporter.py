@@ -98,6 +98,13 @@ class FaultReporter:
             log.info("%(recovery)s", {"recovery": recovery})
         self._health.set_warnings(code, warnings.values())
 
+    def report_fast_path(self, interfaces: int, fault: str) -> None:
+        """Report how many interfaces the fast path has, and its fault ("" for none)."""
+        self._metrics.set("nftproxy_fast_path_interfaces", interfaces)
+        self._report_ongoing(
+            Code.FAST_PATH_INCOMPLETE, {fault: fault} if fault else {}, "the fast path is complete again"
+        )
+
     def _report_losses(self, losses: Sequence[LostClaim]) -> None:
         """Report lost addresses and ports, with a single log line for each Service."""
         for service, lost in itertools.groupby(losses, key=lambda each: each.service):

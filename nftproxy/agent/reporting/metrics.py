@@ -138,6 +138,7 @@ GAUGES = (
         "nftproxy_silent_endpoints",
         "Endpoints that don't answer this node, for Services that leave out silent endpoints",
     ),
+    Metric("nftproxy_fast_path_interfaces", "Interfaces whose established connections take the fast path", ()),
     Metric("nftproxy_waiting", "Always 1, for each event that the first load waits for", ("for",)),
     Metric(
         "nftproxy_last_word_age_seconds", "Seconds since the API server's last word about a resource", ("resource",)

@@ -226,6 +226,13 @@ class Connections(msgspec.Struct, frozen=True, rename="camel"):
     caveat: str = ""
 
 
+class FastPathState(msgspec.Struct, frozen=True, rename="camel"):
+    """The interfaces of the fast path, in order, and the connections on it or on another program's, -1 if unknown."""
+
+    interfaces: tuple[str, ...]
+    connections: int
+
+
 class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     """The state of the agent.  `why_not` has the reasons if it isn't healthy, `source` names the source of objects.
 
@@ -256,6 +263,8 @@ class AgentState(msgspec.Struct, frozen=True, rename="camel"):
     other_proxies: dict[str, list[str]]
     missing: tuple[str, ...]
     versions: Versions
+    fast_path: FastPathState | None = None
+    """None if the configuration doesn't ask for it."""
 
 
 class NodeInputs(msgspec.Struct, frozen=True, rename="camel"):

@@ -22,6 +22,7 @@ from nftproxy.agent.socket.answers import (
     AgentState,
     End,
     FamilyState,
+    FastPathState,
     LastRefusal,
     LastTransaction,
     Line,
@@ -42,7 +43,9 @@ from nftproxy.explanation.expected import missing_chains, with_kernel
 from nftproxy.explanation.packets import planning
 from nftproxy.explanation.question import Question, parse_source, parse_to
 from nftproxy.kernel.capabilities import known_lacks
+from nftproxy.kernel.conntrack.connection_counts import offloaded_connections
 from nftproxy.kernel.nfnetlink.elements import ElementLookup
+from nftproxy.kernel.nfnetlink.flowtable import fast_path_interfaces
 from nftproxy.kernel.nfnetlink.nft_queries import hooked_chains
 from nftproxy.kernel.others.other_proxies import Traces
 from nftproxy.model.addresses import FAMILY_NAMES, Family, host_port
@@ -159,7 +162,10 @@ def _status(known: QueryContext) -> QueryHandler:
         affinity = await asyncio.to_thread(_affinity_maps, families)
         unloaded = [family for family in families if not known.reporter.has_loaded(family)]
         earlier = await asyncio.to_thread(elements_of_earlier_agent, unloaded)
-        yield _line(_agent_state(known, affinity, earlier))
+        state = _agent_state(known, affinity, earlier)
+        if known.pipeline.fast_path:
+            state = msgspec.structs.replace(state, fast_path=await asyncio.to_thread(_fast_path))
+        yield _line(state)
 
     return answer
 
@@ -259,6 +265,13 @@ def _affinity_maps(families: Iterable[Family]) -> list[AffinityMap]:
         return affinity_maps(families)
     except Unavailable:
         return []  # status must work also while the kernel doesn't
+
+
+def _fast_path() -> FastPathState:
+    try:
+        return FastPathState(tuple(sorted(fast_path_interfaces() or ())), offloaded_connections())
+    except Unavailable:
+        return FastPathState((), -1)
 
 
 def _agent_state(known: QueryContext, affinity: Iterable[AffinityMap], earlier: Mapping[Family, int]) -> AgentState:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, bodies, open_socket
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
 from nftproxy.model.base_chains import BaseChain
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
@@ -72,7 +72,7 @@ def generation() -> int:
     Raises:
         Unavailable: the kernel does not answer, as without CAP_NET_ADMIN.
     """
-    (found,) = _query(nft.GET_GENERATION, 0)
+    (found,) = query(nft.GET_GENERATION, 0)
     return number_of(found[nft.GENERATION_ID])
 
 
@@ -133,7 +133,16 @@ def table_comment(family: Family, table: str) -> str | None:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _query(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, table))
+    return _comment(FAMILY_NUMBER[family], table)
+
+
+def fast_path_comment() -> str | None:
+    """Return the comment of the fast path's table, as `table_comment` does."""
+    return _comment(FAMILIES["inet"], FAST_PATH_TABLE)
+
+
+def _comment(family: int, table: str) -> str | None:
+    found = query(nft.GET_TABLE, family, named(nft.OF_TABLE, table))
     return nft.comment_of(found[0].get(nft.TABLE_USERDATA, b"")) if found else None
 
 
@@ -143,7 +152,7 @@ def chains(family: Family, table: str) -> dict[str, bool]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _query(nft.GET_CHAIN, FAMILY_NUMBER[family], named(nft.OF_TABLE, table), flags=DUMP)
+    found = query(nft.GET_CHAIN, FAMILY_NUMBER[family], named(nft.OF_TABLE, table), flags=DUMP)
     # The kernel names every chain of the family, whichever table it is asked for (6.18).
     ours = [each for each in found if text_of(each[nft.OF_TABLE]) == table]
     return {text_of(each[nft.CHAIN_NAME]): nft.CHAIN_HOOK in each for each in ours}
@@ -155,7 +164,7 @@ def hooked_chains(family: Family) -> frozenset[str]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _query(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE))
+    found = query(nft.GET_TABLE, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE))
     if not found or number_of(found[0].get(nft.TABLE_FLAGS, b"")) & nft.DORMANT:
         return frozenset()
     return frozenset(name for name, is_hooked in chains(family, TABLE).items() if is_hooked)
@@ -169,7 +178,7 @@ def chains_matching(family: Family, pattern: re.Pattern[bytes]) -> list[tuple[st
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _query(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
+    found = query(nft.GET_CHAIN, FAMILY_NUMBER[family], flags=DUMP, is_wanted=lambda data: bool(pattern.search(data)))
     matching = [each for each in found if pattern.fullmatch(each[nft.CHAIN_NAME])]
     return [(text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME])) for each in matching]
 
@@ -185,7 +194,7 @@ def tables(families: Mapping[str, int] = FAMILIES) -> list[str]:
     return [
         f"{family} {text_of(each[nft.OF_TABLE])}"
         for family, number in families.items()
-        for each in _query(nft.GET_TABLE, number, flags=DUMP)
+        for each in query(nft.GET_TABLE, number, flags=DUMP)
     ]
 
 
@@ -200,7 +209,7 @@ def base_chains() -> list[BaseChain]:
             family, text_of(each[nft.OF_TABLE]), text_of(each[nft.CHAIN_NAME]), nft.HOOKS[hook], policy == nft.DROP
         )
         for family, number in FAMILIES.items()
-        for each in _query(nft.GET_CHAIN, number, flags=DUMP)
+        for each in query(nft.GET_CHAIN, number, flags=DUMP)
         if nft.CHAIN_HOOK in each
         for hook in [number_of(attribute_map(each[nft.CHAIN_HOOK])[nft.HOOK_NUMBER])]
         for policy in [number_of(each.get(nft.CHAIN_POLICY, b"\1"))]
@@ -219,7 +228,7 @@ def declarations(family: Family) -> list[Attributes]:
     Raises:
         Unavailable: the kernel does not answer.
     """
-    found = _query(nft.GET_SET, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE), flags=DUMP)
+    found = query(nft.GET_SET, FAMILY_NUMBER[family], named(nft.OF_TABLE, TABLE), flags=DUMP)
     ours = [each for each in found if text_of(each[nft.OF_TABLE]) == TABLE]
     return [each for each in ours if not nft.set_flags(each) & nft.ANONYMOUS]
 
@@ -257,7 +266,7 @@ def declaration_of(kernel: socket.socket, family: Family, container: str) -> Att
     return declared
 
 
-def _query(
+def query(
     kind: int,
     family: int,
     attributes: bytes = b"",
@@ -268,6 +277,9 @@ def _query(
     """Return the attributes of each object in the kernel's answer, none if the named object doesn't exist.
 
     `is_wanted` judges each message before it is parsed.
+
+    Raises:
+        Unavailable: the kernel does not answer.
     """
     for _ in range(ATTEMPTS):
         try:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from nftproxy.kernel.nfnetlink.nft_queries import generation, table_comment, tables
 from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, SO_SNDBUFFORCE, bodies, open_socket
-from nftproxy.model.addresses import TABLE, Family
+from nftproxy.model.addresses import FAST_PATH_TABLE, TABLE, Family
 from nftproxy.model.errors import Unavailable
 from nftproxy.netlink import nf_tables as nft
 from nftproxy.netlink.codec import (
@@ -105,7 +105,7 @@ def read_other_tables() -> list[TableCopy]:
         found = [
             _try_to_read(family, OTHER_FAMILIES[family], name)
             for family, name in titles
-            if family in OTHER_FAMILIES and name != TABLE
+            if family in OTHER_FAMILIES and name not in (TABLE, FAST_PATH_TABLE)
         ]
         if generation() == before and None not in found:
             return [copy for copy in found if copy is not None]

@@ -94,6 +94,7 @@ gauge - nftproxy_configuration_rejected
 gauge - nftproxy_conflicts
 gauge proxy nftproxy_other_proxies
 gauge - nftproxy_services_quarantined
+gauge - nftproxy_fast_path_interfaces
 gauge for nftproxy_waiting
 gauge resource nftproxy_last_word_age_seconds
 gauge - nftproxy_oldest_change_age_seconds

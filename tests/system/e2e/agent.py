@@ -12,6 +12,7 @@ received together in one go.  So a connection to the beacon's new port proves th
 from __future__ import annotations
 
 import itertools
+import os
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -43,6 +44,13 @@ clusterCIDR: {CLUSTER_CIDR},{CLUSTER_CIDR6}
 nftables:
   minSyncPeriod: 10ms
 """
+
+FAST_PATH = """\
+nftproxy:
+  fastPath:
+    interfaces: ["*"]
+""" * (os.environ.get("NFTPROXY_FAST_PATH") == "1")
+"""With this variable all agents that have no settings of nftproxy's own keep a fast path."""
 
 
 def eventually(look: Callable[[], object], wanted: object, timeout: float = PATIENCE) -> None:
@@ -97,7 +105,7 @@ class Agent(AgentProcess):
     def __init__(self, namespace: Namespace, name: str, server: ApiServer, directory: Path, more: str = "") -> None:
         super().__init__(namespace, directory / f"{name}.log")
         self.config = directory / f"{name}.yaml"
-        self.config.write_text(CONFIG + more)
+        self.config.write_text(CONFIG + more + FAST_PATH * ("nftproxy:" not in more))
         kubeconfig = server.write_kubeconfig(directory / f"{name}.kubeconfig")
         self.socket_path = self.config.with_suffix(".sock")
         self._arguments = ["--hostname-override", name, "--config", str(self.config), "--kubeconfig", str(kubeconfig)]

@@ -1,0 +1,117 @@
+"""The interfaces of the fast path's flowtable, which change in place.
+
+libnftables isn't used here: it reads whole tables before each command, and can't name every interface.  The kernel
+removes an interface that vanishes, and its connections go on without the fast path.
+
+The kernel answers for the network namespace of the thread that asks, and only to CAP_NET_ADMIN.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection, Sequence
+
+from nftproxy.kernel.nfnetlink.nft_queries import FAMILIES, query, why
+from nftproxy.kernel.nfnetlink.sockets import BUFFER_SIZE, open_socket
+from nftproxy.model.addresses import FAST_PATH_TABLE
+from nftproxy.model.errors import Unavailable
+from nftproxy.netlink import nf_tables as nft
+from nftproxy.netlink.codec import (
+    CREATE,
+    DUMP,
+    attribute,
+    attribute_map,
+    attributes_of,
+    messages_of,
+    named,
+    nested,
+    text_of,
+)
+
+STEP = 64
+"""Interfaces of a transaction.  The kernel takes 256."""
+
+_FLOWTABLE = "established"
+_INET = FAMILIES["inet"]
+_ZERO = bytes(4)  # NF_NETDEV_INGRESS, and the priority in the template
+
+
+def fast_path_interfaces() -> frozenset[str] | None:
+    """Return the interfaces of our flowtable, None if there is no such flowtable.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    for found in query(nft.GET_FLOWTABLE, _INET, flags=DUMP):
+        if (text_of(found[nft.OF_TABLE]), text_of(found[nft.FLOWTABLE_NAME])) == (FAST_PATH_TABLE, _FLOWTABLE):
+            devices = attribute_map(found[nft.FLOWTABLE_HOOK]).get(nft.FLOWTABLE_DEVICES, b"")
+            return frozenset(text_of(name) for _, name in attributes_of(devices))
+    return None
+
+
+def other_flowtables() -> list[str]:
+    """Return other programs' flowtables as nft names them: family, table and name.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    return [
+        f"{family} {text_of(found[nft.OF_TABLE])} {text_of(found[nft.FLOWTABLE_NAME])}"
+        for family, number in FAMILIES.items()
+        for found in query(nft.GET_FLOWTABLE, number, flags=DUMP)
+        if text_of(found[nft.OF_TABLE]) != FAST_PATH_TABLE
+    ]
+
+
+def follow_interfaces(wanted: Collection[str]) -> list[str]:
+    """Make our flowtable have exactly these interfaces, in steps.  Return the interfaces that the kernel refuses.
+
+    Raises:
+        Unavailable: the kernel does not answer.
+    """
+    present = fast_path_interfaces() or frozenset()
+    refused: list[str] = []
+    try:
+        with open_socket() as kernel:
+            for change, names in (
+                (_removing, sorted(present.difference(wanted))),
+                (_adding, sorted(set(wanted) - present)),
+            ):
+                for start in range(0, len(names), STEP):
+                    refused += _change(kernel, change, names[start : start + STEP])
+    except OSError as error:
+        raise Unavailable(why(error)) from error
+    return refused
+
+
+def _change(kernel: socket.socket, change: Callable[[Sequence[str]], bytes], names: Sequence[str]) -> list[str]:
+    """Add or remove interfaces at once, or if the kernel refuses that, one by one.  Return those that it refuses."""
+    kernel.sendto(nft.batch([change(names)]), (0, 0))
+    try:
+        list(messages_of(kernel.recv(BUFFER_SIZE)))
+    except FileNotFoundError:  # one has vanished meanwhile, or the table has
+        return [] if len(names) == 1 else [name for each in names for name in _change(kernel, change, [each])]
+    except PermissionError:
+        raise
+    except OSError:
+        return list(names) if len(names) == 1 else [name for each in names for name in _change(kernel, change, [each])]
+    return []
+
+
+def _adding(names: Sequence[str]) -> bytes:
+    hook = attribute(nft.FLOWTABLE_HOOK_NUMBER, _ZERO) + attribute(nft.FLOWTABLE_PRIORITY, _ZERO)
+    return nft.request(nft.NEW_FLOWTABLE, CREATE, _INET, _of_flowtable(hook + _devices(names)))
+
+
+def _removing(names: Sequence[str]) -> bytes:
+    return nft.request(nft.DELETE_FLOWTABLE, 0, _INET, _of_flowtable(_devices(names)))
+
+
+def _devices(names: Sequence[str]) -> bytes:
+    return nested(nft.FLOWTABLE_DEVICES, b"".join(named(nft.DEVICE_NAME, name) for name in names))
+
+
+def _of_flowtable(hook: bytes) -> bytes:
+    return (
+        named(nft.OF_TABLE, FAST_PATH_TABLE) + named(nft.FLOWTABLE_NAME, _FLOWTABLE) + nested(nft.FLOWTABLE_HOOK, hook)
+    )
