@@ -573,6 +573,16 @@ def test_every_foreign_chain_that_comes_before_ours_is_named_beside_our_rules() 
     ]
 
 
+def test_chains_that_the_fast_path_passes_by() -> None:
+    """Beside the table of our fast path, another program's chain on the way of packets is a note."""
+    run("nft -f -", "table inet mine { chain way { type filter hook forward priority 0; }; }")
+    assert "NFT640" not in found()
+    run("nft add table inet nftproxy-fast-path")
+    finding = found()["NFT640"]
+    assert finding["severity"] == "note"
+    assert finding["evidence"] == ["the chain way in the table inet mine (forward)"]
+
+
 def test_without_other_programs_nothing_is_said_about_them() -> None:
     """Our own rules, which drop packets and translate them, are no other program's."""
     Kernel().apply(pipeline().full_transaction({}))
@@ -844,7 +854,7 @@ def test_each_code_is_provoked() -> None:
     """Every code that a check may find is in a test above."""
     sources = "".join(path.read_text() for path in Path(diagnosis_module.__file__).parent.glob("*_checks.py"))
     codes = {Code[name] for name in re.findall(r"\bCode\.(\w+)", sources)}
-    assert len(codes) == 36
+    assert len(codes) == 37
     source = Path(__file__).read_text()
     assert {code for code in codes if code not in source} == set()
 

@@ -354,7 +354,7 @@ def test_protected_ports_have_a_default(given: object, ports: tuple[PortRange, .
         ("nftproxy.ping", "yes", ": 'yes' is not one of reject, answer"),
         ("nftproxy.failover", "silent", ": 'silent' is not a list"),
         *(
-            ("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent, refused")
+            ("nftproxy.failover", ["silent", word], f"[1]: {word!r} is not one of silent, refused, gone")
             for word in ("", "none", 5)
         ),
         ("nftproxy.serviceProxyName", "a,b", ": 'a,b' is not the value of a label"),
