@@ -35,6 +35,17 @@ def test_a_row_without_a_result_says_so() -> None:
     assert "| 1.36 | | not tried | | |" not in lines
 
 
+def test_a_machine_is_named_once() -> None:
+    """The machine that all commands of a row run in stands beside its name, and each command without it."""
+    in_machine = [result(command="vm -- try packets"), result(command="vm -- try all", column="all")]
+    assert [line for line in tables(in_machine).splitlines() if "try" in line] == [
+        "| Linux 5.10, in `vm --` | packets | 9 passed | 2026-11-23 | `try packets` |",
+        "|  | all | 9 passed | 2026-11-23 | `try all` |",
+    ]
+    mixed = tables([*in_machine, result(column="here")])
+    assert "`vm -- try packets`" in mixed
+
+
 def test_a_new_result_replaces_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file keeps one result of each command, the newest, and those of other commands."""
     monkeypatch.setattr(results, "FILE", tmp_path / "support.json")

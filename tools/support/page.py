@@ -34,9 +34,13 @@ def _table(topic: str, results: list[SupportResult]) -> Iterator[str]:
         found.sort(key=lambda each: order.index(each.column) if each.column in order else len(order))
         if not found:
             yield f"| {row} | | not tried | | |"
+        # A machine that all commands of a row run in is named once, beside the row's name.
+        machines = {each.command.rpartition(" -- ")[0] for each in found}
+        machine = machines.pop() if len(machines) == 1 else ""
         for number, each in enumerate(found):
-            name = f"{row} ({rows[row]})" if rows[row] and not number else row if not number else ""
-            yield f"| {name} | {each.column} | {each.result} | {each.date} | `{each.command}` |"
+            name = (f"{row} ({rows[row]})" if rows[row] else row) + (f", in `{machine} --`" if machine else "")
+            command = each.command.removeprefix(f"{machine} -- ")
+            yield f"| {'' if number else name} | {each.column} | {each.result} | {each.date} | `{command}` |"
 
 
 def page(results: Iterable[SupportResult]) -> str:
