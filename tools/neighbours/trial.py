@@ -123,8 +123,8 @@ def try_beside(name: str) -> str:
         proxy.lab.node.run(beside(name, "works"))
     before, after = counts
     return (
-        f"{'failed: ' if any(counts) else ''}{before} of {len(probes)} connections wrong beside it, {after} after its "
-        f"reload, and a kept connection went on (Linux {platform.release().partition('-')[0]})"
+        f"{'failed: ' if any(counts) else ''}{before} of {len(probes)} connections wrong, {after} after its reload, "
+        f"a kept one went on (Linux {platform.release().partition('-')[0]})"
     )
 
 
