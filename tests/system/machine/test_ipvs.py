@@ -1,4 +1,4 @@
-"""`doctor` and `cleanup` with the virtual servers of kube-proxy's IPVS mode, where the kernel has IPVS."""
+"""A node with the virtual servers of kube-proxy's IPVS mode, where the kernel has IPVS."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import pytest
 from nftproxy_conformance.lab import RealNetwork, RealNode
 
 from tests.support.command import nftproxy
+from tests.support.waiting import PATIENCE
 from tests.system.machine.conftest import load_module
-from tools.migration.switch import EXAMPLE
+from tools.migration.switch import EXAMPLE, PODS, VIP, WEB
 
 MODULES = ("ip_vs", "ip_vs_lc", "dummy")
 SERVING = (
     ("ipset restore", "ipvs.ipset"),
+    ("iptables-nft-restore --noflush", "ipvs.rules"),
     ("ip -batch -", "ipvs.addresses"),
     ("ipvsadm --restore", "ipvs.servers"),
 )
@@ -27,6 +29,7 @@ def node() -> Iterator[RealNode]:
     load_module(*MODULES)
     with RealNetwork() as network:
         made = network.node()
+        made.node.sysctl({"ipv4/vs/conntrack": "1"})  # as kube-proxy sets it
         for command, file in SERVING:
             made.node.run(command.split(), (EXAMPLE / file).read_text())
         yield made
@@ -44,3 +47,23 @@ def test_the_virtual_servers_and_their_interface_go(node: RealNode) -> None:
         "192.0.2.1:443"
     ]
     assert "kube-ipvs0" not in node.node.run(["ip", "link"])
+
+
+def test_connections_during_a_migration(node: RealNode) -> None:
+    """New connections are always answered, and one that IPVS translates goes on beside our rules until `cleanup`."""
+    for name, addresses in PODS.items():
+        node.pod(name, *addresses).serve(8080)
+    client = node.pod("client", "10.1.0.99", "fd00:1::99")
+
+    def served() -> bool:
+        """True if a new connection of each client is answered."""
+        return {host.ask(VIP, WEB, timeout=PATIENCE).name for host in (client, node)} <= set(PODS)
+
+    assert served()
+    with client.talk(VIP, WEB, timeout=PATIENCE) as kept:
+        kept.ask()
+        node.load(nftproxy("render", str(EXAMPLE / "node"), *OFFLINE).out)
+        assert served()
+        kept.ask()
+        assert node.node.call(lambda: nftproxy("cleanup", "--kube-proxy", "ipvs")).status == 0
+        assert served()
