@@ -165,7 +165,7 @@ def test_good_values(form: Form | Word, text: str, value: object) -> None:
         (Form.RATE, "20,burst=", "is '', not a number from 1 to 200"),
         (Form.RATE, "20,burst=201", "is '201', not a number from 1 to 200"),
         (Form.RATE, "20,burst=40,burst=40", "is '40,burst=40', not a number from 1 to 200"),
-        (Word(Failover, is_list=True), "Silent", "is 'Silent', not one of silent, refused"),
+        (Word(Failover, is_list=True), "Silent", "is 'Silent', not one of silent, refused, gone"),
     ],
 )
 def test_bad_values(form: Form | Word, text: str, reason: str) -> None:

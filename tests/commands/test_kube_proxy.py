@@ -127,7 +127,7 @@ WITHOUT_EFFECT = {
     "--iptables-masquerade-bit=15": "has no effect: in this mode nftables.masqueradeBit is used",
     "--ipvs-exclude-cidrs=10.0.0.0/8": "has no effect: no virtual server of IPVS is touched",
     "--ipvs-min-sync-period=2s": "has no effect: in this mode nftables.minSyncPeriod is used",
-    "--ipvs-scheduler=rr": "has no effect: each new connection goes to an endpoint that is drawn at random",
+    "--ipvs-scheduler=rr": "has no effect: nftproxy.algorithm says how endpoints are chosen",
     "--ipvs-strict-arp": "has no effect: no interface gets the Services' addresses, so nobody answers ARP requests for "
     "them",
     "--ipvs-sync-period=1m": "has no effect: in this mode nftables.syncPeriod is used",

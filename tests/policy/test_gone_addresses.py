@@ -205,7 +205,7 @@ def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
     gone.look(state, 0.0)
     swept = gone.look(state, START_PAUSE) | gone.look(state, START_PAUSE + PAUSE)
     objects = [*state.services.values(), *state.slices()]
-    interfaces = frozenset(state.host_addresses or ())
+    interfaces = frozenset(state.node.addresses if state.host_addresses is None else state.host_addresses)
     world = World.with_objects(
         state.node, settings.config, objects, interfaces=interfaces, knows_interfaces=state.host_addresses is not None
     )

@@ -74,7 +74,7 @@ ROWS = (
         frozenset({Failover.SILENT, Failover.REFUSED}),
         ("set unanswered {", " watched { 10.96.0.10 . tcp . 80 : ", " retried { 10.96.0.10 . tcp . 80 : "),
         "leave-out",
-        f"is 'leave-out', not one of silent, refused: {NO_EFFECT}",
+        f"is 'leave-out', not one of silent, refused, gone: {NO_EFFECT}",
     ),
     Row(
         "client-connection-rate",

@@ -82,7 +82,7 @@ class Proxy:
         shown: the presentation of worlds.
         directory: for its configuration and its output.
         may_deviate: whether it may behave like kube-proxy where nftproxy deviates from that.
-        patience: seconds in which it must apply changes.
+        patience: seconds in which it must apply changes, `PATIENCE` by default.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class Proxy:
         directory: Path,
         *,
         may_deviate: bool = True,
-        patience: float = PATIENCE,
+        patience: float | None = None,
     ) -> None:
         self.may_deviate = may_deviate
-        self._patience = patience
+        self._patience = PATIENCE if patience is None else patience
         self._words = shlex.split(command)
         self._plane, self._shown = plane, shown
         self._config, self._output = directory / "config.yaml", directory / "output"
