@@ -13,6 +13,7 @@ from nftproxy.kernel.libnftables import Kernel
 from nftproxy.kernel.nfnetlink.nftrace import TraceMessage, TraceType, TraceVerdict
 from nftproxy.model.addresses import TABLE, Family
 from nftproxy.model.settings import DetectLocalMode
+from nftproxy.rules.renderer import FAST_PATH_TEMPLATE
 from nftproxy.rules.ruleset import NftKind
 from nftproxy.rules.transaction import Transaction
 from nftproxy.templates_dir import templates_dir
@@ -62,8 +63,14 @@ def test_every_rule_has_a_comment(rendered: Rules) -> None:
 
 
 def test_every_chain_in_the_templates_is_among_those_that_the_examples_render(rendered: Rules) -> None:
-    """No rule of a template stays without a comment because no example has it."""
+    """No rule of a template stays without a comment because no example has it.
+
+    The table of the fast path is apart: kernels without flowtables can't load an example of it, and no packet is traced
+    through it.
+    """
     for template in templates_dir().glob("*.j2"):
+        if template.name == FAST_PATH_TEMPLATE:
+            continue
         for chain in re.findall(r"^  chain (.*) \{$", template.read_text(), re.MULTILINE):
             pattern = re.sub(r"\\\{\\\{.*?\\\}\\\}", "[a-z0-9-]*", re.escape(chain))
             assert any(re.fullmatch(pattern, name) for name, _ in rendered), chain
