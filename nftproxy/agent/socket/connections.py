@@ -1,7 +1,6 @@
 """The answer to `nftproxy top`: active connections by Service port and endpoint, from conntrack.
 
-The agent reads conntrack, since it has the permission and a command in its container hasn't.  Reading takes seconds
-where conntrack has hundreds of thousands of entries, so one reading at a time serves all queries that wait for it.
+The agent reads conntrack, since it has the permission and a command in its container hasn't.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from nftproxy.agent.reporting.sync_reporter import SyncReporter
 from nftproxy.agent.socket.agent_socket import QueryHandler
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest, row_of
+from nftproxy.agent.socket.shared_reading import SharedReading, signs_of_life
 from nftproxy.kernel.conntrack.connection_counts import ConnectionCounts, Translation, active_connections
 from nftproxy.model.addresses import host_port
 from nftproxy.model.objects import ObjectKey, Place
@@ -24,23 +24,18 @@ from nftproxy.policy.state import ClusterState
 
 STEP = 100
 """Translations that are named before other tasks get their turn."""
-PROGRESS = 0.5
-"""Seconds after which the client gets a sign of life."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 def connections(state: ClusterState, reporter: SyncReporter) -> QueryHandler:
     """Return the handler of queries about connections."""
-    reading: asyncio.Task[ConnectionCounts] | None = None
+    reading = SharedReading(active_connections)
 
     async def answer(query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        nonlocal reading
-        if reading is None or reading.done():
-            reading = asyncio.create_task(asyncio.to_thread(active_connections))
-        task = reading
-        while not (await asyncio.wait([task], timeout=PROGRESS))[0]:
-            yield b"\n"
+        task = reading.join()
+        async for sign in signs_of_life(task):
+            yield sign
         steps = Steps(naming(state, task.result()))
         for _ in steps:
             await asyncio.sleep(0)

@@ -35,6 +35,7 @@ from nftproxy.agent.socket.connections import connections
 from nftproxy.agent.socket.listings import LISTINGS, ListingScope
 from nftproxy.agent.socket.readiness import elements_of_earlier_agent, when_known
 from nftproxy.agent.socket.remembered_clients import affinity_maps, clients
+from nftproxy.agent.socket.shared_reading import GOING_ON, SharedReading, signs_of_life
 from nftproxy.api.selectors import parse_selector
 from nftproxy.config.configz import configz
 from nftproxy.explanation.answer import ExplainedPlace, Explanation
@@ -67,8 +68,6 @@ COMPARISONS, AGAIN = 4, 0.3
 kernel is no damage: it takes milliseconds, or as long as nftables.minSyncPeriod."""
 OF_PACKETS = (Code.NOT_FORWARDING, Code.PODS_UNROUTED, Code.CONNTRACK_FULL, Code.OTHER_PROXY)
 """Warnings about the node that an explanation repeats, as the rules don't show them."""
-GOING_ON = b"\n"
-"""Sent after each step of an answer that is a single value, so that the client sees progress."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -157,15 +156,20 @@ def _scope(query: Mapping[str, str]) -> ListingScope:
 
 
 def _status(known: QueryContext) -> QueryHandler:
+    reading = SharedReading(_fast_path)
+
     async def answer(_query: Mapping[str, str]) -> AsyncIterator[bytes]:
+        fast_path = None
+        if known.pipeline.fast_path:
+            task = reading.join()
+            async for sign in signs_of_life(task):
+                yield sign
+            fast_path = task.result()
         families = known.pipeline.generations
         affinity = await asyncio.to_thread(_affinity_maps, families)
         unloaded = [family for family in families if not known.reporter.has_loaded(family)]
         earlier = await asyncio.to_thread(elements_of_earlier_agent, unloaded)
-        state = _agent_state(known, affinity, earlier)
-        if known.pipeline.fast_path:
-            state = msgspec.structs.replace(state, fast_path=await asyncio.to_thread(_fast_path))
-        yield _line(state)
+        yield _line(msgspec.structs.replace(_agent_state(known, affinity, earlier), fast_path=fast_path))
 
     return answer
 

@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from nftproxy.agent.socket import connection_rows, connections
+from nftproxy.agent.socket import connection_rows, connections, shared_reading
 from nftproxy.agent.socket.answers import ConnectionRow, Connections
 from nftproxy.agent.socket.connection_rows import largest
 from nftproxy.agent.socket.connections import naming
@@ -121,7 +121,7 @@ def test_one_reading_serves_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> No
         return ConnectionCounts(Counter({way("10.96.0.10", 80): 1}), 0)
 
     monkeypatch.setattr(connections, "active_connections", read)
-    monkeypatch.setattr(connections, "PROGRESS", 0.01)
+    monkeypatch.setattr(shared_reading, "PROGRESS", 0.01)
     made = pipeline(*WEB)
     handler = connections.connections(made.state, reporter(made))
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 import pytest
 
-from nftproxy.agent.socket import queries
-from nftproxy.agent.socket.answers import End, EndpointRow, Line, ServiceRow
+from nftproxy.agent.socket import queries, shared_reading
+from nftproxy.agent.socket.answers import AgentState, End, EndpointRow, FastPathState, Line, ServiceRow
 from nftproxy.agent.socket.queries import QueryContext
 from nftproxy.agent.socket.readiness import ClusterUnknown
 from nftproxy.commands.list import LISTINGS
@@ -19,6 +20,7 @@ from nftproxy.model.addresses import Address, Family
 from nftproxy.model.errors import BadInput
 from nftproxy.model.events import Put, Removed
 from nftproxy.model.objects import ClusterObject, ObjectKey, Service
+from nftproxy.model.settings import FastPath
 from nftproxy.pipeline import Pipeline
 from nftproxy.sources.activity import ResourceActivity
 from tests.agent.reporting.test_metrics import reporter
@@ -308,3 +310,34 @@ def test_a_missing_chain_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     explanation = msgspec.json.decode(asyncio.run(answer()), type=Explanation)
     assert "ip nftproxy nat-prerouting" in explanation.missing_chains
     assert explanation.is_damaged
+
+
+def test_the_connections_of_the_fast_path_are_counted_once_for_all_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`status` gives signs of life while conntrack is read, and a second query joins the reading."""
+    ready, readings = threading.Event(), list[int]()
+
+    def read() -> int:
+        readings.append(1)
+        assert ready.wait(60)
+        return 7
+
+    monkeypatch.setattr(queries, "offloaded_connections", read)
+    monkeypatch.setattr(queries, "fast_path_interfaces", lambda: frozenset({"veth1", "eth0"}))
+    monkeypatch.setattr(shared_reading, "PROGRESS", 0.01)
+    handler = queries.query_handlers(knowing(pipeline(fast_path=FastPath(("eth0", "veth*")))))["/v1/status"]
+
+    async def ask() -> list[bytes]:
+        pieces = []
+        async for piece in handler({}):
+            pieces.append(piece)
+            ready.set()
+        return pieces
+
+    async def scenario() -> list[list[bytes]]:
+        return list(await asyncio.gather(ask(), ask()))
+
+    for pieces in asyncio.run(scenario()):
+        assert pieces[0] == b"\n"
+        answer = msgspec.json.decode(b"".join(pieces), type=AgentState)
+        assert answer.fast_path == FastPathState(("eth0", "veth1"), 7)
+    assert readings == [1]
