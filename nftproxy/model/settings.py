@@ -74,7 +74,7 @@ class FastPath(msgspec.Struct, frozen=True):
     connections: FastPathScope = FastPathScope.SERVICES
 
     def chosen(self, present: Iterable[str]) -> list[str]:
-        """Return those of the machine's interfaces that it is for, named ones first.  Loopback forwards nothing."""
+        """Return the chosen interfaces among the present ones, names before beginnings.  Loopback forwards nothing."""
         beginnings = tuple(each[:-1] for each in self.interfaces if each.endswith("*"))
         fitting = {name for name in present if name in self.interfaces or name.startswith(beginnings)} - {"lo"}
         return sorted(fitting, key=lambda name: (name not in self.interfaces, name))

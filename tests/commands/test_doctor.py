@@ -394,7 +394,7 @@ def test_an_agent_that_gives_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_connection_tracking_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """On a node without any setting there is no finding about one, and the answer names those that weren't seen."""
+    """Settings that a node doesn't have lead to no finding.  The answer says that they weren't seen."""
     monkeypatch.setattr(sysctl, "NETWORK", str(tmp_path))
     said = diagnosis()
     assert {each["code"] for each in said["findings"]} <= EVERYWHERE

@@ -315,7 +315,7 @@ def test_node_ports_are_claimed_in_both_families() -> None:
     ],
 )
 def test_closed_external_addresses(address: str, closed: bool, outcome: Outcome) -> None:
-    """Other ports are rejected at addresses in the ranges, but not at the node's, or at those of no Service, or those
+    """Other ports are rejected at Services' addresses in the ranges, except for the node's own addresses, and addresses
     that a load balancer serves by itself.
     """
     balanced = service(

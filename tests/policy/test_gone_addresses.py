@@ -195,7 +195,7 @@ asking = st.sampled_from([frozenset({Failover.GONE}), frozenset()])
 def test_a_start_ends_exactly_the_connections_that_the_specification_ends(
     given_settings: Settings, history: list[list[Event]], failover: frozenset[Failover]
 ) -> None:
-    """Whatever the cluster, of all connections that there may be those end that the oracle names."""
+    """In any cluster the agent ends exactly the connections that the oracle names."""
     settings = given_settings._replace(config=structs.replace(given_settings.config, failover=failover))
     made = Pipeline("node-a", settings, renderer())
     addresses = {Address("10.1.99.9"), *(each.address for batch in history for each in _endpoints(batch))}

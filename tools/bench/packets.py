@@ -23,7 +23,7 @@ import socket
 import statistics
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +40,7 @@ from nftproxy.rules.renderer import TEMPLATE_NAMES, Renderer
 from nftproxy.templates_dir import templates_dir
 from nftproxy.trace.links import add_addresses, join
 from tests.support.factories import pipeline, service, slice_of
+from tests.support.flowtables import has_flowtables
 from tests.support.processes import CHECKOUT
 
 CLIENT, PODS = "10.1.0.9", ("10.1.0.4", "10.1.0.5")
@@ -109,14 +110,6 @@ def flows(*others: Path) -> Iterator[Flow]:
     if has_flowtables():
         yield Flow("nftproxy with the fast path, directly", FAST + nodes["nftproxy"], DIRECT, is_fast=True)
         yield Flow("nftproxy with the fast path, through a Service", FAST + nodes["nftproxy"], SERVICE, is_fast=True)
-
-
-def has_flowtables() -> bool:
-    """Whether the kernel takes a flowtable."""
-    with Node("node") as node, suppress(LabError):
-        node.load(FAST)
-        return True
-    return False
 
 
 def ours(templates: Path) -> str:

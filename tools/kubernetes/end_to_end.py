@@ -29,7 +29,7 @@ def run_tests(cluster: RealCluster, focuses: Sequence[str], labels: str, timeout
 
     Args:
         cluster: with a service proxy on each node.
-        focuses: regular expressions for the tests' names.  Those of each run at the same time as those of the others.
+        focuses: regular expressions for the tests' names.  Each has a run of its own, at the same time as the others.
         labels: a filter of Ginkgo labels beside.
         timeout: after it no further test begins, in the form of Go's durations.
     """

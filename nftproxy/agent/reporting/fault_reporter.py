@@ -60,11 +60,14 @@ class FaultReporter:
 
     def _report_node(self) -> None:
         """Report that the cluster has no Node of this name."""
-        warning = (
-            f"the cluster has no Node {self._node}: its addresses, zone and pod range are unknown; "
-            "set hostnameOverride to the name that `kubectl get nodes` shows"
-        )
-        warnings = {} if self._pipeline.state.has_node else {self._node: warning}
+        warnings = {}
+        if not self._pipeline.state.has_node:
+            warnings[self._node] = (
+                f"the cluster has no Node {self._node}: its addresses, zone and pod range are unknown; "
+                "set hostnameOverride to the name that `kubectl get nodes` shows"
+            )
+        elif Code.NODE_UNKNOWN not in self._ongoing:  # as after nearly every change
+            return
         self._report_ongoing(Code.NODE_UNKNOWN, warnings, f"the cluster has the Node {self._node} now")
 
     def report_unrouted(self, unrouted: Mapping[Address, str]) -> None:
@@ -88,22 +91,23 @@ class FaultReporter:
         warning = f"connection tracking has {fill}: once it is full, the kernel drops new connections"
         self._report_ongoing(Code.CONNTRACK_FULL, {"": warning} if fill else {}, "connection tracking has room again")
 
-    def _report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
-        """Replace the warnings of a code, by their subjects.  Log each subject that is new, and the end of all."""
-        before = self._ongoing.get(code, frozenset())
-        self._ongoing[code] = frozenset(warnings)
-        for subject in [each for each in warnings if each not in before]:
-            warn(code, "%(warning)s", warning=warnings[subject])
-        if before and not warnings:
-            log.info("%(recovery)s", {"recovery": recovery})
-        self._health.set_warnings(code, warnings.values())
-
     def report_fast_path(self, interfaces: int, fault: str) -> None:
         """Report how many interfaces the fast path has, and its fault ("" for none)."""
         self._metrics.set("nftproxy_fast_path_interfaces", interfaces)
         self._report_ongoing(
             Code.FAST_PATH_INCOMPLETE, {fault: fault} if fault else {}, "the fast path is complete again"
         )
+
+    def _report_ongoing(self, code: Code, warnings: Mapping[S, str], recovery: str) -> None:
+        """Replace the warnings of a code, by their subjects.  Log each subject that is new, and the end of all."""
+        before = self._ongoing.pop(code, frozenset())
+        if warnings:
+            self._ongoing[code] = frozenset(warnings)
+        for subject in [each for each in warnings if each not in before]:
+            warn(code, "%(warning)s", warning=warnings[subject])
+        if before and not warnings:
+            log.info("%(recovery)s", {"recovery": recovery})
+        self._health.set_warnings(code, warnings.values())
 
     def _report_losses(self, losses: Sequence[LostClaim]) -> None:
         """Report lost addresses and ports, with a single log line for each Service."""

@@ -85,7 +85,7 @@ def follow_interfaces(wanted: Collection[str]) -> list[str]:
 
 
 def _change(kernel: socket.socket, change: Callable[[Sequence[str]], bytes], names: Sequence[str]) -> list[str]:
-    """Add or remove interfaces at once, or if the kernel refuses that, one by one.  Return those that it refuses."""
+    """Add or remove interfaces at once, or if the kernel refuses that, one by one.  Return the refused interfaces."""
     kernel.sendto(nft.batch([change(names)]), (0, 0))
     try:
         list(messages_of(kernel.recv(BUFFER_SIZE)))

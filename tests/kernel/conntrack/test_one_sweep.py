@@ -118,7 +118,7 @@ def test_only_answers_with_an_address_of_ours_are_read(monkeypatch: pytest.Monke
 
 @each_world
 def test_tcp_connections_to_addresses_that_are_not_kept_go(world: World) -> None:
-    """Of a TCP front, entries to other addresses than the kept ones are deleted, whatever the port."""
+    """A sweep of a TCP front deletes each entry whose endpoint has no kept address, whatever its port."""
     front = f"{world.vip} 53"
     right = {
         Tracked(f"{world.client} 1", front, f"{world.pod} 5354", socket.IPPROTO_TCP),

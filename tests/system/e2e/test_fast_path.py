@@ -7,7 +7,6 @@ It takes a kernel with flowtables, which tools.vm boots:
 from __future__ import annotations
 
 import contextlib
-import functools
 import json
 import select
 import socket
@@ -19,13 +18,13 @@ from pathlib import Path
 
 import pytest
 from nftproxy_conformance.lab import Namespace, obstacle
-from nftproxy_conformance.lab.namespace import LabError
 from nftproxy_conformance.lab.node import Node
 
 from nftproxy.agent.socket.answers import AgentState, FastPathState
 from nftproxy.commands.agent_client import AgentClient
 from nftproxy.kernel.nfnetlink.nft_queries import fast_path_comment
 from nftproxy.trace.links import add_addresses, join
+from tests.support.flowtables import has_flowtables
 from tests.support.objects import endpoint_slice, service
 from tests.support.processes import AgentProcess
 from tests.support.waiting import PATIENCE, wait_until
@@ -42,7 +41,6 @@ nftproxy:
   fastPath:
     interfaces: [client, "po*"]
 """
-FLOWTABLE = "table inet probe {\n  flowtable f {\n    hook ingress priority 0\n  }\n}\n"
 
 
 class Way:
@@ -132,17 +130,6 @@ class Way:
             return subprocess.run(["nft", *arguments], check=True, stdout=subprocess.PIPE, text=True).stdout
 
         return self.node.call(call)
-
-
-@functools.cache
-def has_flowtables() -> bool:
-    """Whether the kernel takes a flowtable."""
-    with Node("node") as node:
-        try:
-            node.load(FLOWTABLE)
-        except LabError:
-            return False
-    return True
 
 
 @pytest.fixture

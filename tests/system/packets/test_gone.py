@@ -125,7 +125,7 @@ WAYS = [
 def test_connections_to_an_endpoint_that_is_gone_are_reset(
     world: World, ip: Ip, client: str, front: str, dead: str
 ) -> None:
-    """Whoever the client is: its next packet is reset by another pod, and connections to that pod go on."""
+    """Another pod resets the next packet of each kind of client, and connections to that pod go on."""
     world.web(ip, dead, "left")
     target = ip.front(front)
     with talk(world, client, target, dead) as lost, talk(world, client, target, "left") as well, cut(world, ip, dead):
@@ -205,7 +205,7 @@ def test_an_address_that_flaps_resets_nobody(world: World, ip: Ip) -> None:
 
 
 def test_a_hostile_tenant_resets_nobody_else(world: World, ip: Ip) -> None:
-    """A Service whose slices name another's pods, and lose them, ends no connection but those that it translated."""
+    """A Service whose slices name the pods of another Service, and lose them, ends only its own connections."""
     world.web(ip, "away", "left")
     evil = service("evil/web", cluster_ips=[ip.vip2], annotations=GONE)
     world.put(evil, world.slice(ip, "away", "left", name="evil/web"))
